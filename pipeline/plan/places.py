@@ -10,7 +10,7 @@ import os
 import stat
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -23,7 +23,7 @@ FOLDER = "folder"  # the value of a `file` that is a folder
 EXECUTABLE = " executable"  # behind the digest of a file that can be executed
 # What programs and libraries look at on every machine; it counts, and needs no declaring.
 SYSTEM = ("/etc", "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/run", "/var/run")
-_KERNEL = ("/proc", "/sys", "/dev")
+_KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
 _MEMORY = "/dev/shm"  # holds files as any folder does
 _OWN_CODE = str(Path(__file__).resolve().parents[1])  # counts in every key as `code`
 # Folders of a workspace that nobody means to export from, where all of its files are inputs.
@@ -33,6 +33,26 @@ _PASSED_OVER = {".git", ".hg", ".svn", ".jj", ".mypy_cache", ".ruff_cache", ".py
 def within(path: str, folder: str) -> bool:
     """Return whether a normal path is a folder or stands in it."""
     return path == folder or path.startswith(f"{folder.rstrip(os.sep)}{os.sep}")
+
+
+class Folders:
+    """Some folders, of which it is asked often what stands in them."""
+
+    def __init__(self, folders: Iterable[str]) -> None:
+        self._paths = {*folders}
+        self._prefixes = tuple(f"{each.rstrip(os.sep)}{os.sep}" for each in self._paths)
+
+    def hold(self, path: str) -> bool:
+        """Return whether a normal path is one of the folders or stands in one."""
+        return path in self._paths or path.startswith(self._prefixes)
+
+
+_KERNEL = Folders(_KERNEL_FOLDERS)
+
+
+def _is_in_memory(path: str) -> bool:
+    """Return whether a normal path leads to what someone keeps in memory."""
+    return path.startswith(f"{_MEMORY}{os.sep}")
 
 
 def is_no_file(path: str) -> bool:
@@ -60,6 +80,13 @@ def _folders_of(prefix: str, base: str) -> tuple[str, ...]:
     return tuple(sorted({os.path.normpath(each) for each in found}))
 
 
+@cache
+def _installation_folders() -> tuple[str, ...]:
+    """List the folders in which distributions are installed."""
+    paths = sysconfig.get_paths()
+    return tuple(os.path.normpath(paths[name]) for name in ("purelib", "platlib"))
+
+
 class Places:
     """The places around a workspace. Paths are absolute; `~` is the home folder of this process."""
 
@@ -67,13 +94,12 @@ class Places:
         self.root = str(workspace.root)
         self._home = os.path.normpath(os.path.expanduser("~"))
         self._digests = workspace.file_digests
-        paths = sysconfig.get_paths()
-        self.installed = [os.path.normpath(paths[name]) for name in ("purelib", "platlib")]
+        self.installed = _installation_folders()
         written = [str(workspace.build), os.path.join(self.root, "build")]
         written += map(str, workspace.store.own_places)
         folders = [*written, *environment_folders(), sys.executable, _OWN_CODE]
-        self._inside = [each for each in folders if within(each, self.root)]
-        self._outside = [*folders, *_KERNEL]
+        self._inside = Folders(each for each in folders if within(each, self.root))
+        self._outside = Folders([*folders, *_KERNEL_FOLDERS])
         self._hidden: dict[str, set[str]] = {}
         for each in written:
             self._hide(each)
@@ -92,10 +118,10 @@ class Places:
             return False
         if path == self._store and not within(self.root, path):
             return False
-        if within(path, _MEMORY) and path != _MEMORY:
+        if _is_in_memory(path):
             return True
         excluded = self._inside if within(path, self.root) else self._outside
-        return path in self.installed or not any(within(path, each) for each in excluded)
+        return path in self.installed or not excluded.hold(path)
 
     def is_ancestor(self, path: str) -> bool:
         """Return whether the workspace or the home folder stands in a folder. Every path that is
@@ -149,14 +175,15 @@ class Places:
             return None
 
     def _observe_file(self, path: str) -> str:
-        mode = os.stat(path).st_mode
+        found = os.stat(path)
+        mode = found.st_mode
         if stat.S_ISDIR(mode):
             return FOLDER
         real = os.path.normpath(path)
-        kernel = any(within(real, each) for each in _KERNEL) and not within(real, _MEMORY)
-        if kernel or not stat.S_ISREG(mode):
+        if (_KERNEL.hold(real) and not _is_in_memory(real)) or not stat.S_ISREG(mode):
             return "special"  # reading one may never end, and a forged record may name it
-        return self._digests.hash(Path(path)) + (EXECUTABLE if mode & 0o111 else "")
+        content = self._digests.find_cached(path, found) or self._digests.hash(Path(path))
+        return content + (EXECUTABLE if mode & 0o111 else "")
 
     def names(self, folder: str) -> list[str] | None:
         """Return the sorted names in a folder, without those that can't be inputs; None where it
@@ -165,21 +192,31 @@ class Places:
             names = os.listdir(folder)
         except OSError:
             return None
+        counts = self._counting(folder)
+        return sorted(filter(counts, names))
+
+    def _counting(self, folder: str) -> Callable[[str], bool]:
+        """Return what tells whether a name in a folder counts."""
         hidden = {"__pycache__", *self._hidden.get(folder, ())}
         begin = ".doit." if folder == self.root else "\0"
-        return sorted(name for name in names if name not in hidden and not name.startswith(begin))
+        return lambda name: name not in hidden and not name.startswith(begin)
 
     def walk(self, folder: str) -> Iterator[tuple[Kind, str]]:
         """Yield a folder with all that stands in it and can be an input, without the folders of
         version control and of caches, and other virtual environments."""
         yield "listing", folder
-        for name in self.names(folder) or ():
-            path = os.path.join(folder, name)
-            if os.path.islink(path):
+        try:
+            found = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        except OSError:
+            return
+        counts = self._counting(folder)
+        for entry in (entry for entry in found if counts(entry.name)):
+            path = os.path.join(folder, entry.name)
+            if entry.is_symlink():
                 yield "link", path
-            if os.path.isdir(path) and not os.path.islink(path):
+            if entry.is_dir(follow_symlinks=False):
                 is_python = os.path.lexists(os.path.join(path, "pyvenv.cfg"))
-                if name not in _PASSED_OVER and not is_python and self.wanted(path):
+                if entry.name not in _PASSED_OVER and not is_python and self.wanted(path):
                     yield from self.walk(path)
             elif self.wanted(path):
                 yield "file", path

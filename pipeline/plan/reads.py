@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cached_property
 from importlib.machinery import PathFinder, all_suffixes
 from typing import Any
@@ -54,7 +54,7 @@ class Reads:
     unfollowed: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, list[str]]:
-        return {name: list(value) for name, value in asdict(self).items() if value}
+        return {name: list(value) for name, value in vars(self).items() if value}
 
     @classmethod
     def from_json(cls, record: Any) -> Reads | None:
@@ -97,8 +97,10 @@ class Surroundings:
 class Finder:
     """Finds what is now at the places that exports looked at, each place once."""
 
-    def __init__(self, workspace: Workspace, surroundings: Surroundings) -> None:
-        self.places = Places(workspace)
+    def __init__(
+        self, workspace: Workspace, surroundings: Surroundings, places: Places | None = None
+    ) -> None:
+        self.places = places or Places(workspace)
         self.surroundings = surroundings
         self._models = str(workspace.models)
         self._seen: dict[tuple[Kind, str], str | None] = {}

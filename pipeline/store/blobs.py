@@ -151,8 +151,12 @@ class BlobStore:
         with self.scratch() as file:
             blob = BlobWriter(file)
             yield blob
-            self._publish(file, self.blob_path(blob.digest))
-            self._verified.add(blob.digest)
+            self.adopt(file, blob.digest)
+
+    def adopt(self, file: BinaryIO, blob: Digest) -> None:
+        """Store what was written to a `scratch` file and hashed on the way."""
+        self._publish(file, self.blob_path(blob))
+        self._verified.add(blob)
 
     def put_file(self, path: Path) -> Digest:
         """Store the content of a file, unless it is there already. Raises OSError."""
@@ -253,15 +257,16 @@ class BlobStore:
     # Writing
 
     @contextmanager
-    def writing(self, path: Path) -> Iterator[BinaryIO]:
-        """Open a file that is at its place once the context has ended, and not if it raises."""
+    def writing(self, path: Path, durable: bool = True) -> Iterator[BinaryIO]:
+        """Open a file that is at its place once the context has ended, and not if it raises;
+        `durable` as in `files.publish`."""
         with self.scratch() as file:
             yield file
-            self._publish(file, path)
+            self._publish(file, path, durable)
 
-    def _publish(self, file: BinaryIO, path: Path) -> None:
+    def _publish(self, file: BinaryIO, path: Path, durable: bool = True) -> None:
         make_folder(path.parent, self.root)
-        publish(file, path, mode=0o444, durable=True)
+        publish(file, path, mode=0o444, durable=durable)
 
     @contextmanager
     def scratch(self) -> Iterator[BinaryIO]:

@@ -51,10 +51,15 @@ class FileDigests:
             return None
         if not stat.S_ISREG(found.st_mode):
             return None
-        entry = self._entries.get(path)  # of thousands of files this is all that is asked
+        return self.find_cached(path, found) or self.find(Path(path))
+
+    def find_cached(self, path: str, found: os.stat_result) -> Digest | None:
+        """Return the cached digest of a file whose stat was just taken, None where there is none:
+        of thousands of files this is all that is asked."""
+        entry = self._entries.get(path)
         if entry and entry["stat"] == _stamp_of(found) and (known := entry.get("digest")):
             return Digest(known[1])
-        return self.find(Path(path))
+        return None
 
     def cached(
         self,

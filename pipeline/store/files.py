@@ -136,21 +136,26 @@ def make_folder(folder: Path, root: Path) -> None:
     What stands in their place is damage and goes: a file, or a link, which would lead what is
     written elsewhere. `root` itself may be a link. Raises OSError.
     """
-    if not root.is_dir():
+    if not os.path.isdir(root):
         root.mkdir(parents=True, exist_ok=True)
-    inside = folder.relative_to(root)
-    for each in [root / parent for parent in (*reversed(inside.parents), inside)][1:]:
-        if not _is_own_folder(each):
-            # Another process may make the folder meanwhile, which must stay.
-            with suppress(FileNotFoundError, IsADirectoryError):
-                each.unlink()
-            each.mkdir(exist_ok=True)
+    path = str(root)
+    for name in folder.relative_to(root).parts:
+        path = f"{path}{os.sep}{name}"
+        if not _is_own_folder(path):
+            try:
+                os.mkdir(path)
+            except FileExistsError:
+                # Another process may have made the folder meanwhile, which must stay.
+                with suppress(FileNotFoundError, IsADirectoryError):
+                    os.unlink(path)
+                with suppress(FileExistsError):
+                    os.mkdir(path)
 
 
-def _is_own_folder(path: Path) -> bool:
+def _is_own_folder(path: str) -> bool:
     """Tell whether a path is a folder itself, not a link to one."""
     try:
-        return stat.S_ISDIR(path.lstat().st_mode)
+        return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
         return False
 
@@ -169,19 +174,20 @@ def temporary(folder: Path, root: Path | None = None) -> Iterator[BinaryIO]:
         with file:
             yield file
     finally:
-        Path(file.name).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # published
+            os.unlink(file.name)
 
 
 def _locked(folder: Path) -> BinaryIO:
     while True:
-        path = folder / f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}"
+        path = os.path.join(folder, f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}")
         try:
             file = open(path, "xb")  # noqa: SIM115
         except OSError as error:  # about the folder, not about a name that nobody knows
             raise OSError(error.errno, error.strerror, str(folder)) from error
         with suppress(OSError):  # a filesystem without locks, where nothing is swept
             fcntl.flock(file, fcntl.LOCK_EX)
-        if path.exists():
+        if os.path.exists(path):
             return file
         file.close()  # swept between its opening and its locking
 
@@ -207,7 +213,7 @@ def publish(file: BinaryIO, target: Path, mode: int, durable: bool = False) -> N
             whose size and times are those of a content that is not there.
     """
     file.flush()
-    os.chmod(file.name, mode)
+    os.fchmod(file.fileno(), mode)
     if durable:
         os.fsync(file.fileno())
     try:

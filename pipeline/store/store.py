@@ -133,7 +133,8 @@ class Store(BlobStore):
             self.remote.push_result(action, replace(entry, unsigned=False).to_json())
 
     def _write_entry(self, action: Digest, entry: ActionEntry) -> None:
-        with self.writing(self.action_path(action)) as file:
+        # Not flushed to the disk: what power loss leaves of it is no JSON, and so a miss.
+        with self.writing(self.action_path(action), durable=False) as file:
             file.write(digest.canonical_json(entry.to_json()))
 
     # Between processes

@@ -27,6 +27,7 @@ from pipeline.plan.places import Places
 from pipeline.plan.plan import Plan
 from pipeline.plan.reads import parse_records
 from pipeline.plan.status import export_status
+from pipeline.run.build import chance
 from pipeline.run.build.chance import find_chance
 from pipeline.run.build.export import export
 from pipeline.run.stages import Stages
@@ -672,6 +673,18 @@ def test_chance_is_found_in_text(tmp_path, code):
     path = tmp_path / "x.py"
     path.write_text(f"\n{code}")
     assert [line.partition(" reads ")[0] for line in find_chance(path, "x.py")] == ["x.py:2"]
+
+
+def test_every_name_of_chance_is_found_in_text(tmp_path):
+    """Most modules are not parsed, as they can't name one."""
+    path = tmp_path / "x.py"
+    for name in (*chance._SOURCES, *chance._SEEDED):
+        module, _, attribute = name.rpartition(".")
+        for text in (f"import {name.split('.')[0]}\n{name}()", f"from {module} import {attribute}"):
+            path.write_text(f"{text} as x\nx()" if text.startswith("from") else text)
+            assert [*find_chance(path, "x.py")], text
+    path.write_text("import time\n\uff54ime.time()", encoding="utf-8")  # full width, the same name
+    assert [*find_chance(path, "x.py")]
 
 
 @pytest.mark.parametrize(

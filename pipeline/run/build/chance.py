@@ -59,16 +59,12 @@ _SEEDED = {
 }
 # Files of the kernel, which differ from one moment or machine to the next.
 _FILES = re.compile(r"/dev/u?random$|/proc/|/sys/")
+_IN_FILES = re.compile(rb"/dev/u?random|/proc/|/sys/")
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _FIELDS = {
     **dict.fromkeys([f"st_{name}time{unit}" for name in "mac" for unit in ("", "_ns")], _TIMES),
     **dict.fromkeys(["st_ino", "st_dev", "st_uid", "st_gid"], _MACHINE),
 }
-_WORDS = re.compile(
-    rb"time|uuid|secrets|random|seed|rng|MT19937|PCG64|Philox|SFC64"
-    rb"|platform|getpid|getppid|gethost|getfqdn|getuser|getlogin|getuid|getload|uname|cpu_count"
-    rb"|sched_getaffinity|/proc/|/sys/"
-    rb"|is_available|cuda|get_num_threads|st_ino|st_dev|st_uid|st_gid|today|utcnow"
-)
 # What reads files by native code, which raises no event of Python's.
 _NATIVE = {
     f"{module}.{name}": "native code that reads files"
@@ -85,7 +81,6 @@ _NATIVE = {
     }.items()
     for name in names
 }
-_NATIVE_WORDS = re.compile(rb"from_file|load|safe|ctypes")
 
 
 def find_chance(path: Path, where: str, native: bool = False) -> Iterator[str]:
@@ -97,7 +92,8 @@ def find_chance(path: Path, where: str, native: bool = False) -> Iterator[str]:
         native: whether functions that read files by native code count too.
     """
     text = path.read_bytes()
-    if not (_WORDS.search(text) or (native and _NATIVE_WORDS.search(text))):
+    known = {**_SOURCES, **(_NATIVE if native else {})}
+    if not _may_name(text, (*known, *_SEEDED, *_FIELDS)):
         return
     try:
         tree = ast.parse(text)
@@ -106,7 +102,6 @@ def find_chance(path: Path, where: str, native: bool = False) -> Iterator[str]:
     nodes = [*ast.walk(tree)]
     names = dict(_imported_names(nodes))
     called = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
-    known = {**_SOURCES, **(_NATIVE if native else {})}
     for node in nodes:
         name = _dotted(node, names)
         what = known.get(name)
@@ -118,6 +113,15 @@ def find_chance(path: Path, where: str, native: bool = False) -> Iterator[str]:
             what, name = _RANDOM if "random" in place else _MACHINE, place
         if what is not None:
             yield f"{where}:{getattr(node, 'lineno', 0)} reads {what} ({name})"
+
+
+def _may_name(text: bytes, names: Iterable[str]) -> bool:
+    """Return whether a module can name one of these, or a file of the kernel: each part of a name
+    is spelled somewhere in its text. It spares most modules their parsing."""
+    if not text.isascii() or _IN_FILES.search(text):  # other letters can stand for ASCII ones
+        return True
+    words = set(_WORD.findall(text.decode()))
+    return any(words.issuperset(name.split(".")) for name in names)
 
 
 def _imported_names(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:

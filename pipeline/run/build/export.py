@@ -6,6 +6,7 @@ key of the action holds what it found.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import io
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Literal
 
 import torch
@@ -27,7 +28,7 @@ from pipeline.config.operators import load_libraries
 from pipeline.plan import keys
 from pipeline.plan.actions import Action, ExportInputs
 from pipeline.plan.export_parameters import FUNCTION
-from pipeline.plan.places import environment_folders, within
+from pipeline.plan.places import Folders, environment_folders
 from pipeline.plan.reads import MOST_RECORDS, Reads, parse_records
 from pipeline.program import sources
 from pipeline.program.archive import save_programs
@@ -38,11 +39,14 @@ from pipeline.program.operator_libraries import explain_missing
 from pipeline.program.signature import check_inputs
 from pipeline.run.build.export_reads import ExportReads
 from pipeline.run.build.exporter_imports import find_shadowed, import_afresh, importing_for
+from pipeline.run.build.handover import Handover, handing_over
 from pipeline.run.build.load import check_libraries
 from pipeline.run.explain_error import explain_error
 from pipeline.run.imports import keeping_all
 from pipeline.run.stages import IMPORT, Stages
+from pipeline.run.trace import isolated
 from pipeline.run.trace.isolated import has_kernel_view, run_isolated
+from pipeline.run.trace.watch import Watch, running_files
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
@@ -65,34 +69,74 @@ def export(
     """
     root, store = workspace.root, workspace.store
     path = root / action.inputs.path
-    content = digest.hash_file(path)
+    text = path.read_bytes()
+    content = digest.hash_bytes(text)
+    inputs = ExportReads(workspace, action.inputs, kernel and has_kernel_view())
+    with handing_over(store) as handover:
+        made = run_exporter(action, root, text, handover, stages, inputs.watch, kernel)
+        with stages.stage("store"):
+            if digest.hash_file(path) != content:
+                raise SourceError(
+                    f"{path.parent.name}/{path.name}: changed while the exporter ran; run again"
+                )
+            check_libraries(action, workspace)
+            reads = inputs.find(**made["asked"])
+            result = store_exported(made, handover, store)
+            now = replace(action.inputs, unfollowed=reads.unfollowed)
+            found = inputs.finder.find(reads, inputs.declared)
+            libraries = list(action.key.get("operator_inputs", {}).items())
+            real = keys.export_action(
+                action.model, content, found, reads.distributions, now, libraries
+            )
+            store.put_result(real.key, result, stages.total, stages.seconds(), stages.peak)
+            _record(store, keys.reads_key(action.model, content), reads, real.digest)
+
+
+def run_exporter(
+    action: Action[ExportInputs],
+    root: Path,
+    text: bytes,
+    handover: Handover,
+    stages: Stages,
+    watch: Watch | None = None,
+    kernel: bool = True,
+) -> dict[str, Any]:
+    """Run an exporter of this text in a process of its own, of which a watch is told, and return
+    what it made and handed over: the arguments of `store_exported` and, as `asked`, of
+    `ExportReads.find`."""
+    path = root / action.inputs.path
     with stages.stage(IMPORT), keeping_all():
         _warm_up()
-    inputs = ExportReads(workspace, action.inputs, kernel and has_kernel_view())
     with stages.stage("run the exporter"), importing_for(root, path):
         shadowed = find_shadowed(root, path.parent)
         prepare = partial(load_libraries, action.libraries, root)
-        parameters = action.inputs.parameters
-        run = partial(_run_exporter, path, store, shadowed, parameters, prepare)
-        explain = partial(explain_error, root=root)
-        result, parts, names = run_isolated(run, inputs.watch, stages, kernel, explain)
-    with stages.stage("store"):
-        if digest.hash_file(path) != content:
-            raise SourceError(
-                f"{path.parent.name}/{path.name}: changed while the exporter ran; run again"
-            )
-        check_libraries(action, workspace)
-        reads = inputs.find(**names)
-        for key, value in parts:
-            store.put_result(key, value)
-        made = replace(action.inputs, unfollowed=reads.unfollowed)
-        found = inputs.finder.find(reads, inputs.declared)
-        libraries = list(action.key.get("operator_inputs", {}).items())
-        real = keys.export_action(
-            action.model, content, found, reads.distributions, made, libraries
+        run = partial(_run, path, text, handover, shadowed, action.inputs.parameters, prepare)
+        made: dict[str, Any] = run_isolated(
+            run, watch, stages, kernel, partial(explain_error, root=root)
         )
-        store.put_result(real.key, result, stages.total, stages.seconds(), stages.peak)
-        _record(store, keys.reads_key(action.model, content), reads, real.digest)
+    return made
+
+
+def store_exported(made: Mapping[str, Any], handover: Handover, store: Store) -> dict[str, Any]:
+    """Store what an exporter handed over, with the records of its programs; return the result of
+    its action."""
+    archive = handover.store_all(store, made["handed"])
+    facts = sources.describe_archive(store.blob_path(archive), archive).programs
+    for each in facts:
+        store.put_result(keys.program_key(each.program), each.parts)
+    programs = {each.entry: each for each in facts}
+    methods = [
+        {
+            "name": name,
+            "program": programs[name].program,
+            "names": programs[name].names,
+            "examples": examples,
+            "calibration": digest.hash_json(batches) if batches else None,
+            "batches": batches,
+        }
+        for name, examples, batches in made["methods"]
+    ]
+    return {"archive": archive, "methods": methods, "constant_methods": made["constants"]}
 
 
 def _record(store: Store, key: keys.Key, reads: Reads, last: Digest) -> None:
@@ -111,35 +155,42 @@ def _warm_up() -> None:
     program = torch.export.export(torch.nn.Linear(1, 1).requires_grad_(False), example)
     save_programs({"forward": program}, io.BytesIO())
     save_inputs([InputSet(example, {}, "")])
+    importlib.import_module("sympy.combinatorics")  # sizes that are symbols take 65 files of it
     torch.compiler.list_backends()  # control flow asks all distributions for some, once a process
     _keep_lines()
 
 
 def _keep_lines() -> None:
-    """Let stack traces quote the files of libraries as this process has read them, which runs
-    their code as it was then: Python asks for each of them whether it changed, at every trace."""
+    """Let stack traces quote the files of libraries, and of what runs this, as this process has
+    read them, which runs their code as it was then: Python asks for each of them whether it
+    changed, at every trace."""
+    running, installed = running_files() | {isolated.__file__}, Folders(environment_folders())
+    linecache.getlines(isolated.__file__)
     for name, entry in linecache.cache.items():
-        if len(entry) == 4 and any(within(name, folder) for folder in environment_folders()):
+        if len(entry) != 4:  # not read yet
+            continue
+        if name in running or installed.hold(name):
             size, _, lines, path = entry
             linecache.cache[name] = (size, None, lines, path)
 
 
-def _run_exporter(
+def _run(
     path: Path,
-    store: Store,
+    text: bytes,
+    handover: Handover,
     shadowed: Collection[str],
     parameters: Mapping[str, Any],
     prepare: Callable[[], None],
-) -> list[Any]:
-    """Run an exporter in this process, which is its own, and store its programs and inputs; return
-    its result, the records of its programs with their keys, and what it asked importlib for.
-    `prepare` is called before it is."""
+) -> dict[str, Any]:
+    """Run an exporter in this process, which is its own, and hand over its programs and inputs;
+    return what `run_exporter` does. `prepare` is called before it is."""
     asked = import_afresh(shadowed)
     prepare()
     with _explaining_operators(path):
-        module = _load(path)
+        module = _load(path, text)
         programs = _programs(module, parameters)
-    constants = _constants(module, parameters, programs, store)
+    put = handover.put
+    constants = _constants(module, parameters, programs, put)
 
     def inputs(kind: Literal["example", "calibration"], method: str) -> Iterator[InputSet]:
         return _inputs(module, kind, method, programs[method], parameters)
@@ -148,13 +199,19 @@ def _run_exporter(
     # Each set has a record of its own, so that an exporter that yields them has one of them in
     # memory at a time.
     batches = {
-        name: [store.put(save_inputs([each])) for each in inputs("calibration", name)]
+        name: [put(save_inputs([each])) for each in inputs("calibration", name)]
         for name in programs
     }
     torch.set_default_device(None)  # whatever the exporter works with
     torch.set_default_dtype(torch.float32)
-    result, parts = _commit(programs, examples, batches, store)
-    return [{**result, "constant_methods": constants}, parts, asked.to_json()]
+    save_programs(programs, handover.archive)
+    kept = {name: put(save_inputs(sets)) if sets else None for name, sets in examples.items()}
+    return {
+        "methods": [(name, kept[name], batches[name]) for name in programs],
+        "constants": constants,
+        "handed": handover.to_json(),
+        "asked": asked.to_json(),
+    }
 
 
 @contextmanager
@@ -167,14 +224,29 @@ def _explaining_operators(path: Path) -> Iterator[None]:
         raise
 
 
-def _load(path: Path) -> ModuleType:
-    loader = FromText(path.stem, str(path))
-    spec = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
+def _load(path: Path, text: bytes) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path, loader=_Loader(path, text))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
     return module
+
+
+class _Loader(FromText):
+    """Loads an exporter from the text that its key names, which stack traces quote too."""
+
+    def __init__(self, path: Path, text: bytes) -> None:
+        super().__init__(path.stem, str(path))
+        self._text = text
+
+    def get_data(self, path: str) -> bytes:
+        return self._text if path == self.path else super().get_data(path)
+
+    def get_code(self, fullname: str) -> CodeType:
+        lines = importlib.util.decode_source(self._text).splitlines(keepends=True)
+        linecache.cache[self.path] = (len(self._text), None, lines, self.path)
+        return super().get_code(fullname)
 
 
 def _programs(module: ModuleType, parameters: Mapping[str, Any]) -> dict[str, ExportedProgram]:
@@ -232,7 +304,10 @@ def _call(function: Callable[..., Any], parameters: Mapping[str, Any], *given: s
 
 
 def _constants(
-    module: ModuleType, parameters: Mapping[str, Any], programs: Collection[str], store: Store
+    module: ModuleType,
+    parameters: Mapping[str, Any],
+    programs: Collection[str],
+    put: Callable[[bytes], Digest],
 ) -> list[tuple[str, Any]]:
     """Return the constant methods of an exporter, by name and in its order."""
     function = getattr(module, "constant_methods", None)
@@ -245,7 +320,7 @@ def _constants(
         if not METHOD_NAME.fullmatch(str(name)) or name in programs:
             raise SourceError(f"{where}: {name!r} can't name one, or names a method already")
         try:
-            constants.append((str(name), encode_constant(value, store.put)))
+            constants.append((str(name), encode_constant(value, put)))
         except ValueError as error:
             raise SourceError(f"{where}: {name} is {_describe(value)}, {error}") from error
     return constants
@@ -289,28 +364,3 @@ def _inputs(
             where = f"{_file_of(module)}: {kind}_inputs({method!r})"
             raise SourceError(f"{where}: {error}") from error
         yield inputs
-
-
-def _commit(
-    programs: Mapping[str, ExportedProgram],
-    examples: Mapping[str, list[InputSet]],
-    batches: Mapping[str, list[digest.Digest]],
-    store: Store,
-) -> tuple[dict[str, Any], list[Any]]:
-    with store.writer() as file:
-        save_programs(programs, file)
-    described = sources.describe_archive(store.blob_path(file.digest), file.digest)
-    facts = {each.entry: each for each in described.programs}
-    methods = [
-        {
-            "name": name,
-            "program": facts[name].program,
-            "names": facts[name].names,
-            "examples": store.put(save_inputs(examples[name])) if examples[name] else None,
-            "calibration": digest.hash_json(batches[name]) if batches[name] else None,
-            "batches": batches[name],
-        }
-        for name in programs
-    ]
-    parts = [[keys.program_key(each.program), each.parts] for each in facts.values()]
-    return {"archive": file.digest, "methods": methods}, parts

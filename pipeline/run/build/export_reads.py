@@ -177,7 +177,7 @@ class ExportReads:
     def _changed(self, seen: Seen, made: list[str]) -> Iterator[tuple[tuple[Kind, str], str]]:
         """Yield the places where there is something else by now, each with a line, or "" where the
         exporter made a folder. Raises SourceError for a file of the workspace that was read."""
-        after = Finder(self._workspace, self._inputs.surroundings)
+        after = Finder(self._workspace, self._inputs.surroundings, self._places)
         own = {*made, *map(self._places.spell, self.watch.written)}
         for kind, name in {**self._before, **seen}:
             old, new = (finder.observe(kind, name, made) for finder in (self.finder, after))

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pipeline.plan.places import environment_folders, within
+from pipeline.plan.places import Folders, environment_folders, within
 from pipeline.program.fresh_imports import importing_from_text
 from pipeline.store.toolchain import CORE
 
@@ -22,10 +22,10 @@ def importing_for(root: Path, path: Path) -> Iterator[None]:
     """Make the workspace's modules importable, for a fork of this process, in which what is looked
     for next is seen."""
     before, sys.path[:0] = list(sys.path), [str(root), str(path.parent)]
-    installed = environment_folders()
+    installed = Folders(environment_folders())
     writing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
-        with importing_from_text(lambda path: not any(within(path, e) for e in installed)):
+        with importing_from_text(lambda path: not installed.hold(path)):
             # Folders of modules are listed now, so that their names are no inputs by that.
             PathFinder.find_spec("_")
             list(importlib.metadata.distributions(name="_"))

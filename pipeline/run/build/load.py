@@ -60,8 +60,10 @@ def load_examples(source: MethodSource, store: Store) -> list[InputSet]:
 def check_libraries(action: Action, workspace: Workspace) -> None:
     """Make sure that the libraries of operators which this process has loaded are those that were
     planned. Raises SourceError where one of them is another by now."""
-    now = PassInputs(replace(workspace))  # without what it has cached
     planned = action.key.get("measured", action.key).get("operator_inputs", {})
+    if not planned:
+        return
+    now = PassInputs(replace(workspace))  # without what it has cached
     for reference, inputs in planned.items():
         if _without_imports(now.find_library(reference)) != _without_imports(inputs):
             raise SourceError(f"operators: {reference}: changed while the build ran; run again")

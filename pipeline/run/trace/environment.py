@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-_recording: Any = None  # the class that records in this process
 _PASSING = ("os", "_collections_abc", "collections.abc", __name__)  # read for others
 
 
@@ -18,12 +17,10 @@ def record_environment(found: dict[str, str | None], readers: dict[str, list[str
 
     The mappings stay the same objects, since modules hold them. Native code is not heard.
     """
-    data = os.environ._data  # type: ignore[attr-defined]
-    own = {"data": data, "found": found, "readers": readers, "own": set()}
-    global _recording
-    recording = _recording = type("_Recording", (_Recording,), own)
+    _Recording.data = os.environ._data  # type: ignore[attr-defined]
+    _Recording.found, _Recording.readers, _Recording.own = found, readers, set()
     for mapping in (os.environ, os.environb):
-        mapping.__class__ = recording  # type: ignore[assignment]
+        mapping.__class__ = _Recording  # type: ignore[assignment]
 
 
 class _Recording(os._Environ):  # type: ignore[type-arg]
@@ -60,7 +57,7 @@ class _Recording(os._Environ):  # type: ignore[type-arg]
         return super().__repr__()
 
     def _read_all(self) -> None:
-        type(self).copied = True
+        _Recording.copied = True
         for key, value in self._data.items():  # type: ignore[attr-defined]
             if (name := os.fsdecode(key)) not in self.own:
                 self.found.setdefault(name, os.fsdecode(value))
@@ -68,7 +65,7 @@ class _Recording(os._Environ):  # type: ignore[type-arg]
 
 def _note(name: str) -> None:
     """Record that a variable is read, and by whom."""
-    recording = _recording
+    recording = _Recording
     if name in recording.own:
         return
     value = recording.data.get(os.fsencode(name))

@@ -86,6 +86,8 @@ def _run(
     describe: Callable[[BaseException], str] = describe_error,
 ) -> Any:
     parent = os.getpid()
+    if kernel:
+        seccomp.prepare()
     sys.stdout.flush()
     sys.stderr.flush()
     with tempfile.TemporaryFile() as file, _reaping():

@@ -15,6 +15,7 @@ import platform
 import struct
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from typing import NamedTuple
 
 # Numbers of the calls that are seen, on x86_64 and aarch64; 0 is for one that is not there.
@@ -108,13 +109,18 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
+def prepare() -> None:
+    """Make what `install` needs, for all forks of this process."""
+    if platform.machine() in _MACHINES:
+        _make_filter(_MACHINES[platform.machine()][1])
+        _libc()
+
+
 def install() -> int:
     """Install the filter in this thread and all that it starts; return the descriptor at which the
     calls arrive. Until another process answers, each of them waits. Raises OSError."""
-    place, arch, number = _MACHINES[platform.machine()]
-    calls = {name: numbers[place] for name, numbers in _CALLS.items() if numbers[place]}
-    code = _make_filter(arch, calls)
-    libc = ctypes.CDLL(None, use_errno=True)
+    _, arch, number = _MACHINES[platform.machine()]
+    code, libc = _make_filter(arch), _libc()
     program = _Program(len(code) // 8, code)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "no_new_privs")
@@ -124,14 +130,27 @@ def install() -> int:
     return listener
 
 
-def _make_filter(arch: int, calls: Mapping[str, int]) -> bytes:
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+@cache
+def _names(arch: int) -> Mapping[int, str]:
+    """Return the names of the calls that an architecture has, by number."""
+    (place,) = (place for place, other, _ in _MACHINES.values() if other == arch)
+    return {numbers[place]: name for name, numbers in _CALLS.items() if numbers[place]}
+
+
+@cache
+def _make_filter(arch: int) -> bytes:
     def step(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
         return struct.pack("=HBBI", code, then, otherwise, value)
 
     notify, allow = step(_RETURN, _NOTIFY), step(_RETURN, _ALLOW)
     parts = [step(_LOAD, _ARCH), step(_EQUAL, arch, 1), notify, step(_LOAD, _NUMBER)]
     parts += [step(_AT_LEAST, _X32, 0, 1), notify]
-    for name, number in calls.items():
+    for number, name in _names(arch).items():
         if name in _BY_DESCRIPTOR:
             body = step(_LOAD, _ARGUMENTS + 8 * _BY_DESCRIPTOR[name])
             body += step(_ANY_BIT, _AT_EMPTY_PATH, 1) + notify + allow
@@ -150,11 +169,9 @@ class Listener:
 
     def __init__(self, process: int, number: int) -> None:
         """Take the descriptor `number` of a process over, given its pidfd. Raises OSError."""
-        place = _MACHINES[platform.machine()][0]
-        self._names = {numbers[place]: name for name, numbers in _CALLS.items()}
         self._arch = _MACHINES[platform.machine()][1]
-        libc = ctypes.CDLL(None, use_errno=True)
-        self.descriptor: int = libc.syscall(_PIDFD_GETFD, process, number, 0)
+        self._names = _names(self._arch)
+        self.descriptor: int = _libc().syscall(_PIDFD_GETFD, process, number, 0)
         if self.descriptor < 0:
             raise OSError(ctypes.get_errno(), "pidfd_getfd")
         self._call = bytearray(80)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal
 
@@ -225,7 +224,11 @@ def _with_parents(path: str) -> Iterator[str]:
 def running_files() -> set[str]:
     """Return the files whose code calls this function: torch quotes them in traces, and so reads
     them, also by relative names."""
-    return {os.path.abspath(frame.filename) for frame in traceback.extract_stack()}
+    files, frame = set(), sys._getframe(1)
+    while frame is not None:
+        files.add(os.path.abspath(frame.f_code.co_filename))
+        frame = frame.f_back  # type: ignore[assignment]
+    return files
 
 
 def loaded_files() -> set[str]:

@@ -1,0 +1,45 @@
+"""What an exporter's process hands over is stored, and none of that is seen in its process."""
+
+import os
+
+import pytest
+
+from pipeline.run.build.handover import handing_over
+from pipeline.run.trace.isolated import has_kernel_view, run_isolated
+from pipeline.run.trace.watch import Watch
+from pipeline.store.digest import hash_bytes
+from pipeline.store.store import Store
+
+
+@pytest.mark.parametrize("kernel", [True, False])
+def test_what_a_fork_hands_over_is_stored(tmp_path, kernel):
+    store = Store(tmp_path / "store")
+    watch = Watch(lambda path: path.startswith(str(tmp_path)), lambda kind, path: "seen")
+
+    def give(handover):
+        blobs = [handover.put(data) for data in (b"first", b"", b"second", b"first")]
+        if (child := os.fork()) == 0:
+            handover._blobs.flush()  # as an interpreter does when it ends
+            os._exit(0)
+        os.waitpid(child, 0)
+        handover.archive.write(b"arch")
+        handover.archive.write(b"ive")
+        return [blobs, handover.to_json()]
+
+    with handing_over(store) as handover:
+        blobs, given = run_isolated(lambda: give(handover), watch, kernel=kernel)
+        archive = handover.store_all(store, given)
+    assert store.read(archive) == b"archive"
+    assert [store.read(blob) for blob in blobs] == [b"first", b"", b"second", b"first"]
+    assert not watch.seen and not watch.written
+    assert not [*(store.root / "tmp").iterdir()]
+    if kernel and has_kernel_view():
+        assert watch.view == "kernel"
+
+
+def test_what_is_not_stored_leaves_nothing(tmp_path):
+    store = Store(tmp_path / "store")
+    with handing_over(store) as handover:
+        handover.put(b"data")
+    assert not [*(store.root / "tmp").iterdir()]
+    assert not store.has(hash_bytes(b"data"))
