@@ -29,7 +29,7 @@ from torch.fx import GraphModule, Interpreter
 from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
-from pipeline.compile import composite_kernels, idle_passes, sizes
+from pipeline.compile import composite_kernels, graph_building, idle_passes, sizes
 from pipeline.program.patching import digest_source, lowers_fast, replaced
 
 _log = logging.getLogger(__name__)
@@ -356,6 +356,17 @@ PATCHES = (
             texts=(sizes.ARITHMETIC,),
         )
         for method in sizes.METHODS
+    ),
+    Patch(
+        "executorch.exir.lowered_backend_module:legalize_graph",
+        "5fac0fda51131ca13f2c3c503c8c293bb1dbaa662491dc437bd5468e08cdb5f5",
+        graph_building.make_legalize,
+    ),
+    Patch(
+        "torch.fx.graph:pytree",
+        "35bfdc6a3def8085a794bc0d231dc7189ff4625d0e1d9015367fae22082d8ea6",
+        graph_building.make_pytree,
+        texts=(torch.fx.Graph.create_node,),
     ),
     Patch(
         "executorch.exir.backend.backend_api:lower_all_submodules_to_backend",

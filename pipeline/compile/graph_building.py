@@ -1,0 +1,115 @@
+"""Patches of how torch builds graphs: their order, and arguments of new nodes (`patches.py`)."""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+_SIZES = (torch.SymInt, torch.SymFloat, torch.SymBool)
+# The operators that torch moves ahead, as assertions on sizes are made of them.
+_FIRST = frozenset(
+    [
+        *(operator.add, operator.mul, operator.sub, operator.floordiv, operator.truediv),
+        *(operator.mod, operator.le, operator.lt, operator.ge, operator.gt, operator.eq),
+        operator.ne,
+        torch.ops.aten.sym_constrain_range.default,
+        torch.ops.aten.sym_constrain_range_for_size.default,
+        torch.ops.aten._assert_async.msg,
+        torch.ops.aten.scalar_tensor.default,
+        torch.ops.aten._assert_scalar.default,
+    ]
+)
+
+
+def make_legalize(original: Callable[[GraphModule], GraphModule]) -> Any:
+    """Sort a graph in place: ExecuTorch does so for each partition that it cuts out, and copied all
+    nodes each time, a tenth of the compile of a Whisper-tiny decoder.
+
+    All that a copy has in another order or under another name, this graph has afterwards: its
+    nodes, the users of each, names that are taken, and the table by which nodes are found.
+    """
+
+    def legalize(module: GraphModule) -> GraphModule:
+        graph = module.graph
+        order = _sort(graph)
+        # A graph with a cycle, and one that shows its copy to somebody.
+        if len(order) < len(graph.nodes) or type(graph) is not Graph or graph._co_fields:
+            return original(module)
+        fresh = Graph()
+        for node in order:
+            if fresh._graph_namespace.create_name(node.name, None) != node.name:
+                return original(module)
+        places = {node: place for place, node in enumerate(order)}
+        for node in order:
+            graph._root._prepend(node)
+            fresh._find_nodes_lookup_table.insert(node)
+            if len(node.users) > 1:
+                users = sorted(node.users, key=places.__getitem__)
+                node.users.clear()
+                node.users.update(dict.fromkeys(users))
+        for name in ("_graph_namespace", "_find_nodes_lookup_table", "_used_names"):
+            setattr(graph, name, getattr(fresh, name))
+        graph._tracer_cls = graph._tracer_extras = None
+        graph._insert = graph._root.prepend
+        module.recompile()
+        return module
+
+    return legalize
+
+
+def _sort(graph: Graph) -> list[Node]:
+    """Return the nodes in the order of `torch.fx.passes.tools_common.legalize_graph`; those of a
+    cycle are left out."""
+    waits_for = dict.fromkeys(graph.nodes, 0)
+    for node in waits_for:
+        for user in node.users:
+            waits_for[user] += 1
+    queue = deque(node for node, count in waits_for.items() if count == 0)
+    order = []
+    while queue:
+        node = queue.popleft()
+        order.append(node)
+        for user in node.users:
+            waits_for[user] -= 1
+            if waits_for[user] == 0:
+                is_first = user.op == "call_function" and user.target in _FIRST
+                (queue.appendleft if is_first else queue.append)(user)
+    return order
+
+
+def make_pytree(original: Any) -> Any:
+    """Look through the arguments of new nodes by hand. `Graph.create_node` wants to warn of sizes
+    among them, and walks each as a tree of any registered types: a twentieth of a compile."""
+    return _Pytree(original)
+
+
+class _Pytree:
+    """Stands in for the module `torch.utils._pytree` in `torch.fx.graph`, which asks it for
+    `tree_iter` in this one place."""
+
+    def __init__(self, original: Any) -> None:
+        self._original = original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def tree_iter(self, tree: Any) -> Iterator[Any]:
+        return _find_sizes(tree)
+
+
+def _find_sizes(tree: Any) -> Iterator[Any]:
+    """Yield the sizes in a tree of tuples, lists and dicts, of which the arguments of nodes are."""
+    if isinstance(tree, _SIZES):
+        yield tree
+    elif isinstance(tree, tuple | list):
+        for each in tree:
+            if isinstance(each, Node):  # the most of them
+                continue
+            yield from _find_sizes(each)
+    elif isinstance(tree, dict):
+        yield from _find_sizes([*tree.values()])
