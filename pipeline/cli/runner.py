@@ -8,6 +8,7 @@ as doit would.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import deque
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.errors import ConfigErrors, PipelineError, Problem, format_new_problems
 from pipeline.store.files import temporary
 from pipeline.store.maintenance import lease
+from pipeline.store.settings import usable_cores
 from pipeline.store.usage import Usage
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
@@ -65,6 +67,7 @@ class BatchRunner(Runner):
         self._pool: Any = None
         self._lease = contextlib.ExitStack()
         self._held = False
+        self._prepared = False
         self.final_result: int
         self.record = RunRecord(self._jobs)
         self._shown: dict[Problem, str] = {}
@@ -269,9 +272,17 @@ class BatchRunner(Runner):
         quiet = contextlib.nullcontext(lambda event: None)
         progress = getattr(self.reporter, "progress", lambda *_: quiet)
         batch = Batch(plan, self._pool, progress, self.record.reports)
-        for action, event in batch.run(actions):
+        self._use_idle_core(len(actions))
+        for done, (action, event) in enumerate(batch.run(actions), 1):
+            self._use_idle_core(len(actions) - done)
             for number, each in enumerate(waiting[action.digest]):
                 self._settle_built(each, event, first=number == 0)
+
+    def _use_idle_core(self, actions: int) -> None:
+        """Prepare the reports at the end of the run, once these actions leave a core idle."""
+        if not self._prepared and min(actions, self._pool.jobs) < usable_cores():
+            self._prepared = True
+            threading.Thread(target=_prepare_reports, daemon=True).start()
 
     def _settle_built(self, waiting: Waiting, event: Event, first: bool) -> None:
         """Settle a task whose action ended; all but the first of an action are hits."""
@@ -346,6 +357,15 @@ def _selected_tasks(task_dispatcher: Any) -> list[ActionTask]:
     groups = [tasks[name].task_dep for name in names if tasks[name].has_subtask]
     chosen = {name for each in (names, *groups) for name in each}
     return [task for name in chosen if (task := action_task(tasks[name])) is not None]
+
+
+def _prepare_reports() -> None:
+    """Import what the reports at the end of a run need, and compile its templates, while workers
+    are busy: it is a tenth of a second."""
+    with contextlib.suppress(Exception):  # whoever writes them says what is wrong
+        from pipeline.report.render import render_all
+
+        render_all(())
 
 
 def _failure(task: ActionTask, error: Exception, reason: str = "") -> Event:
