@@ -172,6 +172,15 @@ def test_strided_sets_are_views_of_the_values_of_the_example(layout):
     assert views[1].untyped_storage().nbytes() == 2 * IMAGE.nbytes  # with others between
 
 
+def test_a_source_that_takes_strides_is_not_held_to_layouts_in_which_it_gives_other_values():
+    """A package gives the values of the layout that it declares."""
+    taken = made(unary(lambda x: torch.as_strided(x, (2, 2), (3, 1)) + 1, IMAGE), ["strided"])
+    assert taken.sets == [] and len(taken.skipped) == len(VIEWS)
+    assert all("takes strides" in reason for _, reason in taken.skipped)
+    inside = unary(lambda x: torch.as_strided(x.flatten() + 1, (2, 2), (3, 1)), IMAGE)
+    assert len(made(inside, ["strided"]).sets) == len(VIEWS)
+
+
 def test_what_can_not_lie_otherwise_is_left_alone():
     assert made(unary(torch.relu, torch.ones(())), ["strided"]).sets == []
     assert made(unary(torch.relu, torch.ones(())), ["expanded"]).sets == []
