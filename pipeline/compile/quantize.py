@@ -197,6 +197,8 @@ def _apply_pt2e(
             prepared(*inputs.args, **inputs.kwargs)
     _restore_state(program, prepared, state)
     converted = convert_pt2e(prepared)
+    # Folding constants computes all that no input reaches, in place too: a counter is counted on.
+    _restore_state(program, converted, state)
     if spec.quantizes_as_it_comes:
         # Each user of a tensor gets a quantization of its own, as in ExecuTorch's own LLM export.
         # Otherwise partitions that read one tensor in turns, as the layers of a decoder read the
@@ -209,7 +211,7 @@ def _apply_pt2e(
 def _restore_state(
     program: ExportedProgram, module: torch.nn.Module, state: dict[str, torch.Tensor]
 ) -> None:
-    """Give the method's own buffers back the values that calibration changed."""
+    """Give the method's own buffers back the values that quantizing changed."""
     # Observers keep theirs. `buffers_to_mutate` does not say which those are: it is empty until a
     # program is functional, and what `torch.export` gives is not.
     own = set(program.graph_signature.buffers)

@@ -237,26 +237,33 @@ def test_no_batch_is_held_while_others_are_observed(image):
 
 
 class Sum(torch.nn.Module):
-    """A linear layer over the sum of all that came."""
+    """A linear layer over the sum of all that came, and how often something came."""
 
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
         self.layer = torch.nn.Linear(4, 4)
         self.register_buffer("total", torch.zeros(1, 4))
+        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
 
     def forward(self, x):
         self.total.add_(x)
-        return self.layer(self.total)
+        self.count.add_(1)
+        return self.layer(self.total), self.count + 0
 
 
-def test_state_is_after_calibration_what_it_was_before():
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_state_is_after_quantizing_what_it_was_before(dynamic):
+    """Neither calibration changes it, nor torch where it folds constants: no input reaches the
+    count."""
     model = Sum().eval().requires_grad_(False)
     program = export(model, (torch.ones(1, 4),))
     batches = [InputSet((torch.full((1, 4), float(n)),), {}, "calibration") for n in range(1, 4)]
-    quantized = quantize(program, make_method_spec(quantizer="xnnpack"), batches)
-    assert quantized.state_dict["total"].tolist() == [[0, 0, 0, 0]]
-    assert program.state_dict["total"].tolist() == [[0, 0, 0, 0]]
+    spec = make_method_spec(quantizer="xnnpack", dynamic=dynamic)
+    quantized = quantize(program, spec, [] if dynamic else batches)
+    for each in (quantized, program):
+        assert each.state_dict["total"].tolist() == [[0, 0, 0, 0]]
+        assert each.state_dict["count"].tolist() == [0]
 
 
 class Derived(torch.nn.Module):
