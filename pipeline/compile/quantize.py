@@ -103,10 +103,10 @@ def quantize(
     observed = _Observed(program, calibration if first else [tracing], report)
     module = program.module(check_guards=False)
     if entry.apply_quantizer is not None:
-        state = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        state = _copy_state(program, module)
         converted = entry.apply_quantizer(module, spec, replace(observed, positional=True))
-        _restore_state(program, module, state)
-        _restore_state(program, converted, state)
+        _restore_state(module, state)
+        _restore_state(converted, state)
     else:
         converted = _apply_pt2e(program, module, spec, observed)
     move_exported_model_to_eval(converted)
@@ -191,14 +191,14 @@ def _apply_pt2e(
 ) -> GraphModule:
     prepared = prepare_pt2e(module, make_quantizer(spec))
     _check_annotated(prepared, spec)
-    state = {name: buffer.clone() for name, buffer in prepared.named_buffers()}
+    state = _copy_state(program, prepared)
     with torch.no_grad():
         for inputs in observed:
             prepared(*inputs.args, **inputs.kwargs)
-    _restore_state(program, prepared, state)
+    _restore_state(prepared, state)
     converted = convert_pt2e(prepared)
     # Folding constants computes all that no input reaches, in place too: a counter is counted on.
-    _restore_state(program, converted, state)
+    _restore_state(converted, state)
     if spec.quantizes_as_it_comes:
         # Each user of a tensor gets a quantization of its own, as in ExecuTorch's own LLM export.
         # Otherwise partitions that read one tensor in turns, as the layers of a decoder read the
@@ -208,17 +208,25 @@ def _apply_pt2e(
     return converted
 
 
-def _restore_state(
-    program: ExportedProgram, module: torch.nn.Module, state: dict[str, torch.Tensor]
-) -> None:
-    """Give the method's own buffers back the values that quantizing changed."""
-    # Observers keep theirs. `buffers_to_mutate` does not say which those are: it is empty until a
-    # program is functional, and what `torch.export` gives is not.
+def _copy_state(program: ExportedProgram, module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return copies of the method's own buffers, by name; not those of observers."""
+    # `buffers_to_mutate` does not say which are its own: it is empty until a program is functional,
+    # and what `torch.export` gives is not.
     own = set(program.graph_signature.buffers)
+    return {name: buffer.clone() for name, buffer in _buffers(module) if name in own}
+
+
+def _restore_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
+    """Give the method's own buffers back the values that quantizing changed."""
     with torch.no_grad():
-        for name, buffer in module.named_buffers():
-            if name in own and buffer.shape == state[name].shape:
+        for name, buffer in _buffers(module):
+            if name in state and buffer.shape == state[name].shape:
                 buffer.copy_(state[name])
+
+
+def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Return all buffers; one that two modules share by both names: quantizing keeps either."""
+    return module.named_buffers(remove_duplicate=False)
 
 
 def _dynamic_shapes(program: ExportedProgram) -> tuple[Any, ...] | None:
