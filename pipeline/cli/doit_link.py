@@ -105,6 +105,8 @@ def install_into_doit(
         try:
             if allow_delayed and not set(own_tasks(namespace)) & {*args}:
                 _take_options(runner, args)
+                if not args or args[0].partition(":")[0] in GROUPS:
+                    runner.start_ahead(plan().workspace, 1)
             _choose_rows(runner, args, plan())
             # doit selects tasks by the same list.
             args[:] = rewrite(args, plan, own_tasks(namespace), allow_delayed)

@@ -69,6 +69,16 @@ class BatchRunner(Runner):
         self.record = RunRecord(self._jobs)
         self._shown: dict[Problem, str] = {}
 
+    @classmethod
+    def start_ahead(cls, workspace: Workspace, workers: int) -> None:
+        """Start workers while it is planned what to do, where it is sure that there is something:
+        where nothing was built before, neither here nor with this store."""
+        built = workspace.store.has_results() or workspace.has_states()
+        if not workspace.executor and (cls.always or not built):
+            from pipeline.run.executors.local import start_ahead
+
+            start_ahead(workspace, workers)
+
     # Which tasks run when
 
     def run_tasks(self, task_dispatcher: Any) -> None:
@@ -76,6 +86,7 @@ class BatchRunner(Runner):
         with Interrupts() as interrupts:
             try:
                 try:
+                    self._prepare_workers(task_dispatcher)
                     self._fetch_ahead(task_dispatcher)
                     self._walk(task_dispatcher, ready)
                 finally:
@@ -88,13 +99,19 @@ class BatchRunner(Runner):
                 self._close(task_dispatcher, bool(interrupts.status))
                 self.final_result = interrupts.status or self.final_result
 
+    def _prepare_workers(self, task_dispatcher: Any) -> None:
+        """Start the workers that the selected packages need, if it is sure that they need some."""
+        if not (asked := _selected_tasks(task_dispatcher)):
+            return
+        configs, workspace = asked[0].plan.configs, asked[0].plan.workspace
+        summaries = map(configs.summary, {task.package for task in asked if task.package})
+        units = sum(len(summary.units) for summary in summaries if summary is not None)
+        self.start_ahead(workspace, min(self._jobs or workspace.jobs, units))
+
     def _fetch_ahead(self, task_dispatcher: Any) -> None:
         """Fetch what a remote has for the selected packages, together. What does not come is found
         missing when its turn comes."""
-        tasks, names = task_dispatcher.tasks, list(task_dispatcher.selected_tasks)
-        groups = [tasks[name].task_dep for name in names if tasks[name].has_subtask]
-        chosen = {name for each in (names, *groups) for name in each}
-        asked = [task for name in chosen if (task := action_task(tasks[name])) is not None]
+        asked = _selected_tasks(task_dispatcher)
         packages = sorted({task.package for task in asked if task.package})
         if not asked or self.always_execute or asked[0].plan.workspace.store.remote is None:
             return
@@ -249,6 +266,7 @@ class BatchRunner(Runner):
             jobs = self._jobs or plan.workspace.jobs
             self._pool = Pool(plan.workspace, jobs, self.always_execute)
             self._pool.tell(self.record.stream(plan.workspace))
+            self._pool.use_idle_core(_prepare_reports)
         quiet = contextlib.nullcontext(lambda event: None)
         progress = getattr(self.reporter, "progress", lambda *_: quiet)
         batch = Batch(plan, self._pool, progress, self.record.reports)
@@ -321,6 +339,23 @@ class BatchRunner(Runner):
         tasks = [own for task in task_dispatcher.tasks.values() if (own := action_task(task))]
         if tasks and self.record.events:
             self.record.close(tasks[0].plan, self.reporter, interrupted)
+
+
+def _selected_tasks(task_dispatcher: Any) -> list[ActionTask]:
+    """Return our tasks among those that a command line selects, by name or by group."""
+    tasks, names = task_dispatcher.tasks, list(task_dispatcher.selected_tasks)
+    groups = [tasks[name].task_dep for name in names if tasks[name].has_subtask]
+    chosen = {name for each in (names, *groups) for name in each}
+    return [task for name in chosen if (task := action_task(tasks[name])) is not None]
+
+
+def _prepare_reports() -> None:
+    """Import what the reports at the end of a run need, and compile its templates, while workers
+    are busy: it is a tenth of a second."""
+    with contextlib.suppress(Exception):  # whoever writes them says what is wrong
+        from pipeline.report.render import render_all
+
+        render_all(())
 
 
 def _failure(task: ActionTask, error: Exception, reason: str = "") -> Event:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,6 +22,7 @@ from pipeline.run.expectations import Expectations
 from pipeline.run.progress import Progress
 from pipeline.run.worker import Report, log_name, log_path, progress_path
 from pipeline.store.files import make_folder, remove
+from pipeline.store.settings import usable_cores
 from pipeline.store.sizes import human_size
 from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
@@ -63,6 +64,7 @@ class Pool:
         self._executor: Executor | None = None
         self._lost = ""  # why no action can run any more
         self._progress = Progress(self._workspace)
+        self._idle_work: Callable[[], None] | None = None
 
     @property
     def jobs(self) -> int:
@@ -72,6 +74,10 @@ class Pool:
     def tell(self, stream: EventStream) -> None:
         """Tell an event stream what becomes of actions from now on."""
         self._progress.stream = stream
+
+    def use_idle_core(self, work: Callable[[], None]) -> None:
+        """Call a function once, while actions are waited for that leave a core idle."""
+        self._idle_work = work
 
     def run(self, ready: Sequence[Action]) -> Iterator[tuple[Action, Report]]:
         """Yield the reports of all actions, in the order in which they end. They start by
@@ -199,6 +205,9 @@ class Pool:
                 return done
             executor.look()
             self._progress.look(attempt.action for attempt in under_way.values())
+            if self._idle_work is not None and len(under_way) < usable_cores():
+                work, self._idle_work = self._idle_work, None
+                work()
 
     def close(self) -> None:
         """End the workers now, whatever they do, and all that they started."""

@@ -7,6 +7,7 @@ is ever unpickled.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -93,6 +94,10 @@ class Store(BlobStore):
         if entry is None:
             drop(path)
         return entry
+
+    def has_results(self) -> bool:
+        """Return whether any action was done with this store, or could be at its remote."""
+        return self.remote is not None or os.path.isdir(self.root / "actions")
 
     def put_result(
         self,

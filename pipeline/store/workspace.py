@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Mapping
@@ -123,6 +124,10 @@ class Workspace:
     def forget_state(self, package: str) -> None:
         self._written[0] += 1
         remove(self._state_path(package))
+
+    def has_states(self) -> bool:
+        """Return whether any package was built here, whatever became of it."""
+        return os.path.isdir(self.build / ".state")
 
     def _state_path(self, package: str) -> Path:
         return self.build / ".state" / f"{package}.json"

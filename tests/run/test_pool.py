@@ -1,5 +1,16 @@
 """What becomes of actions whose worker is killed: a pool on this machine, real processes."""
 
+import math
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from pipeline.plan.actions import Action
+from pipeline.report.events import make_event
+from pipeline.run import pool as pools
+from pipeline.run.worker import Report
+from pipeline.store.workspace import open_workspace
 from tests.support.events import read_events
 from tests.support.stand_in import run_stand_in
 
@@ -43,3 +54,45 @@ def test_a_killed_worker_costs_its_own_action_which_is_tried_twice_more(tmp_path
     assert [e["attempt"] for e in of["ever"] if e["event"] == "action-started"] == [1, 2, 3]
     lost = [e for e in of["ever"] if e["event"] == "action-lost"]
     assert [(e["stage"], e["signals"]) for e in lost] == [("lower", "SIGKILL(-9)")] * 3
+
+
+class _Executor:
+    """Has one action at a time, which is done a second after it began, or when it is ended."""
+
+    slots = width = 1
+
+    def submit(self, action, needs):
+        self.future = Future()
+        self.report = Report(make_event(action, "built"))
+        threading.Timer(1, self.end).start()
+        return self.future
+
+    def end(self):
+        if not self.future.done():
+            self.future.set_result(self.report)
+
+    def look(self):
+        pass
+
+    def free_memory(self):
+        return math.inf
+
+
+@pytest.mark.parametrize(("cores", "calls"), [(1, 0), (2, 1)])
+def test_an_idle_core_works_once_while_others_are_waited_for(tmp_path, monkeypatch, cores, calls):
+    """In this thread: a worker that is forked while another imports would wait for ever."""
+    executor = _Executor()
+    threads = []
+
+    def work():
+        threads.append(threading.current_thread())
+        executor.end()
+
+    monkeypatch.setenv("PTE_PIPELINE_STORE", str(tmp_path / "store"))
+    monkeypatch.setattr(pools, "open_executor", lambda *_: executor)
+    monkeypatch.setattr(pools, "usable_cores", lambda: cores)
+    pool = pools.Pool(open_workspace(tmp_path), 1, always=False)
+    pool.use_idle_core(work)
+    actions = [Action("compile", "m", name, ("forward",), {"package": name}, {}) for name in "ab"]
+    assert [action.package for action, _ in pool.run(actions)] == ["a", "b"]
+    assert threads == [threading.main_thread()] * calls

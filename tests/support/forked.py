@@ -147,9 +147,7 @@ def _become_doit(
         sys.path.insert(0, str(root))
         from doit.doit_cmd import DoitMain
 
-        from pipeline.run import pool
-
-        pool.Pool = _PoolOfOne  # type: ignore[misc, assignment]
+        use_no_workers()
         sys.argv = ["doit", *arguments]
         prepare()
         code = DoitMain().run(list(arguments)) or 0
@@ -176,6 +174,15 @@ def _print_to(output: int) -> None:
             handler.setStream(sys.stderr)
 
 
+def use_no_workers() -> None:
+    """Let doit perform all actions in this process."""
+    from pipeline.run import pool
+    from pipeline.run.executors import local
+
+    pool.Pool = _PoolOfOne  # type: ignore[misc, assignment]
+    local.start_ahead = lambda workspace, workers: None
+
+
 class _PoolOfOne:
     """Performs actions in this process."""
 
@@ -189,6 +196,9 @@ class _PoolOfOne:
         sys.modules.pop("dodo", None)
 
     def tell(self, stream: Any) -> None:
+        pass
+
+    def use_idle_core(self, work: Any) -> None:
         pass
 
     def run(self, ready: Sequence[Any]) -> Iterator[tuple[Any, Any]]:

@@ -82,10 +82,9 @@ _ONE = textwrap.dedent(
     sys.argv[0] = "doit"
     from doit.doit_cmd import DoitMain
 
-    from pipeline.run import pool
-    from tests.support.forked import _PoolOfOne
+    from tests.support.forked import use_no_workers
 
-    pool.Pool = _PoolOfOne
+    use_no_workers()
     sys.exit(DoitMain().run(sys.argv[1:]))
     """
 )

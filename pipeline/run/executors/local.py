@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from concurrent.futures import Future
 
 from pipeline.plan.actions import Action
@@ -9,6 +10,21 @@ from pipeline.run.executors import Needs
 from pipeline.run.executors.processes import WorkerProcesses
 from pipeline.run.worker import Report, import_ahead, progress_path, run
 from pipeline.store.workspace import Workspace
+
+_ahead: list[WorkerProcesses] = []  # those that no executor has taken yet
+
+
+def start_ahead(workspace: Workspace, workers: int) -> None:
+    """Start workers for the next executor, if fewer are there; they import what actions need."""
+    if not _ahead:
+        _ahead.append(WorkerProcesses())
+        atexit.register(_close_ahead)
+    _ahead[0].start_ahead(workers, import_ahead, workspace)
+
+
+def _close_ahead() -> None:
+    while _ahead:
+        _ahead.pop().close()
 
 
 class LocalExecutor:
@@ -18,7 +34,7 @@ class LocalExecutor:
         self.slots = self.width = slots
         self._workspace = workspace
         self._always = always
-        self._processes = WorkerProcesses()
+        self._processes = _ahead.pop() if _ahead else WorkerProcesses()
         self.look = self._processes.look
         self.free_memory = self._processes.free_memory
         self.close = self._processes.close
@@ -29,5 +45,5 @@ class LocalExecutor:
         status = progress_path(action, self._workspace)
         future = self._processes.submit(status, run, action, self._workspace, self._always)
         if action.kind == "export" and len(self._processes) < self.slots:
-            self._processes.start_ahead(import_ahead, self._workspace)
+            self._processes.start_ahead(1, import_ahead, self._workspace)
         return future

@@ -115,10 +115,10 @@ class WorkerProcesses:
         else:
             outer.set_exception(call.describe_end(error) if gone else error)
 
-    def start_ahead(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Let one more process call a function, whatever comes of it, if none is idle."""
+    def start_ahead(self, idle: int, function: Callable[..., Any], *arguments: Any) -> None:
+        """Let more processes call a function, whatever comes of it, until so many are idle."""
         with self._lock, starting_workers():
-            if not self._idle:
+            while len(self._idle) < idle:
                 process = self._start()
                 process.submit(function, *arguments)
                 self._idle.append(process)
