@@ -169,7 +169,9 @@ class Watch:
             if str(given[0]).partition(".")[0] not in self._known:
                 self.note("imports", given[0])
         elif event in CHANGES:
-            self._changed(os.fsdecode(given[CHANGES[event]]))  # type: ignore[arg-type]
+            changed = given[CHANGES[event]]
+            own = f"/proc/self/fd/{changed}" if isinstance(changed, int) else changed
+            self._changed(os.fsdecode(own))  # type: ignore[arg-type]
 
     def _opened(self, given: tuple[object, ...]) -> None:
         path = os.path.realpath(os.fsdecode(given[0]))  # type: ignore[arg-type]
