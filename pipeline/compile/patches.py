@@ -18,12 +18,14 @@ from pkgutil import resolve_name
 from typing import Any
 
 import torch
+from executorch.exir._serialize import _dataclass
 from executorch.exir.backend import backend_api
 from executorch.exir.verification import verifier
 from executorch.exir.verification.arg_validator import (
     EdgeOpArgValidator,
     RunHigherOrderOperatorError,
 )
+from torch._export import utils as export_utils
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter
 from torch.fx.graph import _PyTreeCodeGen
@@ -211,7 +213,9 @@ def _make_composites(original: _Function) -> _Function:
         registered = frozenset(native), in_python
         if registered not in _composites:
             _composites.clear()
-            _composites[registered] = original()
+            # Each library of operators asks anew for those of all that C++ has registered.
+            with replaced(export_utils, "_materialize_cpp_cia_ops", cache):
+                _composites[registered] = original()
         return _composites[registered]
 
     return collect
@@ -295,7 +299,12 @@ def _make_dtype_check(original: _Function) -> _Function:
 
 
 _COMPOSITE = "CompositeImplicitAutograd"
-_COMPOSITES = "bbfd24fed8b2b075294cca078e23b1035873e00b6d382ffdd601ef2f5c95e12f"
+_COMPOSITES = (
+    export_utils._collect_all_valid_cia_ops,
+    export_utils._collect_all_valid_cia_ops_for_namespace,
+    export_utils._materialize_cpp_cia_ops,
+)
+_COMPOSITES_SOURCE = "33f58c78bfcb4692799aef923a6a57fedf0b7aaefaa7860478496ceec57213f4"
 # Written for torch 2.13.0 and ExecuTorch 1.4.1.
 PATCHES = (
     Patch(
@@ -323,10 +332,15 @@ PATCHES = (
         "27958e35ba0c234234c2645ac82c074070cd4fcd4009daad209981468ecebbde",
         _make_node_source,
     ),
-    Patch(
-        "torch.export.exported_program:_collect_all_valid_cia_ops", _COMPOSITES, _make_composites
+    *(
+        Patch(
+            f"torch.export.{module}:_collect_all_valid_cia_ops",
+            _COMPOSITES_SOURCE,
+            _make_composites,
+            texts=_COMPOSITES,
+        )
+        for module in ("exported_program", "decomp_utils")
     ),
-    Patch("torch.export.decomp_utils:_collect_all_valid_cia_ops", _COMPOSITES, _make_composites),
     Patch(
         "torch.export.exported_program:_override_composite_implicit_decomp",
         "71eec6fa22398c555046045531b49faa205f9ea862804e0324f6cea2be77016a",
@@ -372,6 +386,12 @@ PATCHES = (
         "executorch.exir.backend.backend_api:lower_all_submodules_to_backend",
         "72b9c44a387502fcbb0b9c8759e2195f10d4aae010903b9c9437d658ecd302b2",
         _make_lowering,
+    ),
+    Patch(
+        "executorch.exir._serialize._dataclass:get_type_hints",
+        "99891c6cd2dc1917327138c704d1929120d786c729e885dab31f86353df2e67d",
+        cache,
+        texts=(_dataclass._DataclassEncoder.default,),
     ),
     Patch(
         "executorch.exir.program._program:_generate_edge_program",

@@ -18,12 +18,10 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch._export.serde import schema
 from torch._export.serde.serialize import (
     _SERIALIZE_TO_TORCH_DTYPE,
     SCHEMA_VERSION,
     ExportedProgramDeserializer,
-    _dict_to_dataclass,
 )
 from torch.export import ExportedProgram
 from torch.export.pt2_archive import _package
@@ -46,6 +44,7 @@ from pipeline.program.torch_serde import (
     forget_derived_sizes,
     mended_reader,
     mended_writer,
+    read_document,
     unwrap_subclasses,
 )
 from pipeline.program.training import name_input_gradients
@@ -75,7 +74,7 @@ def load_program(
         document["guards_code"] = []
         tensors = {kind: _load_tensors(reader, kind, entry, own, mapped) for kind in KINDS}
         try:
-            serialized = _dict_to_dataclass(schema.ExportedProgram, document)
+            serialized = read_document(document)
             with mended_reader():
                 program = ExportedProgramDeserializer().deserialize(
                     serialized, tensors["weights"], tensors["constants"]

@@ -6,13 +6,16 @@ program for each. Source: `torch/_export/serde/serialize.py` of torch 2.13.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import sympy
 from torch import Tensor
-from torch._export.serde import serialize
+from torch._export.serde import schema, serialize
 from torch._export.serde.schema import Argument, Node, SymBoolArgument
 from torch._guards import detect_fake_mode
 from torch._ops import HigherOrderOperator
@@ -49,6 +52,31 @@ def mended_reader() -> Iterator[None]:
         wrapped(_READER, "_parse_sym_expr", _read_size),
     ):
         yield
+
+
+def read_document(document: dict[str, Any]) -> schema.ExportedProgram:
+    """Return the record that torch's reader takes of a program's JSON.
+
+    torch works out what a class of its schema holds for each record again, more than half of the
+    time: 50 of 90 ms for a method of 60 operators.
+    """
+    with replaced(serialize, "typing", lambda _: _TYPING):
+        return serialize._dict_to_dataclass(schema.ExportedProgram, document)
+
+
+def _get_type_hints(kind: Any, globalns: Any = None, **other: Any) -> dict[str, Any]:
+    if globalns is not vars(schema) or other:
+        return typing.get_type_hints(kind, globalns, **other)
+    return _hints_of(kind)
+
+
+@cache
+def _hints_of(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind, globalns=vars(schema))
+
+
+_TYPING = ModuleType("typing")  # stands in for the module `typing`
+vars(_TYPING).update(vars(typing), get_type_hints=_get_type_hints)
 
 
 def _write_argument(write: Callable[..., Argument], own: Any, argument: Any) -> Argument:

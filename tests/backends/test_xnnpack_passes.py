@@ -15,7 +15,8 @@ from torch import nn
 from torch.export import Dim, export
 from torch.nn import functional as F
 
-from pipeline.backends.xnnpack import XnnpackQuantize, passes
+from pipeline.backends import PartitionerSpec, make_partitioners
+from pipeline.backends.xnnpack import XnnpackOptions, XnnpackQuantize, passes
 from pipeline.compile.lower import lower
 from pipeline.compile.patches import fast_lowering
 from pipeline.compile.quantize import quantize
@@ -169,6 +170,13 @@ def test_passes_are_those_that_this_was_written_for():
     """Look at what changed, and mend `FastPassManager` or take it away."""
     assert digest_source(*passes.SOURCES) == passes.KNOWN
     assert {n: version(n).partition("+")[0] for n in passes.RELEASES} == passes.RELEASES
+
+
+def test_no_partitioner_looks_for_who_calls_it():
+    """It tells those who call `to_backend` of ExecuTorch that there is another way."""
+    assert hasattr(XnnpackPartitioner, "_check_if_called_from_to_backend")
+    (own,) = make_partitioners([PartitionerSpec(name="xnnpack", options=XnnpackOptions())])
+    assert type(own) is XnnpackPartitioner and not own._check_if_called_from_to_backend()
 
 
 def test_other_release_is_left_alone(monkeypatch):

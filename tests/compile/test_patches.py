@@ -17,12 +17,13 @@ from torch.export import exported_program as torch_programs
 from torch.fx import symbolic_trace
 from torch.fx.traceback import NodeSource
 
+from pipeline.backends.xnnpack.passes import SOURCES
 from pipeline.compile import patches
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
-from pipeline.compile.patches import PATCHES, fast_lowering
+from pipeline.compile.patches import PATCHES, Patch, fast_lowering
 from pipeline.plan.plan import Plan
-from pipeline.program.patching import lowers_fast
+from pipeline.program.patching import lowers_fast, read_source
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from tests.support.bench import bench_of
@@ -66,6 +67,22 @@ def test_function_of_another_release_is_left_alone_and_named_once(monkeypatch, c
             assert same == [True] + [False] * (len(before) - 1)
     (record,) = caplog.records
     assert other.target in record.getMessage()
+
+
+@copy.copy
+def _of_many_lines(
+    x=(  # with a comment: that ends so:
+        1,
+    ),
+) -> tuple[int, ...]:  # and another
+    text = """
+    of two lines"""
+
+    # the end of it
+    return text, x
+
+
+_OTHERS = (_of_many_lines, lambda: 5, copy.deepcopy, Patch)
 
 
 class Linear(torch.nn.Module):
@@ -124,6 +141,18 @@ def test_composite_operators_are_collected_again_once_there_are_others():
             library.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
             after = torch_programs._collect_all_valid_cia_ops()
             assert {str(each) for each in after - before} == {"patches_test.twice.default"}
+            patched = after
+    with torch.library._scoped_library("patches_test", "FRAGMENT") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeImplicitAutograd")
+        assert torch_programs._collect_all_valid_cia_ops() == patched
+
+
+def test_text_of_a_function_is_that_of_inspect():
+    texts = [f for patch in PATCHES for f in patch.texts or (patch.original,)]
+    for each in (getattr(f, "fget", f) for f in (*texts, *SOURCES, *_OTHERS)):
+        function = inspect.unwrap(each)
+        assert read_source(function) == inspect.getsource(function).rstrip("\n") + "\n"
 
 
 def test_sizes_have_the_same_expressions_also_once_a_symbol_is_replaced():

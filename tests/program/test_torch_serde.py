@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import math
 from collections import OrderedDict, defaultdict
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
 from torch import nn
+from torch._export.serde import schema, serialize
 from torch.export import Dim, export
 from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
 
@@ -19,6 +21,7 @@ from pipeline.program.archive import load_program, save_programs
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet, load_inputs, save_inputs
 from pipeline.program.method_spec import MethodSpec, make_method_spec
+from pipeline.program.torch_serde import mended_writer, read_document
 from tests.support.packed import pack
 
 X = torch.arange(8.0).reshape(2, 4)
@@ -195,3 +198,14 @@ def test_other_sizes_of_a_derived_dimension_are_read(tmp_path: Path) -> None:
     for n in (6, 9):
         x = torch.randn(1, 16 * n)
         assert torch.equal(read(x), ShiftedWindows()(x))
+
+
+@pytest.mark.parametrize("name", ["NoGrad", "Scalars"])
+def test_records_of_a_program_are_those_that_torch_reads(name):
+    program = export(globals()[name](), (X,), dynamic_shapes=(SHAPES,), strict=False)
+    with mended_writer():
+        written = serialize.ExportedProgramSerializer().serialize(program).exported_program
+    document = json.loads(json.dumps(serialize._dataclass_to_dict(written)))
+    kinds = serialize.typing
+    assert read_document(document) == serialize._dict_to_dataclass(schema.ExportedProgram, document)
+    assert serialize.typing is kinds

@@ -11,6 +11,7 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 from torch._inductor.fx_passes import post_grad
+from torch._library.utils import get_source
 from torch.export import _remove_auto_functionalized_pass
 
 from pipeline.run import imports
@@ -73,6 +74,30 @@ def test_operators_that_are_parsed_late_are_those_of_the_whole_table():
     assert len(late) > 100 and all(each.keys() == {"inherits"} for each in late)
     assert all(each["type_constraint"] for each in late)
     assert late == parse(table)
+
+
+def test_modules_and_places_of_frames_are_those_that_inspect_finds():
+    """Also of code that no module has, as in a file that was run."""
+    apart = {"inspect": inspect, "__name__": "collections"}
+    exec(compile("frame = inspect.currentframe()", __file__, "exec"), apart)
+    frames = [inspect.currentframe(), apart["frame"], sys._getframe(1)]
+
+    def look():
+        modules = [inspect.getmodule(each) for each in (*frames, imports, look)]
+        return modules, [inspect.getframeinfo(each)[:3:2] for each in frames]
+
+    with imports.keeping_all():
+        quick, without = look(), inspect.getframeinfo(frames[0])
+        assert without.code_context is None
+        assert inspect.getframeinfo(frames[0], 1).code_context
+    assert quick == look()
+    assert inspect.getframeinfo(frames[0]).code_context
+
+
+def test_functions_are_those_that_ask_where_an_operator_is_registered():
+    """Look at what else they ask of a frame."""
+    assert "inspect.getframeinfo(sys._getframe(stacklevel))" in inspect.getsource(get_source)
+    assert "inspect.getmodule(frame)" in inspect.getsource(torch.library.Library._register_fake)
 
 
 OPERATOR = """- func: aten::relu
