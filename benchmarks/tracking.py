@@ -1,4 +1,4 @@
-"""What it costs to see all that an exporter reads, in one warm process of its own.
+"""What it costs to see all that an exporter reads, in warm processes of its own.
 
     python -m benchmarks.tracking WORKSPACE STORE REPEATS
 
@@ -9,7 +9,8 @@ torch's own objects are left alone: otherwise a fork copies their pages whenever
 the one side does once more than the other. CPU time is judged, of this process and its children:
 the median of what one side takes more in a turn. Each time some memory is taken before, so that
 Python's arenas fill at other moments: how often one is given back and taken again is a matter of
-chance, and can cost a fork a tenth of its time, always the same side in one process.
+chance, and can cost a fork a tenth of its time, always the same side in one process. For the same
+reason there are several processes, one after the other, whose turns count together.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from pipeline.store.store import Store
 
 LIMIT = 0.05
 VIEWS = ("kernel", "audit")
-_LEAST = 12  # seconds that small exports are repeated for
+_LEAST = 6  # seconds for which small exports are repeated in each process
 
 
 def tracking(folder: Path, sizes: Sizes) -> Result:
@@ -41,7 +42,12 @@ def tracking(folder: Path, sizes: Sizes) -> Result:
     checkout = shipped_exporters(folder / "workspace", sizes.shipped)
     command = [sys.executable, "-m", __name__, str(checkout.root), str(checkout.store)]
     command += [str(sizes.export_repeats), *models_of(sizes.shipped)]
-    told = json.loads(run(command, checkout.root, checkout.environment).output.splitlines()[-1])
+    told: dict[str, dict[str, list[float]]] = {}
+    for _ in range(sizes.export_processes):
+        output = run(command, checkout.root, checkout.environment).output
+        for name, sides in json.loads(output.splitlines()[-1]).items():
+            for side, taken in sides.items():
+                told.setdefault(name, {}).setdefault(side, []).extend(taken)
     added = {
         (model, view): median(map(sub, sides[view], sides["off"]))
         for model, sides in told.items()
@@ -99,11 +105,13 @@ def _model(
         del chance
         return _cpu() - before
 
-    warm = max(timed(side, 0) for side in sides.values())  # torch and ExecuTorch warm up
-    repeats = max(repeats, int(_LEAST / warm))
+    for side in sides.values():
+        timed(side, 0)  # torch and ExecuTorch warm up
+    taken = max(timed(side, 0) for side in sides.values())
+    repeats = max(repeats, int(_LEAST / taken / len(sides)))
     with worker_process(seldom=True):
-        taken = in_turns(repeats, *(partial(timed, side) for side in sides.values()))
-    return {name: rounded(each) for name, each in zip(sides, taken, strict=True)}
+        turns = in_turns(repeats, *(partial(timed, side) for side in sides.values()))
+    return {name: rounded(each) for name, each in zip(sides, turns, strict=True)}
 
 
 def _cpu() -> float:

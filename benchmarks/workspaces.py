@@ -74,7 +74,8 @@ class Sizes:
     retrained_repeats: int = 3
     overhead: tuple[str, ...] = ("vision",)  # shipped too, and without two equal partitions
     overhead_repeats: int = 4
-    export_repeats: int = 7
+    export_repeats: int = 2
+    export_processes: int = 6
     adapters: int = 3
     cluster: tuple[str, ...] = ("router", "vision", "vision-portable")
     cluster_repeats: int = 5
@@ -104,6 +105,7 @@ QUICK = Sizes(
     overhead=(),
     overhead_repeats=3,
     export_repeats=1,
+    export_processes=1,
     megabytes=64,
     wide_megabytes=16,
     weights=(128,),

@@ -157,14 +157,18 @@ class Finder:
         file of this name that appears is imported in their place."""
         found = {}
         for name in names:
-            places = [place for stems in self._stems for place in stems.get(name, ())]
+            places = [
+                self.places.spell(os.path.join(folder, entry))
+                for folder, stems in self._stems.items()
+                for entry in stems.get(name, ())
+            ]
             if places or not self._is_installed(name):
                 found[name] = places
         return found
 
     @cached_property
-    def _stems(self) -> list[dict[str, list[str]]]:
-        """The entries of each folder on the path outside the environment, by their module."""
+    def _stems(self) -> dict[str, dict[str, list[str]]]:
+        """The names in each folder on the path outside the environment, by their module."""
         own, installed = [self._models, self.places.root], self.places
         others = [
             path
@@ -174,7 +178,7 @@ class Finder:
             and installed.wanted(path)
             and path not in installed.installed
         ]
-        return [self._entries(folder) for folder in dict.fromkeys((*own, *others))]
+        return {folder: self._entries(folder) for folder in (*own, *others)}
 
     def _entries(self, folder: str) -> dict[str, list[str]]:
         entries: dict[str, list[str]] = {}
@@ -182,18 +186,31 @@ class Finder:
         for name in self.places.names(folder) or ():
             stem, dot, suffix = name.partition(".")
             if dot + suffix in suffixes:
-                entries.setdefault(stem, []).append(self.places.spell(os.path.join(folder, name)))
+                entries.setdefault(stem, []).append(name)
         return entries
 
     def _is_installed(self, name: str) -> bool:
         if name not in self._installed:
             search = list(self.surroundings.search)
-            self._installed[name] = name in sys.stdlib_module_names or any(
-                finder.find_spec(name, search if finder is PathFinder else None) is not None
-                for finder in sys.meta_path
-                if hasattr(finder, "find_spec")
+            self._installed[name] = (
+                name in sys.stdlib_module_names
+                or self._is_loaded(name)
+                or any(
+                    finder.find_spec(name, search if finder is PathFinder else None) is not None
+                    for finder in sys.meta_path
+                    if hasattr(finder, "find_spec")
+                )
             )
         return self._installed[name]
+
+    def _is_loaded(self, name: str) -> bool:
+        """Return whether this process has a module from a file that is still installed."""
+        origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+        return (
+            isinstance(origin, str)
+            and any(within(origin, folder) for folder in self.places.installed)
+            and os.path.isfile(origin)
+        )
 
 
 def _folder_of(name: str) -> str:
