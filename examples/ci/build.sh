@@ -10,9 +10,10 @@ set -u
 PTE_PIPELINE_STORE="${PTE_PIPELINE_STORE:-$PWD/.store}"
 export PTE_PIPELINE_STORE
 
-status=0
+status=0 compared=0
 doit || status=$?
 if [ -n "${1:-}" ]; then
-    doit diff "$1" --markdown > build/diff.md || status=$?
+    doit diff "$1" --markdown > build/diff.md || compared=$?
 fi
+[ "$status" -ne 0 ] || status=$compared
 exit "$status"
