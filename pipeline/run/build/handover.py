@@ -1,8 +1,8 @@
 """Hands an archive and any number of blobs from an exporter's process to the one that stores them.
 
-The exporter's process writes to files that were opened before it was forked. So nothing of the store is looked at in
-the fork, where each system call that names a file is seen and costs two processes a tenth of a
-millisecond.
+The exporter's process writes to files that were opened before it was forked. So nothing of the
+store is looked at in the fork, where each system call that names a file is seen and costs two
+processes a tenth of a millisecond.
 """
 
 from __future__ import annotations
