@@ -13,7 +13,7 @@ import io
 import linecache
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -147,6 +147,15 @@ def _record(store: Store, key: keys.Key, reads: Reads, last: Digest) -> None:
     store.put_result(key, record)
 
 
+# What torch imports only for sizes that are symbols, 80 files, and for control flow.
+_LATER = (
+    "sympy.combinatorics",
+    "sympy.tensor.tensor",
+    "torch._dynamo.dce_extra_outputs",
+    "torch._higher_order_ops.passes.inline_invoke_subgraph",
+)
+
+
 @cache
 def _warm_up() -> None:
     """Export and save a small program and its inputs, for which torch imports much more than for
@@ -155,7 +164,9 @@ def _warm_up() -> None:
     program = torch.export.export(torch.nn.Linear(1, 1).requires_grad_(False), example)
     save_programs({"forward": program}, io.BytesIO())
     save_inputs([InputSet(example, {}, "")])
-    importlib.import_module("sympy.combinatorics")  # sizes that are symbols take 65 files of it
+    for name in _LATER:
+        with suppress(ImportError):  # another release
+            importlib.import_module(name)
     torch.compiler.list_backends()  # control flow asks all distributions for some, once a process
     _keep_lines()
 
