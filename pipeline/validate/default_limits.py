@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 
 from pipeline.config.validation import Limits
 from pipeline.validate.limits import OutputLimits
-from pipeline.validate.metrics import compare, find_worst_place
+from pipeline.validate.metrics import compare, find_worst_place, greatest_magnitude
 from pipeline.validate.rounding import float_dtypes, is_quantized
 
 RUNS = 2  # of the program with every value rounded anew
@@ -27,6 +27,8 @@ TIMES, TIMES_NOISE = 2.0, 1.5
 # The least share of the greatest value that is allowed, and of each value; or 4 eps of the dtype.
 LEAST_ATOL, LEAST_RTOL = 1e-4, 1e-3
 _UNITS = 4
+# Below it, float32 has subnormal numbers, which many kernels take for zero, or make zero of.
+_SUBNORMAL = torch.finfo(torch.float32).tiny
 # Below it, a quantized program is not its float one any more: half as much noise as signal. Of few
 # values that are near zero by chance it says nothing.
 LEAST_SQNR = 3.0
@@ -63,7 +65,7 @@ def limits_of_rounding(expected: Any, rounded: Sequence[Any], usual: float) -> O
     beyond = times * max((place.excess for place in places), default=0.0)
     sqnr = min((e.sqnr_db for e in errors if e.sqnr_db is not None), default=math.inf)
     return OutputLimits(
-        atol=_round_up(max(beyond, least * min(1.0, usual))),
+        atol=_round_up(max(beyond, least * min(1.0, usual), _SUBNORMAL if usual else 0.0)),
         rtol=rtol,
         min_sqnr=_round_down(min(sqnr - decibels(TIMES_NOISE * more), -decibels(least))),
     )
@@ -91,7 +93,7 @@ def limit_noise(expected: Any, quantized: Any, against_quantized: Limits) -> Out
         return free
     found = compare(quantized, expected).sqnr_db
     added = against_quantized.min_sqnr
-    if found is None or added is None:
+    if found is None or added is None or greatest_magnitude(expected) < _SUBNORMAL:
         return free
     floor = -decibels(10 ** (-found / 20) + 10 ** (-added / 20))
     least = LEAST_SQNR if expected.numel() >= _FEW else -math.inf

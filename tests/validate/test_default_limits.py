@@ -12,8 +12,12 @@ from pipeline.program.eager import Source
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
 from pipeline.program.operators import base_name
-from pipeline.validate.default_limits import limits_of_rounding, what_it_computes_in
-from pipeline.validate.limits import check_limits
+from pipeline.validate.default_limits import (
+    limit_noise,
+    limits_of_rounding,
+    what_it_computes_in,
+)
+from pipeline.validate.limits import check_limits, drop_limits_of_noise
 from pipeline.validate.metrics import compare
 from pipeline.validate.package import validate_package
 from pipeline.validate.references import References
@@ -144,6 +148,16 @@ def test_small_values_are_not_free():
     limits = limits_of_rounding(expected, [expected, expected], float(expected.max()))
     assert limits.atol < 1e-4 * float(expected.max()) * 1.1
     assert wrong(expected.roll(1), expected, limits)
+
+
+def test_subnormal_values_may_be_zero():
+    """Kernels that flush them, as XNNPACK's do, give zero."""
+    expected = torch.linspace(-9e-41, 9e-41, 100)
+    limits = limits_of_rounding(expected, [expected, expected], 9e-41)
+    limits = drop_limits_of_noise(limits, expected)
+    assert not wrong(torch.zeros(100), expected, limits)
+    assert wrong(torch.full((100,), 1e-37), expected, limits)
+    assert limit_noise(expected, torch.zeros(100), limits).min_sqnr is None
 
 
 def test_integers_are_exact_unless_rounding_moves_them():
