@@ -20,7 +20,9 @@ def compare_declared(
 ) -> Iterator[str]:
     """Yield how declared inputs or outputs differ from the source's names and (fake) values."""
     if len(declared) != len(expected):
-        yield f"declares {len(declared)} {kind}s, must be {len(expected)}"
+        more = kind == "output" and len(declared) > len(expected)
+        why = "; parameters that a program changes are returned before its results" if more else ""
+        yield f"declares {len(declared)} {kind}s, must be {len(expected)}{why}"
         return
     for tensor, (name, value) in zip(declared, expected, strict=True):
         if not isinstance(value, torch.Tensor) or tensor is None:

@@ -361,6 +361,25 @@ def test_declared_inputs_and_outputs_are_compared(packaged, example, sentence):
     assert method(validation, "run").runs == []
 
 
+class Scales(nn.Module):
+    """Scales its weight in place, as RWKV of transformers does."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def forward(self, x):
+        return x * self.weight.mul_(2)
+
+
+def test_parameters_that_are_returned_as_well_are_told():
+    validation = validate_one(Scales(), torch.ones(3))
+    assert validation.failures == (
+        "run: declares 2 outputs, must be 1; parameters that a program changes are returned before "
+        "its results",
+    )
+
+
 def test_a_package_with_less_room_than_the_source_promises_fails():
     build = {"run": exported(Root(), torch.ones(3), shapes=({0: Dim("n", max=8)},))}
     shapes = ({0: Dim("n", max=20)},)
