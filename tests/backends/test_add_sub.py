@@ -156,10 +156,10 @@ def test_a_payload_that_was_cut_is_refused(end):
 INPUTS = (torch.randn(2, 3), torch.randn(3).bfloat16(), torch.arange(3))
 
 
-def survive(payload):
+def survive(payload, data=DATA):
     """Load and call a payload. Nothing but a DelegateError that names a line may come of it."""
     try:
-        AddSubRuntime().execute(AddSubRuntime().init(payload, (), DATA), INPUTS)
+        AddSubRuntime().execute(AddSubRuntime().init(payload, (), data), INPUTS)
     except DelegateError as error:
         assert error.reason.startswith("line "), error
 
@@ -174,6 +174,14 @@ def test_a_changed_payload_never_crashes(golden, data):
 
 
 TYPES = [name for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype)]
+
+
+@pytest.mark.parametrize("sizes", ["0", "1"])
+@pytest.mark.parametrize("name", TYPES)
+def test_constants_of_any_type_are_returned_or_refused(name, sizes):
+    constant = {"operation": "constant", "type": f"{name}[{sizes}]", "data": "bytes"}
+    data = {"bytes": bytes(int(sizes) * getattr(torch, name).itemsize)}
+    survive(payload_of([constant, {"operation": "output", "operands": [1]}]), data)
 
 
 @settings(max_examples=200)

@@ -57,7 +57,11 @@ class AddSubRuntime(DelegateRuntime):
                 started = perf_counter()
                 values[number] = _value(number, line, *(values[each] for each in line.operands))
                 handle.timings.append(Timing(line.operation, perf_counter() - started, line.handle))
-        return [values[number].clone() for number in output.operands]
+        try:
+            return [values[number].clone() for number in output.operands]
+        except RuntimeError as error:  # of types that torch names and makes no copies of
+            what = f"line {len(handle.instructions)}: output: {reason(error)}"
+            raise DelegateError(what, output.handle) from error
 
     def timings(self, handle: Loaded) -> Iterable[Timing]:
         """Return those of `add`, `sub` and `cast` in the last call, up to the one that failed."""
