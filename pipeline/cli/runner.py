@@ -73,11 +73,15 @@ class BatchRunner(Runner):
     def start_ahead(cls, workspace: Workspace, workers: int) -> None:
         """Start workers while it is planned what to do, where it is sure that there is something:
         where nothing was built before, neither here nor with this store."""
-        built = workspace.store.has_results() or workspace.has_states()
-        if not workspace.executor and (cls.always or not built):
+        if cls._surely_builds(workspace):
             from pipeline.run.executors.local import start_ahead
 
             start_ahead(workspace, workers)
+
+    @classmethod
+    def _surely_builds(cls, workspace: Workspace) -> bool:
+        built = workspace.store.has_results() or workspace.has_states()
+        return not workspace.executor and (cls.always or not built)
 
     # Which tasks run when
 
@@ -86,8 +90,9 @@ class BatchRunner(Runner):
         with Interrupts() as interrupts:
             try:
                 try:
-                    self._prepare_workers(task_dispatcher)
-                    self._fetch_ahead(task_dispatcher)
+                    asked = _selected_tasks(task_dispatcher)
+                    self._prepare_workers(asked)
+                    self._fetch_ahead(asked)
                     self._walk(task_dispatcher, ready)
                 finally:
                     interrupts.hold()
@@ -99,19 +104,18 @@ class BatchRunner(Runner):
                 self._close(task_dispatcher, bool(interrupts.status))
                 self.final_result = interrupts.status or self.final_result
 
-    def _prepare_workers(self, task_dispatcher: Any) -> None:
+    def _prepare_workers(self, asked: list[ActionTask]) -> None:
         """Start the workers that the selected packages need, if it is sure that they need some."""
-        if not (asked := _selected_tasks(task_dispatcher)):
+        if not asked or not self._surely_builds(workspace := asked[0].plan.workspace):
             return
-        configs, workspace = asked[0].plan.configs, asked[0].plan.workspace
+        configs = asked[0].plan.configs
         summaries = map(configs.summary, {task.package for task in asked if task.package})
         units = sum(len(summary.units) for summary in summaries if summary is not None)
         self.start_ahead(workspace, min(self._jobs or workspace.jobs, units))
 
-    def _fetch_ahead(self, task_dispatcher: Any) -> None:
+    def _fetch_ahead(self, asked: list[ActionTask]) -> None:
         """Fetch what a remote has for the selected packages, together. What does not come is found
         missing when its turn comes."""
-        asked = _selected_tasks(task_dispatcher)
         packages = sorted({task.package for task in asked if task.package})
         if not asked or self.always_execute or asked[0].plan.workspace.store.remote is None:
             return
@@ -136,7 +140,8 @@ class BatchRunner(Runner):
                     break
                 self._run_together(ready)
                 if any(each.task.name.startswith("export:") for each in ready):
-                    self._fetch_ahead(task_dispatcher)  # now it is known what follows
+                    # now it is known what follows
+                    self._fetch_ahead(_selected_tasks(task_dispatcher))
                 done.extend(ready)
                 ready.clear()
             elif node != "hold on":

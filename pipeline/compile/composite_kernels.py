@@ -1,4 +1,5 @@
-"""Kernels in Python that torch gives composite operators for a decomposition and takes away after.
+"""Composite operators: which there are, and the kernels in Python that torch gives them for a
+decomposition and takes away after.
 
 It gives some 550 operators 20 kernels each, three times for a lowered method, the same each
 time (torch 2.13, `torch.export.exported_program._override_composite_implicit_decomp`).
@@ -6,14 +7,46 @@ time (torch 2.13, `torch.export.exported_program._override_composite_implicit_de
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from types import FunctionType
 from typing import Any
 
+import torch
+from torch._export import utils as export_utils
 from torch._subclasses.fake_impls import op_implementations_dict
+
+from pipeline.program.patching import replaced
+
+# The functions that collect them.
+COLLECTING = (
+    export_utils._collect_all_valid_cia_ops,
+    export_utils._collect_all_valid_cia_ops_for_namespace,
+    export_utils._materialize_cpp_cia_ops,
+)
+_collected: dict[Any, Any] = {}  # the last ones, by what was registered then
+
+
+def make_collect(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Collect the composite operators again only where others may have been registered since: each
+    decomposition asks twice, and looks at all operators of all libraries."""
+
+    @wraps(original)
+    def collect() -> Any:
+        native = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+        in_python = len(torch.library._defs), len(torch.library._impls), len(sys.modules)
+        registered = frozenset(native), in_python
+        if registered not in _collected:
+            _collected.clear()
+            # Each library of operators asks anew for those of all that C++ has registered.
+            with replaced(export_utils, "_materialize_cpp_cia_ops", cache):
+                _collected[registered] = original()
+        return _collected[registered]
+
+    return collect
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import copy
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache
 from pkgutil import resolve_name
 from typing import Any
 
@@ -25,7 +24,6 @@ from executorch.exir.verification.arg_validator import (
     EdgeOpArgValidator,
     RunHigherOrderOperatorError,
 )
-from torch._export import utils as export_utils
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter
 from torch.fx.graph import _PyTreeCodeGen
@@ -197,30 +195,6 @@ def _make_node_source(original: _Function) -> _Function:
     return initialize
 
 
-# Composite operators
-
-_composites: dict[Any, Any] = {}  # the last ones collected, by what was registered then
-
-
-def _make_composites(original: _Function) -> _Function:
-    """Collect the composite operators again only where others may have been registered since: each
-    decomposition asks twice, and looks at all operators of all libraries."""
-
-    @wraps(original)
-    def collect() -> Any:
-        native = torch._C._dispatch_get_registrations_for_dispatch_key(_COMPOSITE)
-        in_python = len(torch.library._defs), len(torch.library._impls), len(sys.modules)
-        registered = frozenset(native), in_python
-        if registered not in _composites:
-            _composites.clear()
-            # Each library of operators asks anew for those of all that C++ has registered.
-            with replaced(export_utils, "_materialize_cpp_cia_ops", cache):
-                _composites[registered] = original()
-        return _composites[registered]
-
-    return collect
-
-
 # Kernels in Python
 
 
@@ -298,13 +272,6 @@ def _make_dtype_check(original: _Function) -> _Function:
     return check
 
 
-_COMPOSITE = "CompositeImplicitAutograd"
-_COMPOSITES = (
-    export_utils._collect_all_valid_cia_ops,
-    export_utils._collect_all_valid_cia_ops_for_namespace,
-    export_utils._materialize_cpp_cia_ops,
-)
-_COMPOSITES_SOURCE = "33f58c78bfcb4692799aef923a6a57fedf0b7aaefaa7860478496ceec57213f4"
 # Written for torch 2.13.0 and ExecuTorch 1.4.1.
 PATCHES = (
     Patch(
@@ -335,9 +302,9 @@ PATCHES = (
     *(
         Patch(
             f"torch.export.{module}:_collect_all_valid_cia_ops",
-            _COMPOSITES_SOURCE,
-            _make_composites,
-            texts=_COMPOSITES,
+            "33f58c78bfcb4692799aef923a6a57fedf0b7aaefaa7860478496ceec57213f4",
+            composite_kernels.make_collect,
+            texts=composite_kernels.COLLECTING,
         )
         for module in ("exported_program", "decomp_utils")
     ),

@@ -178,7 +178,7 @@ class Finder:
             and installed.wanted(path)
             and path not in installed.installed
         ]
-        return {folder: self._entries(folder) for folder in (*own, *others)}
+        return {folder: self._entries(folder) for folder in dict.fromkeys((*own, *others))}
 
     def _entries(self, folder: str) -> dict[str, list[str]]:
         entries: dict[str, list[str]] = {}
