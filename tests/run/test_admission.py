@@ -64,23 +64,32 @@ from pathlib import Path
 def runs_user_code(action):
     return False
 
+def wait(order, begun, until):
+    while order.read_text().count("begins") < begun and time.monotonic() < until:
+        time.sleep(0.02)
+
 def perform(action, workspace, stages, *more):
-    with open(workspace.root / "order", "a") as file:
+    order, inputs = workspace.root / "order", action.inputs
+    until = time.monotonic() + 30
+    with open(order, "a") as file:
         print(action.package, "begins", file=file, flush=True)
         with stages.stage("lower"):
-            held = bytearray(action.inputs["holds"])
+            wait(order, inputs["begun"], until)
+            held = bytearray(inputs["holds"])
             held[::4096] = b"x" * len(held[::4096])
-            time.sleep(0.5)
+            wait(order, inputs["ends_with"], until) if inputs["ends_with"] else time.sleep(0.5)
         print(action.package, "ends", file=file, flush=True)
     return False
 """
 
 
-def order_of(folder, costs, jobs, holds=0, before=()):
+def order_of(folder, costs, jobs, holds=0, before=(), begun=1, ends_with=0):
+    """Run actions that each hold so many bytes, from when `begun` of them have begun, for half a
+    second or until that many have begun as `ends_with` says, a second try counted."""
     known = {Name("compile", "m", name, "-"): Cost(*cost) for name, cost in costs.items()}
     add_costs(Store(folder / ".store"), known)
-    actions = [("compile", name, {"holds": holds}) for name in costs]
-    run_stand_in(folder, PERFORM, actions, jobs, before)
+    inputs = {"holds": holds, "begun": begun, "ends_with": ends_with}
+    run_stand_in(folder, PERFORM, [("compile", name, inputs) for name in costs], jobs, before)
     return (folder / "order").read_text().splitlines()
 
 
@@ -93,7 +102,8 @@ def test_the_longest_is_the_first(tmp_path):
 def test_actions_that_do_not_fit_together_follow_each_other(tmp_path):
     """The small one runs beside either of them."""
     much = int(0.6 * system.available_memory())
-    order = order_of(tmp_path, {"a": (3.0, much), "b": (2.0, much), "small": (1.0, 0)}, 2)
+    costs = {"a": (3.0, much), "b": (2.0, much), "small": (1.0, 0)}
+    order = order_of(tmp_path, costs, 2, begun=2)
     assert order.index("b begins") > order.index("a ends")
     assert order.index("small begins") < order.index("a ends")
 
@@ -108,7 +118,8 @@ def test_two_large_actions_in_a_small_machine_are_not_killed(tmp_path, expected)
             group = held.enter_context(control_group(900 * MIB))
         except OSError as error:
             pytest.skip(f"no control group can be made here: {error}")
-        order = order_of(tmp_path, costs, 2, 500 * MIB, entering(group, []))
+        until = {} if expected else {"begun": 2, "ends_with": 3}
+        order = order_of(tmp_path, costs, 2, 500 * MIB, entering(group, []), **until)
     in_turns = [line.split()[1] for line in order] == ["begins", "ends"] * 2
     assert in_turns == bool(expected)
     assert (len(order) == 4) == bool(expected)  # or one was tried again
