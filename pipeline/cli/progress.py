@@ -18,7 +18,7 @@ from pipeline.cli.terminal import redirected, unguarded
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event
 from pipeline.run.batch import Outlook, Show
-from pipeline.run.worker import UnderWay
+from pipeline.run.under_way import UnderWay
 from pipeline.store.names import shorten_name
 from pipeline.store.visible import one_line
 

@@ -24,6 +24,7 @@ from pipeline.program.module_paths import outline_archive
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
+from pipeline.store.file_digests import read_stamp
 from pipeline.store.files import stat_file
 
 Form = Literal["archive", "folder", "exporter"]
@@ -130,6 +131,20 @@ class ProgramFacts:
 
 
 @dataclass(frozen=True)
+class ProgramIdentity:
+    """The digests of a program, of its names, and of its structure: of the program without the
+    contents of its weights and constants, but with which of them share storage."""
+
+    program: Digest
+    names: Digest
+    structure: Digest
+
+
+# By archive and entry, with the stamp of the file in which this process read it.
+_identities: dict[tuple[Path, str], tuple[Any, ProgramIdentity]] = {}
+
+
+@dataclass(frozen=True)
 class ArchiveFacts:
     """The digest of a file's bytes, and its entries in their order."""
 
@@ -202,53 +217,54 @@ def describe_archive(path: Path, content: Digest | None = None) -> ArchiveFacts:
     """
     try:
         stat_file(path)
+        stamp = read_stamp(path)
         content = content or digest.hash_file(path)
     except OSError as error:
         raise SourceError(f"{shown(path)}: {unreadable(error)}") from error
     with open_archive(path) as archive:
-        facts = tuple(_describe_entry(archive, entry) for entry in archive.entries())
+        found = [_describe_entry(archive, entry) for entry in archive.entries()]
     # Hashed again after it was read, whoever hashed it before: facts under the digest of
     # another content would be served from the store ever after.
     if digest.hash_file(path) != content:
         raise SourceError(f"{shown(path)}: changed while it was read; run again")
-    return ArchiveFacts(content, facts)
-
-
-@dataclass(frozen=True)
-class ProgramIdentity:
-    """The digests of a program, of its names, and of its structure: of the program without the
-    contents of its weights and constants, but with which of them share storage."""
-
-    program: Digest
-    names: Digest
-    structure: Digest
+    _identities.update({(path, each.entry): (stamp, identity) for each, identity in found})
+    return ArchiveFacts(content, tuple(facts for facts, _ in found))
 
 
 def identify_program(path: Path, entry: str) -> ProgramIdentity:
-    """Return the digests of a program in an archive, those of `describe_archive` among them.
-    Raises SourceError."""
-    with open_archive(path) as archive:
-        canonical = canonical_program(archive.program(entry))
-        tensors = _tensor_digests(archive, entry, mapped=True)
-    program, names = _digest_program(canonical, tensors), digest.hash_json(canonical.names)
-    for own in tensors.values():
-        for record in own.values():
-            record["path_name"] = record["path_name"][0]
-    return ProgramIdentity(program, names, _digest_program(canonical, tensors))
+    """Return the digests of a program in an archive, those of `describe_archive` among them; a file
+    that stays as it is is read once. Raises SourceError."""
+    stamp = read_stamp(path) if path.exists() else None
+    before, identity = _identities.get((path, entry), (None, None))
+    if identity is None or stamp != before:
+        with open_archive(path) as archive:
+            canonical = canonical_program(archive.program(entry))
+            identity = _identify(canonical, _tensor_digests(archive, entry, mapped=True))
+        _identities[path, entry] = stamp, identity
+    return identity
 
 
-def _describe_entry(archive: ArchiveReader, entry: str) -> ProgramFacts:
+def _describe_entry(archive: ArchiveReader, entry: str) -> tuple[ProgramFacts, ProgramIdentity]:
     program = archive.program(entry)
     canonical = canonical_program(program)
     tensors = _tensor_digests(archive, entry)
     outline = asdict(outline_archive(program, tensors))
+    parts = {**summarize_parts(canonical, tensors), "outline": outline}
     examples = f"data/sample_inputs/{entry}.pt"
-    return ProgramFacts(
-        entry,
+    inputs = archive.members.hash(examples) if archive.members.has(examples) else None
+    identity = _identify(canonical, tensors)
+    return ProgramFacts(entry, identity.program, identity.names, inputs, parts), identity
+
+
+def _identify(canonical: Canonical, tensors: Mapping[str, Mapping[str, Any]]) -> ProgramIdentity:
+    places = {
+        kind: {name: {**each, "path_name": each["path_name"][0]} for name, each in own.items()}
+        for kind, own in tensors.items()
+    }
+    return ProgramIdentity(
         _digest_program(canonical, tensors),
         digest.hash_json(canonical.names),
-        archive.members.hash(examples) if archive.members.has(examples) else None,
-        {**summarize_parts(canonical, tensors), "outline": outline},
+        _digest_program(canonical, places),
     )
 
 

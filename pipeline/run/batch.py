@@ -18,7 +18,8 @@ from pipeline.plan.plan import Plan
 from pipeline.report.events import Event, Outcome, make_event
 from pipeline.run.expectations import Expectations
 from pipeline.run.install import install
-from pipeline.run.worker import Report, UnderWay, log_name, read_progress
+from pipeline.run.under_way import UnderWay, log_name, read_progress
+from pipeline.run.worker import Report
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.store import MissingBlobError

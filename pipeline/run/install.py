@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pipeline.plan.actions import Action, LinkInputs
@@ -15,21 +16,27 @@ from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, shown
 from pipeline.store.files import copy_atomically, make_folder, remove, sweep
 from pipeline.store.names import are_distinct, is_file_path
-from pipeline.store.pieces import write_joined
+from pipeline.store.pieces import JoinedFile, write_joined
 from pipeline.store.workspace import Workspace
 
 ATTEST = "attest"  # the part of a package's state that says which files attest it
 
 
-def install(workspace: Workspace, action: Action, result: Mapping[str, Any]) -> None:
+def install(
+    workspace: Workspace,
+    action: Action,
+    result: Mapping[str, Any],
+    linked: Mapping[str, JoinedFile] = MappingProxyType({}),
+) -> None:
     """Copy the files of an action's result into the package's folder and record them.
 
     The record is removed first and written last, so that a kill in between leaves a package that
     is stale, never one that looks whole. Files of an earlier build that are no longer made go, and
     so does what attested them.
     The result has `files` by name, `joined` the pieces of those that are put together here, and
-    `facts` for the record, if any. What stands in the place of
-    a file or folder is replaced, links are not followed.
+    `facts` for the record, if any. `linked` are such files that this process has just put together,
+    which are moved there. What stands in the place of a file or folder is replaced, links are not
+    followed.
 
     Raises:
         MissingBlobError: the store no longer has a file.
@@ -51,6 +58,8 @@ def install(workspace: Workspace, action: Action, result: Mapping[str, Any]) -> 
     for name in earlier.keys() - files.keys():
         _remove_inside(folder, name)
     for name, blob in sorted(files.items()):
+        if name in linked and linked[name].move(folder / name, workspace.build):
+            continue
         if pieces := result.get("joined", {}).get(name):
             write_joined(pieces, blob, workspace.store, folder / name, workspace.build)
             continue

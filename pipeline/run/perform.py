@@ -49,7 +49,7 @@ def perform(
         "export": export,
         "quantize": quantize_method,
         "compile": partial(compile_unit, always=always, keep=keep),
-        "link": partial(link_package, deliver=deliver),
+        "link": partial(link_package, deliver=lambda result, _: deliver(result)),
         "validate": partial(_validate, deliver=deliver, always=always),
     }
     with ExitStack() as turn:

@@ -20,7 +20,8 @@ from pipeline.run.executors.choice import open_executor
 from pipeline.run.executors.tags import needed_tags
 from pipeline.run.expectations import Expectations
 from pipeline.run.progress import Progress
-from pipeline.run.worker import Report, log_name, log_path, progress_path
+from pipeline.run.under_way import log_name, log_path, progress_path
+from pipeline.run.worker import Report, run_here
 from pipeline.store.files import make_folder, remove
 from pipeline.store.settings import usable_cores
 from pipeline.store.sizes import human_size
@@ -33,13 +34,14 @@ _AGAIN = 2.0  # seconds until an action that waits for memory is thought of agai
 
 @dataclass(frozen=True)
 class Attempt:
-    """An action that is to be run: what it needs and takes, and how often its worker died so
-    far."""
+    """An action that is to be run: what it needs and takes, how often its worker died so far, and
+    whether the event stream was told that it starts."""
 
     action: Action
     needs: Needs
     expected: Expected
     deaths: int = 0
+    told: bool = False
 
     @property
     def order(self) -> float:
@@ -94,12 +96,15 @@ class Pool:
                 remove(progress_path(action, self._workspace))  # of a run that was killed
             CrashLog(self._workspace.logs, str(action.package)).clear()  # only a validation writes
         alone: list[Attempt] = []
-        waiting = sorted(self._expect(ready), key=lambda each: each.order)
+        expectations = Expectations(self._workspace.store)
+        waiting = sorted(self._expect(ready, expectations), key=lambda each: each.order)
+        if min(self._jobs, len(waiting)) == 1:
+            yield from self._run_here(waiting, expectations)
         for attempt, told in self._run(waiting):
             if isinstance(told, Report):
                 yield attempt.action, told
                 continue
-            again = replace(attempt, deaths=attempt.deaths + 1)
+            again = replace(attempt, deaths=attempt.deaths + 1, told=False)
             last = attempt.action.kind == "validate" or again.deaths > 1
             if last:
                 alone.append(again)
@@ -108,8 +113,25 @@ class Pool:
         for attempt in alone:
             yield attempt.action, self._run_alone(attempt)
 
-    def _expect(self, actions: Sequence[Action]) -> Iterator[Attempt]:
-        expectations = Expectations(self._workspace.store)
+    def _run_here(
+        self, waiting: list[Attempt], expectations: Expectations
+    ) -> Iterator[tuple[Action, Report]]:
+        """Let this process put new weights into what was made before, where no two actions would
+        run at a time: that spares a worker's start. What it doesn't run stays in `waiting`."""
+        if self._always or self._workspace.executor:
+            return
+        # What never ran has nothing that new weights could be put into.
+        known = [each for each in waiting if expectations.recall(each.action) is not None]
+        for attempt in known:
+            place = waiting.index(attempt)
+            self._tell_start(attempt)
+            if report := run_here(attempt.action, self._workspace):
+                del waiting[place]
+                yield attempt.action, report
+            else:
+                waiting[place] = replace(attempt, told=True)
+
+    def _expect(self, actions: Sequence[Action], expectations: Expectations) -> Iterator[Attempt]:
         for action in actions:
             expected = expectations.expect(action)
             yield Attempt(action, Needs(needed_tags(action), expected.memory), expected)
@@ -146,7 +168,7 @@ class Pool:
     def _run(self, waiting: list[Attempt]) -> Iterator[tuple[Attempt, Report | WorkerLostError]]:
         """Yield each attempt with its report, or with how its worker died. Attempts that are added
         to `waiting` meanwhile are run, too."""
-        executor = self._open()
+        executor = self._open() if waiting else None
         under_way: UnderWay = {}
         while under_way or (waiting and not self._lost):
             assert executor is not None
@@ -177,8 +199,12 @@ class Pool:
             if place is None:
                 return
             attempt = waiting.pop(place)
-            self._progress.start(attempt.action, attempt.expected, attempt.deaths + 1)
+            self._tell_start(attempt)
             under_way[executor.submit(attempt.action, attempt.needs)] = attempt
+
+    def _tell_start(self, attempt: Attempt) -> None:
+        if not attempt.told:
+            self._progress.start(attempt.action, attempt.expected, attempt.deaths + 1)
 
     def _outcome(self, action: Action, future: Future[Report]) -> Report | WorkerLostError:
         error = future.exception()

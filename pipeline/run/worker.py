@@ -7,28 +7,25 @@ would end the other workers' tasks with it.
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache, partial
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple
 
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event, Outcome, make_event
 from pipeline.run.action_log import logging_to
 from pipeline.run.imports import import_executorch, keeping_all
 from pipeline.run.stages import IMPORT, Stages, held_memory
+from pipeline.run.under_way import log_name, log_path, progress_path, write_status
 from pipeline.store.errors import describe_error
-from pipeline.store.files import clear_place, make_folder, read_record, remove
-from pipeline.store.forms import fits
-from pipeline.store.names import shorten_name
+from pipeline.store.files import make_folder, remove
 from pipeline.store.store import MissingBlobError
 from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
@@ -65,82 +62,53 @@ class _Done(NamedTuple):
     result: Mapping[str, Any] | None = None
 
 
-def log_path(action: Action, workspace: Workspace) -> Path:
-    folder = workspace.logs / (action.package or "models")
-    return folder / f"{shorten_name(f'{action.kind}-{action.method or action.model}')}.log"
-
-
-def progress_path(action: Action, workspace: Workspace) -> Path:
-    """Return the file in which an action under way says how far it is."""
-    return log_path(action, workspace).with_suffix(".progress")
-
-
-def read_status(path: Path) -> dict[str, Any]:
-    """Read the file in which an action under way says how far it is; empty where it says nothing
-    yet."""
-    found = read_record(path)
-    return found if found and fits(found, _Status) else {}
-
-
-class _Status(TypedDict):
-    """The progress of an action: its process, its stage, how many of how many steps are done, and
-    the machine that it runs on, if that is another one."""
-
-    pid: int
-    stage: str
-    done: int
-    total: int
-    host: NotRequired[str]
-
-
-class UnderWay(NamedTuple):
-    """The stage that an action is in, how many of how many steps of it are done, and the machine of
-    a cluster that it runs on."""
-
-    stage: str
-    done: int = 0
-    total: int = 0
-    host: str = ""
-
-
-def read_progress(action: Action, workspace: Workspace) -> UnderWay | None:
-    """Return how far an action is that is under way, None for any other."""
-    if not (status := read_status(progress_path(action, workspace))):
-        return None
-    return UnderWay(status["stage"], status["done"], status["total"], status.get("host", ""))
-
-
-def write_status(path: Path, stage: str, done: int, total: int, host: str = "") -> None:
-    """Write the file in which an action under way says how far it is."""
-    status = {"pid": os.getpid(), "stage": stage, "done": done, "total": total, "host": host}
-    with suppress(OSError):
-        clear_place(path)
-        path.write_text(json.dumps(status))
-
-
-def log_name(action: Action, workspace: Workspace) -> str:
-    """Return the path of an action's log in the workspace."""
-    return str(log_path(action, workspace).relative_to(workspace.root))
-
-
 def run(action: Action, workspace: Workspace, always: bool) -> Report:
     """Perform an action, whatever the store holds if `always`, with all that it prints in its
     log."""
+    if (remote := workspace.store.remote) is not None:
+        remote.counts = type(remote.counts)()  # of this action alone
+
+    def perform(stages: Stages) -> _Done:
+        try:
+            log = log_path(action, workspace)
+            make_folder(log.parent, workspace.build)
+            with worker_process(seldom=action.kind != "validate"), logging_to(log):
+                return _perform(action, workspace, stages, always)
+        except OSError as problem:
+            return _Done("failed", describe_error(problem))
+
+    report = _report(action, workspace, perform)
+    assert report is not None
+    if remote is None:
+        return report
+    return report._replace(remote=(remote.counts, remote.problem))
+
+
+def run_here(action: Action, workspace: Workspace) -> Report | None:
+    """Put new weights into what an action made before, in the process that builds, where no torch
+    is needed for it, and files into the package's folder; None where it has to be run. What can't
+    be done here, for whatever reason, a worker tries again and tells."""
+    if not workspace.refit or action.kind not in ("compile", "link"):
+        return None
+    with suppress(Exception):
+        return _report(action, workspace, partial(_refit, action, workspace, here=True))
+    return None
+
+
+def _report(
+    action: Action, workspace: Workspace, perform: Callable[[Stages], _Done | None]
+) -> Report | None:
+    """Call what performs an action, and report what came of it, if anything did."""
     status = progress_path(action, workspace)
     stages = Stages(partial(write_status, status))
     started, clock = time.perf_counter(), time.time()
-    if (remote := workspace.store.remote) is not None:
-        remote.counts = type(remote.counts)()  # of this action alone
     try:
-        log = log_path(action, workspace)
-        make_folder(log.parent, workspace.build)
-        with worker_process(seldom=action.kind != "validate"), logging_to(log):
-            done = _perform(action, workspace, stages, always)
-    except OSError as problem:
-        done = _Done("failed", describe_error(problem))
+        done = perform(stages)
     finally:
         with suppress(OSError):
             remove(status)
+    if done is None:
+        return None
     event = make_event(
         action,
         done.outcome,
@@ -155,8 +123,7 @@ def run(action: Action, workspace: Workspace, always: bool) -> Report:
         error=done.error,
         log=log_name(action, workspace) if done.error else "",
     )
-    asked = (remote.counts, remote.problem) if remote is not None else None
-    return Report(event, done.usage, asked, done.result)
+    return Report(event, done.usage, None, done.result)
 
 
 def import_ahead(workspace: Workspace) -> None:
@@ -208,19 +175,26 @@ def _perform(action: Action, workspace: Workspace, stages: Stages, always: bool)
     return _Done(outcome, error, {kind: Usage(**each) for kind, each in usage.items()}, result)
 
 
-def _refit(action: Action, workspace: Workspace, stages: Stages) -> _Done | None:
+def _refit(
+    action: Action, workspace: Workspace, stages: Stages, here: bool = False
+) -> _Done | None:
     """Put new weights into what an action made before, if that is known to give what it makes; None
-    where it is not. Imports no torch."""
+    where it is not. Imports no torch, unless a recipe needs it, which is not repeated `here`."""
     delivered: list[Mapping[str, Any]] = []
     done = False
     if action.kind == "compile":
         from pipeline.run.build.refit import refit_unit
 
-        done = refit_unit(action, workspace, stages)
+        done = refit_unit(action, workspace, stages, here)
     elif action.kind == "link":
-        from pipeline.run.build.link import relink_package
+        from pipeline.run.build.link import Deliver, relink_package
+        from pipeline.run.install import install
 
-        done = relink_package(action, workspace, stages, delivered.append)
+        if here:  # the package's folder is this process's to write, and spares it a copy
+            deliver: Deliver = partial(install, workspace, action)
+        else:
+            deliver = lambda result, _: delivered.append(result)  # noqa: E731
+        done = relink_package(action, workspace, stages, deliver)
     return _Done("refit", "", {}, delivered[-1] if delivered else None) if done else None
 
 

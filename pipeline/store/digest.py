@@ -21,7 +21,7 @@ Digest = NewType("Digest", str)
 
 _MMAP_FROM = 1 << 20  # bytes
 _WINDOW = 1 << 25  # bytes; of a large file, this much is mapped at a time
-PIECE = 1 << 22  # bytes; of a large file, this much is read at a time
+PIECE = 1 << 18  # bytes; of a large file, this much is read at a time, into the same memory
 
 
 class WrongContentError(Exception):

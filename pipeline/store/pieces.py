@@ -7,32 +7,44 @@ A result names such a file's digest, as it does of one that is a blob itself, an
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from pipeline.store import digest
 from pipeline.store.blobs import BlobStore, BlobWriter, MissingBlobError
 from pipeline.store.digest import Digest
-from pipeline.store.files import replacing
+from pipeline.store.files import make_folder, publish, replacing
 from pipeline.store.forms import ShortBytes
 from pipeline.store.results import Piece as Piece
 
 _SHORT = 64  # bytes; shorter than a key of named data
-_SHARED_FROM = 1 << 20  # bytes; smaller blobs are fewer files, and so fewer questions to a remote
+_SHARED_FROM = 1 << 18  # bytes; smaller blobs are fewer files, and so fewer questions to a remote
 
 
 class JoinedFile(NamedTuple):
     """A file that was put together. `pieces` are empty where it is a blob of the store itself;
-    otherwise it is at `path` for as long as `joined` holds it, and `digests` are those of its
-    blobs, by their offset and size in bytes."""
+    otherwise it is the `scratch` file at `path` for as long as `joined` holds it, and `digests` are
+    those of its blobs, by their offset and size in bytes."""
 
     path: Path
     digest: Digest
     size: int
     pieces: list[Piece]
     digests: dict[tuple[int, int], Digest]
+    scratch: BinaryIO | None = None
+
+    def move(self, path: Path, root: Path) -> bool:
+        """Make the scratch file one of a folder below `root`, in place of what is there, while it
+        is held; return whether it could be, which it can't in another filesystem."""
+        if self.scratch is None:
+            return False
+        with suppress(OSError):
+            make_folder(path.parent, root)
+            publish(self.scratch, path, 0o644, durable=True)
+            return True
+        return False
 
 
 def make_piece(data: bytes, store: BlobStore) -> Piece:
@@ -86,7 +98,7 @@ def joined(pieces: Iterable[Piece], store: BlobStore) -> Iterator[JoinedFile]:
             if piece[0] == "blob":
                 digests[begin, writer.size - begin] = piece[1]
         file.flush()
-        yield JoinedFile(Path(file.name), writer.digest, writer.size, kept, digests)
+        yield JoinedFile(Path(file.name), writer.digest, writer.size, kept, digests, file)
 
 
 def write_joined(

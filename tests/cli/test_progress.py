@@ -10,7 +10,7 @@ from pipeline.cli.progress import Tally, clock, is_live, progress_on, terminal_w
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event
 from pipeline.run.batch import Outlook
-from pipeline.run.worker import UnderWay
+from pipeline.run.under_way import UnderWay
 
 ACTIONS = [Action("compile", "m", "p", name, {}, None) for name in ("a", "b", "c")]
 

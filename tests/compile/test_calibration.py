@@ -18,7 +18,7 @@ from pipeline.program.input_files import read_file
 from pipeline.program.inputs import InputSet
 from pipeline.run.batch import Batch
 from pipeline.run.pool import Pool
-from pipeline.run.worker import UnderWay, progress_path, read_progress
+from pipeline.run.under_way import UnderWay, progress_path, read_progress
 from pipeline.store.errors import ConfigErrors, PipelineError
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace

@@ -10,6 +10,7 @@ from torch import nn
 from torch.export import export
 from torch.export.pt2_archive._package import package_pt2
 
+from pipeline.store.digest import hash_file
 from pipeline.store.maintenance import earlier_keys
 from pipeline.store.store import Store
 from tests.support.bench import REPOSITORY, Bench
@@ -18,12 +19,13 @@ XNNPACK, PORTABLE = {"partitioners": ["xnnpack"]}, {"partitioners": []}
 
 
 class Small(nn.Module):
-    """Folded batch norm, a portable gather, a layer norm and two linear layers."""
+    """Folded batch norm, a portable gather from a table that stays a blob of its own in files, a
+    layer norm and two linear layers."""
 
     def __init__(self, tied=False):
         super().__init__()
         self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
-        self.table, self.scale = nn.Embedding(5, 4), nn.LayerNorm(4)
+        self.table, self.scale = nn.Embedding(20_000, 4), nn.LayerNorm(4)
         self.head, self.tail = nn.Linear(4, 4), nn.Linear(4, 4)
         if tied:
             self.tail.weight = self.head.weight
@@ -123,6 +125,24 @@ def test_nothing_of_it_imports_torch(learnt):
         text=True,
     )
     assert done.stdout.split() == ["refit"] * 3 + ["set()"], done.stderr
+
+
+def test_one_worker_at_a_time_is_none(learnt):
+    """The process that builds does it, and moves the file that it linked into its place."""
+    write(learnt, 31)
+    command = [sys.executable, "-X", "importtime", *learnt.command("-n", "1", "lower")[1:]]
+    environment = {**learnt.environment, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, cwd=learnt.root, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert {a["method"] or a["kind"]: a["outcome"] for a in learnt.actions()} == REFIT
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "numpy" in imported and not {"torch", "loky"} & imported
+    state = json.loads((learnt.root / "build" / ".state" / "small.json").read_text())
+    result = Store(learnt.store).get(state["record"]["link"]["action"]).result
+    assert result["joined"]
+    whole = result["files"]["small.pte"]
+    assert hash_file(learnt.root / "build" / "small" / "small.pte") == whole
+    assert not list((learnt.store / "tmp").glob("*"))
 
 
 CHANCE = {

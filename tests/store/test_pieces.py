@@ -50,6 +50,23 @@ def test_a_file_stands_in_the_store_as_its_pieces(store, tmp_path):
     assert sorted(loose) == [SMALL, SMALL]  # which are within another by now
 
 
+def test_a_file_that_is_held_is_moved_into_its_place(store, tmp_path, monkeypatch):
+    content, pieces = cut(store, LARGE, 8, LARGE)
+    target = tmp_path / "build" / "a" / "one.pte"
+    with joined(pieces, store) as file:
+        assert file.move(target, tmp_path)
+        assert not file.path.exists()
+    assert target.read_bytes() == content and target.stat().st_mode & 0o777 == 0o644
+    with joined(pieces, store) as file:
+        monkeypatch.setattr(os, "replace", lambda *_: os.stat(tmp_path / "another filesystem"))
+        assert not file.move(target, tmp_path)
+        assert file.path.read_bytes() == content
+    assert not file.path.exists()
+    monkeypatch.undo()
+    with joined(cut(store, SMALL)[1], store) as blob:
+        assert not blob.move(target, tmp_path)  # it is the store's
+
+
 def test_a_file_of_small_blobs_is_a_blob(store):
     content, pieces = cut(store, SMALL, 8, SMALL)
     with joined(pieces, store) as file:

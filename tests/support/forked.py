@@ -202,7 +202,8 @@ class _PoolOfOne:
         pass
 
     def run(self, ready: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-        from pipeline.run.worker import log_path, run
+        from pipeline.run.under_way import log_path
+        from pipeline.run.worker import run
         from pipeline.store.files import remove
 
         for action in ready:

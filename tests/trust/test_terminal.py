@@ -24,7 +24,7 @@ from pipeline.report.events import Event
 from pipeline.report.packages import Entry
 from pipeline.report.render import render, render_all
 from pipeline.run.batch import Outlook
-from pipeline.run.worker import UnderWay
+from pipeline.run.under_way import UnderWay
 from pipeline.store.errors import ConfigErrors, PipelineError, Problem
 from pipeline.store.visible import one_line, visible
 from pipeline.store.workspace import open_workspace

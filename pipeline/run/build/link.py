@@ -28,12 +28,14 @@ from pipeline.store.files import (
     SELECTION,
     record_bytes,
 )
-from pipeline.store.pieces import Piece, joined
+from pipeline.store.pieces import JoinedFile, Piece, joined
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import Workspace
 
 Json = Mapping[str, Any]
 Units: TypeAlias = Mapping[str, Json]  # results of compile actions
+# Is given a result, and its files that are put together of pieces, while they are held.
+Deliver: TypeAlias = Callable[[Json, Mapping[str, JoinedFile]], object]
 _FORMAT = 1  # of the manifest
 
 
@@ -41,7 +43,7 @@ def link_package(
     action: Action[LinkInputs],
     workspace: Workspace,
     stages: Stages,
-    deliver: Callable[[Mapping[str, Any]], object],
+    deliver: Deliver,
 ) -> None:
     """Link the objects of a package, and deliver the result with its files."""
     from pipeline.compile.family import lay_out_files
@@ -73,7 +75,7 @@ def relink_package(
     action: Action[LinkInputs],
     workspace: Workspace,
     stages: Stages,
-    deliver: Callable[[Mapping[str, Any]], object],
+    deliver: Deliver,
 ) -> bool:
     """Put other blobs into the files that were linked of objects like these, if there are such, and
     deliver the result. Return whether it was done. Imports no torch."""
@@ -122,7 +124,7 @@ def _finish(
     units: Units,
     pieces: Mapping[str, Sequence[Piece]],
     spent: float,
-    deliver: Callable[[Mapping[str, Any]], object],
+    deliver: Deliver,
 ) -> None:
     """Record a package of files that are put together of pieces, by their stems, and deliver it."""
     unit_of = {method: unit for unit in units.values() for method in unit["methods"]}
@@ -145,25 +147,25 @@ def _finish(
             action.key["toolchain"]["executorch"],
             _join_libraries(units),
         )
-    files = {name: file.digest for name, file in linked.items()}
-    sizes = {name: {"digest": f.digest, "size": f.size} for name, f in linked.items()}
-    manifest = _make_manifest(action, units, sizes)
-    if entries := [unit["etrecord"] for unit in units.values() if unit["etrecord"]]:
-        from pipeline.compile.etrecord import join_etrecords
+        files = {name: file.digest for name, file in linked.items()}
+        sizes = {name: {"digest": f.digest, "size": f.size} for name, f in linked.items()}
+        manifest = _make_manifest(action, units, sizes)
+        if entries := [unit["etrecord"] for unit in units.values() if unit["etrecord"]]:
+            from pipeline.compile.etrecord import join_etrecords
 
-        etrecord = join_etrecords(entries, action.key["order"], store)
-        files[ETRECORD] = etrecord.digest
-        manifest["etrecord"] = {"digest": etrecord.digest, "size": etrecord.size}
-    files[MANIFEST] = store.put(record_bytes(manifest))
-    files[CONTENTS] = store.put(record_bytes(contents))
-    files[CONTRACT] = store.put(record_bytes(contract))
-    files[SELECTION] = store.put(format_selection(contract))
-    result: dict[str, Any] = {"files": files}
-    if shared := {name: file.pieces for name, file in linked.items() if file.pieces}:
-        result["joined"] = shared
-    # Who finds a package spares its methods too.
-    store.put_result(action.key, result, stages.total + spent, stages.seconds(), stages.peak)
-    deliver(result)
+            etrecord = join_etrecords(entries, action.key["order"], store)
+            files[ETRECORD] = etrecord.digest
+            manifest["etrecord"] = {"digest": etrecord.digest, "size": etrecord.size}
+        files[MANIFEST] = store.put(record_bytes(manifest))
+        files[CONTENTS] = store.put(record_bytes(contents))
+        files[CONTRACT] = store.put(record_bytes(contract))
+        files[SELECTION] = store.put(format_selection(contract))
+        result: dict[str, Any] = {"files": files}
+        if shared := {name: file.pieces for name, file in linked.items() if file.pieces}:
+            result["joined"] = shared
+        # Who finds a package spares its methods too.
+        store.put_result(action.key, result, stages.total + spent, stages.seconds(), stages.peak)
+        deliver(result, linked)
 
 
 def _named_keys(made: Json, method: str) -> list[str]:

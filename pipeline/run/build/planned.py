@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from pipeline.program.sources import MethodSource, ProgramIdentity, identify_program
 from pipeline.store import digest
@@ -28,22 +26,11 @@ def identify_source(source: MethodSource, store: Store) -> tuple[Path, ProgramId
     if source.exported:
         assert source.content is not None  # the archive is a blob of the store
         archive = store.verified_path(source.content)
-    found = identify(archive, source.entry)
+    found = identify_program(archive, source.entry)
     if (found.program, found.names) != (source.program, source.names):
         what = f"{source.entry}: the store or its remote says that another program stands here"
         raise SourceError(f"{archive.name}: {what}; `doit -a` believes neither")
     return archive, found
-
-
-def identify(archive: Path, entry: str) -> ProgramIdentity:
-    """Return the digests of a program, once for a file that stays as it is. Raises SourceError."""
-    stamp = tuple(read_stamp(archive)) if archive.exists() else None
-    return _identify(archive, entry, stamp)
-
-
-@cache
-def _identify(archive: Path, entry: str, stamp: Any) -> ProgramIdentity:
-    return identify_program(archive, entry)
 
 
 @contextmanager

@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any
 from pipeline.backends import BACKENDS
 from pipeline.compile.refit.arrays import Array
 from pipeline.compile.refit.learn import check_alike, make_recipe
+from pipeline.compile.refit.recipes import needs_torch
 from pipeline.compile.refit.unit import CannotRefitError, Recipe, refit
 from pipeline.plan import keys
 from pipeline.plan.actions import Action, CompileInputs
 from pipeline.program.archive_storages import ArchiveStorages
-from pipeline.run.build.planned import QUANTIZED_ENTRY, guard_sources, identify, identify_source
+from pipeline.program.sources import identify_program
+from pipeline.run.build.planned import QUANTIZED_ENTRY, guard_sources, identify_source
 from pipeline.run.stages import Stages
 from pipeline.store.digest import Digest, hash_bytes, hash_json
 from pipeline.store.entries import ActionEntry
@@ -64,9 +66,15 @@ def why_never(action: Action[CompileInputs]) -> str:
     return ""
 
 
-def refit_unit(action: Action[CompileInputs], workspace: Workspace, stages: Stages) -> bool:
+def refit_unit(
+    action: Action[CompileInputs], workspace: Workspace, stages: Stages, here: bool = False
+) -> bool:
     """Put new weights into a unit that was compiled, if that is known to give what compiling
-    gives, and record the result. Return whether it was done. Imports no torch."""
+    gives, and record the result. Return whether it was done.
+
+    Imports no torch but for a step that only torch repeats. `here`, in the process that builds,
+    such a recipe is left to a worker, and a miss is not recorded, since a worker finds it too.
+    """
     store = workspace.store
     if why_never(action):
         return False
@@ -78,11 +86,15 @@ def refit_unit(action: Action[CompileInputs], workspace: Workspace, stages: Stag
             found = find_record(action, store)
         if found is None or not found.result["proven"]:
             return False
+        if here and needs_torch(found.result["recipe"]["steps"]):
+            return False
         with stages.stage(REFIT):
             try:
                 result = make_refit(action, found, store, store.put)
             except CannotRefitError as reason:
                 why = str(reason)
+        if result is None and here:
+            return False
         if result is None:
             _log.warning("%s is compiled, since %s", action.title, why)
             missed = {"why": why, "misses": found.result["misses"] + 1}
@@ -143,7 +155,7 @@ def _structure_key(action: Action[CompileInputs], store: Store) -> keys.Key:
         if name in action.inputs.quantizes:
             result = _quantized(action, name, store)
             archive = store.verified_path(result["program"], once=True)
-            found, origins = identify(archive, QUANTIZED_ENTRY), result["origins"]
+            found, origins = identify_program(archive, QUANTIZED_ENTRY), result["origins"]
             described = {"structure": found.structure, "names": found.names, "origins": origins}
             structures[name] = {"quantized": hash_json(described)}
         else:

@@ -8,7 +8,8 @@ from concurrent.futures import Future
 from pipeline.plan.actions import Action
 from pipeline.run.executors import Needs
 from pipeline.run.executors.processes import WorkerProcesses
-from pipeline.run.worker import Report, import_ahead, progress_path, run
+from pipeline.run.under_way import progress_path
+from pipeline.run.worker import Report, import_ahead, run
 from pipeline.store.workspace import Workspace
 
 _ahead: list[WorkerProcesses] = []  # those that no executor has taken yet

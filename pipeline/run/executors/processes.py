@@ -27,7 +27,7 @@ from pipeline.run.executors.system import (
     own_memory,
     peak_memory,
 )
-from pipeline.run.worker import read_status
+from pipeline.run.under_way import read_status
 from pipeline.run.worker_group import WorkerGroup, join, starting_workers
 from pipeline.store.files import remove
 from pipeline.store.toolchain import HASH_SEED, hash_seed

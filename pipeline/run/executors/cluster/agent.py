@@ -26,7 +26,7 @@ from pipeline.run.executors.cluster.remake import perform_parcel
 from pipeline.run.executors.processes import WorkerProcesses
 from pipeline.run.executors.system import available_memory
 from pipeline.run.executors.tags import offered_tags
-from pipeline.run.worker import log_path, progress_path, read_status
+from pipeline.run.under_way import log_path, progress_path, read_status
 from pipeline.store.forms import Count
 from pipeline.store.settings import usable_cores
 from pipeline.store.store import Store

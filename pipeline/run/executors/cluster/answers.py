@@ -10,7 +10,8 @@ from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.run.executors.cluster.forms import Answer, Done, Said
 from pipeline.run.stored import find_wrong_result
-from pipeline.run.worker import Report, log_name, log_path, progress_path, write_status
+from pipeline.run.under_way import log_name, log_path, progress_path, write_status
+from pipeline.run.worker import Report
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import remove, write_atomically
 from pipeline.store.forms import fits

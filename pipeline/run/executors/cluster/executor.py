@@ -22,7 +22,8 @@ from pipeline.run.executors.cluster.connection import Connection
 from pipeline.run.executors.cluster.forms import MEMORY, RESOURCE, Answer, Said
 from pipeline.run.executors.cluster.here import Here
 from pipeline.run.executors.cluster.pack import Packer
-from pipeline.run.worker import Report, log_name
+from pipeline.run.under_way import log_name
+from pipeline.run.worker import Report
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.forms import fits
 from pipeline.store.visible import one_line
