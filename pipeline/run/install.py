@@ -35,7 +35,7 @@ def install(
     so does what attested them.
     The result has `files` by name, `joined` the pieces of those that are put together here, and
     `facts` for the record, if any. `linked` are such files that this process has just put together,
-    which are moved there. What stands in the place of a file or folder is replaced, links are not
+    and holds. What stands in the place of a file or folder is replaced, links are not
     followed.
 
     Raises:
@@ -58,7 +58,7 @@ def install(
     for name in earlier.keys() - files.keys():
         _remove_inside(folder, name)
     for name, blob in sorted(files.items()):
-        if name in linked and linked[name].move(folder / name, workspace.build):
+        if name in linked and linked[name].place(folder / name, workspace.build):
             continue
         if pieces := result.get("joined", {}).get(name):
             write_joined(pieces, blob, workspace.store, folder / name, workspace.build)

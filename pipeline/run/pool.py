@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
@@ -21,7 +22,7 @@ from pipeline.run.executors.tags import needed_tags
 from pipeline.run.expectations import Expectations
 from pipeline.run.progress import Progress
 from pipeline.run.under_way import log_name, log_path, progress_path
-from pipeline.run.worker import Report, run_here
+from pipeline.run.worker import Report, may_run_here, run_here
 from pipeline.store.files import make_folder, remove
 from pipeline.store.settings import usable_cores
 from pipeline.store.sizes import human_size
@@ -32,10 +33,10 @@ _LOOK = 0.2  # seconds between two looks at what is under way
 _AGAIN = 2.0  # seconds until an action that waits for memory is thought of again
 
 
-@dataclass(frozen=True)
+@dataclass
 class Attempt:
     """An action that is to be run: what it needs and takes, how often its worker died so far, and
-    whether the event stream was told that it starts."""
+    whether the event stream was told of this try."""
 
     action: Action
     needs: Needs
@@ -60,6 +61,7 @@ class Pool:
     kept until `close`."""
 
     def __init__(self, workspace: Workspace, jobs: int, always: bool) -> None:
+        self._own = workspace  # of this process
         self._workspace = replace(workspace)  # without what it has cached
         self._jobs = jobs
         self._always = always
@@ -104,7 +106,7 @@ class Pool:
             if isinstance(told, Report):
                 yield attempt.action, told
                 continue
-            again = replace(attempt, deaths=attempt.deaths + 1, told=False)
+            again = replace(attempt, deaths=attempt.deaths + 1)
             last = attempt.action.kind == "validate" or again.deaths > 1
             if last:
                 alone.append(again)
@@ -121,15 +123,16 @@ class Pool:
         if self._always or self._workspace.executor:
             return
         # What never ran has nothing that new weights could be put into.
-        known = [each for each in waiting if expectations.recall(each.action) is not None]
-        for attempt in known:
-            place = waiting.index(attempt)
-            self._tell_start(attempt)
-            if report := run_here(attempt.action, self._workspace):
-                del waiting[place]
+        known = (e for e in waiting if expectations.recall(e.action) is not None)
+        for attempt in [each for each in known if may_run_here(each.action, self._own)]:
+            if report := run_here(attempt.action, self._own, partial(self._goes_on, attempt)):
+                waiting.remove(attempt)
                 yield attempt.action, report
-            else:
-                waiting[place] = replace(attempt, told=True)
+
+    def _goes_on(self, attempt: Attempt) -> None:
+        """Tell that an attempt has started, and how far it is, while this process has it."""
+        self._tell_start(attempt)
+        self._progress.look([attempt.action])
 
     def _expect(self, actions: Sequence[Action], expectations: Expectations) -> Iterator[Attempt]:
         for action in actions:
@@ -200,10 +203,12 @@ class Pool:
                 return
             attempt = waiting.pop(place)
             self._tell_start(attempt)
+            attempt.told = False  # for the next try
             under_way[executor.submit(attempt.action, attempt.needs)] = attempt
 
     def _tell_start(self, attempt: Attempt) -> None:
         if not attempt.told:
+            attempt.told = True
             self._progress.start(attempt.action, attempt.expected, attempt.deaths + 1)
 
     def _outcome(self, action: Action, future: Future[Report]) -> Report | WorkerLostError:

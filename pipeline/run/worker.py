@@ -7,6 +7,7 @@ would end the other workers' tasks with it.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -22,14 +23,15 @@ from pipeline.plan.actions import Action
 from pipeline.report.events import Event, Outcome, make_event
 from pipeline.run.action_log import logging_to
 from pipeline.run.imports import import_executorch, keeping_all
-from pipeline.run.stages import IMPORT, Stages, held_memory
+from pipeline.run.stages import IMPORT, Stages, held_memory, reset_peak
 from pipeline.run.under_way import log_name, log_path, progress_path, write_status
-from pipeline.store.errors import describe_error
+from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.files import make_folder, remove
 from pipeline.store.store import MissingBlobError
 from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
 
+_log = logging.getLogger(__name__)
 _LARGE = 4 << 30  # bytes of resident memory from which on all objects are collected
 _SELDOM = (100_000, 4, 100)  # as `gc.set_threshold` takes them; Python's are 700, 10, 10
 # Caches without a bound, which keep each program that was lowered, with its weights.
@@ -84,23 +86,48 @@ def run(action: Action, workspace: Workspace, always: bool) -> Report:
     return report._replace(remote=(remote.counts, remote.problem))
 
 
-def run_here(action: Action, workspace: Workspace) -> Report | None:
+def may_run_here(action: Action, workspace: Workspace) -> bool:
+    """Tell whether an action is of a kind into whose results new weights may be put."""
+    return workspace.refit and action.kind in ("compile", "link")
+
+
+def run_here(action: Action, workspace: Workspace, begins: Callable[[], None]) -> Report | None:
     """Put new weights into what an action made before, in the process that builds, where no torch
-    is needed for it, and files into the package's folder; None where it has to be run. What can't
-    be done here, for whatever reason, a worker tries again and tells."""
-    if not workspace.refit or action.kind not in ("compile", "link"):
+    is needed for it, and files into the package's folder; None where it has to be run.
+
+    What can't be done here, for whatever reason, a worker tries again and tells. `begins` is called
+    when there is something to do, and as it goes on.
+    """
+
+    def note(stage: str, done: int, total: int) -> None:
+        if stage != "load":  # in which it is found out
+            begins()
+
+    reset_peak()
+    try:
+        return _report(action, workspace, partial(_refit, action, workspace, here=True), note)
+    except (OSError, PipelineError):
         return None
-    with suppress(Exception):
-        return _report(action, workspace, partial(_refit, action, workspace, here=True))
-    return None
+    except Exception as error:
+        _log.warning("%s is run by a worker, since %s", action.title, describe_error(error))
+        return None
 
 
 def _report(
-    action: Action, workspace: Workspace, perform: Callable[[Stages], _Done | None]
+    action: Action,
+    workspace: Workspace,
+    perform: Callable[[Stages], _Done | None],
+    note: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> Report | None:
-    """Call what performs an action, and report what came of it, if anything did."""
+    """Call what performs an action, and report what came of it, if anything did. `note` is told of
+    its stages, as `Stages` tells."""
     status = progress_path(action, workspace)
-    stages = Stages(partial(write_status, status))
+
+    def tell(stage: str, done: int, total: int) -> None:
+        write_status(status, stage, done, total)
+        note(stage, done, total)
+
+    stages = Stages(tell)
     started, clock = time.perf_counter(), time.time()
     try:
         done = perform(stages)
@@ -260,8 +287,7 @@ def worker_process(seldom: bool) -> Iterator[None]:
     usual = gc.get_threshold()
     if seldom:
         gc.set_threshold(*_SELDOM)
-    with suppress(OSError), open("/proc/self/clear_refs", "w") as refs:
-        refs.write("5")  # resets the peak
+    reset_peak()
     try:
         yield
     finally:

@@ -6,6 +6,7 @@ A result names such a file's digest, as it does of one that is a blob itself, an
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import groupby
@@ -15,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 from pipeline.store import digest
 from pipeline.store.blobs import BlobStore, BlobWriter, MissingBlobError
 from pipeline.store.digest import Digest
-from pipeline.store.files import make_folder, publish, replacing
+from pipeline.store.files import copy_atomically, make_folder, publish, replacing
 from pipeline.store.forms import ShortBytes
 from pipeline.store.results import Piece as Piece
 
@@ -35,16 +36,19 @@ class JoinedFile(NamedTuple):
     digests: dict[tuple[int, int], Digest]
     scratch: BinaryIO | None = None
 
-    def move(self, path: Path, root: Path) -> bool:
+    def place(self, path: Path, root: Path) -> bool:
         """Make the scratch file one of a folder below `root`, in place of what is there, while it
-        is held; return whether it could be, which it can't in another filesystem."""
+        is held: by moving it, or into another filesystem by a copy. Return whether there is one.
+        Raises OSError."""
         if self.scratch is None:
             return False
-        with suppress(OSError):
-            make_folder(path.parent, root)
-            publish(self.scratch, path, 0o644, durable=True)
-            return True
-        return False
+        make_folder(path.parent, root)
+        if os.fstat(self.scratch.fileno()).st_dev == path.parent.stat().st_dev:
+            with suppress(OSError):  # two mounts of one filesystem
+                publish(self.scratch, path, 0o644, durable=True)
+                return True
+        copy_atomically(self.path, path, root)
+        return True
 
 
 def make_piece(data: bytes, store: BlobStore) -> Piece:

@@ -14,6 +14,7 @@ from pipeline.store.digest import hash_file
 from pipeline.store.maintenance import earlier_keys
 from pipeline.store.store import Store
 from tests.support.bench import REPOSITORY, Bench
+from tests.support.events import read_events
 
 XNNPACK, PORTABLE = {"partitioners": ["xnnpack"]}, {"partitioners": []}
 
@@ -137,6 +138,11 @@ def test_one_worker_at_a_time_is_none(learnt):
     assert {a["method"] or a["kind"]: a["outcome"] for a in learnt.actions()} == REFIT
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "numpy" in imported and not {"torch", "loky"} & imported
+    events = read_events(learnt.root / "build")
+    told = [(e["event"], e["method"] or e["kind"]) for e in events if "method" in e]
+    ways = "action-started", "action-ended"
+    told = [each for each in told if each[0] in ways]
+    assert told == [(way, told[2 * n][1]) for n in range(3) for way in ways]  # one at a time
     state = json.loads((learnt.root / "build" / ".state" / "small.json").read_text())
     result = Store(learnt.store).get(state["record"]["link"]["action"]).result
     assert result["joined"]

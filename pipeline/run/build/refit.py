@@ -177,7 +177,7 @@ def _open_sources(action: Action[CompileInputs], store: Store) -> Iterator[Sourc
     for name, source in action.inputs.sources.items():
         if name in action.inputs.quantizes:
             blob = _quantized(action, name, store)["program"]
-            places[name] = store.verified_path(blob, once=True), QUANTIZED_ENTRY
+            places[name] = store.verified_path(blob), QUANTIZED_ENTRY
         else:
             places[name] = identify_source(source, store)[0], source.entry
 
