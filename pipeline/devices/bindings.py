@@ -27,6 +27,7 @@ from pipeline.devices.interface import Declared, DeclaredTensor, Device, Package
 from pipeline.program.operator_libraries import LIBRARIES, register_operators
 from pipeline.program.pte import SCALAR_TYPES
 from pipeline.store.errors import DeviceError, PipelineError
+from pipeline.store.sizes import human_size
 
 # runtime/core/error.h, in words that fit what a package does wrong.
 ERRORS = {
@@ -104,7 +105,7 @@ class Package:
             known = ", ".join(self._names) or "none"
             raise PipelineError(f"{self.name}: has no method '{method}'; it has {known}")
         if method not in self._declared:
-            with self._errors(f"method '{method}' ", "cannot be read"):
+            with self._errors(method, "cannot be read"):
                 meta = self._module.method_meta(method)
                 inputs = [_tensor(meta.input_tensor_meta, i) for i in range(meta.num_inputs())]
                 outputs = [_tensor(meta.output_tensor_meta, i) for i in range(meta.num_outputs())]
@@ -120,7 +121,7 @@ class Package:
         """
         inputs = [None] * (len(self.declared(method).inputs) + 1)
         try:
-            with self._errors(f"method '{method}' ", "does not load"):
+            with self._errors(method, "does not load"):
                 self._module.run_method(method, inputs)
         except DeviceError as failure:
             cut = failure.code is None and _WRONG_INPUT.search(failure.reason)
@@ -137,12 +138,13 @@ class Package:
             raise DeviceError(subject, reason, code=_INVALID_ARGUMENT)
         plan = self._plans.get(method)
         pairs = zip_longest(inputs, plan.input_orders if plan is not None else ())
-        with self._errors(f"method '{method}' ", "fails"):
+        with self._errors(method, "fails"):
             return list(self._module.run_method(method, [_lay_out(*pair) for pair in pairs], True))
 
     @contextmanager
-    def _errors(self, subject: str, what: str) -> Iterator[None]:
+    def _errors(self, method: str, what: str) -> Iterator[None]:
         """Turn the bindings' errors into a DeviceError that ends with the runtime's words."""
+        subject = f"{self.name}: " + (f"method '{method}' " if method else "")
         log: list[str] = []
         try:
             with runtime_log(log):
@@ -154,7 +156,18 @@ class Package:
             words = str(error) if code is None else f"{ERRORS.get(code, 'error')} (0x{code:x})"
             said = (line.rstrip(".") for line in log[:3] if not _TENSOR_LINE.match(line))
             reason = "; ".join([f"{what}: {words}", *said])
-            raise DeviceError(f"{self.name}: {subject}", reason, code=code) from error
+            raise DeviceError(subject, reason, code=code) from error
+        except MemoryError as error:
+            raise DeviceError(subject, f"{what}: {self._describe_memory(method)}") from error
+
+    def _describe_memory(self, method: str) -> str:
+        """Say why the memory that a method asks for is not to be had."""
+        plan = self._plans.get(method)
+        planned = human_size(sum(plan.arenas)) if plan is not None else "unknown"
+        return (
+            f"this machine hasn't the memory that it asks for (planned: {planned}); sizes that are "
+            "not fixed are planned for their largest values: give them smaller bounds"
+        )
 
 
 class ExecutorchDevice(Device):

@@ -119,6 +119,21 @@ def test_a_method_runs(package):
     torch.testing.assert_close(y, Encoder()(x).detach())
 
 
+class Square(nn.Module):
+    def forward(self, x):
+        return (x.unsqueeze(0) + x.unsqueeze(1)).relu().sum()
+
+
+def test_memory_that_is_not_to_be_had_is_told_with_its_size():
+    """Of 2 ** 23 numbers each with each, twice: more than a process can address."""
+    sizes = ({0: Dim("n", min=2, max=1 << 23)},)
+    large = lowered({"square": exported(Square(), torch.ones(4), shapes=sizes)})
+    package = Package(PackageFiles("large.pte", large.buffer))
+    told = r"large.pte: method 'square' does not load: this machine hasn't the memory that it asks "
+    with pytest.raises(DeviceError, match=told + r"for \(planned: [56]\d\d\.\d TB\)"):
+        package.load("square")
+
+
 def test_declared_inputs_and_outputs(package):
     declared = package.declared("encode")
     assert declared.inputs == (DeclaredTensor((10, 4), torch.float32),)

@@ -12,6 +12,11 @@ PADDING = (
     "values must be non-negative, but got pad[2] = -2; operator aten::constant_pad_nd.out: 0x12"
 )
 LEAST = "absolute error 1 at [0, 0, 0, 0] (-128, must be -127) exceeds 0"
+MEMORY = (
+    "does not load: this machine hasn't the memory that it asks for (planned: 45.7 GB); sizes that "
+    "are not fixed are planned for their largest values: give them smaller bounds"
+)
+SWIN = "torchvision__swin_v2_t_portable_dynamic_shapes_float32"
 CRASH = "ends the process that runs it (SIGSEGV(-11)) while it runs"
 
 
@@ -24,6 +29,7 @@ def test_a_known_fault_is_explained():
     assert faults.explain([RSQRT], [PLACE]) == "XNNPACK's rsqrt of 0 is not inf"
     assert faults.explain([MISSING], []) == faults.NO_KERNEL
     assert faults.explain([PADDING], []) and faults.explain([LEAST], [])
+    assert faults.explain([MEMORY], [], SWIN)
     assert faults.explain([CRASH], [], "linear__TestLinear_linear_qc8_as_fp32_1")
 
 
@@ -41,6 +47,7 @@ def test_a_known_fault_is_explained():
         ([LEAST.replace("-128", "-126")], []),
         ([LEAST, PADDING], []),
         ([CRASH], []),
+        ([MEMORY], []),
         ([MISSING + " kernel 'aten::add.out' not found."], []),
     ],
 )
