@@ -92,8 +92,8 @@ def may_run_here(action: Action, workspace: Workspace) -> bool:
 
 
 def run_here(action: Action, workspace: Workspace, begins: Callable[[], None]) -> Report | None:
-    """Put new weights into what an action made before, in the process that builds, where no torch
-    is needed for it, and files into the package's folder; None where it has to be run.
+    """Put new weights into what an action made before, in the process that builds, and files into
+    the package's folder; None where it has to be run.
 
     What can't be done here, for whatever reason, a worker tries again and tells. `begins` is called
     when there is something to do, and as it goes on.
@@ -206,7 +206,8 @@ def _refit(
     action: Action, workspace: Workspace, stages: Stages, here: bool = False
 ) -> _Done | None:
     """Put new weights into what an action made before, if that is known to give what it makes; None
-    where it is not. Imports no torch, unless a recipe needs it, which is not repeated `here`."""
+    where it is not. Imports no torch, unless a recipe needs it. `here`: in the process that
+    builds."""
     delivered: list[Mapping[str, Any]] = []
     done = False
     if action.kind == "compile":

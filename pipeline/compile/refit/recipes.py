@@ -32,7 +32,6 @@ def _sqrt(values: Array) -> Array:
     return found
 
 
-_SQUARE_ROOT = "aten.sqrt.default"
 # They compute a value from the values of the same place, in the dtype of all of these.
 _COMPUTING: Mapping[str, Callable[..., Array]] = {
     "aten.add.Tensor": np.add,
@@ -41,7 +40,7 @@ _COMPUTING: Mapping[str, Callable[..., Array]] = {
     "aten.div.Tensor": np.divide,
     "aten.neg.default": np.negative,
     "aten.abs.default": np.abs,
-    _SQUARE_ROOT: _sqrt,
+    "aten.sqrt.default": _sqrt,
     "aten.rsqrt.default": lambda x: x.dtype.type(1) / np.sqrt(x),
     "aten.reciprocal.default": lambda x: x.dtype.type(1) / x,
     "aten.bitwise_or.Tensor": np.bitwise_or,
@@ -95,11 +94,6 @@ def is_repeatable(step: Json) -> bool:
     dtype, kinds = step["dtype"], _FLOATS if op in _OF_FLOATS else _COMPUTED
     exact = {dtype, "float32"} if dtype == "float64" else {dtype}  # a float is a double too
     return op in _COMPUTING and dtype in kinds and set(taken) <= exact
-
-
-def needs_torch(steps: Sequence[Json]) -> bool:
-    """Return whether a step is among these that torch itself has to repeat."""
-    return any(step["op"] == _SQUARE_ROOT for step in steps)
 
 
 def views_of(step: Json) -> list[Any]:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from pipeline.backends import BACKENDS
 from pipeline.compile.refit.arrays import Array
 from pipeline.compile.refit.learn import check_alike, make_recipe
-from pipeline.compile.refit.recipes import needs_torch
 from pipeline.compile.refit.unit import CannotRefitError, Recipe, refit
 from pipeline.plan import keys
 from pipeline.plan.actions import Action, CompileInputs
@@ -72,8 +71,8 @@ def refit_unit(
     """Put new weights into a unit that was compiled, if that is known to give what compiling
     gives, and record the result. Return whether it was done.
 
-    Imports no torch but for a step that only torch repeats. `here`, in the process that builds,
-    such a recipe is left to a worker, and a miss is not recorded, since a worker finds it too.
+    Imports no torch but for a step that only torch repeats. `here`, in the process that builds, a
+    miss is not recorded, since a worker finds it too.
     """
     store = workspace.store
     if why_never(action):
@@ -85,8 +84,6 @@ def refit_unit(
         with stages.stage("load"):
             found = find_record(action, store)
         if found is None or not found.result["proven"]:
-            return False
-        if here and needs_torch(found.result["recipe"]["steps"]):
             return False
         with stages.stage(REFIT):
             try:
