@@ -81,8 +81,8 @@ FAULTS = (
         # Swin's windows, once they are quantized; what the joint call gives is refused too.
         frozenset(),
         "",
-        r"does not load: internal error \(0x1\); Failed to create (squeeze|StaticConstantPad|static "
-        r"transpose) node \d+ with code: xnn_status_invalid_parameter; .*",
+        r"does not load: internal error \(0x1\); Failed to create "
+        r"(squeeze|StaticConstantPad|static transpose) node \d+ with code: xnn_status_invalid_parameter; .*",
         "XNNPACK's runtime refuses a node that its partitioner takes",
         cases=r"torchvision__swin_v2_t_xnnpack_static_int8_\w+",
     ),
