@@ -82,7 +82,8 @@ FAULTS = (
         frozenset(),
         "",
         r"does not load: internal error \(0x1\); Failed to create "
-        r"(squeeze|StaticConstantPad|static transpose) node \d+ with code: xnn_status_invalid_parameter; .*",
+        r"(squeeze|StaticConstantPad|static transpose) node \d+ "
+        r"with code: xnn_status_invalid_parameter; .*",
         "XNNPACK's runtime refuses a node that its partitioner takes",
         cases=r"torchvision__swin_v2_t_xnnpack_static_int8_\w+",
     ),
