@@ -203,7 +203,11 @@ def _read_methods(path: Path, describe: Describe) -> dict[str, MethodSource]:
     }
 
 
-def describe_archive(path: Path, content: Digest | None = None) -> ArchiveFacts:
+def describe_archive(
+    path: Path,
+    content: Digest | None = None,
+    hash_file: Callable[[Path], Digest] = digest.hash_file,
+) -> ArchiveFacts:
     """Describe the entries of a PT2 archive.
 
     The digest of a program is that of its canonical graph, its signature and ranges, and the bytes
@@ -211,6 +215,7 @@ def describe_archive(path: Path, content: Digest | None = None) -> ArchiveFacts:
 
     Args:
         content: the digest of the file's bytes, where it was taken before.
+        hash_file: takes it, or knows it by the file's stamp.
 
     Raises:
         SourceError: it is no such archive, or not of this content when it has been read.
@@ -218,14 +223,14 @@ def describe_archive(path: Path, content: Digest | None = None) -> ArchiveFacts:
     try:
         stat_file(path)
         stamp = read_stamp(path)
-        content = content or digest.hash_file(path)
+        content = content or hash_file(path)
     except OSError as error:
         raise SourceError(f"{shown(path)}: {unreadable(error)}") from error
     with open_archive(path) as archive:
         found = [_describe_entry(archive, entry) for entry in archive.entries()]
-    # Hashed again after it was read, whoever hashed it before: facts under the digest of
-    # another content would be served from the store ever after.
-    if digest.hash_file(path) != content:
+    # Asked again after it was read, whoever asked before: facts under the digest of another
+    # content would be served from the store ever after.
+    if hash_file(path) != content:
         raise SourceError(f"{shown(path)}: changed while it was read; run again")
     _identities.update({(path, each.entry): (stamp, identity) for each, identity in found})
     return ArchiveFacts(content, tuple(facts for facts, _ in found))

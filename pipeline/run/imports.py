@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import importlib
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from pipeline.program.patching import replaced
 
 _COMPILER = "torch._inductor.fx_passes.post_grad"
 _OPERATOR = re.compile(r"- func: .*\n  namespace: edge\n  inherits: ([\w:.]+)\n(?:  .*\n)+")
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _BETWEEN = re.compile(r"(?:#.*\n|\n)*")
 
 
@@ -53,6 +55,19 @@ def _by_name(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(what, file)
 
     return find
+
+
+def import_numpy() -> None:
+    """Import numpy without the threads of its linear algebra, which the process that builds has no
+    use for: each waits busily for some 0.1 s before it sleeps."""
+    before = os.environ.get(_BLAS_THREADS)
+    os.environ[_BLAS_THREADS] = "1"
+    try:
+        import numpy  # noqa: F401
+    finally:
+        del os.environ[_BLAS_THREADS]
+        if before is not None:
+            os.environ[_BLAS_THREADS] = before
 
 
 def import_executorch() -> None:

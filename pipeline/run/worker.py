@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event, Outcome, make_event
 from pipeline.run.action_log import logging_to
-from pipeline.run.imports import import_executorch, keeping_all
+from pipeline.run.imports import import_executorch, import_numpy, keeping_all
 from pipeline.run.stages import IMPORT, Stages, held_memory, reset_peak
 from pipeline.run.under_way import log_name, log_path, progress_path, write_status
 from pipeline.store.errors import PipelineError, describe_error
@@ -211,6 +211,7 @@ def _refit(
     delivered: list[Mapping[str, Any]] = []
     done = False
     if action.kind == "compile":
+        import_numpy()
         from pipeline.run.build.refit import refit_unit
 
         done = refit_unit(action, workspace, stages, here)

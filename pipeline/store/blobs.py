@@ -257,16 +257,17 @@ class BlobStore:
     # Writing
 
     @contextmanager
-    def writing(self, path: Path, durable: bool = True) -> Iterator[BinaryIO]:
-        """Open a file that is at its place once the context has ended, and not if it raises;
-        `durable` as in `files.publish`."""
+    def writing(self, path: Path) -> Iterator[BinaryIO]:
+        """Open a file that is at its place once the context has ended, and not if it raises."""
         with self.scratch() as file:
             yield file
-            self._publish(file, path, durable)
+            self._publish(file, path)
 
-    def _publish(self, file: BinaryIO, path: Path, durable: bool = True) -> None:
+    def _publish(self, file: BinaryIO, path: Path) -> None:
+        # Not flushed to the disk, which would take a tenth of the time of a build that puts new
+        # weights in: of what power loss leaves the content is not that of its name, and so a miss.
         make_folder(path.parent, self.root)
-        publish(file, path, mode=0o444, durable=durable)
+        publish(file, path, mode=0o444)
 
     @contextmanager
     def scratch(self) -> Iterator[BinaryIO]:

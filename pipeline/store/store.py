@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from pipeline.store.remote import RemoteSettings
 
 LOCK_TIMEOUT = 900.0  # seconds to wait for another process that computes the same
+
+
+@lru_cache(maxsize=8)  # a build asks for those of its last methods again and again
+def _parse_entry(content: bytes, action: Digest) -> ActionEntry | None:
+    return ActionEntry.from_json(json.loads(content), action)
 
 
 class Store(BlobStore):
@@ -85,8 +90,7 @@ class Store(BlobStore):
     def read_entry(self, path: Path, action: Digest) -> ActionEntry | None:
         """Read an entry's file, which is removed if it is bad. This does not count as a use."""
         try:
-            record = json.loads(path.read_bytes()) if is_plain(path) else None
-            entry = ActionEntry.from_json(record, action)
+            entry = _parse_entry(path.read_bytes(), action) if is_plain(path) else None
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError):
@@ -138,8 +142,7 @@ class Store(BlobStore):
             self.remote.push_result(action, replace(entry, unsigned=False).to_json())
 
     def _write_entry(self, action: Digest, entry: ActionEntry) -> None:
-        # Not flushed to the disk: what power loss leaves of it is no JSON, and so a miss.
-        with self.writing(self.action_path(action), durable=False) as file:
+        with self.writing(self.action_path(action)) as file:
             file.write(digest.canonical_json(entry.to_json()))
 
     # Between processes

@@ -36,6 +36,27 @@ assert sum(len(each) > 1 for each in _ops._edge_dialect_info.values()) < 50
 """
 
 
+NUMPY = """
+import os
+from pipeline.run.imports import import_numpy
+
+os.environ |= {set!r}
+before = dict(os.environ)
+import_numpy()
+import numpy
+
+assert (numpy.ones((2, 2)) @ numpy.ones((2, 2)) == 2).all()
+assert dict(os.environ) == before
+print(len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.parametrize("threads", [{}, {"OPENBLAS_NUM_THREADS": "2"}])
+def test_numpy_starts_no_threads_and_leaves_the_environment_alone(threads):
+    command = [sys.executable, "-c", NUMPY.format(set=threads)]
+    assert subprocess.check_output(command, text=True) == "1\n"
+
+
 def test_compiler_is_left_out_until_it_is_asked_for():
     subprocess.run([sys.executable, "-c", ALONE], check=True)
 

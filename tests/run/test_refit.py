@@ -151,6 +151,49 @@ def test_one_worker_at_a_time_is_none(learnt):
     assert not list((learnt.store / "tmp").glob("*"))
 
 
+CHANGED = """
+import os
+from pathlib import Path
+
+from pipeline.plan.plan import Plan
+from pipeline.run import worker
+from pipeline.run.build import refit
+from pipeline.store.workspace import open_workspace
+
+archive = Path("models/small.pt2")
+done = refit.refit
+
+
+def change(*given):
+    result, before = done(*given), archive.stat()
+    with open(archive, "r+b") as file:
+        file.seek(before.st_size // 2)
+        file.write(os.urandom(8))
+    os.utime(archive, ns=(before.st_atime_ns, before.st_mtime_ns))
+    print("edited")
+    return result
+
+
+plan = Plan(open_workspace(Path.cwd()))
+refit.refit = change
+action = next(iter(plan.compiles("small")))
+print(worker.run_here(action, plan.workspace, lambda: None))
+print(plan.workspace.store.get(action.digest))
+"""
+
+
+def test_an_archive_that_is_edited_meanwhile_gives_nothing(learnt):
+    write(learnt, 32)
+    done = subprocess.run(
+        [sys.executable, "-c", CHANGED],
+        cwd=learnt.root,
+        env={**learnt.environment, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["edited", "None", "None"], done.stderr
+
+
 CHANCE = {
     "two are equal now": lambda model: model.tail.bias.copy_(model.head.bias),
     "a weight is its own transpose": lambda model: model.head.weight.fill_(0.5),

@@ -132,8 +132,10 @@ def test_unknown_result_is_none(store):
         b'{"key":{"kind":"compile","method":"encode"},"result":{"object":[1,3]},"check":"x"}',
     ],
 )
-def test_damaged_result_is_dropped_never_served(store, content):
+@pytest.mark.parametrize("read_before", [False, True])
+def test_damaged_result_is_dropped_never_served(store, content, read_before):
     action = store.put_result(KEY, {"object": [1, 2]})
+    assert not read_before or store.get(action) is not None
     path = next((store.root / "actions").rglob("*.json"))
     path.chmod(0o644)
     path.write_bytes(content)

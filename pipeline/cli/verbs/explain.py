@@ -82,7 +82,7 @@ def _explain_action(plan: Plan, each: Expected) -> Iterator[str]:
     if each.action is not None and each.kind == "compile" and each.status.state == "stale":
         from pipeline.run.build.refit import explain_refit  # numpy, which little else needs
 
-        yield from filter(None, [explain_refit(each.action, plan.workspace.store)])
+        yield from filter(None, [explain_refit(each.action, plan.workspace)])
 
 
 def _nearest_key(each: Expected, action: Action) -> tuple[str, Mapping[str, Any] | None]:

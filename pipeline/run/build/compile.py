@@ -130,7 +130,7 @@ def compile_unit(
     store = workspace.store
     with guard_sources(list(action.inputs.sources.values()), store):
         learns = workspace.refit and keep is None and not always
-        lesson = Lesson.begin(action, store) if learns else None
+        lesson = Lesson.begin(action, workspace) if learns else None
         # Of a payload that was found nothing could be learnt.
         kept = None if always or (lesson and lesson.watch) else store
         result = _compile(action, workspace, stages, kept, lesson).to_json()

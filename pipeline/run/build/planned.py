@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pipeline.program.sources import MethodSource, ProgramIdentity, identify_program
-from pipeline.store import digest
+from pipeline.store.digest import Digest, hash_file
 from pipeline.store.errors import SourceError
 from pipeline.store.file_digests import read_stamp
 from pipeline.store.store import MissingBlobError, Store
@@ -34,10 +34,21 @@ def identify_source(source: MethodSource, store: Store) -> tuple[Path, ProgramId
 
 
 @contextmanager
-def guard_sources(sources: Sequence[MethodSource], store: Store) -> Iterator[None]:
+def guard_sources(
+    sources: Sequence[MethodSource],
+    store: Store,
+    hash_archive: Callable[[Path], Digest] = hash_file,
+) -> Iterator[None]:
     """Make sure that archives are what was planned while their programs are used, whose weights are
-    mapped. Raises SourceError where a user's is another file by now, and MissingBlobError where one
-    of the store is."""
+    mapped.
+
+    Args:
+        hash_archive: gives the digest of a user's file. The process that planned with it may know
+            it by the stamp, as `FileDigests.hash` does.
+
+    Raises SourceError where a user's is another file by now, and MissingBlobError where one of the
+    store is.
+    """
     contents = {source.archive: source.content for source in sources if not source.exported}
     blobs = {source.content for source in sources if source.exported and source.content}
     before = {path: path.exists() and read_stamp(path) for path in contents}
@@ -48,7 +59,7 @@ def guard_sources(sources: Sequence[MethodSource], store: Store) -> Iterator[Non
         for path, content in contents.items():
             # The stamp tells a file that was exchanged and put back while it was read.
             unchanged = path.exists() and before[path] == read_stamp(path)
-            if not unchanged or digest.hash_file(path) != content:
+            if not unchanged or hash_archive(path) != content:
                 raise SourceError(f"{path.name}: changed while the build ran; run again")
         for blob, inode in places.items():  # whose times change when somebody else uses it
             if not inode or inode != _find_inode(store.verified_path(blob)):

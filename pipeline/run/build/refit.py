@@ -87,7 +87,7 @@ def refit_unit(
             return False
         with stages.stage(REFIT):
             try:
-                result = make_refit(action, found, store, store.put)
+                result = make_refit(action, found, workspace, store.put)
             except CannotRefitError as reason:
                 why = str(reason)
         if result is None and here:
@@ -114,23 +114,28 @@ def find_record(action: Action[CompileInputs], store: Store) -> ActionEntry | No
 
 
 def make_refit(
-    action: Action[CompileInputs], found: ActionEntry, store: Store, put: Callable[[Any], Digest]
+    action: Action[CompileInputs],
+    found: ActionEntry,
+    workspace: Workspace,
+    put: Callable[[Any], Digest],
 ) -> dict[str, Any]:
     """Return the result of a unit with the weights of its sources, by a record that is proven.
 
     Raises CannotRefitError, which says why; and MissingBlobError.
     """
+    store = workspace.store
     base = store.get(found.result["base"])
     if base is None:
         raise CannotRefitError("the object that its recipe belongs to is no longer in the store")
     recipe = Recipe(**found.result["recipe"])
-    with _open_sources(action, store) as sources:
+    with _open_sources(action, workspace) as sources:
         return refit(recipe, base.result, sources, store.read, put)
 
 
-def explain_refit(action: Action[CompileInputs], store: Store) -> str:
+def explain_refit(action: Action[CompileInputs], workspace: Workspace) -> str:
     """Say whether a unit that is stale needs no lowering, or why it does; "" where it was never
     compiled with other weights."""
+    store = workspace.store
     with suppress(MissingBlobError, PipelineError):
         found = None if why_never(action) else find_record(action, store)
         if found is None:
@@ -139,7 +144,7 @@ def explain_refit(action: Action[CompileInputs], store: Store) -> str:
             why = found.result["why"] or "it is the first change of weights alone"
             return f"is lowered, to learn how its weights are stored: {why}"
         try:
-            make_refit(action, found, store, hash_bytes)
+            make_refit(action, found, workspace, hash_bytes)
         except CannotRefitError as reason:
             return f"is lowered, since {reason}"
         return "only weights changed: they are exchanged without lowering"
@@ -168,8 +173,9 @@ def _quantized(action: Action[CompileInputs], method: str, store: Store) -> Json
 
 
 @contextmanager
-def _open_sources(action: Action[CompileInputs], store: Store) -> Iterator[Sources]:
+def _open_sources(action: Action[CompileInputs], workspace: Workspace) -> Iterator[Sources]:
     """Open the archives of a unit's methods, and give what reads a storage of a source step."""
+    store = workspace.store
     places: dict[str, tuple[Path, str]] = {}
     for name, source in action.inputs.sources.items():
         if name in action.inputs.quantizes:
@@ -187,7 +193,8 @@ def _open_sources(action: Action[CompileInputs], store: Store) -> Iterator[Sourc
         except ValueError as error:
             raise CannotRefitError(str(error)) from error
 
-    with guard_sources(list(action.inputs.sources.values()), store):
+    hash_archive = workspace.file_digests.hash  # known to the process that planned
+    with guard_sources(list(action.inputs.sources.values()), store, hash_archive):
         opened = {path: ArchiveStorages(path) for path, _ in places.values()}
         yield read
 
@@ -202,18 +209,18 @@ class Lesson:
     """
 
     action: Action[CompileInputs]
-    store: Store
+    workspace: Workspace
     key: keys.Key
     found: ActionEntry | None
     watch: Watch | None
 
     @classmethod
-    def begin(cls, action: Action[CompileInputs], store: Store) -> Lesson | None:
+    def begin(cls, action: Action[CompileInputs], workspace: Workspace) -> Lesson | None:
         """Return the lesson of a unit that is about to be compiled; None where there is none."""
         if why_never(action):
             return None
-        key = _structure_key(action, store)
-        found = store.get_by_key(key)
+        key = _structure_key(action, workspace.store)
+        found = workspace.store.get_by_key(key)
         if found is not None and found.result["misses"] >= _MOST_MISSES:
             return None  # it is the same each time; partitions are found in the store without it
         watch = None
@@ -221,7 +228,7 @@ class Lesson:
             from pipeline.compile.refit.watch import Watch
 
             watch = Watch()
-        return cls(action, store, key, found, watch)
+        return cls(action, workspace, key, found, watch)
 
     def add_sources(self, programs: Mapping[str, ExportedProgram]) -> None:
         """Tell the watch of the constants of methods, as they are in their archives."""
@@ -255,15 +262,16 @@ class Lesson:
             except CannotRefitError as reason:
                 record["why"] = str(reason)
                 _log.warning("%s: its recipe is not kept, since %s", self.action.title, reason)
-        self.store.put_result(self.key, record, peak=peak)
+        self.workspace.store.put_result(self.key, record, peak=peak)
 
     def _prove(self, watch: Watch, base: Digest, result: Json) -> Recipe:
         """Return the recipe of a result. Raises CannotRefitError where it doesn't give this result,
         or where the last one differs from it in more than weights."""
-        before = self.store.get(base)
+        store = self.workspace.store
+        before = store.get(base)
         if before is None:
             raise CannotRefitError("the object compiled before is no longer in the store")
-        with _open_sources(self.action, self.store) as sources:
+        with _open_sources(self.action, self.workspace) as sources:
             described = {
                 digest: [view.to_json() if view else None for view in views]
                 for digest, views in watch.described.items()
@@ -271,8 +279,8 @@ class Lesson:
             recipe = make_recipe(
                 watch.steps, watch.guards, watch.stored, described, result, sources
             )
-            read = self.store.read
-            if hash_json(refit(recipe, result, sources, read, hash_bytes)) != hash_json(result):
+            again = refit(recipe, result, sources, store.read, hash_bytes)
+            if hash_json(again) != hash_json(result):
                 raise CannotRefitError("repeating what was seen gives another object")
-        check_alike(before.result, result, recipe, read)
+        check_alike(before.result, result, recipe, store.read)
         return recipe
