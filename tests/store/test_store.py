@@ -34,6 +34,17 @@ def test_writer_streams_a_blob(store):
     assert store.read(file.digest) == b"abcd"
 
 
+@pytest.mark.parametrize("size", [digest.PIECE + more for more in (-1, 0, 1, 2 * digest.PIECE)])
+def test_large_blobs_are_written_and_hashed_in_pieces(store, size):
+    data = (bytes(range(251)) * (size // 251 + 1))[:size]
+    with store.writer() as file:
+        file.write(data)
+    assert file.digest == store.put(data) == digest.hash_file(store.blob_path(file.digest))
+    assert store.blob_path(file.digest).read_bytes() == data
+    other = Store(store.root.parent / "other")
+    assert other.read(other.put(memoryview(data))) == data
+
+
 def test_writer_that_fails_leaves_nothing(store):
     with pytest.raises(RuntimeError), store.writer() as file:
         file.write(b"half")
