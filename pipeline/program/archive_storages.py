@@ -1,32 +1,71 @@
 """The storages of an archive's tensors as bytes of the file, which are read when they are needed.
 
 No torch here. Who opens an archive makes sure that it is the one that was planned, before and
-after: nothing is hashed.
+after: nothing is hashed. Nothing is mapped either, since a file that is cut short meanwhile would
+end the process.
 """
 
 from __future__ import annotations
 
-import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pipeline.program.archive_reader import open_archive
+from pipeline.store.digest import PIECE
+
+
+@dataclass(frozen=True)
+class FileStorage:
+    """A storage at its place in an open file; `nbytes` are its bytes."""
+
+    file: int
+    begin: int
+    nbytes: int
+
+    def read(self) -> np.ndarray[Any, Any]:
+        """Return all bytes. Raises ValueError where the file is cut short, and OSError."""
+        found = np.empty(self.nbytes, np.uint8)
+        self._read_into(found.data, 0)
+        return found
+
+    def pieces(self) -> Iterator[memoryview]:
+        """Yield the bytes in pieces, of which each lasts until the next. Raises as `read` does."""
+        memory = memoryview(bytearray(min(PIECE, self.nbytes)))
+        for place in range(0, self.nbytes, PIECE):
+            piece = memory[: self.nbytes - place]
+            self._read_into(piece, place)
+            yield piece
+
+    def _read_into(self, memory: memoryview, place: int) -> None:
+        while memory:
+            if not (size := os.preadv(self.file, [memory], self.begin + place)):
+                raise ValueError("the archive was cut short")
+            memory, place = memory[size:], place + size
 
 
 class ArchiveStorages:
-    """The storages of the programs in an archive, which stay readable while it is held."""
+    """The storages of the programs in an archive, which can be read while it is open."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises OSError."""
+    def __init__(self, path: Path, file: int) -> None:
         self._path = path
-        with open(path, "rb") as file:
-            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._file = file
         self._places: dict[tuple[str, str], dict[str, tuple[int, int]]] = {}
 
-    def read(self, entry: str, kind: str, name: str) -> np.ndarray[Any, Any]:
-        """Return all bytes of the storage of a tensor: of the weights, or of the constants.
+    @classmethod
+    @contextmanager
+    def open(cls, path: Path) -> Iterator[ArchiveStorages]:
+        """Raises OSError."""
+        with open(path, "rb", buffering=0) as file:
+            yield cls(path, file.fileno())
+
+    def find(self, entry: str, kind: str, name: str) -> FileStorage:
+        """Return the storage of a tensor: of the weights, or of the constants.
 
         Raises ValueError where there is no such tensor, or it is a pickled object; and SourceError.
         """
@@ -34,7 +73,7 @@ class ArchiveStorages:
             self._places[entry, kind] = self._find(entry, kind)
         if (place := self._places[entry, kind].get(name)) is None:
             raise ValueError(f"the {kind} of '{entry}' hold no plain tensor '{name}'")
-        return np.frombuffer(self._data, np.uint8, place[1], place[0])
+        return FileStorage(self._file, *place)
 
     def _find(self, entry: str, kind: str) -> dict[str, tuple[int, int]]:
         """Return where the storage of each tensor begins in the file, and its bytes."""

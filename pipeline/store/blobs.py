@@ -136,14 +136,30 @@ class BlobStore:
     def put(self, data: bytes | memoryview) -> Digest:
         """Store a blob, unless it is there already."""
         blob = digest.hash_bytes(data)
-        path = self.blob_path(blob)
-        if is_plain(path) and self._is_good(blob):
-            touch(path)  # until a result refers to it, nothing but its age keeps it
-        else:
-            with self.writing(path) as file:
+        if not self._keep(blob):
+            with self.writing(self.blob_path(blob)) as file:
                 _write(file, data)
             self._verified.add(blob)
         return blob
+
+    def put_pieces(self, pieces: Callable[[], Iterable[memoryview]]) -> Digest:
+        """Store a blob that is read in pieces, unless it is there already: then it is not read
+        again. Raises WrongContentError where it is another one at the second reading."""
+        blob = digest.hash_pieces(pieces())
+        if not self._keep(blob):
+            with self.writing(self.blob_path(blob)) as file:
+                for piece in digest.verified(pieces(), blob):
+                    _write(file, piece)
+            self._verified.add(blob)
+        return blob
+
+    def _keep(self, blob: Digest) -> bool:
+        """Tell whether a blob is here. It is kept as one that is used now: until a result refers to
+        it, nothing but its age keeps it."""
+        path = self.blob_path(blob)
+        if there := is_plain(path) and self._is_good(blob):
+            touch(path)
+        return there
 
     @contextmanager
     def writer(self) -> Iterator[BlobWriter]:
@@ -161,8 +177,7 @@ class BlobStore:
     def put_file(self, path: Path) -> Digest:
         """Store the content of a file, unless it is there already. Raises OSError."""
         blob = digest.hash_file(path)
-        if is_plain(self.blob_path(blob)) and self._is_good(blob):
-            touch(self.blob_path(blob))
+        if self._keep(blob):
             return blob
         with open(path, "rb") as source, self.writer() as file:
             while piece := source.read(digest.PIECE):

@@ -11,11 +11,12 @@ import json
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, NewType
+from typing import IO, Any, NewType, TypeVar
 
 from blake3 import blake3
 
 Digest = NewType("Digest", str)
+AnyBytes = TypeVar("AnyBytes", bytes, memoryview)
 
 PIECE = 1 << 18  # bytes; of a large file, this much is read at a time, into the same memory
 
@@ -27,6 +28,14 @@ class WrongContentError(Exception):
 def hash_bytes(data: bytes | memoryview) -> Digest:
     """Hash bytes."""
     return Digest(blake3(data).hexdigest())
+
+
+def hash_pieces(pieces: Iterable[bytes | memoryview]) -> Digest:
+    """Hash bytes that come in pieces."""
+    hasher = blake3()
+    for piece in pieces:
+        hasher.update(piece)
+    return Digest(hasher.hexdigest())
 
 
 def hash_stream(file: IO[bytes]) -> Digest:
@@ -59,7 +68,7 @@ def read_pieces(path: Path) -> Iterator[bytes]:
             yield piece
 
 
-def verified(pieces: Iterable[bytes], expected: Digest) -> Iterator[bytes]:
+def verified(pieces: Iterable[AnyBytes], expected: Digest) -> Iterator[AnyBytes]:
     """Yield pieces of content. Raises WrongContentError after the last, if `expected` names other
     content; what was made of it must then be thrown away."""
     hasher = blake3()

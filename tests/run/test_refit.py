@@ -164,34 +164,41 @@ archive = Path("models/small.pt2")
 done = refit.refit
 
 
-def change(*given):
+def edit(*given):
     result, before = done(*given), archive.stat()
     with open(archive, "r+b") as file:
         file.seek(before.st_size // 2)
         file.write(os.urandom(8))
     os.utime(archive, ns=(before.st_atime_ns, before.st_mtime_ns))
-    print("edited")
+    print("edit")
     return result
 
 
+def cut(*given):
+    os.truncate(archive, 100)
+    print("cut")
+    return done(*given)
+
+
 plan = Plan(open_workspace(Path.cwd()))
-refit.refit = change
+refit.refit = {way}
 action = next(iter(plan.compiles("small")))
 print(worker.run_here(action, plan.workspace, lambda: None))
 print(plan.workspace.store.get(action.digest))
 """
 
 
-def test_an_archive_that_is_edited_meanwhile_gives_nothing(learnt):
-    write(learnt, 32)
+@pytest.mark.parametrize("way", ["edit", "cut"])
+def test_an_archive_that_changes_meanwhile_gives_nothing(learnt, way):
+    write(learnt, 32 + len(way))
     done = subprocess.run(
-        [sys.executable, "-c", CHANGED],
+        [sys.executable, "-c", CHANGED.format(way=way)],
         cwd=learnt.root,
         env={**learnt.environment, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
     )
-    assert done.stdout.split() == ["edited", "None", "None"], done.stderr
+    assert done.stdout.split() == [way, "None", "None"], done.stderr
 
 
 CHANCE = {

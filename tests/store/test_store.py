@@ -45,6 +45,26 @@ def test_large_blobs_are_written_and_hashed_in_pieces(store, size):
     assert other.read(other.put(memoryview(data))) == data
 
 
+def test_pieces_are_read_again_only_where_they_are_new(store):
+    read = []
+
+    def pieces():
+        read.append("once")
+        yield from (memoryview(b"ab"), memoryview(b"cd"))
+
+    assert store.put_pieces(pieces) == store.put(b"abcd") == store.put_pieces(pieces)
+    assert len(read) == 3
+    assert store.read(store.put(b"abcd")) == b"abcd"
+
+
+def test_pieces_that_change_are_not_stored(store):
+    contents = iter([b"one", b"two"])
+    with pytest.raises(digest.WrongContentError):
+        store.put_pieces(lambda: iter([memoryview(next(contents))]))
+    assert not any(path.is_file() for path in (store.root / "blobs").rglob("*"))
+    assert not any((store.root / "tmp").iterdir())
+
+
 def test_writer_that_fails_leaves_nothing(store):
     with pytest.raises(RuntimeError), store.writer() as file:
         file.write(b"half")

@@ -105,7 +105,7 @@ def _add(known: dict[Digest, _Tensor], tensor: torch.Tensor) -> Digest | None:
     base = hash_bytes(logical_bytes(values))
     note_described(tensor, base)
     if base not in known:
-        forms = find_forms(values, view) - {base}
+        forms = find_forms(view, lambda: values) - {base}
         known[base] = _Tensor(set(), view.dtype, list(tensor.shape), tensor.nbytes, forms)
     return base
 

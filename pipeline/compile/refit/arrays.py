@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -32,6 +32,36 @@ class UnknownValueError(ValueError):
     """A value can't be computed here as torch computes it."""
 
 
+class Storage(Protocol):
+    """The memory of tensors, which may be in a file until it is read."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def read(self) -> Array:
+        """Return all bytes."""
+
+    def pieces(self) -> Iterator[memoryview]:
+        """Yield the bytes in pieces, of which each lasts until the next."""
+
+
+@dataclass(frozen=True)
+class HeldStorage:
+    """A storage in memory, as bytes."""
+
+    array: Array
+
+    @property
+    def nbytes(self) -> int:
+        return self.array.nbytes
+
+    def read(self) -> Array:
+        return self.array
+
+    def pieces(self) -> Iterator[memoryview]:
+        yield self.array.data
+
+
 @dataclass(frozen=True)
 class View:
     """A tensor's place in a storage, which a step makes; strides and offset in elements."""
@@ -49,6 +79,21 @@ class View:
     def from_json(cls, data: Any) -> View:
         sizes, strides = tuple(data["sizes"]), tuple(data["strides"])
         return cls(data["step"], data["dtype"], sizes, strides, data["offset"])
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the elements. Raises UnknownValueError."""
+        return math.prod(self.sizes) * width(self.dtype)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements stand side by side in the order of their indices."""
+        dense = 1
+        for size, stride in zip(reversed(self.sizes), reversed(self.strides), strict=True):
+            if size > 1 and stride != dense:
+                return not self.nbytes
+            dense *= size
+        return True
 
 
 def width(dtype: str) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipeline.compile.refit.arrays import Array, View
+from pipeline.compile.refit.arrays import Storage, View
 from pipeline.compile.refit.recipes import UNKNOWN, find_sources, rests_on_unknown, taken_steps
 from pipeline.compile.refit.unit import (
     KEY,
@@ -18,7 +18,7 @@ from pipeline.compile.refit.unit import (
     iter_named,
     payload_digests,
 )
-from pipeline.store.digest import Digest, hash_bytes, hash_json
+from pipeline.store.digest import Digest, hash_json, hash_pieces
 
 _DIFFERENT = (
     "the objects of the last two weights differ in more than weights, as they do where constants "
@@ -89,7 +89,7 @@ def make_recipe(
     stored: Mapping[Digest, Sequence[int | None]],
     described: Mapping[Digest, Sequence[Json | None]],
     result: Json,
-    sources: Callable[[Json], Array],
+    sources: Callable[[Json], Storage],
 ) -> Recipe:
     """Make the recipe of a result from what was seen while it was compiled (`watch.Watch`).
 
@@ -117,9 +117,9 @@ def make_recipe(
         tensors[digest] = [v if v and repeatable(v["step"]) else None for v in views]
     pinned = dict.fromkeys((n, where) for step, where in pins for n in find_sources(steps, step))
     for number, where in pinned:
-        data = sources(steps[number])
-        view = View(number, "uint8", (len(data),), (1,)).to_json()
-        known.append({"view": view, "digest": hash_bytes(data.data), "where": where})
+        storage = sources(steps[number])
+        view = View(number, "uint8", (storage.nbytes,), (1,)).to_json()
+        known.append({"view": view, "digest": hash_pieces(storage.pieces()), "where": where})
     return _without_unused(Recipe(steps, known, blobs, tensors))
 
 

@@ -14,7 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.compile.refit.arrays import Array, UnknownValueError, View, can_cast, cast, lay_out
+from pipeline.compile.refit.arrays import (
+    Array,
+    HeldStorage,
+    Storage,
+    UnknownValueError,
+    View,
+    can_cast,
+    cast,
+    lay_out,
+)
 from pipeline.compile.refit.arrays import look as look_at
 
 Json = Mapping[str, Any]
@@ -128,12 +137,12 @@ class Evaluation:
     """Repeats steps with the storages of other weights; keeps nothing.
 
     Args:
-        sources: returns the bytes of a source step's storage.
+        sources: returns a source step's storage.
 
     Raises UnknownValueError for steps that no watch writes, and for one that can't be repeated.
     """
 
-    def __init__(self, steps: Sequence[Json], sources: Callable[[Json], Array]) -> None:
+    def __init__(self, steps: Sequence[Json], sources: Callable[[Json], Storage]) -> None:
         self._steps = steps
         self._sources = sources
         for number, step in enumerate(steps):
@@ -142,18 +151,19 @@ class Evaluation:
 
     def values(self, view: View) -> Array:
         """Return the values of a view."""
-        return look_at(self.storage(view.step), view)
+        return look_at(self.storage(view.step).read(), view)
 
-    def storage(self, number: int) -> Array:
-        """Return the bytes that a step makes."""
+    def storage(self, number: int) -> Storage:
+        """Return what a step makes."""
         step = self._steps[number]
         if step["op"] == SOURCE:
             return self._sources(step)
         if step["op"] == LITERAL:
-            return np.frombuffer(bytes.fromhex(step["bytes"]) * step["count"], np.uint8)
+            count = step["count"]
+            return HeldStorage(np.frombuffer(bytes.fromhex(step["bytes"]) * count, np.uint8))
         if not is_repeatable(step):
             raise UnknownValueError(str(step.get("what", step["op"])))
-        return lay_out(self._compute(step), step["sizes"], step["strides"])
+        return HeldStorage(lay_out(self._compute(step), step["sizes"], step["strides"]))
 
     def _compute(self, step: Json) -> Array:
         """Return the values of a step, in torch's order of indices."""

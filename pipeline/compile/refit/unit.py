@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache, partial
+from typing import Any, TypeAlias
 
-from pipeline.compile.refit.arrays import Array, UnknownValueError, View, logical_bytes, look
+from pipeline.compile.refit.arrays import (
+    Array,
+    Storage,
+    UnknownValueError,
+    View,
+    logical_bytes,
+    look,
+)
 from pipeline.compile.refit.forms import find_forms
 from pipeline.compile.refit.recipes import (
     Evaluation,
     find_sources,
 )
-from pipeline.store.digest import Digest, hash_bytes
+from pipeline.store.digest import Digest, hash_bytes, hash_pieces
 
 Json = Mapping[str, Any]
+Put: TypeAlias = Callable[[Callable[[], Iterable[memoryview]]], Digest]  # a store's `put_pieces`
 KEY = re.compile(rb"[0-9a-f]{64}")  # SHA-256, by which XNNPACK's payloads name their data
 _GROUPS = ("constants", "mutable", "delegates", "external_constants")
 
@@ -57,15 +66,15 @@ class Recipe:
 class _Changes:
     """The blobs and keys that stand in the place of those of a base; bytes are stored by `put`."""
 
-    put: Callable[[Any], Digest]
+    put: Put
     blobs: dict[Digest, Digest] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     storages: dict[int, Digest] = field(default_factory=dict)  # of steps
 
-    def exchange(self, old: Digest, data: Any, size: int) -> Digest:
-        if len(data) != size:
+    def exchange(self, old: Digest, data: Storage, size: int) -> Digest:
+        if data.nbytes != size:
             raise CannotRefitError("a blob would have another size")
-        self.blobs[old] = self.put(data)
+        self.blobs[old] = self.put(data.pieces)
         return self.blobs[old]
 
     def check(self, parts: Mapping[Any, Any], what: str) -> None:
@@ -80,16 +89,17 @@ class _Changes:
 def refit(
     recipe: Recipe,
     base: Json,
-    sources: Callable[[Json], Array],
+    sources: Callable[[Json], Storage],
     read: Callable[[Digest], bytes],
-    put: Callable[[Any], Digest],
+    put: Put,
 ) -> dict[str, Any]:
     """Return the result that compiling with other weights would give.
 
     Args:
         base: the result that the recipe was made with.
         sources: returns the storage of a source step, of the new weights.
-        read, put: a store's.
+        read: a store's.
+        put: a store's `put_pieces`; or `hash_again`, to find out what would be stored.
 
     Raises CannotRefitError, which says why.
     """
@@ -105,6 +115,11 @@ def refit(
         raise CannotRefitError(f"numpy does not repeat {error}") from error
     except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
         raise CannotRefitError("its recipe, of a store or a remote, is no good") from error
+
+
+def hash_again(pieces: Callable[[], Iterable[memoryview]]) -> Digest:
+    """Return the digest that storing pieces would give."""
+    return hash_pieces(pieces())
 
 
 def _check_guards(recipe: Recipe, evaluation: Evaluation) -> None:
@@ -134,11 +149,12 @@ def _make_blobs(recipe: Recipe, evaluation: Evaluation, made: Json, changes: _Ch
             if maker is None:
                 found.add(old)
                 continue
-            data = evaluation.storage(maker).data
-            new = hash_bytes(data) if old in changes.blobs else changes.exchange(old, data, size)
+            data = evaluation.storage(maker)
+            known = old in changes.blobs
+            new = hash_pieces(data.pieces()) if known else changes.exchange(old, data, size)
             changes.storages[maker] = new
             if old in named and not found:
-                keyed[old] = hashlib.sha256(data).hexdigest()
+                keyed[old] = _hash_key(data)
             found.add(new)
         if len(found) > 1:
             constants = ", ".join(recipe.name_constants(m) for m in makers if m is not None)
@@ -153,6 +169,13 @@ def _make_blobs(recipe: Recipe, evaluation: Evaluation, made: Json, changes: _Ch
     changes.check(changes.keys, "keys of named data")
 
 
+def _hash_key(data: Storage) -> str:
+    hasher = hashlib.sha256()
+    for piece in data.pieces():
+        hasher.update(piece)
+    return hasher.hexdigest()
+
+
 def _make_payloads(made: Json, read: Callable[[Digest], bytes], changes: _Changes) -> None:
     """Exchange the keys of named data in the payloads of delegates, which have a fixed length."""
     keys = {
@@ -163,9 +186,13 @@ def _make_payloads(made: Json, read: Callable[[Digest], bytes], changes: _Change
         old = blob["digest"]
         data = read(old)
         new = KEY.sub(lambda match: keys.get(match[0], match[0]), data) if keys else data
-        payloads[old] = old if new == data else changes.put(new)
+        payloads[old] = old if new == data else changes.put(partial(_whole, new))
     changes.check(payloads, "payloads")
     changes.blobs |= payloads
+
+
+def _whole(data: bytes) -> Iterator[memoryview]:
+    yield memoryview(data)
 
 
 def _describe_tensors(
@@ -184,12 +211,12 @@ def _describe_tensors(
                     continue
                 view = View.from_json(record)
                 storage = evaluation.storage(view.step)
-                values = look(storage, view)
-                whole = values.flags.c_contiguous and values.nbytes == storage.nbytes
+                whole = view.is_contiguous and view.nbytes == storage.nbytes
+                values = cache(partial(_look, storage, view))
                 new = changes.storages.get(view.step) if whole else None
-                new = new or hash_bytes(logical_bytes(values))
+                new = new or hash_bytes(logical_bytes(values()))
                 if new not in news:
-                    news[new] = dict.fromkeys(sorted(find_forms(values, view) - {new}), 1)
+                    news[new] = dict.fromkeys(sorted(find_forms(view, values) - {new}), 1)
             if len(news) > 1:
                 names = ", ".join(tensor["names"])
                 raise CannotRefitError(f"constants that were equal differ now: {names}")
@@ -197,6 +224,10 @@ def _describe_tensors(
             found[old] = new, forms
     changes.check({old: new for old, (new, _) in found.items()}, "constants")
     return found
+
+
+def _look(storage: Storage, view: View) -> Array:
+    return look(storage.read(), view)
 
 
 def exchange(

@@ -11,22 +11,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.backends import BACKENDS
-from pipeline.compile.refit.arrays import Array
+from pipeline.compile.refit.arrays import Storage
 from pipeline.compile.refit.learn import check_alike, make_recipe
-from pipeline.compile.refit.unit import CannotRefitError, Recipe, refit
+from pipeline.compile.refit.unit import CannotRefitError, Put, Recipe, hash_again, refit
 from pipeline.plan import keys
 from pipeline.plan.actions import Action, CompileInputs
 from pipeline.program.archive_storages import ArchiveStorages
 from pipeline.program.sources import identify_program
 from pipeline.run.build.planned import QUANTIZED_ENTRY, guard_sources, identify_source
 from pipeline.run.stages import Stages
-from pipeline.store.digest import Digest, hash_bytes, hash_json
+from pipeline.store.digest import Digest, hash_json
 from pipeline.store.entries import ActionEntry
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import MissingBlobError, Store
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pipeline.compile.refit.watch import Watch
 
 Json = Mapping[str, Any]
-Sources = Callable[[Json], Array]
+Sources = Callable[[Json], Storage]
 REFIT = "refit"  # the stage
 _MOST_MISSES = 3
 _log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def refit_unit(
             return False
         with stages.stage(REFIT):
             try:
-                result = make_refit(action, found, workspace, store.put)
+                result = make_refit(action, found, workspace, store.put_pieces)
             except CannotRefitError as reason:
                 why = str(reason)
         if result is None and here:
@@ -117,7 +117,7 @@ def make_refit(
     action: Action[CompileInputs],
     found: ActionEntry,
     workspace: Workspace,
-    put: Callable[[Any], Digest],
+    put: Put,
 ) -> dict[str, Any]:
     """Return the result of a unit with the weights of its sources, by a record that is proven.
 
@@ -144,7 +144,7 @@ def explain_refit(action: Action[CompileInputs], workspace: Workspace) -> str:
             why = found.result["why"] or "it is the first change of weights alone"
             return f"is lowered, to learn how its weights are stored: {why}"
         try:
-            make_refit(action, found, workspace, hash_bytes)
+            make_refit(action, found, workspace, hash_again)
         except CannotRefitError as reason:
             return f"is lowered, since {reason}"
         return "only weights changed: they are exchanged without lowering"
@@ -184,19 +184,21 @@ def _open_sources(action: Action[CompileInputs], workspace: Workspace) -> Iterat
         else:
             places[name] = identify_source(source, store)[0], source.entry
 
-    def read(step: Json) -> Array:
+    def find(step: Json) -> Storage:
         if step["method"] not in places:
             raise CannotRefitError(f"its recipe is of another method, {step['method']}")
         path, entry = places[step["method"]]
         try:
-            return opened[path].read(entry, step["kind"], step["name"])
+            return opened[path].find(entry, step["kind"], step["name"])
         except ValueError as error:
             raise CannotRefitError(str(error)) from error
 
     hash_archive = workspace.file_digests.hash  # known to the process that planned
-    with guard_sources(list(action.inputs.sources.values()), store, hash_archive):
-        opened = {path: ArchiveStorages(path) for path, _ in places.values()}
-        yield read
+    guard = guard_sources(list(action.inputs.sources.values()), store, hash_archive)
+    with guard, ExitStack() as files:
+        paths = {path for path, _ in places.values()}
+        opened = {path: files.enter_context(ArchiveStorages.open(path)) for path in paths}
+        yield find
 
 
 @dataclass
@@ -279,7 +281,7 @@ class Lesson:
             recipe = make_recipe(
                 watch.steps, watch.guards, watch.stored, described, result, sources
             )
-            again = refit(recipe, result, sources, store.read, hash_bytes)
+            again = refit(recipe, result, sources, store.read, hash_again)
             if hash_json(again) != hash_json(result):
                 raise CannotRefitError("repeating what was seen gives another object")
         check_alike(before.result, result, recipe, store.read)

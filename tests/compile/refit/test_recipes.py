@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.compile.refit.arrays import UnknownValueError, View, cast, look
+from pipeline.compile.refit.arrays import HeldStorage, UnknownValueError, View, cast, look
 from pipeline.compile.refit.recipes import Evaluation, is_repeatable
 from pipeline.compile.refit.watch import Watch, storage_bytes, view_of, watched
 
@@ -39,10 +39,12 @@ def repeated(function, *given):
         watch.add_source(tensor, "run", "weights", str(number))
     with watched(watch):
         made = function(*given)
-    evaluation = Evaluation(watch.steps, lambda step: storage_bytes(given[int(step["name"])]))
+    evaluation = Evaluation(
+        watch.steps, lambda step: HeldStorage(storage_bytes(given[int(step["name"])]))
+    )
     view = watch.find(made)
     assert view is not None, "nothing is known of it"
-    return made, evaluation.storage(view.step), evaluation.values(view), watch
+    return made, evaluation.storage(view.step).read(), evaluation.values(view), watch
 
 
 def same(function, *given):
