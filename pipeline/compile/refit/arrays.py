@@ -87,7 +87,7 @@ class View:
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements stand side by side in the order of their indices."""
+        """Whether the elements stand side by side, in the order of their indices."""
         dense = 1
         for size, stride in zip(reversed(self.sizes), reversed(self.strides), strict=True):
             if size > 1 and stride != dense:

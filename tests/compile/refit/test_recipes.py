@@ -142,6 +142,16 @@ def test_functions_of_two(name, seed, dtype):
     same(PAIRS[name], x, y)
 
 
+@settings(max_examples=50, deadline=None)
+@given(tensor=tensors(), part=st.booleans(), none=st.booleans())
+def test_a_view_knows_how_its_elements_stand(tensor, part, none):
+    if tensor.ndim and part:
+        tensor = tensor[1 if none else -1 :]
+    view = view_of(tensor)
+    values = look(storage_bytes(tensor), view)
+    assert (view.nbytes, view.is_contiguous) == (values.nbytes, values.flags.c_contiguous)
+
+
 @pytest.mark.parametrize("new", EVERY)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from pipeline.compile.refit.arrays import HeldStorage
 from pipeline.compile.refit.recipes import UNKNOWN, Evaluation
 from pipeline.compile.refit.unit import CannotRefitError, Recipe, _check_guards
 from pipeline.compile.refit.watch import Watch, storage_bytes, watched
@@ -64,7 +65,9 @@ def test_a_guard_holds_while_the_answer_is_the_same():
 
     def check(values):
         weight = torch.tensor(values)
-        _check_guards(recipe, Evaluation(watch.steps, lambda step: storage_bytes(weight)))
+        _check_guards(
+            recipe, Evaluation(watch.steps, lambda step: HeldStorage(storage_bytes(weight)))
+        )
 
     check([4.0, -1.0, 2.0])
     with pytest.raises(CannotRefitError, match=r"line \d+ reads values of head.weight, which"):
