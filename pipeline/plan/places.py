@@ -7,6 +7,7 @@ their versions, and the kernel's own folders. Everything else counts by content,
 from __future__ import annotations
 
 import os
+import site
 import stat
 import sys
 import sysconfig
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Literal
 
 from pipeline.store.digest import hash_json
+from pipeline.store.distributions import find_installations
+from pipeline.store.toolchain import CORE
 from pipeline.store.workspace import Workspace
 
 Kind = Literal["file", "listing", "link"]
@@ -71,7 +74,7 @@ def environment_folders() -> tuple[str, ...]:
 @cache
 def _folders_of(prefix: str, base: str) -> tuple[str, ...]:
     paths = sysconfig.get_paths()
-    found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    found = {paths["stdlib"], paths["platstdlib"], *_installation_folders()}
     found.add(sysconfig.get_path("stdlib", vars={"installed_base": base}))
     if prefix != base:
         own = ("bin", "include", "lib", "lib64", "pyvenv.cfg")
@@ -82,9 +85,15 @@ def _folders_of(prefix: str, base: str) -> tuple[str, ...]:
 
 @cache
 def _installation_folders() -> tuple[str, ...]:
-    """List the folders in which distributions are installed."""
+    """List the folders in which distributions are installed: of the environment, of the system
+    where the environment shares them, of the user (`pip install --user`), and wherever else torch
+    and ExecuTorch are (`pip install --target`)."""
     paths = sysconfig.get_paths()
-    return tuple(os.path.normpath(paths[name]) for name in ("purelib", "platlib"))
+    found = [paths["purelib"], paths["platlib"], *site.getsitepackages()]
+    if site.ENABLE_USER_SITE:
+        found.append(site.getusersitepackages())
+    found += find_installations(CORE)
+    return tuple(dict.fromkeys(map(os.path.normpath, found)))
 
 
 class Places:

@@ -67,6 +67,17 @@ def find_folders(name: str) -> list[str]:
     return [path for _, path, _ in _find_places(_NOWHERE / name, [name])]
 
 
+def find_installations(names: Iterable[str]) -> list[str]:
+    """Return the folders in which the wheels of some distributions are, as far as there are any."""
+    found = []
+    for name in names:
+        with suppress(PackageNotFoundError):
+            info = getattr(distribution(name), "_path", None)
+            if isinstance(info, Path) and info.suffix == ".dist-info":
+                found.append(str(info.parent))
+    return list(dict.fromkeys(found))
+
+
 _NOWHERE = Path(os.sep, "nowhere")  # no RECORD vouches for what stands there
 
 
