@@ -22,10 +22,7 @@ from pipeline.compile.refit.arrays import (
     look,
 )
 from pipeline.compile.refit.forms import find_forms
-from pipeline.compile.refit.recipes import (
-    Evaluation,
-    find_sources,
-)
+from pipeline.compile.refit.recipes import Evaluation, find_sources
 from pipeline.store.digest import Digest, hash_bytes, hash_pieces
 
 Json = Mapping[str, Any]
@@ -211,7 +208,7 @@ def _describe_tensors(
                     continue
                 view = View.from_json(record)
                 storage = evaluation.storage(view.step)
-                whole = view.is_contiguous and view.nbytes == storage.nbytes
+                whole = view.is_contiguous and (view.offset, view.nbytes) == (0, storage.nbytes)
                 values = cache(partial(_look, storage, view))
                 new = changes.storages.get(view.step) if whole else None
                 new = new or hash_bytes(logical_bytes(values()))
