@@ -86,8 +86,8 @@ def _folders_of(prefix: str, base: str) -> tuple[str, ...]:
 @cache
 def _installation_folders() -> tuple[str, ...]:
     """List the folders in which distributions are installed: of the environment, of the system
-    where the environment shares them, of the user (`pip install --user`), and wherever else torch
-    and ExecuTorch are (`pip install --target`)."""
+    where the environment shares them, of the user (`pip install --user`), and wherever else those
+    are that every key holds, as torch (`pip install --target`)."""
     paths = sysconfig.get_paths()
     found = [paths["purelib"], paths["platlib"], *site.getsitepackages()]
     if site.ENABLE_USER_SITE:

@@ -1,13 +1,11 @@
 """The storages of an archive's tensors as bytes of the file, which are read when they are needed.
 
 No torch here. Who opens an archive makes sure that it is the one that was planned, before and
-after: nothing is hashed. Nothing is mapped either, since a file that is cut short meanwhile would
-end the process.
+after: nothing is hashed.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.program.archive_reader import open_archive
-from pipeline.store.digest import PIECE
+from pipeline.program.stored_zip import pieces_at, read_at
 
 
 @dataclass(frozen=True)
@@ -29,24 +27,14 @@ class FileStorage:
     nbytes: int
 
     def read(self) -> np.ndarray[Any, Any]:
-        """Return all bytes. Raises ValueError where the file is cut short, and OSError."""
+        """Return all bytes. Raises as `read_at` does."""
         found = np.empty(self.nbytes, np.uint8)
-        self._read_into(found.data, 0)
+        read_at(self.file, self.begin, found.data)
         return found
 
     def pieces(self) -> Iterator[memoryview]:
         """Yield the bytes in pieces, of which each lasts until the next. Raises as `read` does."""
-        memory = memoryview(bytearray(min(PIECE, self.nbytes)))
-        for place in range(0, self.nbytes, PIECE):
-            piece = memory[: self.nbytes - place]
-            self._read_into(piece, place)
-            yield piece
-
-    def _read_into(self, memory: memoryview, place: int) -> None:
-        while memory:
-            if not (size := os.preadv(self.file, [memory], self.begin + place)):
-                raise ValueError("the archive was cut short")
-            memory, place = memory[size:], place + size
+        return pieces_at(self.file, self.begin, self.nbytes)
 
 
 class ArchiveStorages:

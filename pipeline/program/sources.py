@@ -244,7 +244,7 @@ def identify_program(path: Path, entry: str) -> ProgramIdentity:
     if identity is None or stamp != before:
         with open_archive(path) as archive:
             canonical = canonical_program(archive.program(entry))
-            identity = _identify(canonical, _tensor_digests(archive, entry, mapped=True))
+            identity = _identify(canonical, _tensor_digests(archive, entry, checked=False))
         _identities[path, entry] = stamp, identity
     return identity
 
@@ -278,10 +278,10 @@ def _digest_program(canonical: Canonical, tensors: Mapping[str, Any]) -> Digest:
 
 
 def _tensor_digests(
-    archive: ArchiveReader, entry: str, mapped: bool = False
+    archive: ArchiveReader, entry: str, checked: bool = True
 ) -> dict[str, dict[str, Any]]:
     """Return the records of all tensors, with the digests of their bytes, and their tags."""
-    tensors = {kind: _payload_digests(archive, kind, entry, mapped) for kind in KINDS}
+    tensors = {kind: _payload_digests(archive, kind, entry, checked) for kind in KINDS}
     for name, tag in archive.tags(entry).items():
         for own in tensors.values():
             if name in own:
@@ -289,13 +289,15 @@ def _tensor_digests(
     return tensors
 
 
-def _payload_digests(archive: ArchiveReader, kind: str, entry: str, mapped: bool) -> dict[str, Any]:
+def _payload_digests(
+    archive: ArchiveReader, kind: str, entry: str, checked: bool
+) -> dict[str, Any]:
     """Return the record of each tensor, with the digest of its member in the place of its name."""
     records = archive.payloads(kind, entry)
     files: dict[str, list[Any]] = {}
     for _, record in sorted(records.items()):
         name = record["path_name"]
         if name not in files:  # the position says which names share one file, that is, alias
-            files[name] = [len(files), archive.members.hash(f"data/{kind}/{name}", mapped)]
+            files[name] = [len(files), archive.members.hash(f"data/{kind}/{name}", checked)]
         record["path_name"] = files[name]
     return records

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 import zipfile
+from collections.abc import Iterator
 from mmap import mmap
 from typing import IO
 
@@ -92,14 +93,33 @@ class StoredZip:
             self._mapped = map_file(self._zip.fp)
         return self._mapped, begin
 
-    def hash(self, name: str, mapped: bool = False) -> Digest:
-        """Return the digest of a member, which is read in pieces, or mapped: then its checksum is
-        not looked at, for those who know the digest that it must have."""
-        if mapped and (found := self.map(name)) is not None:
-            memory, begin = found
-            return digest.hash_bytes(memoryview(memory)[begin : begin + self.size(name)])
+    def hash(self, name: str, checked: bool = True) -> Digest:
+        """Return the digest of a member, `checked` against its checksum but for those who know the
+        digest that it must have."""
+        if not checked and (begin := self.place(name)) is not None:
+            assert self._zip.fp is not None  # it is open
+            return digest.hash_pieces(pieces_at(self._zip.fp.fileno(), begin, self.size(name)))
         with self.open(name) as file:
             return digest.hash_stream(file)
+
+
+def read_at(file: int, begin: int, memory: memoryview) -> None:
+    """Fill memory with the bytes of an open file from a place on. Nothing is mapped: a file that is
+    cut short meanwhile would end the process. Raises ValueError where it is, and OSError."""
+    while memory:
+        if not (size := os.preadv(file, [memory], begin)):
+            raise ValueError("the archive was cut short")
+        memory, begin = memory[size:], begin + size
+
+
+def pieces_at(file: int, begin: int, size: int) -> Iterator[memoryview]:
+    """Yield so many bytes of an open file in pieces, of which each lasts until the next. Raises as
+    `read_at` does."""
+    memory = memoryview(bytearray(min(digest.PIECE, size)))
+    for place in range(0, size, digest.PIECE):
+        piece = memory[: size - place]
+        read_at(file, begin + place, piece)
+        yield piece
 
 
 def _check_names(infos: list[zipfile.ZipInfo]) -> None:

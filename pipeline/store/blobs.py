@@ -135,20 +135,18 @@ class BlobStore:
 
     def put(self, data: bytes | memoryview) -> Digest:
         """Store a blob, unless it is there already."""
-        blob = digest.hash_bytes(data)
-        if not self._keep(blob):
-            with self.writing(self.blob_path(blob)) as file:
-                _write(file, data)
-            self._verified.add(blob)
-        return blob
+        return self._put(digest.hash_bytes(data), lambda: [data])
 
     def put_pieces(self, pieces: Callable[[], Iterable[memoryview]]) -> Digest:
         """Store a blob that is read in pieces, unless it is there already: then it is not read
         again. Raises WrongContentError where it is another one at the second reading."""
         blob = digest.hash_pieces(pieces())
+        return self._put(blob, lambda: digest.verified(pieces(), blob))
+
+    def _put(self, blob: Digest, pieces: Callable[[], Iterable[bytes | memoryview]]) -> Digest:
         if not self._keep(blob):
             with self.writing(self.blob_path(blob)) as file:
-                for piece in digest.verified(pieces(), blob):
+                for piece in pieces():
                     _write(file, piece)
             self._verified.add(blob)
         return blob

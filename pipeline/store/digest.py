@@ -10,6 +10,7 @@ import errno
 import json
 import stat
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NewType, TypeVar
 
@@ -40,10 +41,7 @@ def hash_pieces(pieces: Iterable[bytes | memoryview]) -> Digest:
 
 def hash_stream(file: IO[bytes]) -> Digest:
     """Hash what is left to read of a file, in pieces."""
-    hasher = blake3()
-    while piece := file.read(PIECE):
-        hasher.update(piece)
-    return Digest(hasher.hexdigest())
+    return hash_pieces(iter(partial(file.read, PIECE), b""))
 
 
 def hash_file(path: Path) -> Digest:

@@ -82,12 +82,12 @@ class View:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the elements. Raises UnknownValueError."""
+        """The bytes that a tensor's elements take. Raises UnknownValueError."""
         return math.prod(self.sizes) * width(self.dtype)
 
     @property
     def is_contiguous(self) -> bool:
-        """Whether the elements stand side by side, in the order of their indices."""
+        """Whether a tensor's elements lie in memory in the order of their indices, without gaps."""
         dense = 1
         for size, stride in zip(reversed(self.sizes), reversed(self.strides), strict=True):
             if size > 1 and stride != dense:
