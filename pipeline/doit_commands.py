@@ -49,8 +49,8 @@ class Run(_Seeking, cmd_run.Run):  # type: ignore[misc]
     verify`."""
 
     def parse_execute(self, in_args: Any) -> Any:
-        """Let `-v` stand without the number that doit's own needs."""
-        given = list(in_args)
+        """Let `-v` stand without the number that doit's own needs, and take `--allow`."""
+        given = _take_allowed(list(in_args))
         for place, word in enumerate(given):
             if word == "-v" and not "".join(given[place + 1 : place + 2]).isdecimal():
                 if (dodo := nearest_dodo()) is not None and is_ours(dodo):
@@ -72,6 +72,25 @@ class Run(_Seeking, cmd_run.Run):  # type: ignore[misc]
                 raise
             hint = "`doit init` makes a workspace of ExecuTorch packages here"
             raise InvalidDodoFile(f"{str(error).strip()}\n{hint}, `doit help` says more") from error
+
+
+def _take_allowed(words: list[str]) -> list[str]:
+    """Take `--allow VERDICTS` out of a command line of ours, wherever it stands: it is the setting
+    of this name, for this run."""
+    dodo = nearest_dodo()
+    if not any(word.startswith("--allow") for word in words) or not (dodo and is_ours(dodo)):
+        return words
+    rest: list[str] = []
+    verdicts: list[str] = []
+    remaining = iter(words)
+    for word in remaining:
+        name, equals, value = word.partition("=")
+        if name == "--allow":
+            verdicts.append(value if equals else next(remaining, ""))
+        else:
+            rest.append(word)
+    os.environ["PTE_PIPELINE_ALLOW"] = ",".join(verdicts)
+    return rest
 
 
 class List(_Seeking, cmd_list.List):  # type: ignore[misc]

@@ -57,10 +57,12 @@ GROUPS: Mapping[str, Command] = {
             _TARGETS,
             more=f"{_ANY} Of methods alone, these are run, in their package, with those that share "
             "state with them; reports say what was not asked for. Where the whole package was "
-            "validated already, that is taken.",
+            "validated already, that is taken. The exit status is 0 only if all of them passed; "
+            "`--allow not-judged,not-run` accepts these verdicts too.",
             examples=(
                 ("doit validate vision", "one package"),
                 ("doit validate vision/classify", "one method of a package"),
+                ("doit validate --allow not-run", "also where this machine can't run a package"),
             ),
         ),
         Command(

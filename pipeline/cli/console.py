@@ -11,11 +11,12 @@ from doit.exceptions import TaskError
 from doit.reporter import ConsoleReporter
 
 from pipeline.cli.doit_link import is_foreign
+from pipeline.cli.standing import describe_packages, describe_standing, find_standing
 from pipeline.cli.terminal import guard
 from pipeline.plan.actions import Action
 from pipeline.plan.patterns import find_unknown_names, find_unwritten
 from pipeline.plan.plan import Plan
-from pipeline.report.events import Event
+from pipeline.report.events import DONE, INTERRUPTED, Event, outcome_word
 from pipeline.run.batch import Outlook, Show
 from pipeline.run.install import find_orphans
 from pipeline.store.errors import listed, plural
@@ -23,7 +24,6 @@ from pipeline.store.files import REPORT
 from pipeline.store.sizes import human_size
 from pipeline.store.visible import one_line
 
-INTERRUPTED = "interrupted"  # the reason of a task that did not run
 _PAGE = "report.html"
 
 
@@ -60,11 +60,12 @@ class Reporter(ConsoleReporter):
         return progress_on(self.outstream, actions, outlook)
 
     def summarize(self, plan: Plan, events: Sequence[Event], remote: Mapping[str, Any]) -> None:
-        """Write the table of a run, or a line where all was up to date, and what came of the
-        remote tier."""
+        """Write the table of a run, or a line where all was up to date; the verdicts that stand;
+        and what came of the remote tier."""
+        standing = find_standing(plan, events)
         if all(event.outcome == "up-to-date" for event in events):
             packages = {event.package for event in events if event.package}
-            lines = [f"up to date: {plural(len(packages), 'package')}"]
+            lines = [describe_packages(len(packages), standing)]
         else:
             from pipeline.cli.progress import terminal_width
             from pipeline.cli.table import make_table
@@ -73,12 +74,15 @@ class Reporter(ConsoleReporter):
             table = make_table(plan, events, shown, terminal_width(self.outstream))
             counts = Counter[str](event.outcome for event in events)
             known = ("built", "refit", "hit", "up-to-date", "failed", "not-run")
-            counted = ", ".join(f"{counts[each]} {each}" for each in known if counts[each])
+            counted = ", ".join(
+                f"{counts[outcome]} {outcome_word(outcome)}" for outcome in known if counts[outcome]
+            )
             lines = ["", *table, *_manifest_lines(plan, events), *_left_out_lines(plan, events)]
             lines.append(f"{plural(len(events), 'action')}: {counted}")
             lines += describe_failures(plan, events)
             if any(event.reason == INTERRUPTED for event in events):
-                lines.append("interrupted: what had ended is kept")
+                lines.append("interrupted; finished work is cached")
+        lines += describe_standing(standing)
         lines += _orphan_lines(plan)
         if any(remote.values()):  # it was asked something, can't be, or everyone is believed
             lines.append(_remote_line(remote))
@@ -126,7 +130,6 @@ def _orphan_lines(plan: Plan) -> Iterator[str]:
 
 def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     """Yield what the packages of this run are not, though their configs may mean it."""
-    from pipeline.cli.table import DONE
     from pipeline.report.records import read_manifest
 
     linked = {str(e.package) for e in events if e.kind == "link" and e.outcome in DONE}

@@ -160,7 +160,7 @@ def _take_options(runner: Any, words: list[str]) -> None:
         if not given.get("n", "1").isdecimal():
             raise getopt.GetoptError(f"-n: '{given['n']}' is no number")
     except getopt.GetoptError as error:
-        known = f"known: -n NUMBER, -a, -v; `doit help {command}` says more"
+        known = f"known: -n NUMBER, -a, -v, --allow VERDICTS; `doit help {command}` says more"
         raise PipelineError(f"{command}: {error}; {known}") from error
     runner.jobs, runner.always, runner.verbose = int(given.get("n", 0)), "a" in given, "v" in given
 

@@ -16,7 +16,7 @@ from typing import Any
 from pipeline.cli.columns import cut_middle
 from pipeline.cli.terminal import redirected, unguarded
 from pipeline.plan.actions import Action
-from pipeline.report.events import Event
+from pipeline.report.events import Event, outcome_word
 from pipeline.run.batch import Outlook, Show
 from pipeline.run.under_way import UnderWay
 from pipeline.store.names import shorten_name
@@ -33,7 +33,7 @@ def progress_on(stream: Any, actions: Sequence[Action], outlook: Outlook) -> Ite
 
     def line(event: Event) -> None:
         title = shorten_name(one_line(event.title))
-        stream.write(f"{event.outcome:<8} {title:<44} {event.seconds:6.1f} s\n")
+        stream.write(f"{outcome_word(event.outcome):<8} {title:<44} {event.seconds:6.1f} s\n")
         stream.flush()
 
     if is_live(stream):
@@ -109,7 +109,7 @@ def _live(stream: Any, actions: Sequence[Action], outlook: Outlook) -> Iterator[
         lock, over = threading.Lock(), threading.Event()
 
         def show(event: Event) -> None:
-            outcome = (f"{event.outcome:<8}", _STYLES.get(event.outcome, ""))
+            outcome = (f"{outcome_word(event.outcome):<8}", _STYLES.get(event.outcome, ""))
             seconds = f"{event.seconds:.1f} s"
             room = console.width - len(outcome[0]) - len(seconds) - 2
             title = cut_middle(one_line(event.title), max(room, _LEAST_NAME))

@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 from doit.exceptions import TaskFailed
 from doit.runner import FAILURE, Runner
 
-from pipeline.cli.console import INTERRUPTED
 from pipeline.cli.doit_link import action_task, is_foreign, up_to_date
 from pipeline.cli.interrupts import Interrupts
 from pipeline.cli.run_record import RunRecord
+from pipeline.cli.standing import find_standing, is_all_accepted
 from pipeline.cli.terminal import as_it_is
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds import ActionTask
 from pipeline.plan.status import Status
 from pipeline.plan.waves import ask_for_packages
-from pipeline.report.events import Event, make_event
+from pipeline.report.events import INTERRUPTED, Event, make_event
 from pipeline.run.batch import Batch
 from pipeline.run.stored import install_stored
 from pipeline.store.digest import Digest
@@ -344,6 +344,8 @@ class BatchRunner(Runner):
         tasks = [own for task in task_dispatcher.tasks.values() if (own := action_task(task))]
         if tasks and self.record.events:
             self.record.close(tasks[0].plan, self.reporter, interrupted)
+            if not is_all_accepted(find_standing(tasks[0].plan, self.record.events)):
+                self.final_result = max(self.final_result, FAILURE)
 
 
 def _selected_tasks(task_dispatcher: Any) -> list[ActionTask]:

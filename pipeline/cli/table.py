@@ -7,19 +7,18 @@ from typing import Any
 
 from pipeline.cli.columns import columns, cut_middle
 from pipeline.plan.plan import Plan
-from pipeline.report.events import Event
-from pipeline.report.formatting import decibel, error, percent, short
+from pipeline.report.events import DONE, INTERRUPTED, Event, outcome_word
+from pipeline.report.formatting import percent
 from pipeline.store.files import REPORT
 from pipeline.store.sizes import human_size
 
-DONE = ("built", "refit", "hit", "up-to-date")
 HEADINGS = (
-    "package", "lower", "validate", "delegated", "size", "max error", "limit", "seconds",
+    "package", "build", "verdict", "delegated", "size", "figure", "limit", "seconds",
 )  # fmt: skip
 # What a narrow terminal does without, the first one first; and how short names may get before that.
-_DISPENSABLE = ("limit", "delegated", "seconds", "max error", "size")
+_DISPENSABLE = ("limit", "delegated", "seconds", "figure", "size")
 _LEAST_NAME = 18
-_RIGHT = ("delegated", "size", "max error", "limit", "seconds")
+_RIGHT = ("delegated", "size", "figure", "limit", "seconds")
 
 Row = Mapping[str, str]
 Json = Mapping[str, Any]
@@ -82,28 +81,31 @@ def _rows(
 def _package_row(
     package: str, own: Sequence[Event], manifest: Json, report: Json
 ) -> dict[str, str]:
-    from pipeline.report.packages import outcome
+    from pipeline.report.headlines import worst_headline
 
     outcomes = {event.kind: event.outcome for event in reversed(own)}
+    validated = outcomes.get("validate", "")
     row = dict.fromkeys(HEADINGS, "") | {
         "package": package,
-        "lower": outcomes.get("link", _of_parts(own)),
-        "validate": outcomes.get("validate", ""),
+        "build": outcome_word(outcomes.get("link", _of_parts(own))),
+        "verdict": "" if validated in DONE else outcome_word(validated),
         "seconds": f"{sum(event.seconds for event in own):.1f}",
     }
     if outcomes.get("link") in DONE:
         row["size"] = human_size(sum(file["size"] for file in manifest.get("files", {}).values()))
         row["delegated"] = _share([each["delegation"] for each in _methods(manifest).values()])
-        if validated := report.get("methods", ()):
-            worst = max(validated, key=_closeness)
-            row |= {"max error": _error(worst), "limit": _limit(worst)}
-    if report and row["validate"] in DONE and (verdict := outcome(report)) != "passed":
-        row["validate"] = verdict
+        if report and validated and (worst := worst_headline(report["methods"])):
+            row |= {"figure": worst.figure, "limit": worst.limit}
+    if report and validated in DONE:
+        row["verdict"] = report["verdict"]
     return row
 
 
 def _of_parts(own: Sequence[Event]) -> str:
-    """Return what came of the methods that were asked for without their package."""
+    """Return what came of the methods that were asked for without their package. Where a run was
+    interrupted before it linked them, the package was not built."""
+    if any(event.reason == INTERRUPTED for event in own):
+        return "not-run"
     found = {event.outcome for event in own if event.kind in ("compile", "quantize")}
     order = ("failed", "not-run", "built", "refit", "hit", "up-to-date")
     return next((each for each in order if each in found), "")
@@ -120,14 +122,24 @@ def _method_rows(own: Sequence[Event], manifest: Json, report: Json) -> Iterator
     for unit in sorted(units, key=lambda unit: str(unit.method)):
         for method in str(unit.method).split("+"):
             seconds = unit.seconds + quantizing.get(method, 0.0)
-            row = {"package": f"  {method}", "lower": unit.outcome, "seconds": f"{seconds:.1f}"}
+            row = {
+                "package": f"  {method}",
+                "build": outcome_word(unit.outcome),
+                "seconds": f"{seconds:.1f}",
+            }
             if linked:
                 counts = _methods(manifest).get(method, {}).get("delegation")
                 row["delegated"] = _share([counts] if counts else [])
                 if method in judged:
-                    row["max error"] = _error(judged[method])
-                    row["limit"] = _limit(judged[method])
+                    row |= _verdict_cells(judged[method])
             yield blank | row
+
+
+def _verdict_cells(method: Json) -> dict[str, str]:
+    from pipeline.report.headlines import headline
+
+    found = headline(method)
+    return {"verdict": found.verdict, "figure": found.figure, "limit": found.limit}
 
 
 def _methods(manifest: Json) -> Mapping[str, Any]:
@@ -140,30 +152,3 @@ def _share(counts: Sequence[Any]) -> str:
 
     share = delegated_share(counts)
     return "" if share is None else percent(share)
-
-
-def _closeness(method: Json) -> tuple[bool, float, float]:
-    """Order methods by how near they are to their limits, where these are absolute errors; those
-    that failed come last."""
-    found, limit = method["max_abs"], method["limits"].get("atol")
-    found = found if isinstance(found, float) else 0.0
-    return not method["ok"], found / limit if limit else 0.0, found
-
-
-def _error(method: Json) -> str:
-    if method["not_run"] and method["ok"]:
-        return "not run"
-    if not method["runs"]:
-        return ""  # it failed before it could
-    return error(method["max_abs"])
-
-
-def _limit(method: Json) -> str:
-    """Return the limit on a method's error, and what it follows."""
-    limits, source = method["limits"], method.get("limits_from", "")
-    if not method["runs"]:
-        return ""
-    if limits.get("atol") is not None:
-        return f"{short(limits['atol'])} {source}".strip()
-    least = limits.get("min_sqnr")
-    return source if least is None else f"{decibel(least)} {source}".strip()

@@ -15,6 +15,8 @@ TargetNames = Annotated[
     Field(strict=False, json_schema_extra={"uniqueItems": True}),
     AfterValidator(distinct),
 ]
+# What may be accepted in place of having passed (pipeline/report/verdicts.py).
+Allowed = Literal["not-judged", "not-run"]
 Decibel = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 # Generated input sets beside the random ones (pipeline/validate/cases.py).
@@ -101,6 +103,8 @@ class MethodLimits(Limits):
 
     gates: MethodGates = MethodGates()
     """Gates of this method, instead of the package's."""
+    random: bool | None = None
+    """Whether this method samples on purpose, instead of what the package says."""
     # What these files hold is in keys.
     examples: InputFiles | None = Field(default=None, exclude=True)
     """Files of input sets to run the method on, by their path in the workspace, instead of the
@@ -147,6 +151,12 @@ class ValidateConfig(Limits):
     default the first one, then each other `steps` times."""
     methods: dict[MethodName, MethodLimits] = Field(default={})
     """By method: examples, and limits that differ from the package's."""
+    random: bool = False
+    """Methods sample on purpose, so that a call gives other values each time: they are judged by
+    shapes, ranges, means and variances over repeated calls, not by values."""
+    allow: Annotated[tuple[Allowed, ...], Field(strict=False), AfterValidator(distinct)] = ()
+    """Verdicts that are good enough in place of passed: not-judged, not-run. Others make doit end
+    with an error status."""
     bundle: bool = False
     """Leave <file>.bpte beside the package: a bundled program with the inputs that were run and
     what the source gives on them, for ExecuTorch's runtime on a device."""
@@ -165,6 +175,11 @@ class ValidateConfig(Limits):
         if not quantized:
             return CASES
         return _CASES_OF_DYNAMIC if dynamic else _CASES_OF_STATIC
+
+    def select_random(self, method: str) -> bool:
+        """Return whether a method is declared to sample: its own word, else the package's."""
+        own = self.methods.get(method, MethodLimits()).random
+        return self.random if own is None else own
 
     def select_limits(self, method: str) -> Limits:
         """Return the limits of a method: its own, else the package's; both tolerances or none."""

@@ -310,6 +310,7 @@ def validate_action(
         "held_to": {
             "gates": settings["gates"],
             "methods": {name: {"gates": each["gates"]} for name, each in own},
+            "allow": settings["allow"],
             **({"family": family} if family else {}),
             **({"targets": targets} if targets else {}),
         },
@@ -330,7 +331,7 @@ def _measure_key(
 ) -> Key:
     settings = config.validation.resolved()
     machines = {b.backend_id: b.machine for b in config.backends(config.methods)}
-    del settings["gates"]
+    del settings["gates"], settings["allow"]
     if not settings["bundle"]:  # what is left out must not count
         del settings["bundle"], settings["bundle_limit"]
     settings["methods"] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pipeline.report.elements import Cell
@@ -34,11 +34,18 @@ def figure(
     return Cell(style(value), sort_key(value), **more)
 
 
+_KINDS: Mapping[str, str] = {"passed": "good", "failed": "bad", "not judged": "warn"}
+
+
+def verdict_cell(verdict: str, note: str = "") -> Cell:
+    """Return the cell of a verdict in its colour: green, red, amber, or grey of what was not
+    run."""
+    return Cell(verdict, kind=_KINDS.get(verdict, "soft"), note=note)
+
+
 def verdict(ok: bool, instead: str = "") -> Cell:
-    """Return the cell of a verdict; `instead` of having passed, where that was not seen."""
-    if not ok:
-        return Cell("failed", kind="bad")
-    return Cell(instead, kind="soft") if instead else Cell("passed", kind="good")
+    """Return the cell of a check; `instead` of having passed, where that was not seen."""
+    return verdict_cell("failed" if not ok else instead or "passed")
 
 
 def source(recorded: str | None) -> Cell:

@@ -19,6 +19,15 @@ from pipeline.store.workspace import Workspace
 RUN, TIMELINE = "run.json", "timeline.json"
 STAGE = "stage"  # the category of a trace event that is a stage of an action
 Outcome = Literal["built", "refit", "hit", "up-to-date", "failed", "not-run", "lost"]
+DONE = ("built", "refit", "hit", "up-to-date")  # the outcomes of what is there now
+INTERRUPTED = "interrupted"  # the reason of a task that did not run
+# The words in which people read them.
+WORDS: Mapping[str, str] = {
+    "refit": "refitted",
+    "hit": "cached",
+    "up-to-date": "current",
+    "not-run": "not run",
+}
 
 _PROCESS = 1  # Trace events belong to processes and their threads: here the run, and its lanes.
 _STORE = 0  # the lane of results found in the store; workers have lanes from 1
@@ -27,6 +36,11 @@ _RUN_FIELDS = (
     *("kind", "package", "method", "outcome", "reason"),
     *("seconds", "peak_bytes", "model", "error", "log", "host"),
 )
+
+
+def outcome_word(outcome: str) -> str:
+    """Return the word in which people read an outcome: built, refitted, cached, current, failed."""
+    return WORDS.get(outcome, outcome)
 
 
 class Event(NamedTuple):

@@ -65,19 +65,26 @@ def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float
     unseen = "validate.budget was spent" if ALL in left_out else ""
     unseen = UNASKED if UNASKED in left_out else unseen
     _add_case(suite, classname, "interface", own, skipped=unseen)
+    unjudged = method.get("verdict_reason", "") if method["verdict"] == "not judged" else ""
     for culprit in method.get("culprits", ()) if wrong else ():
         where = ", ".join(filter(None, (culprit["operator"], culprit["module"])))
         line = f"\n  {culprit['line']}" if culprit["line"] else ""
         wrong.append(f"{where}: {culprit['what']}{line}")
     if wrong:
         wrong += method.get("culprit_notes") or ()
-    if method["runs"] or wrong:
+    if method["runs"] or method.get("random") or wrong:
         skips = [f"skipped {skip['origin']}: {skip['reason']}" for skip in method["skipped"]]
         skips += [f"left out {each}: validate.budget" for each in method.get("left_out", ())]
-        _add_case(suite, classname, "numerics", wrong, output="\n".join(skips), seconds=seconds)
+        output = "\n".join(skips)
+        skipped = f"not judged: {unjudged}" if unjudged else ""
+        _add_case(suite, classname, "numerics", wrong, skipped, output, seconds)
     elif not own:
         why = method["not_run"] or unseen or "nothing to run it on"
         _add_case(suite, classname, "numerics", skipped=why)
+    if quantization := method.get("quantization"):
+        verdict, why = quantization["verdict"], quantization["reason"]
+        skipped = f"{verdict}: {why}" if verdict in ("not judged", "not run") else ""
+        _add_case(suite, classname, "quantization", failed.get("quantization", ()), skipped, why)
 
 
 def _properties(report: Json) -> dict[str, str]:

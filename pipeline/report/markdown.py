@@ -16,13 +16,14 @@ from pipeline.report.sections.gates import is_change
 # GitHub takes a summary of at most 1 MiB, and a comment of at most 65,536 characters. Sentences can
 # hold shapes and lists of operators.
 _MOST_BYTES, _MOST_FAILURES, _MOST_LETTERS, _MOST_OF_A_COMMENT = 900_000, 10, 400, 60_000
+_IN_SUMMARY = ("not-judged", "not-run", "changes", "provenance")  # sections
 _OPEN = ("failed", "culprits")  # the tables that are not folded, and those of changes
 
 
 def markdown(report: Mapping[str, Any]) -> str:
     """Render the report of a package, for a comment of a pull request: the verdict, what changed
     and what failed; the rest is folded, as far as there is room. Charts are left out."""
-    figures, verdict = packages.known_figures(report).items(), packages.outcome(report)
+    figures, verdict = packages.known_figures(report).items(), report["verdict"]
     parts = [
         f"# {_escape(report['package'])}: {verdict if report['ok'] else verdict.upper()}",
         _escape(packages.about(report)),
@@ -62,13 +63,13 @@ def _fold(sections: Iterable[ReportSection], room: int) -> Iterator[str]:
 
 
 def markdown_summary(entries: Iterable[Entry], sections: Iterable[ReportSection] = ()) -> str:
-    """Render all packages as one table, and the failures of each, at most 900 kB in all; then what
-    did not run, what changed, and the provenance, of the sections of the page over all packages."""
+    """Render all packages as one table, and the failures of each, at most 900 kB in all; then the
+    sections of the page over all packages that a summary shows."""
     entries = packages.sort_entries(entries)
     failed = [entry for entry in entries if entry.failed]
     parts = [f"# {'FAILED: ' if failed else ''}{packages.overall_verdict(entries)}"]
     parts += [_table(packages.table(entries))] if entries else []
-    shown = [each for each in sections if each.name in ("not-run", "changes", "provenance")]
+    shown = [each for each in sections if each.name in _IN_SUMMARY]
     more = ["\n\n".join([f"## {each.title}", *_section(each)]) for each in shown if each.parts]
     room = _MOST_BYTES - sum(len(part.encode()) for part in [*parts, *more])
     for entry in failed:

@@ -18,6 +18,36 @@ _MOST_CHARTS = 6  # of families
 _UNSEEN = {UNASKED: UNASKED, ALL: "validate.budget was spent"}  # of what was left out of a method
 
 
+def not_judged_section(entries: Sequence[Entry]) -> ReportSection:
+    """Return the section of methods and quantizations that ran, and that nothing judges."""
+    rows: list[Row] = []
+    for entry in entries:
+        for (what, why), methods in _unjudged(entry).items():
+            rows.append(
+                {
+                    "package": name(entry.package, href=entry.page),
+                    "methods": listed(methods, _MOST_METHODS),
+                    "what": what,
+                    "why": Cell(why, kind="wide"),
+                }
+            )
+    table = DataTable("unjudged", "Not judged", rows)
+    return ReportSection("not-judged", "What is not judged", table)
+
+
+def _unjudged(entry: Entry) -> dict[tuple[str, str], list[str]]:
+    """Return the methods of a package without a verdict, by what of them has none, and why."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for method in (entry.report or {"methods": ()})["methods"]:
+        parts = {"lowering": (method["verdict"], method.get("verdict_reason", ""))}
+        if quantization := method.get("quantization"):
+            parts["quantization"] = (quantization["verdict"], quantization["reason"])
+        for what, (verdict, why) in parts.items():
+            if verdict == "not judged":
+                found.setdefault((what, why), []).append(method["method"])
+    return found
+
+
 def not_run_section(entries: Sequence[Entry]) -> ReportSection:
     """Return the section of methods that this machine could not run, and of what is not validated
     yet."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
 from pipeline.report.cells import figure, name, text
 from pipeline.report.elements import Cell, DataTable, Json, Row
-from pipeline.report.formatting import NOTHING, decibel, error, percent, sort_key
+from pipeline.report.formatting import NOTHING, percent
+from pipeline.report.headlines import worst_headline
 from pipeline.report.records import ALL, LATENCY, UNASKED, delegated_share, is_unchecked
+from pipeline.report.sections.failures import group_failures, package_failures
+from pipeline.report.verdicts import PASSED, VERDICTS
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
 
@@ -33,13 +36,13 @@ class Entry(NamedTuple):
     def outcome(self) -> str:
         if self.error:
             return "not built"
-        return "not validated" if self.report is None else outcome(self.report)
+        return "not validated" if self.report is None else str(self.report["verdict"])
 
     @property
     def failures(self) -> list[str]:
         if self.error:
             return [self.error]
-        return list(self.report["failures"]) if self.report is not None else []
+        return [] if self.report is None else describe_causes(self.report)
 
     @property
     def page(self) -> str:
@@ -47,21 +50,29 @@ class Entry(NamedTuple):
         return f"{quote(os.fsencode(self.package))}/report.html" if self.report is not None else ""
 
 
-def outcome(report: Json) -> str:
-    """Return the verdict on a package: what failed has failed; what no method of a program was run
-    of has not passed."""
-    if not report["ok"]:
-        return "failed"
-    ran = [bool(each["runs"]) for each in report["methods"] if each["kind"] == "program"]
-    if all(ran):
-        return "passed"
-    return "passed in part" if any(ran) else "not run"
+# The class of the style that a verdict is shown in: what was not judged is amber, what was not run
+# grey.
+VERDICT_KINDS = {
+    "passed": "good",
+    "failed": "bad",
+    "not built": "bad",
+    "not judged": "warn",
+}
+
+
+def describe_causes(report: Json) -> list[str]:
+    """Return a sentence for each cause of a failure: of methods, of gates, of the package."""
+    causes = [
+        f"{listed(group.methods, _MOST_NAMED)}: {group.sentence}"
+        for group in group_failures(report["methods"])
+    ]
+    causes += [gate["sentence"] for gate in report.get("gates") or () if not gate["ok"]]
+    return [*causes, *package_failures(report)]
 
 
 def outcome_kind(verdict: str) -> str:
     """Return the class of the style that a verdict is shown in."""
-    kinds = {"passed": "good", "failed": "bad", "not built": "bad"}
-    return kinds.get(verdict, "soft")
+    return VERDICT_KINDS.get(verdict, "soft")
 
 
 def sort_entries(entries: Iterable[Entry]) -> list[Entry]:
@@ -69,10 +80,21 @@ def sort_entries(entries: Iterable[Entry]) -> list[Entry]:
     return sorted(entries, key=lambda e: (not e.failed, e.report is not None, e.package))
 
 
+def overall_word(entries: Sequence[Entry]) -> tuple[str, str]:
+    """Return the verdict over all packages in a word, and the class of its style."""
+    outcomes = {entry.outcome for entry in entries}
+    if any(entry.failed for entry in entries):
+        return "failed", "bad"
+    if outcomes == {"passed"}:
+        return "all passed", "good"
+    worst = next((each for each in VERDICTS if each in outcomes - {"passed"}), "")
+    return (f"some {worst}", outcome_kind(worst)) if worst else ("none failed", "soft")
+
+
 def overall_verdict(entries: Iterable[Entry]) -> str:
     """Return how many packages there are, and how many of each outcome."""
     outcomes = [entry.outcome for entry in entries]
-    known = ("failed", "not built", "not validated", "not run", "passed in part", "passed")
+    known = ("failed", "not built", "not run", "not judged", "not validated", "passed")
     counts = (f"{outcomes.count(outcome)} {outcome}" for outcome in known if outcome in outcomes)
     return f"{plural(len(outcomes), 'package')}: {', '.join(counts)}" if outcomes else "no packages"
 
@@ -112,19 +134,50 @@ def lead(report: Json) -> str:
         wrong = [f"{failed} of {plural(len(methods), 'method')} failed"] if failed else []
         wrong += [f"{plural(gates, 'gate')} not met"] if gates else []
         return f"{'; '.join(wrong) or plural(len(report['failures']), 'failure')}."
-    ran = [method for method in methods if method["runs"] and method["kind"] == "program"]
+    sentences = [*_describe_lowering(methods), *_describe_quantization(methods)]
     unrun = [method for method in methods if method["not_run"]]
-    said = [_describe_ran(ran, total=len(methods))] if ran else []
-    said += [_describe_unrun(unrun, total=len(methods), none=not ran)] if unrun else []
-    said += [f"{left_out}."] if (left_out := describe_left_out(report)) else []
-    return " ".join(said)
+    ran = any(method["runs"] and method["kind"] == "program" for method in methods)
+    sentences += [_describe_unrun(unrun, total=len(methods), none=not ran)] if unrun else []
+    sentences += [f"{left_out}."] if (left_out := describe_left_out(report)) else []
+    return " ".join(sentences)
 
 
-def _describe_ran(ran: Sequence[Json], total: int) -> str:
-    calls = plural(sum(len(method["runs"]) for method in ran), "call")
-    who = ran[0]["method"] if len(ran) == 1 and total > 1 else plural(len(ran), "method")
-    verb = "gives what its source gives" if len(ran) == 1 else "give what their sources give"
-    return f"{who} {verb}, within the limits, in {calls}."
+def _describe_lowering(methods: Sequence[Json]) -> Iterator[str]:
+    """Yield what was seen of the methods that ran."""
+    programs = [method for method in methods if method["kind"] == "program"]
+    passed = [m for m in programs if m["verdict"] == PASSED and m["runs"]]
+    if passed:
+        yield _describe_passed(passed, total=len(methods))
+    for method in programs:
+        if method["verdict"] == PASSED and method.get("random"):
+            yield f"{method['method']} is {method['random']}."
+        elif method["verdict"] == "not judged":
+            yield f"{method['method']} is not judged: {method['verdict_reason']}."
+
+
+def _describe_passed(passed: Sequence[Json], total: int) -> str:
+    calls = plural(sum(len(method["runs"]) for method in passed), "run")
+    if len(passed) == 1:
+        who = passed[0]["method"] if total > 1 else "The method"
+        what = "quantized program" if passed[0].get("quantized") else "source"
+        return f"{who} matches its {what}, within the limits ({calls})."
+    who = "Both methods match" if len(passed) == total == 2 else f"{len(passed)} methods match"
+    if all(method.get("quantized") for method in passed):
+        return f"{who} their quantized programs, within the limits ({calls})."
+    lowered = "what they were lowered from" if any(m.get("quantized") for m in passed) else None
+    return f"{who} {lowered or 'their sources'}, within the limits ({calls})."
+
+
+def _describe_quantization(methods: Sequence[Json]) -> Iterator[str]:
+    """Yield what is known of quantizations, methods of one reason together."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for method in methods:
+        if found := method.get("quantization"):
+            reasons.setdefault((found["verdict"], found["reason"]), []).append(method["method"])
+    for (verdict, reason), names in reasons.items():
+        of = "" if len(methods) == 1 else f" of {listed(names, _MOST_NAMED)}"
+        word = "passed" if verdict == PASSED else f"is {verdict}"
+        yield f"The quantization{of} {word}: {reason}."
 
 
 def _describe_unrun(unrun: Sequence[Json], total: int, none: bool) -> str:
@@ -165,23 +218,15 @@ def key_figures(report: Json) -> dict[str, Cell]:
     methods = (report.get("delegation") or {}).values()
     share, nodes = delegated_share(methods), sum(counts["nodes"] for counts in methods)
     total = sum(report["sizes"].values()) if report.get("sizes") else None
-    sqnr, noisiest = _extreme(report, "sqnr_db", min)
-    greatest, farthest = _extreme(report, "max_abs", max)
+    worst = worst_headline(report["methods"]) if report["methods"] else None
+    figures = worst.figure if worst else ""
+    kind = outcome_kind(worst.verdict) if worst and worst.verdict != PASSED else ""
     return {
         "size": figure(total, human_size, note=f"{total or 0:,} bytes"),
         "nodes delegated": figure(share, percent, note=f"of {nodes:,}", bar=share),
-        "worst SQNR": figure(sqnr, decibel, note=f"in {noisiest}"),
-        "max error": figure(greatest, error, note=f"in {farthest}"),
+        "worst figure": Cell(figures or NOTHING, kind=kind if figures else "soft"),
+        "its limit": text(worst.limit if worst else ""),
     }
-
-
-def _extreme(
-    report: Json, name: str, pick: Callable[..., Json | None]
-) -> tuple[float | str | None, str]:
-    """Return the least or greatest of a figure over the methods that ran, and its method."""
-    ran = [method for method in report["methods"] if method["runs"] and method[name] is not None]
-    found = pick(ran, key=lambda method: sort_key(method[name]), default=None)
-    return (found[name], found["method"]) if found else (None, "")
 
 
 def known_figures(report: Json) -> dict[str, Cell]:

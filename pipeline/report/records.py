@@ -21,11 +21,12 @@ from pipeline.report.package_records import (
     ManifestRecord,
     OperatorLibraryRecord,
 )
+from pipeline.report.verdicts import Verdict
 from pipeline.store.files import CONTENTS, CONTRACT, MANIFEST, REPORT, read_record
 from pipeline.store.forms import fits
 from pipeline.store.workspace import Workspace
 
-FORMAT = 1  # of report.json
+FORMAT = 2  # of report.json
 # A higher SQNR is float32's own rounding, and differs from one processor to the next.
 MOST_SQNR = 120.0  # dB
 
@@ -98,7 +99,8 @@ class OutputErrorRecord(TypedDict):
     noise ratio in dB; cosine; `agreement`, the share of rows whose greatest value has the same
     place, `agreeing` of `rows`; `nonfinite`, the places where both are the same infinity or NaN,
     and `disagreeing`, those where one alone is; `of_limit`, the greatest ratio of an error to its
-    limit, above 1 where it is exceeded; `mismatch` of kind, dtype or shape.
+    limit, above 1 where it is exceeded; `judged` is false where the limits are too wide to mean
+    anything; `mismatch` of kind, dtype or shape.
     """
 
     max_abs: Figure
@@ -113,6 +115,7 @@ class OutputErrorRecord(TypedDict):
     nonfinite: NotRequired[int]
     disagreeing: NotRequired[int]
     of_limit: NotRequired[Figure]
+    judged: NotRequired[bool]
     mismatch: NotRequired[str | None]
 
 
@@ -144,19 +147,22 @@ class SkipRecord(TypedDict):
 # What else than input sets can be left out of a method: all of it, or timing it, for want of time;
 # and all of one that was not asked for.
 ALL, LATENCY, UNASKED = "all", "latency", "not asked for"
-# Whether the package lacks the method, what the method declares, or how far an output is from that
-# of the program that it was quantized to; anything else is "".
-FailureSubject = Literal["", "lacking", "declared", "quantized"]
+# Whether the package lacks the method, what the method declares, how far an output is from that of
+# the program that it was quantized to, how far that one is from the float program, or that the
+# source itself is no measure of anything; anything else is "".
+FailureSubject = Literal["", "lacking", "declared", "quantized", "quantization", "source"]
 
 
 class FailureRecord(TypedDict):
-    """A failure of a method; `inputs` and `output` are empty where the whole method failed."""
+    """A failure of a method; `inputs` and `output` are empty where the whole method failed.
+    `of_limit` is the ratio of the error to its limit, where one is exceeded."""
 
     method: str
     inputs: str
     output: str
     what: str
     about: NotRequired[FailureSubject]
+    of_limit: NotRequired[Figure]
 
 
 class CulpritRecord(TypedDict):
@@ -217,19 +223,58 @@ class HeldRecord(FiguresRecord):
     limits_reason: str
 
 
-class MethodRecord(FiguresRecord):
-    """The outcome of one method, with the worst figures over all outputs of all calls.
+class PooledRecord(TypedDict):
+    """What quantization does to one output, over all its values in several calls: the greatest
+    absolute error, signal to noise ratio in dB, cosine, and the share of rows whose greatest value
+    has the same place, `agreeing` of `rows`."""
 
-    `kind` is `program`, `constant` or `unknown`; `outputs` are the names of its outputs, `limits`
-    what these were held to, as in `HeldRecord`; `limits_from` is what they follow: `config`, a
-    dtype, or `quantized`; `quantized` is against the program that it was quantized to on the way;
-    `not_run` says why this machine can't run it; `left_out` names input sets for which
-    validate.budget left no time, or says that the method was not asked for.
+    output: str
+    calls: int
+    values: int
+    max_abs: Figure
+    sqnr_db: Figure
+    cosine: Figure
+    agreement: Figure
+    agreeing: int
+    rows: int
+
+
+class QuantizationRecord(TypedDict):
+    """The verdict on a quantization, the quantized program against the float one: its reason, the
+    limits of the config that it is held to, and the figures of each output on the examples, which
+    decide, and on generated inputs, which never do alone."""
+
+    verdict: Verdict
+    reason: str
+    limits: dict[str, float | None]
+    examples: list[PooledRecord]
+    generated: list[PooledRecord]
+
+
+class MethodRecord(FiguresRecord):
+    """The outcome of one method, with the worst figures over all outputs of the calls on examples,
+    of which there are `examples`; without any, of the calls on generated inputs. `on_generated` has
+    those of generated inputs where there are both.
+
+    `verdict` is about the lowering, the package against what was lowered, and `verdict_reason` why
+    it is not `passed`; `quantization` is the other verdict, of a method that the config quantizes;
+    `random` says how a method that is declared random was judged. `kind` is `program`, `constant`
+    or `unknown`; `outputs` are the names of its outputs, `limits` what these were held to, as in
+    `HeldRecord`; `limits_from` is what they follow: `config`, a dtype, or `quantized`; `quantized`
+    is against the program that it was quantized to on the way; `not_run` says why this machine
+    can't run it; `left_out` names input sets for which validate.budget left no time, or says that
+    the method was not asked for.
     """
 
     method: str
     kind: str
     ok: bool
+    verdict: Verdict
+    verdict_reason: NotRequired[str]
+    quantization: NotRequired[QuantizationRecord]
+    random: NotRequired[str]
+    examples: NotRequired[int]
+    on_generated: NotRequired[FiguresRecord]
     state: list[str]
     outputs: NotRequired[list[str]]
     limits: dict[str, float | None]
@@ -315,7 +360,8 @@ class FamilyRecord(TypedDict):
 class ReportRecord(TypedDict):
     """The record of a validated package.
 
-    `verdict` is `failed`, `passed`, `passed in part`, or `not run`, which is `ok` too;
+    `verdict` is the worst of its methods' lowerings and quantizations, its gates and its files;
+    `ok` is false where it failed; `allow` are other verdicts that the config accepts;
     `failures` has a sentence for each failure, those of methods first; `files` are digests and
     `sizes` bytes by name; `settings` is how it was validated; `places` says where the config sets a
     value, `file:line` by its path there (`methods.encode`, `validate.atol`); `sources` are
@@ -330,11 +376,12 @@ class ReportRecord(TypedDict):
 
     package: str
     ok: bool
-    verdict: NotRequired[str]
+    verdict: Verdict
+    allow: NotRequired[list[str]]
     failures: list[str]
     settings: dict[str, Any]
     methods: list[MethodRecord]
-    format: NotRequired[Literal[1]]
+    format: NotRequired[Literal[2]]
     model: NotRequired[str]
     target: NotRequired[str]
     files: NotRequired[dict[str, str]]

@@ -46,8 +46,8 @@ def render(report: Json, sources: Mapping[str, str | None] | None = None) -> dic
     page = _page(
         "package.html.j2",
         name=report["package"],
-        verdict=packages.outcome(report),
-        kind=packages.outcome_kind(packages.outcome(report)),
+        verdict=report["verdict"],
+        kind=packages.outcome_kind(report["verdict"]),
         lead=packages.lead(report),
         about=packages.about(report),
         facts=packages.known_figures(report),
@@ -74,8 +74,9 @@ def render_all(
     """
     entries = packages.sort_entries(entries)
     failed = [entry for entry in entries if entry.failed]
-    all_passed = bool(entries) and all(entry.outcome == "passed" for entry in entries)
+    word, kind = packages.overall_word(entries)
     sections = [
+        overview.not_judged_section(entries),
         overview.not_run_section(entries),
         overview.changes_section(entries),
         ReportSection("packages", "All packages", packages.table(entries)),
@@ -87,8 +88,8 @@ def render_all(
     ]
     page = _page(
         "index.html.j2",
-        word="failed" if failed else "all passed" if all_passed else "none failed",
-        kind="bad" if failed else "good" if all_passed else "soft",
+        word=word,
+        kind=kind,
         verdict=packages.overall_verdict(entries),
         failures=[(entry.package, entry.page, entry.failures) for entry in failed],
         sections=[section for section in sections if section.parts],

@@ -21,6 +21,10 @@ from pipeline.store.forms import (
     SystemName,
 )
 
+# As in pipeline/report/verdicts.py, which this room does not know.
+VerdictWord = Literal["failed", "not run", "not judged", "passed"]
+AllowedWord = Literal["not-judged", "not-run"]
+
 
 class _Empty(TypedDict):
     pass
@@ -336,6 +340,9 @@ class _Installed(TypedDict):
     action: Digest
     files: dict[FilePath, Digest]
     ok: NotRequired[bool]
+    verdict: NotRequired[VerdictWord]
+    allow: NotRequired[list[AllowedWord]]
+    methods: NotRequired[dict[str, VerdictWord]]
     sound: NotRequired[bool]
     complete: NotRequired[bool]
     only: NotRequired[list[str]]
@@ -358,6 +365,9 @@ class PackageState(TypedDict):
 
 class _Verdict(TypedDict):
     ok: Literal[True]  # no other is kept
+    verdict: Literal["not run", "not judged", "passed"]
+    allow: list[AllowedWord]
+    methods: dict[str, VerdictWord]  # of those that have not passed
     sound: Literal[True]
     complete: Literal[True]
     only: NotRequired[list[str]]  # the methods that were asked for, where not all were

@@ -73,7 +73,7 @@ class WorkspaceSettings:
     whether time is saved inside ExecuTorch's calls, and `refit` whether new weights are put into
     what was lowered before; both change no byte and so are in no key.
     `executor` is where actions run: "" for this machine, "dask" for a cluster that is started on
-    it, or the address of a scheduler."""
+    it, or the address of a scheduler. `allow` are verdicts that end a build well beside passed."""
 
     jobs: int
     store: Path
@@ -85,6 +85,7 @@ class WorkspaceSettings:
     fast_lowering: bool
     executor: str = ""
     refit: bool = True
+    allow: tuple[str, ...] = ()
 
 
 def read_settings(root: Path) -> WorkspaceSettings:
@@ -123,6 +124,7 @@ def read_settings(root: Path) -> WorkspaceSettings:
         fast_lowering=get("fast_lowering", True),
         executor=get("executor", ""),
         refit=get("refit", True),
+        allow=get("allow", ()),
     )
 
 
@@ -236,6 +238,13 @@ def _parse_paths(value: Any, root: Path) -> tuple[Path, ...]:
     return tuple(_parse_path(each, root) for each in _checked(values, isinstance(values, list)))
 
 
+def _parse_verdicts(value: Any, root: Path) -> tuple[str, ...]:
+    """Parse verdicts, of a list or with commas between them."""
+    words = value.split(",") if isinstance(value, str) else list(value)
+    verdicts = tuple(str(word).strip() for word in words)
+    return _checked(verdicts, {*verdicts} <= {"not-judged", "not-run"})
+
+
 def _checked(value: Any, ok: bool) -> Any:
     if not ok:
         raise ValueError
@@ -344,6 +353,12 @@ SETTINGS: Mapping[str, Setting] = {
         "Put new weights into what was lowered before, where nothing else changed; changes no "
         "byte.",
         "true",
+    ),
+    "allow": Setting(
+        _parse_verdicts,
+        "not-judged, not-run, or both",
+        "The verdicts that end a build well beside passed; `--allow` of doit comes first.",
+        "none",
     ),
 }
 VARIABLES = {name: f"PTE_PIPELINE_{name.upper()}" for name in SETTINGS if name != "remote_options"}

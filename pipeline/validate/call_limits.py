@@ -5,17 +5,29 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
 from pipeline.validate.cases import InputCase
-from pipeline.validate.default_limits import limit_noise, limits_of_rounding
-from pipeline.validate.limits import OutputLimits, drop_limits_of_noise
+from pipeline.validate.default_limits import MOST_SHARE, cap_limits, limits_of_rounding
+from pipeline.validate.limits import drop_limits_of_noise
 from pipeline.validate.metrics import compare, greatest_magnitude
 
 MARGIN_DB = 3.0  # twice the noise
 Values = Sequence[Any]
+
+
+class DerivedLimits(NamedTuple):
+    """The limits of an output by what rounding does to it.
+
+    Attributes:
+        wide: beyond it, it is no rounding: the output is wrong.
+        capped: the same, and no wider than a share of the signal: within it, the output is right.
+    """
+
+    wide: Limits
+    capped: Limits
 
 
 @dataclass
@@ -24,9 +36,11 @@ class CallLimits:
 
     Attributes:
         given: those of the config; without tolerances they are derived.
+        most_share: the greatest share of the signal that a derived limit may be.
     """
 
     given: Limits
+    most_share: float = MOST_SHARE
     _usual: dict[int, float] = field(default_factory=lambda: defaultdict(float))
 
     @property
@@ -36,7 +50,7 @@ class CallLimits:
 
     def by_rounding(
         self, expected: Values, rounded: Sequence[Values], case: str = ""
-    ) -> list[OutputLimits]:
+    ) -> list[DerivedLimits]:
         """Return the limits of outputs by what rounding does to them on these inputs.
 
         Args:
@@ -48,44 +62,24 @@ class CallLimits:
             usual = max(self._usual[place], greatest_magnitude(value))
             if case != "large":
                 self._usual[place] = usual
-            limits = limits_of_rounding(value, [outputs[place] for outputs in rounded], usual)
-            found.append(drop_limits_of_noise(limits, value))
+            wide = limits_of_rounding(value, [outputs[place] for outputs in rounded], usual)
+            capped = cap_limits(wide, value, usual, self.most_share)
+            found.append(
+                DerivedLimits(
+                    drop_limits_of_noise(wide, value), drop_limits_of_noise(capped, value)
+                )
+            )
         return found
 
-    def against_source(
-        self,
-        inputs: InputSet,
-        expected: Values,
-        quantized: Values | None,
-        by_rounding: Sequence[OutputLimits],
-    ) -> list[Limits]:
-        """Return the limits of outputs against the source's.
+    def of_config(self, inputs: InputSet, expected: Values) -> list[Limits]:
+        """Return the limits of outputs that the config sets, for these inputs."""
+        case = inputs if isinstance(inputs, InputCase) else InputCase(())
+        return [case.ease(self.given, place, value) for place, value in enumerate(expected)]
 
-        Args:
-            quantized: the outputs of the program that quantization made of it, if it did.
-        """
-        if not self.derived:
-            case = inputs if isinstance(inputs, InputCase) else InputCase(())
-            return [case.ease(self.given, n, value) for n, value in enumerate(expected)]
-        if quantized is None:
-            return [self._with_given(each) for each in by_rounding]
-        pairs = zip(expected, quantized, by_rounding, strict=True)
-        return [self._with_given(limit_noise(*each)) for each in pairs]
-
-    def against_quantized(
-        self, expected: Values, quantized: Values, by_rounding: Sequence[OutputLimits]
-    ) -> list[OutputLimits]:
-        """Return the limits of outputs against the quantized program's; where the config sets
-        limits, only one on the noise, which may be as much as quantization makes."""
-        if self.derived:
-            return list(by_rounding)
-        found = []
-        for limits, e, q in zip(by_rounding, expected, quantized, strict=True):
-            least = limits.min_sqnr
-            if least is not None and (noise := compare(q, e).sqnr_db) is not None:
-                least = min(least, noise - MARGIN_DB)
-            found.append(OutputLimits(min_sqnr=least, integers=True))
-        return found
+    def with_config(self, derived: Sequence[DerivedLimits]) -> list[DerivedLimits]:
+        """Return derived limits, with those that the config sets in the place of each."""
+        given = {name: value for name, value in self.given if value is not None}
+        return [DerivedLimits(*(own.model_copy(update=given) for own in pair)) for pair in derived]
 
     def on_device(
         self, expected: Values, quantized: Values | None, rounded: Sequence[Values]
@@ -95,11 +89,6 @@ class CallLimits:
         if not self.derived:
             return [self.given]
         if quantized is None:
-            return [*self.by_rounding(expected, rounded)]
+            return [limits.wide for limits in self.by_rounding(expected, rounded)]
         pairs = zip(quantized, expected, strict=True)
         return [Limits(atol=2 * compare(q, e).max_abs, rtol=0.0) for q, e in pairs]
-
-    def _with_given(self, limits: OutputLimits) -> OutputLimits:
-        """Replace limits by those that the config sets."""
-        given = {name: value for name, value in self.given if value is not None}
-        return limits.model_copy(update=given)

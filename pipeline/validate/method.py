@@ -6,18 +6,19 @@ list of calls that the others use too.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from torch.export import ExportedProgram
 
-from pipeline.config.validation import ValidateConfig
+from pipeline.config.validation import Limits, ValidateConfig
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import Session
 from pipeline.program.eager import Source
@@ -26,6 +27,7 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.mapped_files import release_pages
 from pipeline.program.operators import base_name
 from pipeline.program.random_inputs import generate_inputs
+from pipeline.program.random_operators import find_random_operators
 from pipeline.program.signature import check_inputs, flatten, signature
 from pipeline.program.source_lines import source_line
 from pipeline.report.records import ALL, FailureSubject
@@ -33,23 +35,28 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.reasons import reason
 from pipeline.store.remedies import add_remedy
 from pipeline.validate.budget import Budget
-from pipeline.validate.call_limits import CallLimits
+from pipeline.validate.call_limits import CallLimits, DerivedLimits
 from pipeline.validate.cases import CaseMaker, InputCase, describe_source_error
+from pipeline.validate.conditioning import describe_conditioning
 from pipeline.validate.default_limits import (
     CONFIG_REASON,
-    NOISE_REASON,
     explain_rounding,
+    most_share,
     what_it_computes_in,
 )
+from pipeline.validate.determinism import describe_nondeterminism, outputs_of_runs
 from pipeline.validate.interface import compare_declared
 from pipeline.validate.limits import LIMITS, judge_output
 from pipeline.validate.metrics import compare
+from pipeline.validate.quantization import QuantizationJudge
+from pipeline.validate.randomness import REPEATS, judge_random
 from pipeline.validate.references import References
 from pipeline.validate.results import MethodValidation, Run
 from pipeline.validate.rounding import finds_ranges
 
 # How often a method with state is called on one case: the next call reads the state of the last.
 _STEPS_OF_A_CASE = 2
+_OF_FLOAT = ", against the float program: quantization loses it"
 # Measured on two linears with a tanh: 40 runs with values rounded anew leave 129 dB as a rule, and
 # 27 dB at worst, so a few runs say nothing.
 _SELDOM = (
@@ -74,7 +81,8 @@ class MethodValidator:
         lines: by debug handle, the line of the source that a delegate's instruction comes from.
         cases: kinds of inputs that are generated beside random ones (cases.py).
         keep: is given each call from the initial state, also of a method that is not run.
-        quantized: the program that quantization made of it, which the package is held to as well.
+        quantized: the program that quantization made of it, which the package is held to.
+        departs: how the program with observers departs from the float one (`QuantizationJudge`).
         sets: the examples that fit, and the generated sets.
         calls: those since the package was opened.
         budget: the time for all methods of the package; a call that has begun is made.
@@ -88,17 +96,22 @@ class MethodValidator:
     cases: Sequence[str] = ()
     keep: Keep | None = None
     quantized: ExportedProgram | None = None
+    departs: str = ""
     examples: list[InputSet] = field(default_factory=list)
     sets: list[InputSet] = field(default_factory=list)
     calls: list[tuple[str, InputSet]] = field(default_factory=list)
     budget: Budget = field(default_factory=Budget)
     references: References = field(init=False)
     _ready: bool = False
+    _unjudged: InputSet | None = None
+    _noisiest: Sequence[tuple[str, InputSet]] = ()
 
     def __post_init__(self) -> None:
         self.limits = self.settings.select_limits(self.result.method)
         self.result.limits = {name: getattr(self.limits, name) for name in LIMITS}
-        self.held_to = CallLimits(self.limits)
+        self.held_to = CallLimits(self.limits, most_share(self.quantized or self.program))
+        self.quantization: QuantizationJudge | None = None
+        self._worst_sqnr = math.inf
         self._pending: list[tuple[str, Callable[[], object]]] = []
         self._describe_limits()
 
@@ -125,6 +138,30 @@ class MethodValidator:
             self._go_on()
         self.package = Session(self.files)
 
+    def conclude(self) -> None:
+        """Judge what only all calls together show."""
+        if self.result.verdict == "not judged":
+            self.result.ill_conditioned = self._describe_conditioning()
+        judge = self.quantization
+        if judge is None:
+            return
+        for output, what in judge.find_departures():
+            self.result.fail(what, output=output, about="quantization")
+            if not self.result.failing:
+                self.result.failing = self._noisiest
+        failed = any(failure.about == "quantization" for failure in self.result.failures)
+        self.result.quantization = judge.judge(failed)
+
+    def _describe_conditioning(self) -> str:
+        """Say where the source itself loses what the package can't keep; "" if that is not seen."""
+        inputs = self._unjudged or next(iter(self.sets), None)
+        if inputs is None or self.budget.spent:
+            return ""
+        program = self.quantized or self.program
+        with suppress(Exception):  # whatever an operator raises: then it is not known
+            return describe_conditioning(program, inputs, self.held_to.most_share)
+        return ""
+
     @contextmanager
     def _failing(self) -> Iterator[None]:
         try:
@@ -138,6 +175,11 @@ class MethodValidator:
     def measures_rounding(self) -> bool:
         return self.held_to.derived or self.quantized is not None
 
+    @property
+    def is_random(self) -> bool:
+        """Return whether the config declares that the method samples."""
+        return self.settings.select_random(self.result.method)
+
     def _make_references(self) -> References:
         name, quantized = self.result.method, self.quantized
         others = {} if quantized is None else {name: quantized}
@@ -147,15 +189,14 @@ class MethodValidator:
     def _describe_limits(self) -> None:
         """Say what the limits of outputs follow, and why."""
         result = self.result
-        if not self.held_to.derived:
+        if self.quantized is not None:
+            result.limits_from = "quantized"
+            result.quantized_reason = explain_rounding(self.quantized)
+        elif not self.held_to.derived:
             result.limits_from, result.limits_reason = "config", CONFIG_REASON
-        elif self.quantized is None:
+        else:
             result.limits_from = what_it_computes_in(self.program)
             result.limits_reason = explain_rounding(self.program)
-        else:
-            result.limits_from, result.limits_reason = "quantized", NOISE_REASON
-        if self.quantized is not None:
-            result.quantized_reason = explain_rounding(self.quantized)
 
     def fail_for(self, error: Exception) -> None:
         """Fail for what torch raises where nothing should, with its traceback on stderr."""
@@ -167,6 +208,9 @@ class MethodValidator:
         self.result.state = self.source.state
         self.result.outputs = tuple(name for name, _ in self.source.outputs)
         self.package = Session(self.files)
+        names = self.result.outputs
+        if self.quantized is not None:
+            self.quantization = QuantizationJudge(names, self.limits, self.departs)
         if self.result.not_run:
             if self._declares_the_same():
                 self._keep_expected(examples)
@@ -176,11 +220,42 @@ class MethodValidator:
         if not self._declares_the_same():
             return
         self.sets = self._input_sets(examples)
-        if self.source.state:
+        if varies := self._describe_nondeterminism():
+            if not self.is_random:
+                self.result.fail(varies, about="source")
+                return
+            self._pending = [("repeated calls", self._judge_random)]
+            self.cases = ()
+        elif self.source.state:
             self._pending = list(self._sequences(self.sets))
         else:
             self._pending = [(each.origin, partial(self._call_alone, each)) for each in self.sets]
         self._ready = True
+
+    def _describe_nondeterminism(self) -> str:
+        """Say how the source differs from itself; "" where it does not, or fails anyway."""
+        draws = bool(find_random_operators(self.program))
+        for inputs in self.sets if draws else self.sets[:1]:
+            with suppress(Exception):  # reported by the call on these inputs
+                if varies := describe_nondeterminism(self.source, inputs):
+                    return varies
+        return ""
+
+    def _judge_random(self) -> None:
+        """Compare repeated calls on the first input set, each in a package just opened."""
+        inputs, method = self.sets[0], self.result.method
+        expected = outputs_of_runs(self.source, inputs, range(2 * REPEATS))
+        leaves, actual = flatten(self.program, inputs), []
+        for _ in range(REPEATS):
+            if self.source.state:
+                self.package = Session(self.files)
+            actual.append(self.package.run(method, leaves))
+        for output, what in judge_random(self.result.outputs, expected, actual):
+            self.result.fail(what, inputs.origin, output)
+        self.result.random = (
+            f"declared random: shapes, ranges, means and variances of {REPEATS} calls on "
+            f"{inputs.origin} are those of {2 * REPEATS} calls of its source"
+        )
 
     def _go_on(self) -> None:
         if not self._ready:
@@ -201,7 +276,7 @@ class MethodValidator:
                 self._call_alone(case)
         result.skipped += maker.skipped
         result.left_out += maker.left_out
-        if not result.runs and not result.failures and not result.left_out:
+        if not (result.runs or result.random or result.failures or result.left_out):
             result.fail("no input set ran: give examples, or have inputs generated")
 
     def _choose_cases(self) -> list[str]:
@@ -269,7 +344,12 @@ class MethodValidator:
 
     def _keep_expected(self, examples: Sequence[InputSet]) -> None:
         """Keep the source's outputs, for a device that can run what this machine can't."""
-        for inputs in self._input_sets(examples) if self.keep is not None else ():
+        self.sets = self._input_sets(examples)
+        if (varies := self._describe_nondeterminism()) and not self.is_random:
+            self.result.fail(varies, about="source")
+            return
+        wanted = self.keep is not None or self.quantization is not None
+        for inputs in self.sets if wanted and not varies else ():
             self.references.reset()
             try:
                 expected = self._expected(inputs)
@@ -278,6 +358,10 @@ class MethodValidator:
                 continue
             self._keep(inputs, expected)
             quantized = self.references.run_quantized(inputs)
+            if quantized is not None and self.quantization is not None:
+                self.quantization.add(quantized, expected, inputs.generated)
+            if self.keep is None:
+                continue
             rounded = self.references.run_rounded(inputs)
             self.result.device_limits += self.held_to.on_device(expected, quantized, rounded)
 
@@ -359,18 +443,78 @@ class MethodValidator:
         quantized = self.references.run_quantized(inputs, as_it_lies)
         rounded = self.references.run_rounded(inputs, as_it_lies, run.step)
         by_rounding = self.held_to.by_rounding(quantized or expected, rounded, run.case)
-        limits = self.held_to.against_source(inputs, expected, quantized, by_rounding)
+        if quantized is None:
+            limits = self._source_limits(inputs, expected, by_rounding)
+            made = self._judge(run, actual, expected, limits, where, self._hint(run))
+            self.result.runs.append(made)
+            return
+        own = self._judge_quantization(run, actual, expected, inputs, where)
+        self.result.runs.append(own)
+        more = ", against the quantized program that it was made of"
+        made = self._judge(run, actual, quantized, by_rounding, where, more, "quantized")
+        self.result.quantized_runs.append(made)
+
+    def _source_limits(
+        self, inputs: InputSet, expected: Sequence[Any], by_rounding: Sequence[DerivedLimits]
+    ) -> list[DerivedLimits]:
+        """Return the limits of a method that is not quantized on the way."""
+        if self.held_to.derived:
+            return self.held_to.with_config(by_rounding)
+        return [DerivedLimits(each, each) for each in self.held_to.of_config(inputs, expected)]
+
+    def _judge_quantization(
+        self,
+        run: Run,
+        actual: Sequence[Any],
+        expected: Sequence[Any],
+        inputs: InputSet,
+        where: str,
+    ) -> Run:
+        """Hold a quantized method to the limits of the config, on examples alone: on other inputs
+        its figures say nothing of accuracy."""
+        judge = self.quantization
+        assert judge is not None
+        generated = inputs.generated or bool(run.case)
+        judge.add(actual, expected, generated)
         errors = tuple(compare(a, e) for a, e in zip(actual, expected, strict=True))
+        least = min((e.sqnr_db for e in errors if e.sqnr_db is not None), default=math.inf)
+        if not generated and least < self._worst_sqnr:
+            self._worst_sqnr, self._noisiest = least, tuple(self.calls)
+        limits = [Limits() for _ in expected]
+        if not generated:  # agreement holds over all of them together
+            own = self.held_to.of_config(inputs, expected)
+            limits = [each.model_copy(update={"min_agreement": None}) for each in own]
         made = replace(run, outputs=errors, limits=tuple(limits))
-        ratios = self._fail_beyond(made, actual, expected, where, self._hint(run))
-        self.result.runs.append(replace(made, of_limits=ratios))
-        if quantized is not None:
-            errors = tuple(compare(a, e) for a, e in zip(actual, quantized, strict=True))
-            own = self.held_to.against_quantized(expected, quantized, by_rounding)
-            made = replace(run, outputs=errors, limits=tuple(own))
-            self.result.quantized_runs.append(made)
-            more = ", against the quantized program that it was made of"
-            self._fail_beyond(made, actual, quantized, where, more, "quantized")
+        ratios = self._fail_beyond(made, actual, expected, where, _OF_FLOAT, "quantization")
+        return replace(made, of_limits=ratios)
+
+    def _judge(
+        self,
+        run: Run,
+        actual: Sequence[Any],
+        expected: Sequence[Any],
+        limits: Sequence[DerivedLimits],
+        where: str,
+        more: str,
+        about: FailureSubject = "",
+    ) -> Run:
+        """Judge the outputs of a call: beyond wide limits they are wrong, within capped ones right,
+        and between them nothing is shown."""
+        errors = tuple(compare(a, e) for a, e in zip(actual, expected, strict=True))
+        outputs = list(zip(errors, actual, expected, limits, strict=True))
+        unjudged = tuple(
+            place
+            for place, (error, a, e, own) in enumerate(outputs)
+            if own.capped != own.wide and judge_output(error, a, e, own.capped).wrong
+        )
+        held = tuple(
+            own.wide if place in unjudged else own.capped for place, own in enumerate(limits)
+        )
+        if unjudged and not self._unjudged:
+            self._unjudged = self.calls[-1][1]
+        made = replace(run, outputs=errors, limits=held)
+        ratios = self._fail_beyond(made, actual, expected, where, more, about)
+        return replace(made, of_limits=ratios, unjudged=unjudged)
 
     def _hint(self, run: Run) -> str:
         if run.step != 1 or not self.source.nonzero:
@@ -395,5 +539,5 @@ class MethodValidator:
             judged = judge_output(error, a, e, own)
             ratios.append(judged.of_limit)
             for what in judged.wrong:
-                self.result.fail(what + more, where, name, about)
+                self.result.fail(what + more, where, name, about, judged.of_limit)
         return tuple(ratios)

@@ -55,6 +55,7 @@ def validate_package(
     crashes: Mapping[str, str] | None = None,
     budget: Budget | None = None,
     asked: Collection[str] | None = None,
+    departures: Mapping[str, str] | None = None,
 ) -> Validation:
     """Validate every method that a package should have, and that it has no other.
 
@@ -75,6 +76,7 @@ def validate_package(
             run; of "", how opening the package did.
         budget: the time for it; a call that has begun is made. None is no limit.
         asked: the methods that are validated, by default all; nothing is said of others.
+        departures: by method, how its program with observers departs from the float one.
     """
     kept_to = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
     budget = budget or Budget()
@@ -112,6 +114,7 @@ def validate_package(
                 cases=(cases or {}).get(name, ()),
                 keep=keep,
                 quantized=(quantized or {}).get(name),
+                departs=(departures or {}).get(name, ""),
                 budget=budget,
             )
             validators[name].start(examples.get(name, ()), is_first=len(validators) == 1)
@@ -123,6 +126,8 @@ def validate_package(
         sequences = usual_sequences(programs, settings.steps)
     for sequence in sequences:
         _run_together(sequence, validators, files, budget)
+    for validator in validators.values():
+        validator.conclude()
     return Validation(pte.name, tuple(methods), (), kept_to)
 
 

@@ -7,9 +7,13 @@ from typing import Any
 
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
-from pipeline.report.records import UNASKED, FailureSubject
+from pipeline.report.records import UNASKED, FailureSubject, QuantizationRecord
+from pipeline.report.verdicts import Verdict
+from pipeline.store.errors import listed
 from pipeline.validate.limits import FIGURES, widest
 from pipeline.validate.metrics import OutputError, json_number
+
+_MOST_NAMED = 3  # outputs in a sentence
 
 
 @dataclass(frozen=True)
@@ -21,11 +25,15 @@ class Failure:
     inputs: str = ""
     output: str = ""
     about: FailureSubject = ""
+    of_limit: float | None = None
 
     @property
     def sentence(self) -> str:
         place = ", ".join(part for part in (self.inputs, self.output) if part)
         return f"{self.method}: {place}{place and ': '}{self.what}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "of_limit": json_number(self.of_limit)}
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,8 @@ class Run:
     `case` is the kind of a generated set that is not random (cases.py). `step` counts the calls of
     a sequence from 1, which `sequence` names and which began on a package just opened; it is 0 for
     a method without state. `limits` are those that each output was held to, and `of_limits` how
-    far it went, as `limits.Judgement` has it.
+    far it went, as `limits.Judgement` has it. `unjudged` are the places of outputs whose limits are
+    too wide to mean anything, and that did not keep to narrower ones.
     """
 
     origin: str
@@ -46,13 +55,20 @@ class Run:
     case: str = ""
     limits: tuple[Limits, ...] = ()
     of_limits: tuple[float | None, ...] = ()
+    unjudged: tuple[int, ...] = ()
+
+    @property
+    def is_example(self) -> bool:
+        return not self.generated
 
     def to_json(self) -> dict[str, Any]:
-        others = {"limits", "of_limits"}
+        others = {"limits", "of_limits", "unjudged"}
         record = {name: value for name, value in vars(self).items() if name not in others}
         outputs = [error.to_json() for error in self.outputs]
         for output, ratio in zip(outputs, self.of_limits, strict=False):
             output["of_limit"] = json_number(ratio)
+        for place in self.unjudged:
+            outputs[place]["judged"] = False
         return {
             **record,
             "outputs": outputs,
@@ -74,6 +90,9 @@ class MethodValidation:
         quantized_runs: the same calls, compared with the quantized program; of a method that was
             quantized on the way.
         quantized_reason: as `limits_reason`, of those.
+        quantization: the verdict on quantization, where the method was quantized on the way.
+        ill_conditioned: where the source itself is, in words; "" where that is not known.
+        random: how a method that is declared random was judged, in words; "" for any other.
         left_out: input sets, kinds of them, `ALL` and `LATENCY`, for which there was no time; or
             `UNASKED`.
         skipped: the generated input sets, and sequences, that were not run or count for nothing,
@@ -95,6 +114,9 @@ class MethodValidation:
     limits_reason: str = ""
     quantized_runs: list[Run] = field(default_factory=list)
     quantized_reason: str = ""
+    quantization: QuantizationRecord | None = None
+    ill_conditioned: str = ""
+    random: str = ""
     left_out: list[str] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
@@ -107,13 +129,67 @@ class MethodValidation:
     fails_quantized: bool = False
 
     def fail(
-        self, what: str, inputs: str = "", output: str = "", about: FailureSubject = ""
+        self,
+        what: str,
+        inputs: str = "",
+        output: str = "",
+        about: FailureSubject = "",
+        of_limit: float | None = None,
     ) -> None:
-        self.failures.append(Failure(self.method, what, inputs, output, about))
+        self.failures.append(Failure(self.method, what, inputs, output, about, of_limit))
 
     @property
     def ok(self) -> bool:
         return not self.failures
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the verdict on the lowering: is the package what was lowered?"""
+        if any(failure.about != "quantization" for failure in self.failures):
+            return "failed"
+        if self.not_run or not (self.runs or self.random):
+            return "not run"
+        return "not judged" if self._unjudged_runs() else "passed"
+
+    @property
+    def verdict_reason(self) -> str:
+        """Return why the lowering has not passed; of one that failed, its first failure."""
+        failures = [each for each in self.failures if each.about != "quantization"]
+        match self.verdict:
+            case "failed":
+                return failures[0].sentence
+            case "not run":
+                return self.not_run or self._why_no_runs()
+            case "not judged":
+                return self._why_unjudged()
+        return ""
+
+    def _why_no_runs(self) -> str:
+        if UNASKED in self.left_out:
+            return UNASKED
+        return "validate.budget was spent" if self.left_out else "no call was made"
+
+    @property
+    def _lowered_runs(self) -> list[Run]:
+        """The calls compared with the program that was lowered."""
+        return self.quantized_runs or self.runs
+
+    def _unjudged_runs(self) -> list[Run]:
+        """Return the calls that leave the method without a verdict: those on examples that could
+        not be judged; without examples, any."""
+        examples = [run for run in self._lowered_runs if run.is_example]
+        return [run for run in examples or self._lowered_runs if run.unjudged]
+
+    def _why_unjudged(self) -> str:
+        runs = self._unjudged_runs()
+        places = dict.fromkeys(place for run in runs for place in run.unjudged)
+        names = listed([self.outputs[place] for place in places], _MOST_NAMED)
+        sqnr = [run.limits[place].min_sqnr for run in runs for place in run.unjudged]
+        least = min((each for each in sqnr if each is not None), default=None)
+        share = "" if least is None else f" of up to {min(10 ** (-least / 20), 1.0):.0%}"
+        why = self.ill_conditioned or f"rounding alone may change it by{share or ' as much'}"
+        remedy = "set `atol`, `min_sqnr` or another limit that you need"
+        return f"{names} departs by more than the limits that mean something: {why}; {remedy}"
 
     @property
     def badness(self) -> tuple[bool, float]:
@@ -141,26 +217,37 @@ class MethodValidation:
     def worst(self) -> dict[str, float | None]:
         """Return each figure of the output that is worst by it; None where no output has it.
 
-        They are those of real and random inputs, where there are any: others say nothing of how
-        large an error is as a rule.
+        They are those of the examples, or without any those of random inputs: neither others nor
+        both together say how large an error is as a rule.
         """
-        return _worst(self.runs)
+        return _worst([run for run in self.runs if run.is_example] or self.runs)
+
+    def worst_generated(self) -> dict[str, float | None] | None:
+        """Return the same of generated inputs, where there are examples too; else None."""
+        generated = [run for run in self.runs if run.generated]
+        return _worst(generated) if generated and len(generated) < len(self.runs) else None
 
     def to_json(self) -> dict[str, Any]:
         return {
             "method": self.method,
             "kind": self.kind,
             "ok": self.ok,
+            "verdict": self.verdict,
+            "verdict_reason": self.verdict_reason,
+            **({"quantization": self.quantization} if self.quantization else {}),
+            **({"random": self.random} if self.random else {}),
             "state": list(self.state),
             "outputs": list(self.outputs),
             "limits": dict(self.wide_limits),
             "limits_from": self.limits_from,
             "limits_reason": self.limits_reason,
             **({"quantized": self._quantized_json()} if self.quantized_runs else {}),
+            "examples": sum(run.is_example for run in self.runs),
             **{name: json_number(value) for name, value in self.worst().items()},
+            **({"on_generated": _figures(on)} if (on := self.worst_generated()) else {}),
             "runs": [run.to_json() for run in self.runs],
             "skipped": [{"origin": origin, "reason": reason} for origin, reason in self.skipped],
-            "failures": [asdict(failure) for failure in self.failures],
+            "failures": [failure.to_json() for failure in self.failures],
             "not_run": self.not_run,
             "left_out": list(self.left_out),
         }
@@ -169,8 +256,12 @@ class MethodValidation:
         return {
             "limits": dict(self.wide_quantized_limits),
             "limits_reason": self.quantized_reason,
-            **{name: json_number(value) for name, value in _worst(self.quantized_runs).items()},
+            **_figures(_worst(self.quantized_runs)),
         }
+
+
+def _figures(figures: Mapping[str, float | None]) -> dict[str, Any]:
+    return {name: json_number(value) for name, value in figures.items()}
 
 
 def _wide_limits(runs: Sequence[Run]) -> dict[str, float | None]:

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
 from pipeline.report.cells import code, name, source
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
+from pipeline.store.errors import listed, plural
+
+_NUMBERS = re.compile(r"\[[^\]]*\]|\([^()]*\)|[+\-−]?\d[\d.,]*(e[+\-−]?\d+)?")
+_MOST_NAMED = 4
+
+
+class FailureGroup(NamedTuple):
+    """Failures of one cause: the worst of them in words, the methods, and how many others."""
+
+    what: str
+    methods: tuple[str, ...]
+    others: int
+
+    @property
+    def sentence(self) -> str:
+        return self.what + (f" (and {self.others} more like it)" if self.others else "")
 
 
 def section(report: Json) -> ReportSection:
     methods, places = report["methods"], report.get("places", {})
-    found: list[tuple[str, Cell | str, str | None]] = [
-        (describe_failure(failure), name(own["method"]), places.get(f"methods.{own['method']}"))
-        for own in methods
-        for failure in own["failures"]
-    ]
-    found += [
-        (gate["sentence"], name(gate["method"]) if gate["method"] else "package", gate.get("place"))
-        for gate in report.get("gates") or ()
-        if not gate["ok"]
-    ]
-    found += [(sentence, "package", "") for sentence in package_failures(report)]
-    failures = [
-        {"what failed": Cell(what, kind="wide"), "of": of, "config": source(place)}
-        for what, of, place in found
-    ]
+    failures = [_row(group, places) for group in group_failures(methods)]
+    for gate in report.get("gates") or ():
+        if not gate["ok"]:
+            of = name(gate["method"]) if gate["method"] else "package"
+            failures.append(_cells(gate["sentence"], of, gate.get("place")))
+    failures += [_cells(sentence, "package", "") for sentence in package_failures(report)]
     culprits = [_culprit(own, each) for own in methods for each in own.get("culprits") or ()]
     notes = [note for method in methods for note in method.get("culprit_notes") or ()]
     return ReportSection(
@@ -34,6 +45,50 @@ def section(report: Json) -> ReportSection:
     )
 
 
+def _row(group: FailureGroup, places: Mapping[str, str]) -> Row:
+    of = name(listed(group.methods, _MOST_NAMED))
+    place = places.get(f"methods.{group.methods[0]}") if len(group.methods) == 1 else None
+    return _cells(group.sentence, of, place)
+
+
+def _cells(what: str, of: Cell | str, place: str | None) -> Row:
+    return {"what failed": Cell(what, kind="wide"), "of": of, "config": source(place)}
+
+
+def group_failures(methods: Iterable[Json]) -> list[FailureGroup]:
+    """Group the failures of methods by cause: those whose sentences differ in numbers alone. The
+    one farthest beyond its limit stands for its group."""
+    groups: dict[tuple[str, str], list[Json]] = {}
+    for method in methods:
+        for failure in method["failures"]:
+            cause = _NUMBERS.sub("#", failure["what"])
+            groups.setdefault((failure.get("about", ""), cause), []).append(failure)
+    found = []
+    for failures in groups.values():
+        worst = max(failures, key=_badness)
+        names = tuple(dict.fromkeys(failure["method"] for failure in failures))
+        found.append(FailureGroup(describe_failure(worst), names, len(failures) - 1))
+    return found
+
+
+def _badness(failure: Json) -> float:
+    ratio = failure.get("of_limit")
+    return float(ratio) if isinstance(ratio, int | float) else float("inf")
+
+
+def describe_failed(report: Json, folder: str) -> str:
+    """Describe in one line what a package failed: the checks, and the first cause."""
+    groups = group_failures(report["methods"])
+    first = report["failures"][0]
+    if groups and not package_failures(report):
+        methods = listed(groups[0].methods, _MOST_NAMED)
+        first = f"{methods}: {groups[0].sentence}"
+    causes = len(groups) + len(package_failures(report))
+    causes += sum(not gate["ok"] for gate in report.get("gates") or ())
+    more = f" (and {plural(causes - 1, 'more cause')} in {folder}/report.md)" if causes > 1 else ""
+    return f"{', '.join(failed_checks(report))}: {first}{more}"
+
+
 def describe_failure(failure: Json) -> str:
     """Return the sentence of a method's failure, with its input set and output."""
     where = ", ".join(filter(None, (failure["inputs"], failure["output"])))
@@ -42,9 +97,12 @@ def describe_failure(failure: Json) -> str:
 
 def failed_by_check(method: Json) -> dict[str, list[str]]:
     """Return the failures of a method by check: of its interface, that is all that it declares and
-    whether it can be run, or of its numerics, the values that it gives."""
+    whether it can be run, of its numerics, the values that it gives, or of its quantization."""
     found: dict[str, list[str]] = {}
     for failure in method["failures"]:
+        if failure.get("about") == "quantization":
+            found.setdefault("quantization", []).append(describe_failure(failure))
+            continue
         is_value = failure["inputs"] or (method["kind"] == "constant" and method["runs"])
         check = "numerics" if is_value else "interface"
         found.setdefault(check, []).append(describe_failure(failure))

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pipeline.report import charts
-from pipeline.report.cells import figure, name, source, verdict
+from pipeline.report.cells import figure, name, source, text, verdict_cell
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
-from pipeline.report.formatting import decibel, error, percent, ratio, short
+from pipeline.report.formatting import NOTHING, decibel, error, percent, ratio, short
 from pipeline.report.records import UNASKED
-from pipeline.store.errors import plural
+from pipeline.store.errors import listed, plural
 
 _LIMITS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "max_mean_abs": ("mean absolute error at most {}", short),
@@ -30,7 +30,7 @@ _FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "cosine": ("cosine", ratio),
     "agreement": ("agreement", percent),
 }
-_WIDE = 26.0  # dB, a twentieth of the signal, below which limits hide faults that matter
+_MOST_NAMED = 4  # methods in a sentence
 _FEW_ROWS = 100  # from which on a share says more than it hides
 _MOST_SETS = 16  # of one output in the chart of errors; the worst
 
@@ -68,7 +68,7 @@ def _outputs(report: Json) -> Iterator[Output]:
 def section(report: Json) -> ReportSection:
     places = report.get("places", {})
     ran = any(method["runs"] or not method["not_run"] for method in report["methods"])
-    methods = [_method(method, places) for method in report["methods"] if ran]
+    methods = [row for m in report["methods"] if ran for row in _method_rows(m, places)]
     return ReportSection(
         "numerics",
         "Numerics",
@@ -88,7 +88,7 @@ def calls_section(report: Json) -> ReportSection:
             {
                 "method": name(each.method["method"]),
                 "input set": each.where + each.suffix,
-                "verdict": Cell(mismatch, kind="bad") if mismatch else verdict(each.ok),
+                "verdict": Cell(mismatch, kind="bad") if mismatch else _output_verdict(each),
                 **_figures(each.errors),
             }
         )
@@ -97,39 +97,21 @@ def calls_section(report: Json) -> ReportSection:
 
 
 def _limits(report: Json) -> Iterator[str]:
+    """Yield a sentence on how the package was run, and what limits follow where none are set."""
     settings = report["settings"]
     ran = any(method["runs"] for method in report["methods"] if method["kind"] == "program")
     if "atol" not in settings or not ran:
         return
-    common = _limit_words(settings)
-    if settings["atol"] is None and settings["rtol"] is None:
-        common = ["limits that follow what each method computes in", *common]
     inputs = f"{plural(settings['inputs'], 'generated input set')} (seed {settings['seed']})"
     steps = f"{plural(settings['steps'], 'call')} in sequence where a method has state"
-    yield f"Held to: {'; '.join([*common, inputs, steps])}."
+    yield f"Run on the examples, and on {inputs}; {steps}."
+    reasons: dict[str, list[str]] = {}
     for method in report["methods"]:
-        own = _limit_words(method["limits"]) if method["runs"] else []
-        held = method.get("quantized")
-        if own and own != common:
-            unseen = "" if held else _unseen(method)
-            yield f"{method['method']} is held to: {'; '.join(own)}{_reason(method)}.{unseen}"
-        if held:
-            own = _limit_words(held["limits"])
-            about = f"{method['method']}, against the program that it was quantized to, is held to"
-            yield f"{about}: {'; '.join(own)}{_reason(held)}.{_unseen(held)}"
-
-
-def _reason(held: Json) -> str:
-    return f" ({held['limits_reason']})" if held.get("limits_reason") else ""
-
-
-def _unseen(held: Json) -> str:
-    """Return a sentence on what the limits can't see, where rounding alone does much."""
-    least = held["limits"].get("min_sqnr")
-    if not held.get("limits_reason") or least is None or least >= _WIDE:
-        return ""
-    share = percent(min(10 ** (-least / 20), 1.0))
-    return f" That is {share} of the signal: a fault that changes the outputs less is not seen."
+        for held in (method, method.get("quantized") or {}):
+            if (why := held.get("limits_reason")) and method["runs"]:
+                reasons.setdefault(why, []).append(method["method"])
+    for why, names in reasons.items():
+        yield f"Limits of {listed(dict.fromkeys(names), _MOST_NAMED)}: {why}."
 
 
 def _limit_words(limits: Json) -> list[str]:
@@ -144,16 +126,62 @@ def _limit_words(limits: Json) -> list[str]:
     return found
 
 
-def _method(method: Json, places: Mapping[str, str]) -> Row:
+def _output_verdict(output: Output) -> Cell:
+    if output.ok and not output.errors.get("judged", True):
+        return verdict_cell("not judged")
+    return verdict_cell("passed" if output.ok else "failed")
+
+
+def _method_rows(method: Json, places: Mapping[str, str]) -> Iterator[Row]:
+    """Yield a row for each comparison of a method: with what it was lowered from, and, where it was
+    quantized on the way, with the float program; on examples and on generated inputs apart."""
     note = "with state" if method["state"] else method["kind"]
     href = source(places.get(f"methods.{method['method']}")).href
+    head = {"method": name(method["method"], note, href)}
+    quantization, held = method.get("quantization"), method.get("quantized")
+    if quantization is None:
+        on = "examples" if method.get("examples") else "generated inputs"
+        yield {
+            **head,
+            **_row(method, "source", on if method["runs"] else NOTHING, method["verdict"]),
+            "agreement": _agreement(method),
+        }
+    elif held is not None:
+        yield {**head, **_row(held, "quantized program", "all inputs", method["verdict"])}
+        yield {**head, **_quantization_row(method, quantization)}
+    else:
+        yield {**head, **_row({"limits": {}}, "quantized program", NOTHING, method["verdict"])}
+        yield {**head, **_quantization_row(method, quantization)}
+    if generated := method.get("on_generated"):
+        other = "source" if quantization is None else "float program"
+        row = _row({**generated, "limits": {}}, other, "generated inputs", "")
+        yield {**head, **row}
+
+
+def _row(held: Json, compared: str, on: str, verdict: str) -> Row:
+    """Return the cells of a comparison, with figures and limits of `held`."""
     return {
-        "method": name(method["method"], note, href),
-        "verdict": verdict(method["ok"], "" if method["runs"] else "not run"),
-        "calls": figure(len(method["runs"])),
-        **_figures(method if method["runs"] else {}),
-        "agreement": _agreement(method),
+        "against": compared,
+        "on": on,
+        "verdict": verdict_cell(verdict) if verdict else text(""),
+        **_figures(held if on != NOTHING else {}),
+        "held to": Cell("; ".join(_limit_words(held["limits"])) or NOTHING, kind="wide"),
     }
+
+
+def _quantization_row(method: Json, quantization: Json) -> Row:
+    """Return the cells of the quantized program against the float one, on examples if there are
+    any."""
+    on = "examples" if quantization["examples"] else "generated inputs"
+    figures = method if method["runs"] and quantization["examples"] else {}
+    row = _row(
+        {**figures, "limits": quantization["limits"]}, "float program", on, quantization["verdict"]
+    )
+    pools = [pool for pool in quantization["examples"] if pool["rows"]]
+    if pools:
+        worst = min(pools, key=lambda pool: pool["agreeing"] / pool["rows"])
+        row = {**row, "agreement": _count(worst["agreeing"], worst["rows"])}
+    return row
 
 
 def _figures(record: Json) -> Row:
@@ -164,9 +192,9 @@ def _figures(record: Json) -> Row:
 
 
 def _agreement(method: Json) -> Cell:
-    """Return how many rows of the output that is worst by it agree, over all calls that count as
-    usual (`MethodValidation.worst`); of a record without their numbers, the worst share."""
-    runs = [run for run in method["runs"] if not run.get("case")] or method["runs"]
+    """Return how many rows of the output that is worst by it agree, over all examples, or without
+    any over all calls; of a record without their numbers, the worst share."""
+    runs = [run for run in method["runs"] if not run.get("generated")] or method["runs"]
     counts: dict[int, list[int]] = {}
     for run in runs:
         for place, errors in enumerate(run["outputs"]):

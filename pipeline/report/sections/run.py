@@ -9,7 +9,7 @@ from math import floor, log10
 from pipeline.report import charts
 from pipeline.report.cells import figure, name
 from pipeline.report.elements import Bar, Cell, DataTable, Json, ReportSection, Row, Timeline
-from pipeline.report.events import STAGE, Event
+from pipeline.report.events import STAGE, Event, outcome_word
 from pipeline.report.formatting import percent
 from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size
@@ -75,7 +75,7 @@ def _timeline(
                 event.seconds / whole,
                 event.name if _fits(event.name, event.seconds / whole) else "",
                 charts.colour_of(event.kind),
-                f"{event.title}: {event.seconds:.1f} s, {event.outcome}; "
+                f"{event.title}: {event.seconds:.1f} s, {outcome_word(event.outcome)}; "
                 f"{_longest_stages(event, 6)}",
                 pages.get(event.package or "", ""),
                 event.outcome != "failed",
@@ -124,7 +124,9 @@ def _row(event: Event, names: Mapping[int, str]) -> Row:
     return {
         "action": event.kind,
         "of": name(event.name),
-        "outcome": Cell(event.outcome, kind="bad" if event.outcome == "failed" else ""),
+        "outcome": Cell(
+            outcome_word(event.outcome), kind="bad" if event.outcome == "failed" else ""
+        ),
         "begin": figure(event.start, "{:.1f} s".format),
         "took": figure(event.seconds, "{:.1f} s".format),
         "memory": figure(event.peak_bytes, human_size),

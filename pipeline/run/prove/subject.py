@@ -104,13 +104,16 @@ class Subject:
         return found
 
     def quantized(self) -> dict[str, ExportedProgram]:
-        """Load the programs that the methods which are run were quantized to. Raises
-        MissingBlobError: without one the outcome would be another."""
-        asked, not_run, store = self.asked, self.not_run(), self.workspace.store
+        """Load the programs that methods were quantized to, of those that are asked for. Raises
+        MissingBlobError: without one the outcome would be another.
+
+        A method that this machine can't run has one too: its quantization can be judged.
+        """
+        asked, store = self.asked, self.workspace.store
         return {
             name: load_quantized(facts["quantized"], name, store).program
             for name, facts in self.methods.items()
-            if facts.get("quantized") and name not in not_run and (asked is None or name in asked)
+            if facts.get("quantized") and (asked is None or name in asked)
         }
 
     def evidence(self, files: PackageFiles, budget: Budget) -> Evidence:

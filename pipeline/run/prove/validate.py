@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.plan.actions import Action, ValidateInputs
-from pipeline.report.packages import outcome
 from pipeline.report.records import FORMAT, UNASKED, GateRecord, read_fitting, read_manifest
 from pipeline.report.render import render_package
-from pipeline.report.sections.failures import failed_checks, first_culprit
+from pipeline.report.sections.failures import describe_failed, first_culprit
+from pipeline.report.verdicts import PASSED, method_verdict, package_verdict
 from pipeline.run.prove.measure import check_files, find_measured, measure
 from pipeline.run.stages import Stages
 from pipeline.store import digest
@@ -67,27 +67,39 @@ def validate(
         put = {name: workspace.store.put(data) for name, data in report.items()}
         if bundled := measured.get("bundle"):
             put[bundled["file"]] = bundled["digest"]
-        verdict = {
+        facts = {
             "ok": record["ok"],
+            "verdict": record["verdict"],
+            "allow": record["allow"],
+            "methods": _verdicts_short_of_passed(record),
             # Whether it is what its source is, so that its figures can be accepted.
             "sound": not (wrong or measured["failures"]),
             "measured": digest.hash_json(key),
             "complete": not any({*each["left_out"]} - {UNASKED} for each in measured["methods"]),
             **({"only": measured["only"]} if "only" in measured else {}),
         }
-        result = {"files": put, "facts": verdict}
-        if record["ok"] and verdict["complete"]:
+        result = {"files": put, "facts": facts}
+        if record["ok"] and facts["complete"]:
             workspace.store.put_result(
                 action.key, result, stages.total, stages.seconds(), stages.peak
             )
         else:  # the workspace keeps the key, by which `doit plan` says what changed since
-            verdict["key"] = action.key
+            facts["key"] = action.key
         deliver(result)
-    if failures := record["failures"]:
+    if record["failures"]:
         stages.current = ""  # all of them ended: what failed is the package
-        more = f" (and {len(failures) - 1} more in {folder.name}/report.md)" if failures[1:] else ""
-        what = f"{', '.join(failed_checks(record))}: {failures[0]}{more}"
-        raise PipelineError(what, *first_culprit(record))
+        raise PipelineError(describe_failed(record, folder.name), *first_culprit(record))
+
+
+def _verdicts_short_of_passed(record: Json) -> dict[str, str]:
+    """Return the verdict of each method that has not passed, by name."""
+    asked = record.get("only")
+    verdicts = {m["method"]: method_verdict(m) for m in record["methods"]}
+    return {
+        name: verdict
+        for name, verdict in verdicts.items()
+        if verdict != PASSED and (asked is None or name in asked)
+    }
 
 
 def check_integrity(
@@ -165,7 +177,8 @@ def _make_record(
         "target": (manifest or {}).get("target") or "",
         **measured,
         "ok": ok,
-        "verdict": outcome({**measured, "ok": ok}),
+        "verdict": package_verdict({**measured, "ok": ok}),
+        "allow": action.key["held_to"]["allow"],
         "failures": failures,
         "portable": [
             name

@@ -37,6 +37,7 @@ from pipeline.validate.locate.divergence import locate_divergence
 from pipeline.validate.locate.plan_diff import diff_method, find_reader
 from pipeline.validate.locate.quantization_noise import locate_quantization
 from pipeline.validate.metrics import OutputError, compare
+from pipeline.validate.quantization import LEAST_SQNR
 from pipeline.validate.results import MethodValidation, Validation
 
 # Where quantization loses next to nothing, roundings of ranges that are computed as they come leave
@@ -77,30 +78,39 @@ def locate_failures(
 
 
 def _hold_to_derived(evidence: Evidence, validation: Validation) -> Evidence:
-    """Hold methods for which the config sets no tolerances to those that were derived."""
+    """Hold methods for which the config sets no tolerances, and those that are quantized, to limits
+    that were derived; and quantized ones to the config's against their float programs."""
     results = {each.method: each for each in validation.methods}
 
     def against_lowered(method: str) -> Limits:
         given = evidence.limits(method)
-        if given.atol is not None:
-            return given
         result = results.get(method, MethodValidation(method))
-        held = result.wide_quantized_limits or result.wide_limits
-        derived = {name: value for name, value in held.items() if value is not None}
+        quantized = result.wide_quantized_limits
+        if given.atol is not None and not quantized:
+            return given
+        limits = quantized or result.wide_limits
+        derived = {name: value for name, value in limits.items() if value is not None}
         return Limits(**{"atol": LEAST_ATOL, "rtol": LEAST_RTOL, **derived})
 
     def against_source(method: str) -> Limits | None:
-        if evidence.limits(method).atol is not None or method not in results:
+        result, given = results.get(method), evidence.limits(method)
+        if result is not None and result.quantized_runs:
+            least = max(given.min_sqnr or LEAST_SQNR, LEAST_SQNR)
+            return given.model_copy(update={"min_sqnr": least})
+        if given.atol is not None or result is None:
             return None
-        return Limits(**results[method].wide_limits)
+        return Limits(**result.wide_limits)
 
     return replace(evidence, limits=against_lowered, source_limits=against_source)
 
 
 def _why_no_look(evidence: Evidence, failed: MethodValidation) -> str:
     """Return why there is nothing to look into; "" where there is."""
-    if failed.failures[0].about == "lacking":
+    about = failed.failures[0].about
+    if about == "lacking":
         return "the package lacks it"
+    if about == "source":
+        return "its source is no measure of it"
     if failed.method not in evidence.sources:
         known = failed.kind == "constant"
         return "no operator computes a constant" if known else "its source has no such method"

@@ -1,0 +1,82 @@
+"""The verdicts that stand after a run, on all packages whose validation was asked for.
+
+A package that was up to date has one too: what was never run, or that nothing judges, is reported
+each time and counts for the exit status, unless it is declared to be good enough: by `allow` of its
+config, of the settings, or `--allow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from pipeline.plan.plan import Plan
+from pipeline.report.events import DONE, Event
+from pipeline.report.verdicts import PASSED, VERDICTS, is_accepted
+from pipeline.store.errors import listed, plural
+from pipeline.store.visible import one_line
+
+_MOST_NAMED = 6  # methods in a line
+
+
+class StandingVerdict(NamedTuple):
+    """The verdict on a package that has not failed, and on its methods that have not passed."""
+
+    package: str
+    verdict: str
+    methods: dict[str, str]
+    accepted: bool
+
+
+def find_standing(plan: Plan, events: Iterable[Event]) -> list[StandingVerdict]:
+    """Return the verdicts on packages whose validation ended well, by package."""
+    packages = {str(e.package) for e in events if e.kind == "validate" and e.outcome in DONE}
+    standing = []
+    for package in sorted(packages):
+        facts = plan.workspace.state(package).get("validate", {})
+        verdict = facts.get("verdict", PASSED)
+        allowed = (*facts.get("allow", ()), *plan.workspace.allow)
+        accepted = is_accepted(verdict, allowed)
+        standing.append(StandingVerdict(package, verdict, facts.get("methods", {}), accepted))
+    return standing
+
+
+def describe_standing(standing: Sequence[StandingVerdict]) -> Iterator[str]:
+    """Yield a line for each verdict short of passed: the methods that have it, and what to do."""
+    for verdict in VERDICTS[1:-1]:
+        for accepted in (False, True):
+            names = [
+                name
+                for each in standing
+                if each.accepted == accepted
+                for name in _methods_of(each, verdict)
+            ]
+            if not names:
+                continue
+            word = f"{verdict} (allowed)" if accepted else verdict
+            token = verdict.replace(" ", "-")
+            remedy = "" if accepted else f"; the reports say why, `--allow {token}` accepts it"
+            yield one_line(f"{word}: {listed(names, _MOST_NAMED)}{remedy}")
+
+
+def _methods_of(standing: StandingVerdict, verdict: str) -> list[str]:
+    names = [name for name, found in standing.methods.items() if found == verdict]
+    return [f"{standing.package}/{name}" for name in names]
+
+
+def count_standing(standing: Sequence[StandingVerdict]) -> str:
+    """Return how many packages have not passed, for the line of a run with nothing to do."""
+    counts = (
+        (verdict, sum(each.verdict == verdict for each in standing)) for verdict in VERDICTS[1:-1]
+    )
+    return "".join(f", {number} {verdict}" for verdict, number in counts if number)
+
+
+def is_all_accepted(standing: Iterable[StandingVerdict]) -> bool:
+    """Return whether every package passed, or is declared to be good enough."""
+    return all(each.accepted for each in standing)
+
+
+def describe_packages(packages: int, standing: Sequence[StandingVerdict]) -> str:
+    """Return the line of a run with nothing to do."""
+    return f"up to date: {plural(packages, 'package')}{count_standing(standing)}"

@@ -1,0 +1,147 @@
+"""Operators that make a program random: they draw numbers, or read memory that nobody wrote.
+
+torch tags what draws from its generator (`torch.Tag.nondeterministic_seeded`). Some of these draw
+nothing for certain arguments, as dropout in evaluation mode does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch._ops import OpOverload
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from pipeline.program.graphs import iter_nodes
+from pipeline.program.operators import base_name, operator_name
+from pipeline.program.source_lines import source_line
+from pipeline.program.training import find_training_outputs
+from pipeline.store.errors import plural
+
+# `training`: left in training mode. `sampling`: draws whatever the mode. `memory`: uninitialized.
+Cause = Literal["training", "sampling", "memory"]
+_MOST_LINES = 3
+_UNINITIALIZED = frozenset(
+    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+)
+_DROPOUTS = frozenset(
+    {"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"}
+    | {"_fused_dropout"}
+)
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+_BATCH_NORMS = frozenset(
+    {"batch_norm", "native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit"}
+    | {"_native_batch_norm_legit_functional", "_batch_norm_with_update"}
+    | {"_batch_norm_with_update_functional"}
+)
+REMEDIES: Mapping[Cause, str] = {
+    "training": "call .eval() on the model before the export",
+    "sampling": "if it samples on purpose, say so with `validate: {random: true}`",
+    "memory": "write the tensor before it is read (torch.zeros instead of torch.empty)",
+}
+
+
+@dataclass(frozen=True)
+class RandomOperator:
+    """An operator of a program that is random, and where the model calls it.
+
+    Attributes:
+        name: as in its schema, such as `aten.dropout`.
+        lines: of the model's source; none where they are unknown.
+        count: the number of its calls.
+    """
+
+    name: str
+    cause: Cause
+    lines: tuple[str, ...]
+    count: int
+
+    def __str__(self) -> str:
+        mode = " in training mode" if self.cause == "training" else ""
+        lines = "; ".join(self.lines[:_MOST_LINES])
+        where = f" ({plural(self.count, 'call')}{': ' if lines else ''}{lines})"
+        return f"{self.name}{mode}{where}"
+
+
+def find_random_operators(
+    program: ExportedProgram, root: Path | None = None
+) -> list[RandomOperator]:
+    """Find the operators that draw random numbers, or that are in training mode.
+
+    A program that trains has batch norm in training mode on purpose. Uninitialized memory is left
+    out: most of it is written before it is read (`find_uninitialized`).
+    """
+    trains = find_training_outputs(program) is not None
+    calls: dict[tuple[str, Cause], list[Node]] = {}
+    for node in iter_nodes(program):
+        cause = _cause(node)
+        if cause is not None and not (trains and base_name(node) in _BATCH_NORMS):
+            calls.setdefault((operator_name(node), cause), []).append(node)
+    return [_describe(name, cause, nodes, root) for (name, cause), nodes in calls.items()]
+
+
+def find_uninitialized(program: ExportedProgram, root: Path | None = None) -> list[RandomOperator]:
+    """Find the operators that allocate memory without writing it."""
+    calls: dict[str, list[Node]] = {}
+    for node in iter_nodes(program):
+        if is_uninitialized(node):
+            calls.setdefault(operator_name(node), []).append(node)
+    return [_describe(name, "memory", nodes, root) for name, nodes in calls.items()]
+
+
+def is_uninitialized(node: Node) -> bool:
+    """Return whether a node allocates memory without writing it."""
+    return base_name(node) in _UNINITIALIZED
+
+
+def _describe(name: str, cause: Cause, nodes: list[Node], root: Path | None) -> RandomOperator:
+    lines = dict.fromkeys(str(line) for node in nodes if (line := source_line(node, root)))
+    return RandomOperator(name, cause, tuple(lines), len(nodes))
+
+
+def _cause(node: Node) -> Cause | None:
+    """Return why a node is random; None where it is not."""
+    target = node.target
+    if node.op != "call_function" or not isinstance(target, OpOverload):
+        return None
+    name, argument = base_name(node), _argument_reader(node, target)
+    if name in _BATCH_NORMS:
+        updates = argument("running_mean") is not None
+        trains = argument("training", argument("train", name.startswith("_batch_norm_with")))
+        return "training" if trains and updates else None
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return None
+    if name in _DROPOUTS or name in _RECURRENT:
+        probability = argument("p", argument("dropout", 0.0))
+        return "training" if argument("train", True) is not False and probability else None
+    if "scaled_dot_product" in name:
+        return "training" if argument("dropout_p", 0.0) else None
+    if name.startswith("rrelu"):
+        return "training" if argument("training", False) else None
+    return "sampling"
+
+
+def _argument_reader(node: Node, target: OpOverload) -> Callable[..., Any]:
+    """Return a function that reads an argument by its name in the operator's schema."""
+    places = {argument.name: place for place, argument in enumerate(target._schema.arguments)}
+    defaults = {a.name: a.default_value for a in target._schema.arguments if a.has_default_value()}
+
+    def read(name: str, default: Any = None) -> Any:
+        if name in node.kwargs:
+            return node.kwargs[name]
+        if name in places and places[name] < len(node.args):
+            return node.args[places[name]]
+        return defaults.get(name, default)
+
+    return read
+
+
+def describe_random_operators(operators: list[RandomOperator]) -> str:
+    """Name operators that are random, and what to do about each cause."""
+    causes = dict.fromkeys(operator.cause for operator in operators)
+    remedies = "; ".join(REMEDIES[cause] for cause in causes)
+    return f"{', '.join(map(str, operators))}; {remedies}"

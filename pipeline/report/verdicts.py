@@ -1,0 +1,49 @@
+"""Verdicts: what a validation has shown, in four words.
+
+`passed`: compared with the source, within limits that mean something. `failed`: it departs from
+them. `not judged`: it ran, and nothing says whether that is good enough. `not run`: nothing was
+compared. No torch here: a no-op run reads verdicts too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, get_args
+
+Verdict = Literal["failed", "not run", "not judged", "passed"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)  # the worst first
+PASSED: Verdict = "passed"
+# What a person may accept in place of having passed, as `allow` of configs and settings has it.
+Allowed = Literal["not-judged", "not-run"]
+ALLOWED: tuple[Allowed, ...] = get_args(Allowed)
+
+
+def worst_verdict(verdicts: Iterable[Verdict], default: Verdict = PASSED) -> Verdict:
+    """Return the worst of several verdicts."""
+    return min(verdicts, key=VERDICTS.index, default=default)
+
+
+def method_verdicts(method: Mapping[str, Any]) -> list[Verdict]:
+    """Return the verdict on a method's lowering, and on its quantization where there is one."""
+    quantization = method.get("quantization")
+    return [method["verdict"], *([quantization["verdict"]] if quantization else [])]
+
+
+def method_verdict(method: Mapping[str, Any]) -> Verdict:
+    """Return the worse of a method's verdicts."""
+    return worst_verdict(method_verdicts(method))
+
+
+def package_verdict(report: Mapping[str, Any]) -> Verdict:
+    """Return the verdict on a package: the worst of its methods, gates and files. Methods that were
+    not asked for have none."""
+    if not report["ok"]:
+        return "failed"
+    asked = report.get("only")
+    methods = [m for m in report["methods"] if asked is None or m["method"] in asked]
+    return worst_verdict(map(method_verdict, methods))
+
+
+def is_accepted(verdict: Verdict, allowed: Iterable[str]) -> bool:
+    """Return whether a verdict ends a build well: it passed, or is declared to be good enough."""
+    return verdict == PASSED or verdict.replace(" ", "-") in allowed

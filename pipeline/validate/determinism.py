@@ -1,0 +1,135 @@
+"""Is the source itself deterministic? It runs twice on the same inputs before anything else.
+
+What differs between two runs of the source is no measure of a package: the limits that rounding
+sets would grow with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils import _pytree as pytree
+
+from pipeline.program.eager import Source
+from pipeline.program.inputs import InputSet
+from pipeline.program.random_operators import (
+    describe_random_operators,
+    find_random_operators,
+    find_uninitialized,
+    is_uninitialized,
+)
+from pipeline.validate.metrics import compare
+
+# Runs of a program that draws numbers: with few of them, a rare draw may go unseen.
+RUNS, RUNS_OF_RANDOM = 2, 6
+_FILL = 1.0e3  # in place of uninitialized memory
+
+
+class FilledSource(Source):
+    """A source program whose uninitialized memory holds other numbers in each run."""
+
+    def __init__(
+        self, program: ExportedProgram, common: Mapping[str, Tensor] | None = None
+    ) -> None:
+        super().__init__(program, common)
+        self.generator = torch.Generator()
+
+    def _call_module(self, leaves: list[Any]) -> list[Any]:
+        filler = _Filler(self._module, self.generator)
+        return pytree.tree_leaves(filler.run(*leaves, enable_io_processing=False))
+
+
+class _Filler(Interpreter):
+    """Runs through a graph, and those of its control flow, and fills memory that it allocates."""
+
+    def __init__(self, module: GraphModule, generator: torch.Generator) -> None:
+        super().__init__(module)
+        self._generator = generator
+
+    def run_node(self, n: Node) -> Any:
+        result = super().run_node(n)
+        if is_uninitialized(n) and isinstance(result, Tensor):
+            draw = torch.empty(result.shape).uniform_(-_FILL, _FILL, generator=self._generator)
+            result.copy_(draw > 0 if result.dtype is torch.bool else draw)
+        return result
+
+    def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        value = super().get_attr(target, args, kwargs)
+        return _Filler(value, self._generator).run if isinstance(value, GraphModule) else value
+
+
+def describe_nondeterminism(source: Source, inputs: InputSet, root: Path | None = None) -> str:
+    """Return how the source differs from itself on the same inputs, by which operators, and what to
+    do; "" where it does not. Its state is restored.
+
+    Raises whatever an operator raises.
+    """
+    random = find_random_operators(source.program, root)
+    training = [operator for operator in random if "norm" in operator.name]
+    difference = _find_difference(source, inputs, RUNS_OF_RANDOM if random else RUNS)
+    if not difference and training:
+        what = describe_random_operators(training)
+        return f"the source is in training mode, and changes its buffers as it runs: {what}"
+    if difference and random:
+        what = describe_random_operators(random)
+        return f"the source is random: {difference} on the same inputs; it holds {what}"
+    memory = find_uninitialized(source.program, root)
+    if not difference and memory:
+        difference = _find_difference(FilledSource(source.program), inputs, RUNS)
+    if not difference:
+        return ""
+    if memory:
+        what = describe_random_operators(memory)
+        return f"the source reads uninitialized memory: {difference} on the same inputs; {what}"
+    return (
+        f"the source is random: {difference} on the same inputs, and torch knows none of its "
+        "operators as random; look at custom operators"
+    )
+
+
+def _find_difference(source: Source, inputs: InputSet, runs: int) -> str:
+    """Describe the output that differs most between runs; "" where all are the same."""
+    outputs = [_run(source, inputs, seed) for seed in range(runs)]
+    worst, words = 0.0, ""
+    for other in outputs[1:]:
+        for (name, _), value, first in zip(source.outputs, other, outputs[0], strict=True):
+            if _same(value, first):
+                continue
+            error = compare(value, first)
+            by = f" by up to {error.max_abs:.3g}" if not error.mismatch else ""
+            if error.max_abs > worst or not words:
+                worst, words = error.max_abs, f"{name} differs{by} between two runs"
+    return words
+
+
+def _run(source: Source, inputs: InputSet, seed: int) -> list[Any]:
+    """Run the source from its initial state, with a seed of its own."""
+    source.reset()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if isinstance(source, FilledSource):
+            source.generator.manual_seed(seed)
+        outputs = source.run(inputs)
+    source.reset()
+    return outputs
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Return whether two values are the same, NaN for NaN."""
+    if not isinstance(value, Tensor) or not isinstance(other, Tensor):
+        return bool(type(value) is type(other) and value == other)
+    if value.shape != other.shape or value.dtype != other.dtype:
+        return False
+    equal_nan = value.dtype.is_floating_point or value.is_complex()
+    return bool(torch.isclose(value, other, rtol=0, atol=0, equal_nan=equal_nan).all())
+
+
+def outputs_of_runs(source: Source, inputs: InputSet, seeds: Sequence[int]) -> list[list[Any]]:
+    """Return what a random source gives on the same inputs, once for each seed."""
+    return [_run(source, inputs, seed) for seed in seeds]

@@ -1,0 +1,205 @@
+"""The verdict on a quantization: is the quantized program good enough in place of the float one?
+
+It is another question than whether the package is its quantized program, which limits derived from
+rounding answer. What quantization may cost, only a limit of the config says; it is judged on the
+examples, since static ranges hold for the data that they were observed on and not for noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pipeline.config.validation import Limits
+from pipeline.report.records import PooledRecord, QuantizationRecord
+from pipeline.report.verdicts import Verdict
+from pipeline.store.errors import listed, plural
+from pipeline.validate.limits import LIMITS
+from pipeline.validate.metrics import compare, json_number
+
+# Below it, a quantized program is not its float one any more: half as much noise as signal. It
+# holds over all values of all examples together, as few values can be near zero by chance.
+LEAST_SQNR = 3.0  # dB
+_MOST_NAMED = 3
+_SUGGESTED = ("min_sqnr", "min_agreement")
+
+
+class Departure(NamedTuple):
+    """An output of a quantized method that departs too far from the float one, and how."""
+
+    output: str
+    what: str
+
+
+@dataclass
+class PooledOutput:
+    """Sums over all values of an output in several calls, where both sides are finite.
+
+    `signal` is the sum of e^2, `noise` of (a - e)^2, `power` of a^2 and `product` of a e.
+    """
+
+    calls: int = 0
+    values: int = 0
+    signal: float = 0.0
+    noise: float = 0.0
+    power: float = 0.0
+    product: float = 0.0
+    max_abs: float = 0.0
+    agreeing: int = 0
+    rows: int = 0
+
+    def add(self, actual: Any, expected: Any) -> None:
+        """Add the values of a call; a mismatch of shapes or dtypes counts as infinite noise."""
+        error = compare(actual, expected)
+        self.calls += 1
+        self.max_abs = max(self.max_abs, error.max_abs)
+        self.agreeing += error.agreeing
+        self.rows += error.rows
+        if not isinstance(expected, Tensor) or not expected.dtype.is_floating_point:
+            return
+        if error.mismatch is not None or error.disagreeing:
+            self.noise = math.inf
+            return
+        a, e = actual.detach().double().flatten(), expected.detach().double().flatten()
+        finite = a.isfinite() & e.isfinite()
+        a, e = a[finite], e[finite]
+        self.values += a.numel()
+        self.signal += float(e.square().sum())
+        self.noise += float((a - e).square().sum())
+        self.power += float(a.square().sum())
+        self.product += float(torch.dot(a, e))
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """Return 10 log10(signal / noise); None without a signal."""
+        if not self.signal:
+            return -math.inf if math.isinf(self.noise) else None
+        if not self.noise:
+            return math.inf
+        return 10 * math.log10(self.signal / self.noise) if self.noise < math.inf else -math.inf
+
+    @property
+    def cosine(self) -> float | None:
+        """Return the cosine of both sides; None without a signal."""
+        if not self.signal:
+            return None
+        return self.product / math.sqrt(self.signal * self.power) if self.power else 0.0
+
+    @property
+    def agreement(self) -> float | None:
+        """Return the share of rows whose greatest value has the same place; None without rows."""
+        return self.agreeing / self.rows if self.rows else None
+
+    def to_json(self, output: str) -> PooledRecord:
+        return {
+            "output": output,
+            "calls": self.calls,
+            "values": self.values,
+            "max_abs": json_number(self.max_abs),
+            "sqnr_db": json_number(self.sqnr_db),
+            "cosine": json_number(self.cosine),
+            "agreement": json_number(self.agreement),
+            "agreeing": self.agreeing,
+            "rows": self.rows,
+        }
+
+
+@dataclass
+class QuantizationJudge:
+    """Collects what quantization does to the outputs of a method, and judges it.
+
+    Attributes:
+        outputs: their names.
+        limits: those of the config.
+        departs: how the program with observers, which rounds nothing yet, departs from the float
+            one; "" where it agrees as float does, or is not known.
+        examples: by output, over all calls on examples; `generated` over those on other inputs.
+    """
+
+    outputs: Sequence[str]
+    limits: Limits
+    departs: str = ""
+    examples: dict[int, PooledOutput] = field(default_factory=dict)
+    generated: dict[int, PooledOutput] = field(default_factory=dict)
+
+    def add(self, actual: Sequence[Any], expected: Sequence[Any], generated: bool) -> None:
+        """Add the outputs of a call: those of the package or its quantized program, and those of
+        the float one."""
+        pools = self.generated if generated else self.examples
+        for place, (a, e) in enumerate(zip(actual, expected, strict=True)):
+            pools.setdefault(place, PooledOutput()).add(a, e)
+
+    @property
+    def limit_names(self) -> list[str]:
+        """The limits on accuracy that the config sets."""
+        return [name for name in LIMITS if getattr(self.limits, name) is not None]
+
+    def find_departures(self) -> list[Departure]:
+        """Find what fails over all examples together."""
+        found = [Departure("", self.departs)] if self.departs else []
+        for place, pool in self.examples.items():
+            name = self.outputs[place]
+            over = f"over {pool.values:,} values of {plural(pool.calls, 'example')}"
+            if pool.sqnr_db is not None and pool.sqnr_db < LEAST_SQNR:
+                what = f"quantized, SQNR {pool.sqnr_db:.1f} dB {over} is below {LEAST_SQNR:g} dB"
+                found.append(Departure(name, f"{what}: half as much noise as signal"))
+            least = self.limits.min_agreement
+            if least is not None and pool.agreement is not None and pool.agreement < least:
+                share = f"in {pool.agreeing} of {plural(pool.rows, 'row')}"
+                what = f"agreement of the greatest values {share} of the examples"
+                found.append(Departure(name, f"{what} is below {least:g}"))
+        return found
+
+    def judge(self, failed: bool) -> QuantizationRecord:
+        """Return the verdict with its reason and figures.
+
+        Args:
+            failed: whether a call, or what `find_departures` found, exceeds a limit.
+        """
+        verdict, reason = self._judge(failed)
+        return {
+            "verdict": verdict,
+            "reason": reason,
+            "limits": {name: getattr(self.limits, name) for name in self.limit_names},
+            "examples": _pooled_json(self.outputs, self.examples),
+            "generated": _pooled_json(self.outputs, self.generated),
+        }
+
+    def _judge(self, failed: bool) -> tuple[Verdict, str]:
+        calls = max((pool.calls for pool in self.examples.values()), default=0)
+        if failed:
+            return "failed", "the quantized program departs too far from the float one"
+        if not self.examples and not self.generated:
+            return "not run", "the quantized program was not run beside the float one"
+        if not self.examples:
+            return "not judged", (
+                "no examples: generated inputs say nothing of accuracy; give "
+                "`example_inputs(method)` in the exporter, or `validate: {methods: {...: "
+                "{examples: [...]}}}`"
+            )
+        on = f"on {plural(calls, 'example')}: {self._figures()}"
+        if not self.limit_names:
+            suggested = " or ".join(f"`{name}`" for name in _SUGGESTED)
+            return "not judged", f"no limit on its accuracy ({on}); set {suggested} to judge it"
+        held = ", ".join(f"{name} {getattr(self.limits, name):g}" for name in self.limit_names)
+        return "passed", f"within {held}, {on}"
+
+    def _figures(self) -> str:
+        """Return the worst figures over all examples, in words."""
+        pools = list(self.examples.values())
+        ratios = [pool.sqnr_db for pool in pools if pool.sqnr_db is not None]
+        words = [f"SQNR {min(ratios):.1f} dB"] if ratios else []
+        rows = [pool for pool in pools if pool.rows]
+        if rows:
+            worst = min(rows, key=lambda pool: pool.agreeing / pool.rows)
+            words.append(f"agreement in {worst.agreeing} of {plural(worst.rows, 'row')}")
+        return listed(words, _MOST_NAMED) or "exact"
+
+
+def _pooled_json(names: Sequence[str], pools: dict[int, PooledOutput]) -> list[PooledRecord]:
+    return [pool.to_json(names[place]) for place, pool in sorted(pools.items())]

@@ -1,0 +1,126 @@
+"""Judges a method that is declared random: `validate: {random: true}`.
+
+Source and package draw from generators of their own, so no value can be compared with another. What
+can be compared over repeated calls on the same inputs: shapes and dtypes, the range of the values,
+the mean of each element, and how widely the values vary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline.validate.metrics import compare, greatest_magnitude
+
+# The source runs twice as often as the package.
+REPEATS = 32
+# Two halves of the source's own calls differ by so much at most; the package may by this factor
+# more. How much depends on how many elements of an output hang on one draw.
+_SPLITS, _TIMES_SPLIT = 50, 1.75
+# The variance of two samples of 32 and 64 draws of one number differs by more once in 10,000.
+_MOST_RATIO = 3.5
+_SLACK = 1.0  # of the source's range, beyond its ends
+_ROUNDING = 1e-3  # of the greatest value, which counts as the same
+
+
+def judge_random(
+    names: Sequence[str], source: Sequence[Sequence[Any]], package: Sequence[Sequence[Any]]
+) -> list[tuple[str, str]]:
+    """Compare repeated calls of a package with those of its source.
+
+    Args:
+        names: of the outputs.
+        source: the outputs of each call of the source.
+        package: the outputs of each call of the package.
+
+    Returns:
+        A name and what is wrong, for each output that is not distributed as the source's is.
+    """
+    wrong = []
+    for place, name in enumerate(names):
+        expected = [outputs[place] for outputs in source]
+        actual = [outputs[place] for outputs in package]
+        if what := _judge_output(expected, actual):
+            wrong.append((name, what))
+    return wrong
+
+
+def _judge_output(expected: Sequence[Any], actual: Sequence[Any]) -> str:
+    """Say what is wrong with an output; "" where nothing is."""
+    for value in actual:
+        is_text = isinstance(value, str) and isinstance(expected[0], str)
+        # Text has no distance: another one is no mismatch of a random output.
+        if (mismatch := compare(value, expected[0]).mismatch) and not is_text:
+            return mismatch
+    if not isinstance(expected[0], Tensor) or not expected[0].numel():
+        return ""
+    shapes = {tuple(value.shape) for value in (*expected, *actual)}
+    if len(shapes) > 1:
+        return f"shapes {sorted(shapes)} in repeated calls"
+    return _judge_values(_stack(expected), _stack(actual))
+
+
+def _judge_values(expected: Tensor, actual: Tensor) -> str:
+    """Compare values in float64, of shape (calls, elements)."""
+    finite = [float(values.isfinite().double().mean()) for values in (expected, actual)]
+    if abs(finite[0] - finite[1]) > 0.1:
+        return f"{finite[1]:.0%} of its values are finite, {finite[0]:.0%} of the source's"
+    expected, actual = (torch.nan_to_num(v, 0.0, 0.0, 0.0) for v in (expected, actual))
+    least, greatest = float(expected.min()), float(expected.max())
+    rounding = _ROUNDING * max(greatest_magnitude(expected), torch.finfo(torch.float32).tiny)
+    slack = _SLACK * (greatest - least) + rounding
+    low, high = float(actual.min()), float(actual.max())
+    if low < least - slack or high > greatest + slack:
+        where = f"from {least:.3g} to {greatest:.3g}"
+        return f"values from {low:.3g} to {high:.3g}; the source's are {where} over repeated calls"
+    return _judge_moments(expected, actual, rounding)
+
+
+def _judge_moments(expected: Tensor, actual: Tensor, rounding: float) -> str:
+    """Compare the means of elements, and how widely all of them vary."""
+    errors, allowed = (
+        _mean_distance(expected, actual, rounding),
+        _most_of_splits(expected, rounding),
+    )
+    if errors > allowed:
+        return (
+            f"means over repeated calls are {errors:.1f} standard errors from the source's; two "
+            f"halves of its own calls are {allowed / _TIMES_SPLIT:.1f} apart at most"
+        )
+    floor = rounding**2 * expected.shape[1]
+    varies, wanted = float(actual.var(0).sum()) + floor, float(expected.var(0).sum()) + floor
+    if not 1 / _MOST_RATIO <= varies / wanted <= _MOST_RATIO:
+        return (
+            f"the variance over repeated calls is {varies / wanted:.2g} times the source's "
+            f"(between {1 / _MOST_RATIO:.2g} and {_MOST_RATIO:g})"
+        )
+    return ""
+
+
+def _mean_distance(expected: Tensor, actual: Tensor, rounding: float) -> float:
+    """Return how far the means of elements are apart, in standard errors."""
+    share = 1 / len(expected) + 1 / len(actual)
+    allowed = float((expected.var(0) * share + rounding**2).sum())
+    distance = float((expected.mean(0) - actual.mean(0)).square().sum())
+    return (distance / allowed) ** 0.5
+
+
+def _most_of_splits(expected: Tensor, rounding: float) -> float:
+    """Return how far the means of a package may be from the source's, by random halves of its own
+    calls, the same ones each time."""
+    generator = torch.Generator().manual_seed(0)
+    half = len(expected) // 2
+    most = 1.0
+    for _ in range(_SPLITS):
+        order = torch.randperm(len(expected), generator=generator)
+        first, second = expected[order[:half]], expected[order[half:]]
+        most = max(most, _mean_distance(first, second, rounding))
+    return _TIMES_SPLIT * most
+
+
+def _stack(values: Sequence[Tensor]) -> Tensor:
+    flat = [torch.view_as_real(v.resolve_conj()) if v.is_complex() else v for v in values]
+    return torch.stack([value.reshape(-1).double() for value in flat])
