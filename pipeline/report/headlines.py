@@ -57,7 +57,7 @@ def worst_headline(methods: Iterable[Json]) -> Headline | None:
 def _quantization_figures(method: Json, quantization: Json) -> tuple[str, str, float]:
     """Return the figure that the first limit is about that it breaks, or else the first one."""
     limits = quantization["limits"]
-    figures = {**method, **_pooled(quantization["examples"] or quantization["generated"])}
+    figures = {**method, **_pooled_agreement(quantization["examples"] or quantization["generated"])}
     judged = [(name, *_JUDGED[name]) for name in _JUDGED if limits.get(name) is not None]
     judged.sort(key=lambda row: not _breaks(row[0], figures.get(row[1]), limits[row[0]]))
     for name, figure, style in judged:
@@ -71,15 +71,10 @@ def _quantization_figures(method: Json, quantization: Json) -> tuple[str, str, f
     return decibel(figures["sqnr_db"]), NO_LIMIT, _distance("min_sqnr", figures["sqnr_db"], 0.0)
 
 
-def _pooled(pools: Iterable[Json]) -> dict[str, Any]:
-    """Return the worst figures over outputs that are pooled over calls."""
-    found: dict[str, Any] = {}
-    for pool in pools:
-        for name in ("sqnr_db", "agreement"):
-            value = pool[name]
-            if isinstance(value, int | float) and value <= found.get(name, value):
-                found[name] = value
-    return found
+def _pooled_agreement(pools: Iterable[Json]) -> dict[str, Any]:
+    """Return the worst agreement of outputs, which limits hold over all calls together."""
+    shares = [pool["agreement"] for pool in pools if pool["agreement"] is not None]
+    return {"agreement": min(shares)} if shares else {}
 
 
 def _distance(limit: str, figure: Any, value: float) -> float:

@@ -140,11 +140,12 @@ class MethodValidator:
 
     def conclude(self) -> None:
         """Judge what only all calls together show."""
+        if self.quantization is not None:
+            self._conclude_quantization(self.quantization)
         if self.result.verdict == "not judged":
             self.result.ill_conditioned = self._describe_conditioning()
-        judge = self.quantization
-        if judge is None:
-            return
+
+    def _conclude_quantization(self, judge: QuantizationJudge) -> None:
         for output, what in judge.find_departures():
             self.result.fail(what, output=output, about="quantization")
             if not self.result.failing:

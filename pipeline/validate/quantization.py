@@ -40,7 +40,8 @@ class Departure(NamedTuple):
 class PooledOutput:
     """Sums over all values of an output in several calls, where both sides are finite.
 
-    `signal` is the sum of e^2, `noise` of (a - e)^2, `power` of a^2 and `product` of a e.
+    `signal` is the sum of e^2, `noise` of (a - e)^2, `power` of a^2 and `product` of a e;
+    `least_sqnr` is that of the worst call, in dB.
     """
 
     calls: int = 0
@@ -52,6 +53,7 @@ class PooledOutput:
     max_abs: float = 0.0
     agreeing: int = 0
     rows: int = 0
+    least_sqnr: float = math.inf
 
     def add(self, actual: Any, expected: Any) -> None:
         """Add the values of a call; a mismatch of shapes or dtypes counts as infinite noise."""
@@ -60,6 +62,7 @@ class PooledOutput:
         self.max_abs = max(self.max_abs, error.max_abs)
         self.agreeing += error.agreeing
         self.rows += error.rows
+        self.least_sqnr = min(self.least_sqnr, math.inf if error.sqnr_db is None else error.sqnr_db)
         if not isinstance(expected, Tensor) or not expected.dtype.is_floating_point:
             return
         if error.mismatch is not None or error.disagreeing:
@@ -192,8 +195,12 @@ class QuantizationJudge:
     def _figures(self) -> str:
         """Return the worst figures over all examples, in words."""
         pools = list(self.examples.values())
-        ratios = [pool.sqnr_db for pool in pools if pool.sqnr_db is not None]
-        words = [f"SQNR {min(ratios):.1f} dB"] if ratios else []
+        words = []
+        noisy = [pool for pool in pools if pool.sqnr_db is not None]
+        if noisy:
+            pool = min(noisy, key=lambda pool: pool.sqnr_db or 0.0)
+            one = f" ({pool.least_sqnr:.1f} dB on the worst)" if pool.calls > 1 else ""
+            words.append(f"SQNR {pool.sqnr_db:.1f} dB{one}")
         rows = [pool for pool in pools if pool.rows]
         if rows:
             worst = min(rows, key=lambda pool: pool.agreeing / pool.rows)
