@@ -58,33 +58,40 @@ def _add_report(suite: Xml.Element, package: str, report: Json) -> None:
 
 
 def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float) -> None:
-    """Add that a method has the interface of its source, and that it computes the same."""
+    """Add that a method has the interface of its source, that it computes the same, and that its
+    quantization is good enough."""
     failed = failed_by_check(method)
     own, wrong = failed.get("interface", []), failed.get("numerics", [])
     left_out = method.get("left_out", ())
     unseen = "validate.budget was spent" if ALL in left_out else ""
     unseen = UNASKED if UNASKED in left_out else unseen
     _add_case(suite, classname, "interface", own, skipped=unseen)
-    unjudged = method.get("verdict_reason", "") if method["verdict"] == "not judged" else ""
-    for culprit in method.get("culprits", ()) if wrong else ():
-        where = ", ".join(filter(None, (culprit["operator"], culprit["module"])))
-        line = f"\n  {culprit['line']}" if culprit["line"] else ""
-        wrong.append(f"{where}: {culprit['what']}{line}")
-    if wrong:
-        wrong += method.get("culprit_notes") or ()
+    wrong += _describe_culprits(method) if wrong else []
     if method["runs"] or method.get("random") or wrong:
         skips = [f"skipped {skip['origin']}: {skip['reason']}" for skip in method["skipped"]]
-        skips += [f"left out {each}: validate.budget" for each in method.get("left_out", ())]
-        output = "\n".join(skips)
-        skipped = f"not judged: {unjudged}" if unjudged else ""
-        _add_case(suite, classname, "numerics", wrong, skipped, output, seconds)
+        skips += [f"left out {each}: validate.budget" for each in left_out]
+        unjudged = method["verdict"] == "not judged"
+        skipped = f"not judged: {method.get('verdict_reason', '')}" if unjudged else ""
+        _add_case(suite, classname, "numerics", wrong, skipped, "\n".join(skips), seconds)
     elif not own:
         why = method["not_run"] or unseen or "nothing to run it on"
         _add_case(suite, classname, "numerics", skipped=why)
     if quantization := method.get("quantization"):
+        lost = failed.get("quantization", [])
+        lost += _describe_culprits(method) if lost and not wrong else []
         verdict, why = quantization["verdict"], quantization["reason"]
         skipped = f"{verdict}: {why}" if verdict in ("not judged", "not run") else ""
-        _add_case(suite, classname, "quantization", failed.get("quantization", ()), skipped, why)
+        _add_case(suite, classname, "quantization", lost, skipped, why)
+
+
+def _describe_culprits(method: Json) -> list[str]:
+    """Return a text for each operator that a method fails by, then what could not be found out."""
+    texts = []
+    for culprit in method.get("culprits", ()):
+        where = ", ".join(filter(None, (culprit["operator"], culprit["module"])))
+        line = f"\n  {culprit['line']}" if culprit["line"] else ""
+        texts.append(f"{where}: {culprit['what']}{line}")
+    return [*texts, *(method.get("culprit_notes") or ())]
 
 
 def _properties(report: Json) -> dict[str, str]:

@@ -25,7 +25,7 @@ _BUILDING = (*_PLANNING, "compile", "run/*.py", "run/build", "run/trace", "repor
 _UNITS = {
     "describe": _DESCRIBING,
     "plan": _PLANNING,
-    "measure": (*_BUILDING, "devices", "validate", "run/prove"),
+    "measure": (*_BUILDING, "devices", "validate", "run/prove", "report/verdicts.py"),
     "validate": ("report", "validate", "run/prove"),
 }
 

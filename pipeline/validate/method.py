@@ -221,7 +221,7 @@ class MethodValidator:
         if not self._declares_the_same():
             return
         self.sets = self._input_sets(examples)
-        if varies := self._describe_nondeterminism():
+        if varies := self._describe_nondeterminism(self.sets):
             if not self.is_random:
                 self.result.fail(varies, about="source")
                 return
@@ -233,10 +233,10 @@ class MethodValidator:
             self._pending = [(each.origin, partial(self._call_alone, each)) for each in self.sets]
         self._ready = True
 
-    def _describe_nondeterminism(self) -> str:
+    def _describe_nondeterminism(self, sets: Sequence[InputSet]) -> str:
         """Say how the source differs from itself; "" where it does not, or fails anyway."""
         draws = bool(find_random_operators(self.program))
-        for inputs in self.sets if draws else self.sets[:1]:
+        for inputs in sets if draws else sets[:1]:
             with suppress(Exception):  # reported by the call on these inputs
                 if varies := describe_nondeterminism(self.source, inputs):
                     return varies
@@ -345,12 +345,12 @@ class MethodValidator:
 
     def _keep_expected(self, examples: Sequence[InputSet]) -> None:
         """Keep the source's outputs, for a device that can run what this machine can't."""
-        self.sets = self._input_sets(examples)
-        if (varies := self._describe_nondeterminism()) and not self.is_random:
+        sets = self._input_sets(examples)
+        if (varies := self._describe_nondeterminism(sets)) and not self.is_random:
             self.result.fail(varies, about="source")
             return
         wanted = self.keep is not None or self.quantization is not None
-        for inputs in self.sets if wanted and not varies else ():
+        for inputs in sets if wanted and not varies else ():
             self.references.reset()
             try:
                 expected = self._expected(inputs)

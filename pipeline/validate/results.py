@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
 from pipeline.report.records import UNASKED, FailureSubject, QuantizationRecord
-from pipeline.report.verdicts import Verdict
+from pipeline.report.verdicts import Verdict, package_verdict
 from pipeline.store.errors import listed
 from pipeline.validate.limits import FIGURES, widest
 from pipeline.validate.metrics import OutputError, json_number
@@ -317,6 +317,7 @@ class Validation:
         return {
             "package": self.package,
             "ok": self.ok,
+            "verdict": package_verdict({"ok": self.ok, "methods": methods}),
             "failures": list(self.failures),
             "settings": dict(self.settings),
             "methods": methods,

@@ -114,7 +114,10 @@ def test_words_that_name_nothing(words, message):
         ("list lowr", "no task 'lowr'; did you mean 'lower'?"),
         ("lower:pear", "no package 'pear'; did you mean 'pair'?"),
         ("plan --resolvd", "plan: no option '--resolvd'; did you mean '--resolved'?"),
-        ("lower pair --frob", "lower: option --frob not recognized; known: -n NUMBER, -a, -v; "),
+        (
+            "lower pair --frob",
+            "lower: option --frob not recognized; known: -n NUMBER, -a, -v, --allow VERDICTS; ",
+        ),
         ("lower -n x", "lower: -n: 'x' is no number; "),
         ("explain pair --all", "explain: no option '--all'; it takes none; usage: doit explain "),
     ],

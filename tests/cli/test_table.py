@@ -5,15 +5,16 @@ import pytest
 from pipeline.cli import table
 from pipeline.cli.console import describe_failures
 from pipeline.cli.table import make_table
-from pipeline.report.events import Event
+from pipeline.report.events import INTERRUPTED, Event
 
 LONG = "a-package-of-a-matrix-with-a-very-long-name-for-android"
 
 
 def method(name, error, **more):
     limits = {"atol": 1e-3}
-    facts = {"method": name, "max_abs": error, "limits": limits, "ok": True, "not_run": ""}
-    return facts | {"limits_from": "config", "runs": 3, "delegation": {}} | more
+    run = {"origin": "example 0", "outputs": [{"max_abs": error, "of_limit": error / 1e-3}]}
+    facts = {"method": name, "kind": "program", "verdict": "passed", "limits": limits, "ok": True}
+    return facts | {"limits_from": "config", "runs": [run], "not_run": ""} | more
 
 
 class Built:
@@ -37,7 +38,7 @@ class Built:
 
 @pytest.fixture
 def plan(tmp_path, monkeypatch):
-    from pipeline.report import packages, records
+    from pipeline.report import records
 
     counts = {"delegation": {"nodes": 4, "delegated_nodes": 3}}
     manifest = {
@@ -45,10 +46,9 @@ def plan(tmp_path, monkeypatch):
         "methods": {"one": counts, "two": counts},
     }
     judged = [method("one", 1e-6), method("two", 5e-4)]
-    report = {"methods": judged, "files": {"a.pte": "d"}}
+    report = {"methods": judged, "files": {"a.pte": "d"}, "verdict": "passed"}
     monkeypatch.setattr(records, "read_manifest", lambda *_: manifest)
     monkeypatch.setattr(records, "read_fitting", lambda path: report)
-    monkeypatch.setattr(packages, "outcome", lambda _: "passed")
     return Built(tmp_path)
 
 
@@ -67,9 +67,9 @@ def events(*packages):
 
 def test_a_package_has_a_line_with_its_worst_method(plan):
     assert list(make_table(plan, events("small"), (), None)) == [
-        "package  lower  validate  delegated    size  max error         limit  seconds",
-        "-------  -----  --------  ---------  ------  ---------  ------------  -------",
-        "small    built  built        75.0 %  2.0 kB    5.00e\u22124  0.001 config      8.0",
+        "package  build  verdict  delegated    size   figure         limit  seconds",
+        "-------  -----  -------  ---------  ------  -------  ------------  -------",
+        "small    built  passed      75.0 %  2.0 kB  5.00e\u22124  0.001 config      8.0",
     ]
 
 
@@ -85,7 +85,7 @@ def test_it_fits(plan, width):
     lines = list(make_table(plan, events("small", LONG), None, width))
     assert max(map(len, lines)) <= width
     head = lines[0].split("  ")
-    assert head[0] == "package" and "lower" in lines[0] and "validate" in lines[0]
+    assert head[0] == "package" and "build" in lines[0] and "verdict" in lines[0]
     assert ("limit" in lines[0]) is (width >= 100)
     assert any("android" in line for line in lines)
 
@@ -93,10 +93,10 @@ def test_it_fits(plan, width):
 def test_what_was_not_asked_for_has_no_column(plan):
     only = [event for event in events("small") if event.kind == "compile"]
     assert list(make_table(plan, only, (), None))[::2] == [
-        "package  lower  seconds",
+        "package  build  seconds",
         "small    built      4.0",
     ]
-    assert "validate" not in table.HEADINGS[:2]
+    assert "verdict" not in table.HEADINGS[:2]
 
 
 def test_failures_are_told_again_with_the_file_to_open(plan):
@@ -127,3 +127,12 @@ def test_failures_are_told_again_with_the_file_to_open(plan):
 def test_a_run_that_ended_in_an_export_has_no_table():
     event = Event("export", None, None, "m", "not-run", reason="interrupted")
     assert list(make_table(None, [event], None, 60)) == []
+
+
+def test_what_was_interrupted_before_it_was_linked_was_not_built(plan):
+    events_of_methods = [each for each in events("small") if each.kind == "compile"]
+    link = Event("link", "small", None, "m", "not-run", reason=INTERRUPTED)
+    late = Event("compile", "small", "three", "m", "not-run", reason=INTERRUPTED)
+    for more in (link, late):
+        row = list(make_table(plan, [*events_of_methods, more], (), None))[-1]
+        assert row.split()[:3] == ["small", "not", "run"]

@@ -110,6 +110,7 @@ def test_the_record_of_a_run_has_an_action_a_line(tmp_path):
 REPORT = {
     "package": "pack",
     "ok": True,
+    "verdict": "passed",
     "failures": [],
     "settings": {"atol": 0.1, "rtol": 0.0, "inputs": 1, "seed": 0, "steps": 1},
     "methods": [],
@@ -175,7 +176,12 @@ def test_a_package_whose_model_could_not_be_exported_says_so(tmp_path):
 
 def test_a_package_that_failed_validation_is_described_by_its_report(tmp_path):
     space = workspace(tmp_path)
-    put(space, "pack", "report.json", {**REPORT, "ok": False, "failures": ["too large"]})
+    put(
+        space,
+        "pack",
+        "report.json",
+        {**REPORT, "ok": False, "verdict": "failed", "failures": ["too large"]},
+    )
     run(
         space,
         {"kind": "link", "package": "pack", "outcome": "built"},

@@ -13,7 +13,8 @@ from pipeline.devices.interface import PackageFiles
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.report.markdown import markdown
-from pipeline.report.packages import describe_left_out, outcome
+from pipeline.report.packages import describe_left_out
+from pipeline.report.verdicts import package_verdict
 from pipeline.validate import budget as budgets
 from pipeline.validate import rounding
 from pipeline.validate.budget import Budget
@@ -50,10 +51,10 @@ def test_only_the_first_call_is_made_whatever_that_takes(name, tmp_path):
     record["methods"][0]["left_out"].append("latency")
     said = f"1 method, {len(first.left_out)} input sets, the latency of 1 method left out"
     assert describe_left_out(record) == f"{said}: validate.budget was spent"
-    assert outcome(record) == "passed in part"
+    assert package_verdict(record) == "not run"
     text = markdown(record)
     assert f"{said}: validate.budget was spent." in text
-    assert f"| `{others[0].method}` (program) | not run |" in text
+    assert f"| `{others[0].method}` (program) | source | – | not run |" in text
     assert ("example 0, from call 2 on" in first.left_out) == (name == "sharing")
 
 

@@ -571,7 +571,7 @@ def test_the_package_is_named_without_its_folder(whole):
 
 
 def test_the_record_makes_a_report(whole):
-    said = "# all.pte: passed\n\n5 methods give what their sources give, within the limits, in "
+    said = "# all.pte: passed\n\n5 methods match their sources, within the limits ("
     assert markdown(whole.to_json()).startswith(said)
     failed = validate(package_file(), {"decode": sources()["encode"]}, inputs=1, steps=1)
     assert "| the package lacks this method" in markdown(failed.to_json())

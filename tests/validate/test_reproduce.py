@@ -124,6 +124,7 @@ def test_the_report_shows_it_under_failures():
     record = {
         "package": "pack",
         "ok": False,
+        "verdict": "failed",
         "failures": ["run: wrong"],
         "settings": limits,
         "methods": [method],

@@ -30,6 +30,7 @@ _FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "cosine": ("cosine", ratio),
     "agreement": ("agreement", percent),
 }
+_EXAMPLES, _GENERATED = "examples", "generated inputs"
 _MOST_NAMED = 4  # methods in a sentence
 _FEW_ROWS = 100  # from which on a share says more than it hides
 _MOST_SETS = 16  # of one output in the chart of errors; the worst
@@ -140,22 +141,24 @@ def _method_rows(method: Json, places: Mapping[str, str]) -> Iterator[Row]:
     head = {"method": name(method["method"], note, href)}
     quantization, held = method.get("quantization"), method.get("quantized")
     if quantization is None:
-        on = "examples" if method.get("examples") else "generated inputs"
-        yield {
-            **head,
-            **_row(method, "source", on if method["runs"] else NOTHING, method["verdict"]),
-            "agreement": _agreement(method),
-        }
-    elif held is not None:
-        yield {**head, **_row(held, "quantized program", "all inputs", method["verdict"])}
-        yield {**head, **_quantization_row(method, quantization)}
+        on = _EXAMPLES if method.get("examples") else _GENERATED
+        row = _row(method, "source", _count_calls(method, on), method["verdict"])
+        yield {**head, **row, "agreement": _agreement(method)}
     else:
-        yield {**head, **_row({"limits": {}}, "quantized program", NOTHING, method["verdict"])}
+        lowering = held or {"limits": {}}
+        calls = f"all inputs ({plural(len(method['runs']), 'call')})" if held else NOTHING
+        yield {**head, **_row(lowering, "quantized program", calls, method["verdict"])}
         yield {**head, **_quantization_row(method, quantization)}
     if generated := method.get("on_generated"):
         other = "source" if quantization is None else "float program"
-        row = _row({**generated, "limits": {}}, other, "generated inputs", "")
-        yield {**head, **row}
+        calls = _count_calls(method, _GENERATED)
+        yield {**head, **_row({**generated, "limits": {}}, other, calls, "")}
+
+
+def _count_calls(method: Json, on: str) -> str:
+    """Return what inputs a method was called on, with the number of calls."""
+    runs = [run for run in method["runs"] if bool(run.get("generated")) == (on == _GENERATED)]
+    return f"{on} ({plural(len(runs), 'call')})" if runs else NOTHING
 
 
 def _row(held: Json, compared: str, on: str, verdict: str) -> Row:
@@ -172,11 +175,11 @@ def _row(held: Json, compared: str, on: str, verdict: str) -> Row:
 def _quantization_row(method: Json, quantization: Json) -> Row:
     """Return the cells of the quantized program against the float one, on examples if there are
     any."""
-    on = "examples" if quantization["examples"] else "generated inputs"
+    on = _EXAMPLES if quantization["examples"] else _GENERATED
     figures = method if method["runs"] and quantization["examples"] else {}
-    row = _row(
-        {**figures, "limits": quantization["limits"]}, "float program", on, quantization["verdict"]
-    )
+    calls = _count_calls(method, on) if method["runs"] else on
+    held = {**figures, "limits": quantization["limits"]}
+    row = _row(held, "float program", calls, quantization["verdict"])
     pools = [pool for pool in quantization["examples"] if pool["rows"]]
     if pools:
         worst = min(pools, key=lambda pool: pool["agreeing"] / pool["rows"])
