@@ -1,4 +1,5 @@
-"""Is the source itself ill-conditioned? Its inputs are moved by one unit in the last place.
+"""Is the source itself ill-conditioned? It runs in float64, and with inputs moved by one unit in
+the last place.
 
 Where that changes the outputs by more than limits may be, no comparison with other kernels can be
 judged: the report says so, and names the operator where the change begins to grow.
@@ -6,13 +7,14 @@ judged: the report says so, and names the operator where the change begins to gr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from pipeline.program.inputs import InputSet
 from pipeline.program.module_paths import innermost_module
@@ -20,7 +22,7 @@ from pipeline.program.operators import node_label
 from pipeline.program.signature import flatten
 from pipeline.program.source_lines import source_line
 from pipeline.validate.default_limits import TIMES
-from pipeline.validate.locate.node_values import NodeValues
+from pipeline.validate.locate.node_values import NodeValues, Walker
 from pipeline.validate.metrics import compare
 
 
@@ -29,30 +31,89 @@ def describe_conditioning(
 ) -> str:
     """Say how ill-conditioned a program is, and where that begins; "" where it is not.
 
-    Inputs are moved first, then weights too: a method whose inputs are integers has no others.
-
     Args:
         most_share: the share of the signal beyond which a limit means nothing.
-
-    Raises whatever an operator raises.
     """
     leaves = flatten(program, inputs)
     plain = NodeValues(program)
     expected = plain.call(leaves)
     enough = most_share / TIMES  # limits are this multiple of what rounding does
-    for what, weights in (("inputs", False), ("inputs and weights", True)):
-        moved = NodeValues(program)
-        if weights:
-            _move_weights(moved)
-        actual = moved.call([_move(value) for value in leaves])
-        share = max(map(_share, actual, expected), default=0.0)
+    for words, run in _WAYS.items():
+        try:
+            moved, actual = run(program, leaves)
+            share = max(map(_share, actual, expected), default=0.0)
+        except Exception:  # whatever an operator raises, as for another dtype
+            continue
         if share > enough:
             start = _describe_start(plain, moved, enough, root)
-            return (
-                f"ill-conditioned: {what} moved by one unit in the last place change the source's "
-                f"own outputs by {share:.1%}{start}"
-            )
+            return f"ill-conditioned: {words} its own outputs by {share:.1%}{start}"
     return ""
+
+
+Moved = tuple[NodeValues, list[Any]]
+
+
+def _run_wide(program: ExportedProgram, leaves: list[Any]) -> Moved:
+    """Run a program in float64."""
+    source = WideValues(program)
+    return source, source.call([_widen(value) for value in leaves])
+
+
+def _run_moved(program: ExportedProgram, leaves: list[Any]) -> Moved:
+    """Run a program on inputs that are moved by one unit in the last place."""
+    source = NodeValues(program)
+    return source, source.call([_move(value) for value in leaves])
+
+
+def _run_with_moved_weights(program: ExportedProgram, leaves: list[Any]) -> Moved:
+    """Run a program whose weights are moved too: its inputs may be integers alone."""
+    source = NodeValues(program)
+    _replace_weights(source, _move)
+    return source, source.call([_move(value) for value in leaves])
+
+
+_WAYS: Mapping[str, Callable[[ExportedProgram, list[Any]], Moved]] = {
+    "computing in float64 changes": _run_wide,
+    "moving its inputs by one unit in the last place changes": _run_moved,
+    "moving its inputs and weights by one unit in the last place changes": _run_with_moved_weights,
+}
+
+
+class WideValues(NodeValues):
+    """A source program that computes in float64 where it says float32, and keeps its nodes'
+    values."""
+
+    def __init__(
+        self, program: ExportedProgram, common: Mapping[str, Tensor] | None = None
+    ) -> None:
+        super().__init__(program, common)
+        _replace_weights(self, _widen)
+
+    def _run(self, leaves: list[Any]) -> list[Any]:
+        with torch.no_grad():
+            walker = _WideWalker(self._module, self._keep)
+            returned = walker.run(*leaves, enable_io_processing=False)
+        return [leaves[index] for index in self._changed] + pytree.tree_leaves(returned)
+
+
+class _WideWalker(Walker):
+    """Runs through a graph with float64 in the place of float32."""
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = pytree.tree_map(_widen_dtype, (args, kwargs))
+        return pytree.tree_map(_widen, super().call_function(target, args, kwargs))
+
+    def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return _widen(super().get_attr(target, args, kwargs))
+
+
+def _widen(value: Any) -> Any:
+    is_float = isinstance(value, Tensor) and value.dtype is torch.float32
+    return value.double() if is_float else value
+
+
+def _widen_dtype(value: Any) -> Any:
+    return torch.float64 if value is torch.float32 else value
 
 
 def _describe_start(plain: NodeValues, moved: NodeValues, enough: float, root: Path | None) -> str:
@@ -73,24 +134,30 @@ def _share_of_lists(actual: Sequence[Any], expected: Sequence[Any]) -> float:
 
 
 def _tensors(values: Any) -> list[Tensor]:
-    return [v for v in torch.utils._pytree.tree_leaves(values) if isinstance(v, Tensor)]
+    return [v for v in pytree.tree_leaves(values) if isinstance(v, Tensor)]
 
 
 def _share(actual: Any, expected: Any) -> float:
     """Return the noise of a value as a share of its signal; of integers, whether any differs."""
+    if isinstance(actual, Tensor) and isinstance(expected, Tensor):
+        actual = actual.to(expected.dtype) if actual.dtype is torch.float64 else actual
     error = compare(actual, expected)
     if not isinstance(expected, Tensor) or not expected.dtype.is_floating_point:
         return float(error.max_abs > 0)
     return 0.0 if error.sqnr_db is None else float(10 ** (-error.sqnr_db / 20))
 
 
-def _move_weights(source: NodeValues) -> None:
-    """Move the parameters of a source, which it shares with its program, in copies."""
+def _replace_weights(source: NodeValues, change: Callable[[Tensor], Tensor]) -> None:
+    """Change the parameters and buffers of a source, which it shares with its program, in
+    copies."""
     module = source._module
-    for name, parameter in list(module.named_parameters()):
+    named = [*module.named_parameters(), *module.named_buffers()]
+    for name, tensor in named:
         owner, _, attribute = name.rpartition(".")
-        moved = torch.nn.Parameter(_move(parameter.detach()), requires_grad=False)
-        setattr(module.get_submodule(owner), attribute, moved)
+        changed = change(tensor.detach())
+        if isinstance(tensor, torch.nn.Parameter):
+            changed = torch.nn.Parameter(changed, requires_grad=False)
+        setattr(module.get_submodule(owner), attribute, changed)
 
 
 def _move(value: Any) -> Any:

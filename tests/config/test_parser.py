@@ -181,6 +181,8 @@ def test_resolved_fills_in_every_default():
             "seed": 0,
             "steps": 4,
             "methods": {},
+            "random": False,
+            "allow": [],
             "bundle": False,
             "bundle_limit": 32 * 2**20,
             "gates": {

@@ -13,8 +13,11 @@ from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
 from pipeline.program.operators import base_name
 from pipeline.validate.default_limits import (
-    limit_noise,
+    MOST_SHARE,
+    MOST_SHARE_QUANTIZED,
+    cap_limits,
     limits_of_rounding,
+    most_share,
     what_it_computes_in,
 )
 from pipeline.validate.limits import check_limits, drop_limits_of_noise
@@ -23,6 +26,7 @@ from pipeline.validate.package import validate_package
 from pipeline.validate.references import References
 from pipeline.validate.rounding import RoundedSource, is_quantized
 from pipeline.validate.sums import find_sum
+from tests.devices.test_bindings import lowered, write
 from tests.mutations.samples import SAMPLES, quantized_programs
 
 
@@ -157,7 +161,6 @@ def test_subnormal_values_may_be_zero():
     limits = drop_limits_of_noise(limits, expected)
     assert not wrong(torch.zeros(100), expected, limits)
     assert wrong(torch.full((100,), 1e-37), expected, limits)
-    assert limit_noise(expected, torch.zeros(100), limits).min_sqnr is None
 
 
 def test_integers_are_exact_unless_rounding_moves_them():
@@ -307,3 +310,67 @@ def test_a_kernel_that_knows_no_least_step_is_within_the_limits(size):
     else:
         assert difference / 2 < limits.atol <= max(3 * difference, 1e-4 * size)
         assert wrong(expected + 4 * limits.atol, expected, limits)
+
+
+def test_a_limit_of_more_than_a_share_of_the_signal_is_none():
+    expected = torch.randn(100, generator=torch.Generator().manual_seed(0))
+    usual = float(expected.abs().max())
+    wide = limits_of_rounding(expected, [expected * 1.5, expected * 0.7], usual)
+    assert wide.atol > 0.5 * usual and wide.min_sqnr < 6
+    capped = cap_limits(wide, expected, usual, MOST_SHARE)
+    assert capped.atol == pytest.approx(MOST_SHARE * usual, rel=0.06)
+    assert capped.min_sqnr == pytest.approx(40.0)
+    close = limits_of_rounding(expected, [expected, expected], usual)
+    assert cap_limits(close, expected, usual, MOST_SHARE) == close
+
+
+@pytest.mark.parametrize(
+    ("dtype", "share"),
+    [(torch.float32, 1e-2), (torch.float16, 1e-2), (torch.bfloat16, 6.25e-2)],
+)
+def test_coarse_dtypes_have_wider_ceilings(dtype, share):
+    assert most_share(made(dtype)[1]) == pytest.approx(share)
+
+
+def test_integers_that_rounding_moves_must_be_exact_to_be_right():
+    places = torch.arange(10)
+    wide = limits_of_rounding(places, [places + 3, places], 9)
+    assert wide.atol > 3
+    assert cap_limits(wide, places, 9, MOST_SHARE).atol == 0
+    steps = torch.arange(10, dtype=torch.int8)
+    wide = limits_of_rounding(steps, [steps + 3, steps], 9)
+    assert cap_limits(wide, steps, 9, MOST_SHARE_QUANTIZED).atol == 1
+
+
+class Cancelling(nn.Module):
+    """A difference of two large numbers: rounding is most of what is left."""
+
+    def forward(self, x):
+        large = x * 1e5 + 1e5
+        return (large + x * 1e-2) - large
+
+
+def test_an_ill_conditioned_source_is_not_judged_and_says_where_it_starts():
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    program = export(Cancelling(), (x,))
+    other = export(Other(), (x,))
+    pte = write("cancelling.pte", lowered({"run": other}).buffer)
+    settings, examples = ValidateConfig(inputs=0), {"run": [InputSet((x,), {}, "example 0")]}
+    (method,) = validate_package(pte, (), {"run": program}, examples, settings, {}).methods
+    assert method.verdict == "not judged" and method.ok
+    assert "ill-conditioned" in method.verdict_reason
+    assert "starts at aten.sub.Tensor" in method.verdict_reason
+
+
+class Other(nn.Module):
+    def forward(self, x):
+        return x * 1e-2 + 0.004
+
+
+def test_within_the_ceiling_even_an_ill_conditioned_source_passes():
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    program = export(Cancelling(), (x,))
+    pte = write("cancelling.pte", lowered({"run": program}).buffer)
+    settings, examples = ValidateConfig(inputs=0), {"run": [InputSet((x,), {}, "example 0")]}
+    (method,) = validate_package(pte, (), {"run": program}, examples, settings, {}).methods
+    assert method.verdict == "passed"

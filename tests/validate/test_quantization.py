@@ -7,10 +7,8 @@ from torch.export import export
 
 from pipeline.config.validation import ValidateConfig
 from pipeline.program.inputs import InputSet
-from pipeline.validate.default_limits import LEAST_SQNR, limit_noise
-from pipeline.validate.limits import OutputLimits
-from pipeline.validate.metrics import compare
 from pipeline.validate.package import validate_package
+from pipeline.validate.quantization import LEAST_SQNR, QuantizationJudge
 from tests.devices.test_bindings import lowered, write
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -35,40 +33,26 @@ def sets(*factors):
     return [InputSet((X * factor,), {}, f"example {n}") for n, factor in enumerate(factors)]
 
 
-def noise(steps):
-    return compare(Rounded(steps)(X), X).sqnr_db
-
-
-def limited(quantized, added):
-    return limit_noise(X, quantized, OutputLimits(min_sqnr=added)).min_sqnr
-
-
-def test_noise_may_be_that_of_quantization_and_what_the_package_adds():
-    found = limited(Rounded(4)(X), 40.0)
-    assert noise(4) - 1.5 < found < noise(4)
-    assert limited(Rounded(4)(X), noise(4)) == pytest.approx(noise(4) - 6.02, abs=0.1)
-    assert limited(X, 40.0) == pytest.approx(40, abs=0.11)
-
-
-def test_a_quantization_that_loses_the_signal_is_no_excuse():
-    assert limited(torch.zeros_like(X), 40.0) == LEAST_SQNR
-    few = limit_noise(X[0], torch.zeros(8), OutputLimits(min_sqnr=40.0)).min_sqnr
-    assert few < LEAST_SQNR  # a few values may be near zero by chance
-
-
-def test_nothing_is_asked_where_nothing_can_be_compared():
-    free = OutputLimits(integers=True)
-    assert limit_noise(X > 0, X > 0, OutputLimits(min_sqnr=40.0)) == free
-    assert limit_noise(X, X, OutputLimits()) == free
-    assert limit_noise(torch.zeros_like(X), X, OutputLimits(min_sqnr=40.0)) == free
-
-
-def validated(made, quantized, examples=(), **settings):
+def validated(made, quantized, examples=(), departures=None, **settings):
     """What comes of a package of `made`, whose float program rounds nothing."""
     pte = write("rounded.pte", lowered({"run": program(made)}).buffer)
     programs, given = {"run": program(Rounded())}, {"run": program(quantized)}
     settings = ValidateConfig(**{"inputs": 2} | settings)
-    return validate_package(pte, (), programs, {"run": examples}, settings, {}, quantized=given)
+    return validate_package(
+        pte,
+        (),
+        programs,
+        {"run": examples},
+        settings,
+        {},
+        quantized=given,
+        departures=departures,
+    )
+
+
+def verdicts(validation):
+    (method,) = validation.methods
+    return method.verdict, method.quantization["verdict"]
 
 
 @pytest.mark.parametrize("settings", [{}, {"atol": 1.0}], ids=["derived", "config"])
@@ -76,7 +60,7 @@ def test_a_package_is_held_to_the_quantized_program_too(settings):
     right = validated(Rounded(4), Rounded(4), **settings)
     assert right.ok
     (record,) = right.to_json()["methods"]
-    assert record["limits_from"] == ("config" if settings else "quantized")
+    assert record["limits_from"] == "quantized"
     assert record["quantized"]["sqnr_db"] == "inf"
     assert record["quantized"]["limits"]["min_sqnr"] > 10
     failures = validated(Rounded(2), Rounded(4), sets(1.0), **settings).failures
@@ -94,3 +78,75 @@ def test_a_method_that_did_not_run_is_not_held_to_its_quantized_program():
 def test_an_example_that_does_not_fit_fails_once():
     wrong = [InputSet((X.double(),), {}, "example 0")]
     assert len(validated(Rounded(4), Rounded(4), wrong).failures) == 1
+
+
+def test_a_quantization_without_a_limit_is_not_judged_and_shows_its_figures():
+    validation = validated(Rounded(4), Rounded(4), sets(1.0, 2.0))
+    assert verdicts(validation) == ("passed", "not judged")
+    record = validation.methods[0].quantization
+    assert "`min_sqnr` or `min_agreement`" in record["reason"]
+    assert record["examples"][0]["calls"] == 2 and record["generated"]
+
+
+@pytest.mark.parametrize(("least", "verdict"), [(10.0, "passed"), (40.0, "failed")])
+def test_a_limit_judges_it_on_the_examples(least, verdict):
+    validation = validated(Rounded(4), Rounded(4), sets(1.0), min_sqnr=least)
+    assert verdicts(validation) == ("passed", verdict)
+    assert validation.ok == (verdict == "passed")
+
+
+def test_noise_never_decides_alone():
+    """On generated inputs it saturates, as beyond the range that was observed."""
+    for settings in ({}, {"min_sqnr": 60.0}):
+        validation = validated(Rounded(1), Rounded(1), **settings)
+        assert verdicts(validation) == ("passed", "not judged")
+        assert validation.methods[0].quantization["reason"].startswith("no examples")
+    tiny = validated(Rounded(64), Rounded(64), sets(1e-3), inputs=0)
+    assert verdicts(tiny)[1] == "failed"  # and it does on an example
+
+
+def test_the_floor_holds_over_all_values_of_all_examples_however_few():
+    few = [InputSet((X * factor,), {}, f"example {n}") for n, factor in enumerate((0.1, 0.2))]
+    validation = validated(Rounded(1), Rounded(1), few)
+    assert verdicts(validation) == ("passed", "failed")
+    (failure,) = validation.failures
+    assert f"below {LEAST_SQNR:g} dB: half as much noise as signal" in failure
+    judge = QuantizationJudge(["output"], ValidateConfig().select_limits("run"))
+    judge.add([torch.zeros(2)], [torch.ones(2)], generated=False)
+    assert [departure.output for departure in judge.find_departures()] == ["output"]
+    judge.add([torch.ones(100)], [torch.ones(100)], generated=False)
+    assert not judge.find_departures()  # one call in many may be near zero by chance
+
+
+def test_agreement_holds_over_all_examples_together():
+    limits = ValidateConfig(min_agreement=0.6).select_limits("run")
+    judge = QuantizationJudge(["output"], limits)
+    right, other = torch.tensor([[1.0, 3.0]]), torch.tensor([[4.0, 3.0]])
+    for actual in (right, right, other):
+        judge.add([actual], [right], generated=False)
+    assert judge.find_departures() == []
+    judge.add([other], [right], generated=False)
+    (departure,) = judge.find_departures()
+    assert "in 2 of 4 rows of the examples is below 0.6" in departure.what
+
+
+def test_a_wrong_transformation_is_told_from_noise():
+    departs = "with observers alone it departs from the float program"
+    validation = validated(Rounded(64), Rounded(64), sets(1.0), {"run": departs}, min_sqnr=10)
+    assert verdicts(validation) == ("passed", "failed")
+    assert departs in validation.failures[0]
+
+
+def test_a_method_that_this_machine_can_not_run_has_its_quantization_judged():
+    pte = write("rounded.pte", lowered({"run": program(Rounded(4))}).buffer)
+    (method,) = validate_package(
+        pte,
+        (),
+        {"run": program(Rounded())},
+        {"run": sets(1.0)},
+        ValidateConfig(min_sqnr=10.0),
+        {},
+        {"run": "needs a phone"},
+        quantized={"run": program(Rounded(4))},
+    ).methods
+    assert (method.verdict, method.quantization["verdict"]) == ("not run", "passed")

@@ -60,7 +60,7 @@ class NodeValues(Source):
         return dict(zip(self.state, self._state, strict=True))
 
     def _call_module(self, leaves: list[Any]) -> list[Any]:
-        walker = _Walker(self._module, self._keep)
+        walker = Walker(self._module, self._keep)
         return pytree.tree_leaves(walker.run(*leaves, enable_io_processing=False))
 
     def _keep(self, node: Node, value: Any) -> None:
@@ -77,7 +77,7 @@ class NodeValues(Source):
         visits.append(pytree.tree_map_only(torch.Tensor, lambda v: v.detach().clone(), value))
 
 
-class _Walker(Interpreter):
+class Walker(Interpreter):
     """Runs through a graph once, and hands on the value of each node but the output."""
 
     def __init__(self, module: GraphModule, keep: Callable[[Node, Any], None]) -> None:
@@ -93,4 +93,4 @@ class _Walker(Interpreter):
     def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return a body of control flow as a function that is walked through as well."""
         value = super().get_attr(target, args, kwargs)
-        return _Walker(value, self._keep).run if isinstance(value, GraphModule) else value
+        return Walker(value, self._keep).run if isinstance(value, GraphModule) else value
