@@ -65,7 +65,7 @@ def _plain_exponent(text: str) -> str:
 def decibel(value: float | str | None) -> str:
     if value == "inf":
         return "exact"
-    return f"{value:.1f} dB" if isinstance(value, int | float) else error(value)
+    return f"{value:.1f} dB".replace("-", "−") if isinstance(value, int | float) else error(value)
 
 
 def ratio(value: float | str | None) -> str:

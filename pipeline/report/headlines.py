@@ -68,7 +68,10 @@ def _quantization_figures(method: Json, quantization: Json) -> tuple[str, str, f
     if figures.get("sqnr_db") is None:
         return error(figures.get("max_abs")), NO_LIMIT, 0.0
     # Without a limit, the noisier method is the worse one.
-    return decibel(figures["sqnr_db"]), NO_LIMIT, _distance("min_sqnr", figures["sqnr_db"], 0.0)
+    distance = _distance("min_sqnr", figures["sqnr_db"], 0.0)
+    failed = quantization["verdict"] == "failed"
+    limit = f"≥ {decibel(quantization['floor'])}" if failed else NO_LIMIT
+    return decibel(figures["sqnr_db"]), limit, distance
 
 
 def _pooled_agreement(pools: Iterable[Json]) -> dict[str, Any]:

@@ -66,6 +66,8 @@ def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float
     unseen = "validate.budget was spent" if ALL in left_out else ""
     unseen = UNASKED if UNASKED in left_out else unseen
     _add_case(suite, classname, "interface", own, skipped=unseen)
+    if lacking := failed.get("source", []):
+        _add_case(suite, classname, "source", lacking)
     wrong += _describe_culprits(method) if wrong else []
     if method["runs"] or method.get("random") or wrong:
         skips = [f"skipped {skip['origin']}: {skip['reason']}" for skip in method["skipped"]]
@@ -73,7 +75,7 @@ def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float
         unjudged = method["verdict"] == "not judged"
         skipped = f"not judged: {method.get('verdict_reason', '')}" if unjudged else ""
         _add_case(suite, classname, "numerics", wrong, skipped, "\n".join(skips), seconds)
-    elif not own:
+    elif not own and not lacking:
         why = method["not_run"] or unseen or "nothing to run it on"
         _add_case(suite, classname, "numerics", skipped=why)
     if quantization := method.get("quantization"):

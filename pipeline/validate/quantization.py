@@ -169,6 +169,7 @@ class QuantizationJudge:
             "verdict": verdict,
             "reason": reason,
             "limits": {name: getattr(self.limits, name) for name in self.limit_names},
+            "floor": LEAST_SQNR,
             "examples": _pooled_json(self.outputs, self.examples),
             "generated": _pooled_json(self.outputs, self.generated),
         }

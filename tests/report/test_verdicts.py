@@ -114,6 +114,7 @@ def quantized(verdict, reason="", limits=None, sqnr=23.1, **changes):
         "verdict": verdict,
         "reason": reason,
         "limits": limits or {},
+        "floor": 3.0,
         "examples": [pooled(sqnr)],
         "generated": [],
     }
