@@ -241,8 +241,9 @@ class PooledRecord(TypedDict):
 
 class QuantizationRecord(TypedDict):
     """The verdict on a quantization, the quantized program against the float one: its reason, the
-    limits of the config that it is held to, the `floor` that its SQNR in dB always has, and the figures of each output on the examples, which
-    decide, and on generated inputs, which never do alone."""
+    limits of the config that it is held to, the `floor` that its SQNR in dB always has, and the
+    figures of each output on the examples, which decide, and on generated inputs, which never do
+    alone."""
 
     verdict: Verdict
     reason: str
