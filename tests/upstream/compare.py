@@ -40,6 +40,7 @@ EXPECTED = "expected.pte"  # of the joint call
 READ_BACK = "expected-read-back.pte"  # of the joint call for what torch reads of the archive
 EQUAL, OTHER = "bytes equal", "other bytes"
 VALIDATED, CAUGHT, ALARM = "validated", "caught for a known fault", "failed, no known fault"
+UNJUDGED, UNRUN = "not judged", "not run"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Found:
         bytes: EQUAL or OTHER, of its package; "" where a method was lost.
         reason: why it was not lowered by both.
         judged: whether it was validated.
+        short: the verdict on its lowering, where that is neither passed nor failed.
         failures: what the validation found wrong.
         culprits: the operator of each place where it goes wrong, and the kernel or backend there.
     """
@@ -61,6 +63,7 @@ class Found:
     bytes: str = ""
     reason: str = ""
     judged: bool = False
+    short: str = ""
     failures: Sequence[str] = ()
     culprits: Sequence[Sequence[str]] = ()
 
@@ -72,7 +75,9 @@ class Found:
     def verdict(self) -> str:
         if not self.judged:
             return ""
-        return VALIDATED if not self.failures else CAUGHT if self.fault else ALARM
+        if not self.failures:
+            return self.short or VALIDATED
+        return CAUGHT if self.fault else ALARM
 
     @property
     def words(self) -> list[str]:
@@ -273,6 +278,8 @@ def _find_judged(root: Path, methods: Iterable[str], same: str) -> list[Found]:
         made = Found(root.name, name, LOWERED, same, judged=True)
         if not own["ok"]:
             made = replace(made, failures=failures or ["no reason"], culprits=culprits)
+        elif own["verdict"] in (UNJUDGED, UNRUN):
+            made = replace(made, short=own["verdict"], reason=own["verdict_reason"])
         found.append(made)
     return found
 
