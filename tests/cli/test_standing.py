@@ -1,0 +1,79 @@
+"""What is not judged or not run is reported each time, and counts for the exit status."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pipeline.cli.standing import (
+    describe_packages,
+    describe_standing,
+    find_standing,
+    is_all_accepted,
+)
+from pipeline.report.events import Event
+
+FACTS = {
+    "good": {"verdict": "passed"},
+    "int8": {"verdict": "not judged", "methods": {"encode": "not judged"}},
+    "phone": {"verdict": "not run", "methods": {"decode": "not run"}, "allow": ["not-run"]},
+}
+
+
+def standing_of(*packages, allow=(), outcome="up-to-date"):
+    states = {name: {"validate": FACTS[name]} for name in packages}
+    workspace = SimpleNamespace(state=states.__getitem__, allow=allow)
+    events = [Event("validate", name, None, "m", outcome) for name in packages]
+    return find_standing(SimpleNamespace(workspace=workspace), events)
+
+
+def test_a_run_with_nothing_to_do_counts_what_has_not_passed():
+    standing = standing_of("good", "int8", "phone")
+    assert describe_packages(3, standing) == "up to date: 3 packages, 1 not run, 1 not judged"
+    assert not is_all_accepted(standing)
+    assert list(describe_standing(standing)) == [
+        "not run (allowed): phone/decode",
+        "not judged: int8/encode; the reports say why, `--allow not-judged` accepts it",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("packages", "allow", "accepted"),
+    [
+        (("good",), (), True),
+        (("int8",), (), False),
+        (("int8",), ("not-run",), False),
+        (("int8",), ("not-judged",), True),
+        (("phone",), (), True),  # its config allows it
+    ],
+)
+def test_a_verdict_is_accepted_where_it_is_declared_to_be_good_enough(packages, allow, accepted):
+    assert is_all_accepted(standing_of(*packages, allow=allow)) is accepted
+
+
+def test_a_validation_that_failed_stands_for_nothing():
+    assert standing_of("int8", outcome="failed") == []
+
+
+@pytest.mark.slow
+def test_the_exit_status_is_that_of_the_worst_verdict(bench):
+    pair = bench("pair")
+    pair.allow = ""
+    pair.edit(
+        "partition_configs/pair.yaml",
+        "partitioners: [xnnpack]",
+        "{partitioners: [xnnpack], quantize: {quantizer: xnnpack, dynamic: true}}",
+    )
+    config = pair.root / "partition_configs" / "pair.yaml"
+    config.write_text(config.read_text().replace("decode:\n    {", "decode: {"))
+    assert pair.doit() == 1
+    assert "not judged: pair/decode; " in pair.output
+    assert pair.doit() == 1 and "up to date: 1 package, 1 not judged" in pair.output
+    assert pair.process("validate", "--allow", "not-judged") == 0
+    assert "not judged (allowed): pair/decode" in pair.output
+    allowing = config.read_text() + "validate: {allow: [not-judged]}\n"
+    config.write_text(allowing)
+    assert pair.doit() == 0, pair.output
+    assert "not judged (allowed): pair/decode" in pair.output
+    limit = "validate: {methods: {decode: {min_sqnr: 20}}}"
+    config.write_text(allowing.replace("validate: {allow: [not-judged]}", limit))
+    assert pair.doit() == 0 and "pair     current  passed" in pair.output, pair.output
