@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -23,6 +24,8 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from pipeline.backends import QUANTIZERS, make_quantizer
 from pipeline.backends.quantize_options import MixedQuantize
+from pipeline.compile.observers import ObserverWatch
+from pipeline.compile.prepared import PreparedComparison, seeded
 from pipeline.program.inputs import InputSet
 from pipeline.program.module_paths import enclosing_modules, outline_program
 from pipeline.program.operators import base_name, operator_name
@@ -79,11 +82,27 @@ def check_batches(program: ExportedProgram, method: str, batches: Calibration) -
         raise PipelineError(f"{method}: there are no calibration inputs")
 
 
+@dataclass
+class QuantizationWatch:
+    """Facts that are noted while a method is quantized, as JSON; None for a quantizer that prepares
+    nothing.
+
+    Attributes:
+        prepared: how far the prepared module agrees with the float program
+            (`PreparedComparison.judge`).
+        observers: what observers saw (`ObserverWatch.to_json`).
+    """
+
+    prepared: dict[str, Any] | None = None
+    observers: dict[str, Any] | None = None
+
+
 def quantize(
     program: ExportedProgram,
     spec: Any,
     calibration: Calibration,
     report: Report = lambda done, total: None,
+    watch: QuantizationWatch | None = None,
 ) -> ExportedProgram:
     """Quantize a program; its signature and its dynamic sizes stay the same.
 
@@ -91,6 +110,7 @@ def quantize(
         spec: a quantizer and its options, as a config gives them.
         calibration: inputs that the observers see; none for dynamic quantization.
         report: is called with how many of the inputs were observed, and how many there are.
+        watch: is filled in. With one, the float program runs on the same inputs.
 
     Raises PipelineError for a program that lacks what an override is for.
     """
@@ -108,7 +128,7 @@ def quantize(
         _restore_state(module, state)
         _restore_state(converted, state)
     else:
-        converted = _apply_pt2e(program, module, spec, observed)
+        converted = _apply_pt2e(program, module, spec, observed, watch)
     move_exported_model_to_eval(converted)
     call = as_exported(program, tracing)
     return torch.export.export(
@@ -187,14 +207,16 @@ def _check_annotated(module: GraphModule, spec: Any) -> None:
 
 
 def _apply_pt2e(
-    program: ExportedProgram, module: GraphModule, spec: Any, observed: _Observed
+    program: ExportedProgram,
+    module: GraphModule,
+    spec: Any,
+    observed: _Observed,
+    watch: QuantizationWatch | None,
 ) -> GraphModule:
     prepared = prepare_pt2e(module, make_quantizer(spec))
     _check_annotated(prepared, spec)
     state = _copy_state(program, prepared)
-    with torch.no_grad():
-        for inputs in observed:
-            prepared(*inputs.args, **inputs.kwargs)
+    _observe(program, prepared, observed, watch)
     _restore_state(prepared, state)
     converted = convert_pt2e(prepared)
     # Folding constants computes all that no input reaches, in place too: a counter is counted on.
@@ -206,6 +228,40 @@ def _apply_pt2e(
         # cycles" (https://github.com/pytorch/executorch/pull/18397).
         DuplicateDynamicQuantChainPass()(converted)
     return converted
+
+
+def _observe(
+    program: ExportedProgram,
+    prepared: GraphModule,
+    observed: _Observed,
+    watch: QuantizationWatch | None,
+) -> None:
+    """Let a prepared module observe inputs, and the float program run beside it for a watch."""
+    comparison = PreparedComparison(program) if watch else None
+    with torch.no_grad(), ObserverWatch(prepared) as ranges, _explain_nonfinite(ranges):
+        for number, inputs in enumerate(observed):
+            expected = comparison.expect(inputs) if comparison else ()
+            with seeded(number):
+                returned = prepared(*inputs.args, **inputs.kwargs)
+            if comparison:
+                comparison.add(inputs, expected, returned)
+    if watch and comparison:
+        watch.observers = ranges.to_json()
+        watch.prepared = comparison.judge(prepared)
+
+
+@contextmanager
+def _explain_nonfinite(ranges: ObserverWatch) -> Iterator[None]:
+    """Raise PipelineError where an observer fails on NaN, which no range covers."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "not finite" not in str(error) or not (value := ranges.first_nonfinite()):
+            raise
+        raise PipelineError(
+            f"{value} is infinite or NaN on the calibration inputs, so no range can be observed; "
+            "remove such inputs, or mend the method"
+        ) from error
 
 
 def _copy_state(program: ExportedProgram, module: torch.nn.Module) -> dict[str, torch.Tensor]:

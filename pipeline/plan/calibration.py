@@ -1,0 +1,47 @@
+"""The inputs that a static quantization observes: which they are, and what to do without any."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pipeline.program.sources import MethodSource
+from pipeline.store.digest import Digest
+
+if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+    from pipeline.backends import QuantizeConfig
+
+Digests = Digest | list[Digest] | Mapping[str, Any]
+
+
+def calibration_digests(
+    spec: QuantizeConfig, source: MethodSource, files: Sequence[Digest] = ()
+) -> Digests | None:
+    """Return the digests of the inputs that a static quantization observes: those of files, else
+    the model's own, else its examples. Generated ones follow from the examples."""
+    if not spec.calibrates:
+        return None
+    if spec.generates_calibration:
+        return {"generated": source.examples}
+    examples = None if source.examples_of_export else source.examples
+    return list(files) or source.calibration or examples
+
+
+def missing_calibration(
+    spec: QuantizeConfig, source: MethodSource, files: Sequence[Digest] = ()
+) -> tuple[str, str] | None:
+    """Return what is wrong, and what to do, where a static quantization has no inputs to observe.
+
+    The arguments that a method was exported with don't count: they are random numbers as a rule,
+    and whoever means them says so.
+    """
+    if not spec.calibrates or calibration_digests(spec, source, files) is not None:
+        return None
+    what = "static quantization observes calibration inputs, and the model gives none"
+    if source.examples_of_export:
+        what += " but the arguments that it was exported with"
+    remedies = ["name files of inputs (`calibration: [inputs.npz]`)", "say `dynamic: true`"]
+    if source.exported:
+        remedies.insert(0, "add calibration_inputs(method) to the exporter")
+    remedy = f"{', '.join(remedies)}, or, for random inputs, `calibration: generated`"
+    return what, remedy
