@@ -8,10 +8,10 @@ from typing import Any
 from pipeline.store.errors import plural
 
 _SHOWN = 3  # remarks about observers
+# Ranges that cut off outliers can be the best there are, and are in the report alone.
 _KINDS = {
     "one value": "saw one value",
     "not finite": "saw infinities or NaN",
-    "cut off": "cut off much of what they saw",
 }
 
 
@@ -68,9 +68,9 @@ def describe_undelegated(facts: Mapping[str, Any]) -> str:
     if not facts["conversions"]:
         return ""
     return (
-        f"quantized without a partitioner: portable kernels run {facts['conversions']} quantize and "
-        "dequantize calls and compute in floating point between them, slower and, where weights "
-        "are few, in a larger file; name a partitioner, or leave `quantize` out"
+        f"quantized without a partitioner: portable kernels run {facts['conversions']} quantize "
+        "and dequantize calls and compute in floating point between them, slower and, where "
+        "weights are few, in a larger file; name a partitioner, or leave `quantize` out"
     )
 
 

@@ -27,21 +27,20 @@ def calibration_digests(
     return list(files) or source.calibration or examples
 
 
-def missing_calibration(
+def lacks_calibration(
     spec: QuantizeConfig, source: MethodSource, files: Sequence[Digest] = ()
-) -> tuple[str, str] | None:
-    """Return what is wrong, and what to do, where a static quantization has no inputs to observe.
+) -> bool:
+    """Tell whether a static quantization has no inputs to observe.
 
     The arguments that a method was exported with don't count: they are random numbers as a rule,
     and whoever means them says so.
     """
-    if not spec.calibrates or calibration_digests(spec, source, files) is not None:
-        return None
-    what = "static quantization observes calibration inputs, and the model gives none"
-    if source.examples_of_export:
-        what += " but the arguments that it was exported with"
-    remedies = ["name files of inputs (`calibration: [inputs.npz]`)", "say `dynamic: true`"]
-    if source.exported:
-        remedies.insert(0, "add calibration_inputs(method) to the exporter")
-    remedy = f"{', '.join(remedies)}, or, for random inputs, `calibration: generated`"
-    return what, remedy
+    return spec.calibrates and calibration_digests(spec, source, files) is None
+
+
+def calibration_remedy(source: MethodSource) -> str:
+    """Return what to do about a static quantization without inputs."""
+    own = ["add calibration_inputs(method) to the exporter"] if source.exported else []
+    remedies = [*own, "name files of inputs (`calibration: [inputs.npz]`)", "say `dynamic: true`"]
+    but = "; the arguments that it was exported with don't count" if source.examples else ""
+    return f"{', '.join(remedies)}, or, for random inputs, `calibration: generated`{but}"

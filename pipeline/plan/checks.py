@@ -11,7 +11,7 @@ from pipeline.config.operators import FOLDER, may_load
 from pipeline.config.operators import remedy as operators_remedy
 from pipeline.config.passes import NOT_OFFERED, remedy, source_files
 from pipeline.plan import keys
-from pipeline.plan.calibration import missing_calibration
+from pipeline.plan.calibration import calibration_remedy, lacks_calibration
 from pipeline.plan.patterns import check_patterns
 from pipeline.program.module_paths import Outline, check_names
 from pipeline.program.sources import MethodSource
@@ -209,8 +209,10 @@ def check_model(
         found += _wrong_modules(name, method, document, methods[name], outline)
         if method.quantize is None or keys.CALIBRATION in method.files:
             continue
-        if missing := missing_calibration(method.quantize, methods[name]):
-            found.append(document.problem(f"methods.{name}.quantize", *missing))
+        if lacks_calibration(method.quantize, methods[name]):
+            what = "static quantization observes calibration inputs, and the model gives none"
+            remedy = calibration_remedy(methods[name])
+            found.append(document.problem(f"methods.{name}.quantize", what, remedy))
     return [*found, *check_patterns(config, document, methods, outline)]
 
 

@@ -20,7 +20,7 @@ from pipeline.compile.quantize import (
     quantize,
 )
 from pipeline.plan.actions import Action, QuantizeInputs
-from pipeline.plan.calibration import missing_calibration
+from pipeline.plan.calibration import calibration_remedy, lacks_calibration
 from pipeline.plan.keys import CALIBRATION
 from pipeline.program.archive import save_programs
 from pipeline.program.graphs import find_origins
@@ -120,8 +120,11 @@ def _calibration(
     if source.batches:
         loads = [partial(_load_batch, store, each) for each in source.batches]
         return _CalibrationInputs("calibration_inputs", Batches(loads, spec.batches))
-    if why := missing_calibration(spec, source):
-        raise PipelineError(f"{action.method}: {'; '.join(why)}")
+    if lacks_calibration(spec, source):
+        raise PipelineError(
+            f"{action.method}: static quantization observes calibration inputs, and the model "
+            f"gives none; {calibration_remedy(source)}"
+        )
     return _CalibrationInputs("examples", load_examples(source, store)[: spec.batches])
 
 
