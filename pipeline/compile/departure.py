@@ -124,18 +124,33 @@ def _record(module: GraphModule, inputs: Sequence[Any], names: set[str]) -> Mapp
     return recorder.values
 
 
-class _Recorder(Interpreter):
-    """Runs a graph without its observers, and keeps the tensors that named nodes give."""
+def rounds_values(prepared: GraphModule) -> bool:
+    """Tell whether a prepared module rounds while it observes, as those of Core ML's quantizer."""
+    return any(hasattr(module, "fake_quant_enabled") for module in prepared.modules())
+
+
+def run_unobserved(prepared: GraphModule, inputs: Sequence[Any]) -> Any:
+    """Run a prepared module on the leaves of a call, and let its observers neither see nor change
+    anything."""
+    return _Unobserved(prepared).run(*inputs, enable_io_processing=False)
+
+
+class _Unobserved(Interpreter):
+    """Runs a graph without its observers."""
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if hasattr(self.fetch_attr(target), "calculate_qparams"):
+            return args[0]
+        return super().call_module(target, args, kwargs)
+
+
+class _Recorder(_Unobserved):
+    """Keeps the tensors that named nodes give."""
 
     def __init__(self, module: GraphModule, names: set[str]) -> None:
         super().__init__(module)
         self._names = names
         self.values: dict[str, Tensor] = {}
-
-    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if hasattr(self.fetch_attr(target), "calculate_qparams"):  # it must not observe again
-            return args[0]
-        return super().call_module(target, args, kwargs)
 
     def run_node(self, n: Node) -> Any:
         result = super().run_node(n)

@@ -24,6 +24,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from pipeline.backends import QUANTIZERS, make_quantizer
 from pipeline.backends.quantize_options import MixedQuantize
+from pipeline.compile.departure import rounds_values, run_unobserved
 from pipeline.compile.observers import ObserverWatch
 from pipeline.compile.prepared import PreparedComparison, seeded
 from pipeline.program.inputs import InputSet
@@ -35,6 +36,7 @@ from pipeline.program.signature import (
     bounds,
     check_inputs,
     expression,
+    flatten,
     iter_dynamic_sizes,
     signature,
 )
@@ -216,8 +218,7 @@ def _apply_pt2e(
     prepared = prepare_pt2e(module, make_quantizer(spec))
     _check_annotated(prepared, spec)
     state = _copy_state(program, prepared)
-    _observe(program, prepared, observed, watch)
-    _restore_state(prepared, state)
+    _observe(program, prepared, observed, state, watch)
     converted = convert_pt2e(prepared)
     # Folding constants computes all that no input reaches, in place too: a counter is counted on.
     _restore_state(converted, state)
@@ -234,20 +235,42 @@ def _observe(
     program: ExportedProgram,
     prepared: GraphModule,
     observed: _Observed,
+    state: dict[str, torch.Tensor],
     watch: QuantizationWatch | None,
 ) -> None:
-    """Let a prepared module observe inputs, and the float program run beside it for a watch."""
+    """Let a prepared module observe inputs, and compare it with the float program for a watch."""
     comparison = PreparedComparison(program) if watch else None
+    rounds = rounds_values(prepared)
     with torch.no_grad(), ObserverWatch(prepared) as ranges, _explain_nonfinite(ranges):
         for number, inputs in enumerate(observed):
-            expected = comparison.expect(inputs) if comparison else ()
+            expected = comparison.expect(inputs) if comparison and not rounds else ()
             with seeded(number):
                 returned = prepared(*inputs.args, **inputs.kwargs)
-            if comparison:
+            if comparison and not rounds:
                 comparison.add(inputs, expected, returned)
+    _restore_state(prepared, state)
     if watch and comparison:
+        if rounds:
+            _compare_apart(program, prepared, observed, comparison)
+            _restore_state(prepared, state)
         watch.observers = ranges.to_json()
         watch.prepared = comparison.judge(prepared)
+        _restore_state(prepared, state)
+
+
+def _compare_apart(
+    program: ExportedProgram,
+    prepared: GraphModule,
+    observed: _Observed,
+    comparison: PreparedComparison,
+) -> None:
+    """Compare a prepared module that rounds what it observes, in runs without its observers."""
+    with torch.no_grad():
+        for number, inputs in enumerate(replace(observed, report=lambda done, total: None)):
+            expected = comparison.expect(inputs)
+            with seeded(number):
+                returned = run_unobserved(prepared, flatten(program, inputs))
+            comparison.add(inputs, expected, returned)
 
 
 @contextmanager

@@ -196,6 +196,14 @@ def test_nan_in_calibration_is_explained():
         observed(Scaled(), torch.full((2, 4), torch.nan))
 
 
+@pytest.mark.slow
+def test_a_prepared_program_that_rounds_is_compared_without_its_observers():
+    """Core ML's quantizer prepares fake quantization, which rounds while it observes."""
+    facts, watch = describe(Recurrent(), (torch.randn(1, 4, 16),), quantizer="coreml")
+    assert watch.prepared["agrees"] is True and watch.prepared["calls"] == 2
+    assert facts["weights"]["quantized"] == 4 * (32 * 8 + 8 * 8)
+
+
 # Multiplications
 
 SHAPES = {
