@@ -25,7 +25,7 @@ _OUTSIDE = 0.5
 
 
 @dataclass
-class _Seen:
+class _ValueRange:
     """The finite values that an observer has seen, from least to greatest, and the others."""
 
     node: Node
@@ -49,16 +49,16 @@ class ObserverWatch:
     """Notes the ranges that observers see, while its `with` block lasts."""
 
     def __init__(self, prepared: GraphModule) -> None:
-        self._seen: dict[str, _Seen] = {}
+        self._ranges: dict[str, _ValueRange] = {}
         for node in prepared.graph.find_nodes(op="call_module"):
             module = prepared.get_submodule(str(node.target))
             if hasattr(module, "calculate_qparams") and node.args:
-                self._seen.setdefault(str(node.target), _Seen(node.args[0], module))
+                self._ranges.setdefault(str(node.target), _ValueRange(node.args[0], module))
         self._hooks: list[Any] = []
 
     def __enter__(self) -> ObserverWatch:
-        for seen in self._seen.values():
-            self._hooks.append(seen.module.register_forward_pre_hook(_note_into(seen)))
+        for values in self._ranges.values():
+            self._hooks.append(values.module.register_forward_pre_hook(_note_into(values)))
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -67,20 +67,20 @@ class ObserverWatch:
 
     def first_nonfinite(self) -> str:
         """Return the first value that was infinite or NaN, for a message; "" without one."""
-        found = next((seen for seen in self._seen.values() if seen.nonfinite), None)
-        return describe_value(found.node) if found else ""
+        first = next((values for values in self._ranges.values() if values.nonfinite), None)
+        return describe_value(first.node) if first else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return how many observers there are, and remarks about some, as JSON."""
-        remarks = [remark for seen in self._seen.values() for remark in _remarks(seen)]
-        return {"count": len(self._seen), "remarks": remarks[:MOST], "remarked": len(remarks)}
+        remarks = [remark for values in self._ranges.values() for remark in _remarks(values)]
+        return {"count": len(self._ranges), "remarks": remarks[:MOST], "remarked": len(remarks)}
 
 
-def _note_into(seen: _Seen) -> Any:
+def _note_into(values: _ValueRange) -> Any:
     def note(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         value = args[0]
         if isinstance(value, Tensor) and value.dtype.is_floating_point and value.numel():
-            seen.add(value.detach())
+            values.add(value.detach())
 
     return note
 
@@ -95,29 +95,28 @@ def describe_value(node: Node) -> str:
     return f"{operator_name(node) or node.name}{f' in module {module}' if module else ''}"
 
 
-def _remarks(seen: _Seen) -> Iterator[dict[str, Any]]:
-    found = {
-        "value": describe_value(seen.node),
-        "module": innermost_module(seen.node),
-        "seen": [_figure(seen.least), _figure(seen.greatest)],
+def _remarks(values: _ValueRange) -> Iterator[dict[str, Any]]:
+    facts = {
+        "value": describe_value(values.node),
+        "module": innermost_module(values.node),
+        "seen": [_figure(values.least), _figure(values.greatest)],
         "range": None,
-        "nonfinite": seen.nonfinite,
+        "nonfinite": values.nonfinite,
     }
-    if seen.nonfinite:
-        yield {"kind": "not finite", **found}
-    if math.isinf(seen.least) or _is_dynamic(seen.module):
+    if values.nonfinite:
+        yield {"kind": "not finite", **facts}
+    if math.isinf(values.least) or _is_dynamic(values.module):
         return
-    if seen.least == seen.greatest:
-        # Scalars that became tensors have one value by nature.
-        if seen.node.op != "get_attr" or _numel(seen.node) != 1:
-            yield {"kind": "one value", **found}
+    if values.least == values.greatest:
+        if not _is_constant(values.node):  # which has no other values
+            yield {"kind": "one value", **facts}
         return
-    if (limits := _quantized_range(seen.module)) is None:
+    if (limits := _quantized_range(values.module)) is None:
         return
     least, greatest = limits
-    outside = max(least - seen.least, seen.greatest - greatest)
+    outside = max(least - values.least, values.greatest - greatest)
     if outside > _OUTSIDE * (greatest - least):
-        yield {"kind": "cut off", **found, "range": [_figure(least), _figure(greatest)]}
+        yield {"kind": "cut off", **facts, "range": [_figure(least), _figure(greatest)]}
 
 
 def _is_dynamic(module: torch.nn.Module) -> bool:
@@ -125,9 +124,10 @@ def _is_dynamic(module: torch.nn.Module) -> bool:
     return bool(getattr(module, "is_dynamic", False))
 
 
-def _numel(node: Node) -> int:
-    value = node.meta.get("val")
-    return value.numel() if isinstance(value, Tensor) else 0
+def _is_constant(node: Node) -> bool:
+    """Tell whether a value comes of constants alone."""
+    inputs = node.all_input_nodes
+    return node.op == "get_attr" or (bool(inputs) and all(map(_is_constant, inputs)))
 
 
 def _quantized_range(module: Any) -> tuple[float, float] | None:

@@ -176,8 +176,8 @@ class _Jitter(Interpreter):
         if n.op != "call_function" or not self._units:
             return result
         # A view, or what was written in place, shares its memory with an argument.
-        taken = {_memory(v) for v in pytree.tree_leaves(self.fetch_args_kwargs_from_env(n))}
-        return pytree.tree_map(lambda v: v if _memory(v) in taken else self._move(v), result)
+        arguments = {_memory(v) for v in pytree.tree_leaves(self.fetch_args_kwargs_from_env(n))}
+        return pytree.tree_map(lambda v: v if _memory(v) in arguments else self._move(v), result)
 
     def _move(self, value: Any) -> Any:
         if not isinstance(value, Tensor) or not value.dtype.is_floating_point:

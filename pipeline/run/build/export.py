@@ -208,9 +208,9 @@ def _run(
         value = _call_inputs(module, "calibration", method, parameters)
         return _inputs(module, "calibration", method, programs[method], value)
 
-    given = {name: _call_inputs(module, "example", name, parameters) for name in programs}
+    values = {name: _call_inputs(module, "example", name, parameters) for name in programs}
     examples = {
-        name: list(_inputs(module, "example", name, program, given[name]))
+        name: list(_inputs(module, "example", name, program, values[name]))
         for name, program in programs.items()
     }
     # Each set has a record of its own, so that an exporter that yields them has one of them in
@@ -222,7 +222,7 @@ def _run(
     kept = {name: put(save_inputs(sets)) if sets else None for name, sets in examples.items()}
     return {
         "methods": [
-            (name, kept[name], given[name] is None and bool(kept[name]), batches[name])
+            (name, kept[name], values[name] is None and bool(kept[name]), batches[name])
             for name in programs
         ],
         "constants": constants,
