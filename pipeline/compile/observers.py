@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from pipeline.program.graphs import find_constants
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import operator_name
 
@@ -49,6 +50,7 @@ class ObserverWatch:
     """Notes the ranges that observers see, while its `with` block lasts."""
 
     def __init__(self, prepared: GraphModule) -> None:
+        self._constants = find_constants(prepared.graph)
         self._ranges: dict[str, _ValueRange] = {}
         for node in prepared.graph.find_nodes(op="call_module"):
             module = prepared.get_submodule(str(node.target))
@@ -72,7 +74,9 @@ class ObserverWatch:
 
     def to_json(self) -> dict[str, Any]:
         """Return how many observers there are, and remarks about some, as JSON."""
-        remarks = [remark for values in self._ranges.values() for remark in _remarks(values)]
+        remarks: list[dict[str, Any]] = []
+        for values in self._ranges.values():
+            remarks += _remarks(values, values.node in self._constants)
         return {"count": len(self._ranges), "remarks": remarks[:MOST], "remarked": len(remarks)}
 
 
@@ -95,7 +99,7 @@ def describe_value(node: Node) -> str:
     return f"{operator_name(node) or node.name}{f' in module {module}' if module else ''}"
 
 
-def _remarks(values: _ValueRange) -> Iterator[dict[str, Any]]:
+def _remarks(values: _ValueRange, constant: bool) -> Iterator[dict[str, Any]]:
     facts = {
         "value": describe_value(values.node),
         "module": innermost_module(values.node),
@@ -108,7 +112,7 @@ def _remarks(values: _ValueRange) -> Iterator[dict[str, Any]]:
     if math.isinf(values.least) or _is_dynamic(values.module):
         return
     if values.least == values.greatest:
-        if not _is_constant(values.node):  # which has no other values
+        if not constant:  # which has no other values
             yield {"kind": "one value", **facts}
         return
     if (limits := _quantized_range(values.module)) is None:
@@ -122,12 +126,6 @@ def _remarks(values: _ValueRange) -> Iterator[dict[str, Any]]:
 def _is_dynamic(module: torch.nn.Module) -> bool:
     """Tell whether a module chooses no range: it marks a value that is quantized as it comes."""
     return bool(getattr(module, "is_dynamic", False))
-
-
-def _is_constant(node: Node) -> bool:
-    """Tell whether a value comes of constants alone."""
-    inputs = node.all_input_nodes
-    return node.op == "get_attr" or (bool(inputs) and all(map(_is_constant, inputs)))
 
 
 def _quantized_range(module: Any) -> tuple[float, float] | None:

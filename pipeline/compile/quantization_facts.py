@@ -16,7 +16,7 @@ from torch.fx import Node
 from pipeline.backends.quantize_options import OVERRIDES, MixedQuantize
 from pipeline.compile.multiplications import count_multiplications
 from pipeline.program.eager import find_effects
-from pipeline.program.graphs import iter_nodes
+from pipeline.program.graphs import find_constants, iter_nodes
 from pipeline.program.module_paths import enclosing_modules
 from pipeline.program.operators import base_name, control_flow_name, operator_name
 
@@ -106,23 +106,15 @@ def _is_dequantized(node: Any) -> bool:
     return False
 
 
-def _has_quantized_weight(node: Node, constants: Set[str]) -> bool:
+def _has_quantized_weight(node: Node, constants: Set[Node]) -> bool:
     """Tell whether an operator computes with a constant that is stored quantized.
 
     Args:
-        constants: the names of the placeholders of constants.
+        constants: the nodes whose values come of constants alone.
     """
     return not _is_conversion(node) and any(
-        _is_dequantized(value) and _is_constant(value, constants) for value in node.all_input_nodes
+        value in constants and _is_dequantized(value) for value in node.all_input_nodes
     )
-
-
-def _is_constant(node: Node, constants: Set[str]) -> bool:
-    """Tell whether a value comes of constants alone."""
-    if node.op == "placeholder":
-        return node.name in constants
-    inputs = node.all_input_nodes
-    return bool(inputs) and all(_is_constant(value, constants) for value in inputs)
 
 
 def _is_lookup(node: Node) -> bool:
@@ -215,7 +207,8 @@ class _Reasons:
         self._origins = origins[0] if origins else {}
         self._nodes = list(iter_nodes(program))
         inputs = quantized.graph_signature.input_specs
-        self._constants = {s.arg.name for s in inputs if s.kind in _CONSTANTS}
+        names = {s.arg.name for s in inputs if s.kind in _CONSTANTS}
+        self._constants = find_constants(quantized.graph, names)
         self._quantizes = {
             base_name(node)
             for node in quantized.graph.nodes

@@ -239,18 +239,20 @@ def _observe(
     watch: QuantizationWatch | None,
 ) -> None:
     """Let a prepared module observe inputs, and compare it with the float program for a watch."""
-    comparison = PreparedComparison(program) if watch else None
-    rounds = rounds_values(prepared)
+    comparison = _Comparison(program) if watch else None
+    # One that rounds while it observes is compared in runs without its observers.
+    at_once = None if rounds_values(prepared) else comparison
     with torch.no_grad(), ObserverWatch(prepared) as ranges, _explain_nonfinite(ranges):
         for number, inputs in enumerate(observed):
-            expected = comparison.expect(inputs) if comparison and not rounds else ()
+            if at_once:
+                at_once.expect(inputs)
             with seeded(number):
                 returned = prepared(*inputs.args, **inputs.kwargs)
-            if comparison and not rounds:
-                comparison.add(inputs, expected, returned)
+            if at_once:
+                at_once.add(inputs, returned)
     _restore_state(prepared, state)
     if watch and comparison:
-        if rounds:
+        if not at_once:
             _compare_apart(program, prepared, observed, comparison)
             _restore_state(prepared, state)
         watch.observers = ranges.to_json()
@@ -259,18 +261,50 @@ def _observe(
 
 
 def _compare_apart(
-    program: ExportedProgram,
-    prepared: GraphModule,
-    observed: _Observed,
-    comparison: PreparedComparison,
+    program: ExportedProgram, prepared: GraphModule, observed: _Observed, comparison: _Comparison
 ) -> None:
-    """Compare a prepared module that rounds what it observes, in runs without its observers."""
+    """Compare a prepared module, without its observers, on inputs that it has observed."""
     with torch.no_grad():
         for number, inputs in enumerate(replace(observed, report=lambda done, total: None)):
-            expected = comparison.expect(inputs)
+            comparison.expect(inputs)
             with seeded(number):
                 returned = run_unobserved(prepared, flatten(program, inputs))
-            comparison.add(inputs, expected, returned)
+            comparison.add(inputs, returned)
+
+
+class _Comparison:
+    """A `PreparedComparison` that gives up where it fails: a method that is quantized without it
+    must be quantized with it."""
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self._comparison: PreparedComparison | None = None
+        self._expected: Sequence[Any] = ()
+        with self._giving_up():
+            self._comparison = PreparedComparison(program)
+
+    def expect(self, inputs: InputSet) -> None:
+        with self._giving_up():
+            if self._comparison:
+                self._expected = self._comparison.expect(inputs)
+
+    def add(self, inputs: InputSet, returned: Any) -> None:
+        with self._giving_up():
+            if self._comparison:
+                self._comparison.add(inputs, self._expected, returned)
+
+    def judge(self, prepared: GraphModule) -> dict[str, Any] | None:
+        record = None
+        with self._giving_up():
+            record = self._comparison.judge(prepared) if self._comparison else None
+        return record
+
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self._comparison = None
+            _log.warning("the prepared program can't be compared with the float one", exc_info=True)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import torch
 from torch.export import Dim, export
 
 from pipeline.compile.multiplications import count_multiplications
+from pipeline.compile.prepared import PreparedComparison
 from pipeline.compile.quantization_facts import describe_quantization
 from pipeline.compile.quantization_warnings import describe_undelegated, find_warnings
 from pipeline.compile.quantize import QuantizationWatch, quantize
@@ -252,3 +253,13 @@ def test_multiplications_of_products():
 def test_multiplications_of_dynamic_sizes_are_those_of_the_export():
     shapes = ({0: Dim("n", min=2, max=64)},)
     assert counted(torch.nn.Linear(8, 4), (torch.randn(7, 8),), dynamic_shapes=shapes) == [7 * 32]
+
+
+def test_a_comparison_that_fails_stops_no_quantization(monkeypatch, caplog):
+    def fail(self, inputs):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(PreparedComparison, "expect", fail)
+    facts, watch = describe(*LINEAR, **STATIC)
+    assert watch.prepared is None and facts["weights"]["quantized"]
+    assert "can't be compared with the float one" in caplog.text
