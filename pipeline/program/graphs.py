@@ -41,8 +41,11 @@ def iter_nodes(program: ExportedProgram) -> Iterator[Node]:
 
 
 def find_constants(graph: Graph, inputs: Set[str] = frozenset()) -> set[Node]:
-    """Return the nodes of a graph whose values come of constants alone: attributes, placeholders that
-    `inputs` names, and what is computed from those."""
+    """Return the nodes of a graph whose values come of constants alone.
+
+    Args:
+        inputs: the names of placeholders that are constants, beside attributes.
+    """
     constants: set[Node] = set()
     for node in graph.nodes:
         sources = node.all_input_nodes
