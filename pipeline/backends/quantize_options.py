@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from typing_extensions import TypeAliasType
 
 from pipeline.backends.options import ModuleName, Options, rule
-from pipeline.backends.workspace_files import InputFiles
+from pipeline.backends.workspace_files import GENERATED, CalibrationFiles
 from pipeline.program.module_paths import enclosing_modules
 from pipeline.program.operators import base_name
 
@@ -86,18 +86,22 @@ class QuantizeConfig(Options):
     """Quantize activations as they come. If false, their ranges are observed on calibration
     inputs."""
     # What is observed is in keys anyway: the content of these files, or else the model's inputs.
-    calibration: InputFiles | None = Field(None, exclude=True)
+    calibration: CalibrationFiles | None = Field(None, exclude=True)
     """Files of calibration inputs, by their path in the workspace, instead of the model's own: .npz
     or .safetensors, whose tensors are named as the method's arguments and stacked batch by batch on
-    a first dimension, or .pt with a list of tuples or of dicts."""
+    a first dimension, or .pt with a list of tuples or of dicts. `generated` observes random
+    inputs, which have other ranges than real ones."""
     batches: int | None = Field(None, ge=1)
-    """How many calibration inputs are observed at most; by default all of them."""
+    """How many calibration inputs are observed at most; by default all of them, or 8 that are
+    generated."""
 
     @model_validator(mode="after")
     def _reads_what_it_is_given(self) -> Self:
         if not self.calibrates and (self.calibration is not None or self.batches is not None):
             name = "calibration" if self.calibration is not None else "batches"
             raise rule(f"must not hold `{name}`, since it observes no inputs")
+        if GENERATED in (self.calibration or ()) and not self.generates_calibration:
+            raise rule(f"must not hold `calibration` with files and {GENERATED}; name one of them")
         return self
 
     def schemes(self) -> list[Any]:
@@ -112,6 +116,11 @@ class QuantizeConfig(Options):
     def calibrates(self) -> bool:
         """Return whether it observes calibration inputs."""
         return any(self.observes(scheme) for scheme in self.schemes())
+
+    @property
+    def generates_calibration(self) -> bool:
+        """Return whether it observes generated inputs."""
+        return self.calibration == (GENERATED,)
 
     @property
     def quantizes_as_it_comes(self) -> bool:

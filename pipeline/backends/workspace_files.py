@@ -85,13 +85,21 @@ class WorkspaceFiles:
     ) -> JsonSchemaValue:
         ends = "|".join(re.escape(suffix.removeprefix(".")) for suffix in self.suffixes)
         one: JsonSchemaValue = {"type": "string", "pattern": rf"^[^/\\].*\.({ends})$"}
+        if not self.many:
+            return one
         several = {"type": "array", "items": one, "minItems": 1}
-        return {"anyOf": [one, several]} if self.many else one
+        words: list[JsonSchemaValue] = [{"const": word} for word in self.brought]
+        return {"anyOf": [*words, one, several]}
 
 
+GENERATED = "generated"  # stands for random inputs in the place of files
 # Files of input sets, as pipeline/program/input_files.py reads them.
-InputFiles = Annotated[
-    tuple[str, ...], Field(min_length=1), WorkspaceFiles((".npz", ".pt", ".safetensors"), many=True)
+_INPUT_SETS = (".npz", ".pt", ".safetensors")
+InputFiles = Annotated[tuple[str, ...], Field(min_length=1), WorkspaceFiles(_INPUT_SETS, many=True)]
+CalibrationFiles = Annotated[
+    tuple[str, ...],
+    Field(min_length=1),
+    WorkspaceFiles(_INPUT_SETS, many=True, brought=(GENERATED,)),
 ]
 
 

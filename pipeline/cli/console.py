@@ -136,6 +136,7 @@ def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     for package in sorted(linked):
         if manifest := read_manifest(plan.workspace, package):
             yield from _narrowed(package, manifest["methods"])
+            yield from _quantized(package, manifest["methods"])
             unknown = find_unknown_names(manifest["methods"])
             for what in (*unknown, *find_unwritten(manifest["emit"], manifest["files"])):
                 yield one_line(f"{package}: {what}")
@@ -155,6 +156,13 @@ def _narrowed(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
                 + (f"; narrowed by {by}" if by else "")
                 + ("" if keeps else "; `edge: {keep_ranges: true}` may keep them")
             )
+
+
+def _quantized(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the warnings of a package's quantized methods."""
+    for method, facts in sorted(methods.items()):
+        for warning in facts.get("quantization", {}).get("warnings", ()):
+            yield one_line(f"{package}/{method}: {warning}")
 
 
 def _left_out_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:

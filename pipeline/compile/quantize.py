@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -23,6 +24,9 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from pipeline.backends import QUANTIZERS, make_quantizer
 from pipeline.backends.quantize_options import MixedQuantize
+from pipeline.compile.departure import rounds_values, run_unobserved
+from pipeline.compile.observers import ObserverWatch
+from pipeline.compile.prepared import PreparedComparison, seeded
 from pipeline.program.inputs import InputSet
 from pipeline.program.module_paths import enclosing_modules, outline_program
 from pipeline.program.operators import base_name, operator_name
@@ -32,6 +36,7 @@ from pipeline.program.signature import (
     bounds,
     check_inputs,
     expression,
+    flatten,
     iter_dynamic_sizes,
     signature,
 )
@@ -79,11 +84,27 @@ def check_batches(program: ExportedProgram, method: str, batches: Calibration) -
         raise PipelineError(f"{method}: there are no calibration inputs")
 
 
+@dataclass
+class QuantizationWatch:
+    """Facts that are noted while a method is quantized, as JSON; None for a quantizer that prepares
+    nothing.
+
+    Attributes:
+        prepared: how far the prepared module agrees with the float program
+            (`PreparedComparison.judge`).
+        observers: what observers saw (`ObserverWatch.to_json`).
+    """
+
+    prepared: dict[str, Any] | None = None
+    observers: dict[str, Any] | None = None
+
+
 def quantize(
     program: ExportedProgram,
     spec: Any,
     calibration: Calibration,
     report: Report = lambda done, total: None,
+    watch: QuantizationWatch | None = None,
 ) -> ExportedProgram:
     """Quantize a program; its signature and its dynamic sizes stay the same.
 
@@ -91,6 +112,7 @@ def quantize(
         spec: a quantizer and its options, as a config gives them.
         calibration: inputs that the observers see; none for dynamic quantization.
         report: is called with how many of the inputs were observed, and how many there are.
+        watch: is filled in. With one, the float program runs on the same inputs.
 
     Raises PipelineError for a program that lacks what an override is for.
     """
@@ -108,7 +130,7 @@ def quantize(
         _restore_state(module, state)
         _restore_state(converted, state)
     else:
-        converted = _apply_pt2e(program, module, spec, observed)
+        converted = _apply_pt2e(program, module, spec, observed, watch)
     move_exported_model_to_eval(converted)
     call = as_exported(program, tracing)
     return torch.export.export(
@@ -187,15 +209,16 @@ def _check_annotated(module: GraphModule, spec: Any) -> None:
 
 
 def _apply_pt2e(
-    program: ExportedProgram, module: GraphModule, spec: Any, observed: _Observed
+    program: ExportedProgram,
+    module: GraphModule,
+    spec: Any,
+    observed: _Observed,
+    watch: QuantizationWatch | None,
 ) -> GraphModule:
     prepared = prepare_pt2e(module, make_quantizer(spec))
     _check_annotated(prepared, spec)
     state = _copy_state(program, prepared)
-    with torch.no_grad():
-        for inputs in observed:
-            prepared(*inputs.args, **inputs.kwargs)
-    _restore_state(prepared, state)
+    _observe(program, prepared, observed, state, watch)
     converted = convert_pt2e(prepared)
     # Folding constants computes all that no input reaches, in place too: a counter is counted on.
     _restore_state(converted, state)
@@ -206,6 +229,96 @@ def _apply_pt2e(
         # cycles" (https://github.com/pytorch/executorch/pull/18397).
         DuplicateDynamicQuantChainPass()(converted)
     return converted
+
+
+def _observe(
+    program: ExportedProgram,
+    prepared: GraphModule,
+    observed: _Observed,
+    state: dict[str, torch.Tensor],
+    watch: QuantizationWatch | None,
+) -> None:
+    """Let a prepared module observe inputs, and compare it with the float program for a watch."""
+    comparison = _Comparison(program) if watch else None
+    # One that rounds while it observes is compared in runs without its observers.
+    at_once = None if rounds_values(prepared) else comparison
+    with torch.no_grad(), ObserverWatch(prepared) as ranges, _explain_nonfinite(ranges):
+        for number, inputs in enumerate(observed):
+            if at_once:
+                at_once.expect(inputs)
+            with seeded(number):
+                returned = prepared(*inputs.args, **inputs.kwargs)
+            if at_once:
+                at_once.add(inputs, returned)
+    _restore_state(prepared, state)
+    if watch and comparison:
+        if not at_once:
+            _compare_apart(program, prepared, observed, comparison)
+            _restore_state(prepared, state)
+        watch.observers = ranges.to_json()
+        watch.prepared = comparison.judge(prepared)
+        _restore_state(prepared, state)
+
+
+def _compare_apart(
+    program: ExportedProgram, prepared: GraphModule, observed: _Observed, comparison: _Comparison
+) -> None:
+    """Compare a prepared module, without its observers, on inputs that it has observed."""
+    with torch.no_grad():
+        for number, inputs in enumerate(replace(observed, report=lambda done, total: None)):
+            comparison.expect(inputs)
+            with seeded(number):
+                returned = run_unobserved(prepared, flatten(program, inputs))
+            comparison.add(inputs, returned)
+
+
+class _Comparison:
+    """A `PreparedComparison` that gives up where it fails: a method that is quantized without it
+    must be quantized with it."""
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self._comparison: PreparedComparison | None = None
+        self._expected: Sequence[Any] = ()
+        with self._giving_up():
+            self._comparison = PreparedComparison(program)
+
+    def expect(self, inputs: InputSet) -> None:
+        with self._giving_up():
+            if self._comparison:
+                self._expected = self._comparison.expect(inputs)
+
+    def add(self, inputs: InputSet, returned: Any) -> None:
+        with self._giving_up():
+            if self._comparison:
+                self._comparison.add(inputs, self._expected, returned)
+
+    def judge(self, prepared: GraphModule) -> dict[str, Any] | None:
+        record = None
+        with self._giving_up():
+            record = self._comparison.judge(prepared) if self._comparison else None
+        return record
+
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self._comparison = None
+            _log.warning("the prepared program can't be compared with the float one", exc_info=True)
+
+
+@contextmanager
+def _explain_nonfinite(ranges: ObserverWatch) -> Iterator[None]:
+    """Raise PipelineError where an observer fails on NaN, which no range covers."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "not finite" not in str(error) or not (value := ranges.first_nonfinite()):
+            raise
+        raise PipelineError(
+            f"{value} is infinite or NaN on the calibration inputs, so no range can be observed; "
+            "remove such inputs, or mend the method"
+        ) from error
 
 
 def _copy_state(program: ExportedProgram, module: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -11,6 +11,7 @@ from pipeline.config.operators import FOLDER, may_load
 from pipeline.config.operators import remedy as operators_remedy
 from pipeline.config.passes import NOT_OFFERED, remedy, source_files
 from pipeline.plan import keys
+from pipeline.plan.calibration import calibration_remedy, lacks_calibration
 from pipeline.plan.patterns import check_patterns
 from pipeline.program.module_paths import Outline, check_names
 from pipeline.program.sources import MethodSource
@@ -206,14 +207,11 @@ def check_model(
         return found
     for name, method in config.methods.items():
         found += _wrong_modules(name, method, document, methods[name], outline)
-        if (
-            method.quantize is not None
-            and method.quantize.calibrates
-            and keys.CALIBRATION not in method.files
-            and keys.calibration_digests(method.quantize, methods[name]) is None
-        ):
+        if method.quantize is None or keys.CALIBRATION in method.files:
+            continue
+        if lacks_calibration(method.quantize, methods[name]):
             what = "static quantization observes calibration inputs, and the model gives none"
-            remedy = "add calibration_inputs(method) to the exporter, or say `dynamic: true`"
+            remedy = calibration_remedy(methods[name])
             found.append(document.problem(f"methods.{name}.quantize", what, remedy))
     return [*found, *check_patterns(config, document, methods, outline)]
 

@@ -84,7 +84,7 @@ def _describe(each: Difference, file: str) -> str:
         case ("methods", method, "files", place):
             where = f"methods.{method}.{place.removesuffix('[0]')}"
             return f"the file of config {where} {_verb(each)}"
-        case ("methods", method, "calibration" | "calibration[0]"):
+        case ("methods", method, "calibration" | "calibration[0]", *_):
             return f"calibration inputs of {method} {_verb(each)}"
         case ("programs", method, what) if what.startswith("examples"):
             return f"example inputs of {method} {_verb(each)}"

@@ -21,13 +21,13 @@ from pipeline.plan.actions import (
     ValidateInputs,
     unit_name,
 )
+from pipeline.plan.calibration import calibration_digests
 from pipeline.program.constant_values import find_blobs
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.toolchain import code, hash_seed, host, toolchain
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
-    from pipeline.backends import QuantizeConfig
     from pipeline.config.models import PackageConfig
 
 Key = dict[str, Any]
@@ -112,16 +112,6 @@ def quantize_action(
         key["host"] = host()
     inputs = QuantizeInputs(source, config.methods[method])
     return Action("quantize", config.model, config.package, method, key, inputs)
-
-
-def calibration_digests(
-    spec: QuantizeConfig, source: MethodSource, files: Sequence[Digest] = ()
-) -> Digest | list[Digest] | None:
-    """Return the digests of the inputs that a static quantization observes: those of files, else
-    the model's own, else its examples."""
-    if not spec.calibrates:
-        return None
-    return list(files) or source.calibration or source.examples
 
 
 def compile_action(

@@ -215,6 +215,7 @@ class Models:
                 names=method["names"],
                 content=result["archive"],
                 examples=method["examples"],
+                examples_of_export=method["examples_of_export"],
                 calibration=method["calibration"],
                 batches=tuple(method["batches"]),
                 exported=True,

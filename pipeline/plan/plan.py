@@ -410,7 +410,7 @@ class Plan:
         summary, methods = self.configs.summary(package), self.methods(package) or {}
         assert summary is not None
         sources = [
-            [name, m.program, m.names, m.content, m.examples, m.calibration]
+            [name, m.program, m.names, m.content, m.examples, m.examples_of_export, m.calibration]
             for name, m in methods.items()
         ]
         files = [self.inputs.hash_file(path) for path in summary.files] + self.inputs.targets

@@ -7,7 +7,7 @@ compiled method does, where a node's name, or the line that it stands on, may be
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import count
 
 import torch
@@ -15,7 +15,7 @@ from executorch.exir.delegate import executorch_call_delegate
 from executorch.exir.graph_module import get_control_flow_submodules
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
 
@@ -38,6 +38,21 @@ def iter_nodes(program: ExportedProgram) -> Iterator[Node]:
     """Yield the nodes of a program's graph, then those of its control flow."""
     for graph_module in graph_modules(program.graph_module):
         yield from graph_module.graph.nodes
+
+
+def find_constants(graph: Graph, inputs: Set[str] = frozenset()) -> set[Node]:
+    """Return the nodes of a graph whose values come of constants alone.
+
+    Args:
+        inputs: the names of placeholders that are constants, beside attributes.
+    """
+    constants: set[Node] = set()
+    for node in graph.nodes:
+        sources = node.all_input_nodes
+        leaf = node.op == "get_attr" or (node.op == "placeholder" and node.name in inputs)
+        if leaf or (sources and node.op != "output" and constants.issuperset(sources)):
+            constants.add(node)
+    return constants
 
 
 def forget_lines(program: ExportedProgram) -> None:

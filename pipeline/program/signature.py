@@ -132,7 +132,7 @@ def as_exported(program: ExportedProgram, inputs: InputSet) -> InputSet:
     was exported with."""
     leaves = flatten(program, inputs)
     args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
-    return InputSet(args, kwargs, inputs.origin)
+    return InputSet(args, kwargs, inputs.origin, inputs.generated)
 
 
 def nest_leaves(

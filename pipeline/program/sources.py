@@ -100,8 +100,9 @@ class MethodSource:
     `names` is the digest of the names of its values and classes, which the program leaves out,
     `content` that of the file. `examples` and `calibration` are digests of its input sets: of the
     pickled sample inputs inside an archive, or of a record in the store for what an exporter gave
-    (`exported`). `batches` are the records of the calibration inputs, one by one; their digest is
-    that of this list.
+    (`exported`); `examples_of_export` says that they are nothing but the arguments that the method
+    was exported with. `batches` are the records of the calibration inputs, one by one; their digest
+    is that of this list.
     """
 
     archive: Path
@@ -110,6 +111,7 @@ class MethodSource:
     names: Digest | None = None
     content: Digest | None = None
     examples: Digest | None = None
+    examples_of_export: bool = False
     calibration: Digest | None = None
     batches: tuple[Digest, ...] = ()
     exported: bool = False
@@ -197,7 +199,13 @@ def _read_methods(path: Path, describe: Describe) -> dict[str, MethodSource]:
     single = [each.entry for each in facts.programs] == [_SINGLE_NAME]
     return {
         _SINGLE_METHOD if single else each.entry: MethodSource(
-            path, each.entry, each.program, each.names, facts.content, each.examples
+            path,
+            each.entry,
+            each.program,
+            each.names,
+            facts.content,
+            each.examples,
+            examples_of_export=each.examples is not None,
         )
         for each in facts.programs
     }

@@ -9,7 +9,7 @@ from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
 from pipeline.store.digest import Digest
 from pipeline.store.forms import Count, FileName, Size
-from pipeline.store.results import Instructions, ListedName, Narrowed, Signature
+from pipeline.store.results import Instructions, ListedName, Narrowed, Quantization, Signature
 
 SegmentKind = Literal["program", "constants", "delegate", "named_data", "mutable", "padding"]
 
@@ -267,6 +267,7 @@ class MethodManifest(TypedDict):
     instructions: NotRequired[Instructions]
     debug_handles: NotRequired[list[tuple[Count, Count]]]
     left_float: NotRequired[Count]
+    quantization: NotRequired[Quantization]
     narrowed: NotRequired[list[Narrowed]]
     listed: NotRequired[list[ListedName]]
 

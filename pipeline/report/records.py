@@ -24,6 +24,7 @@ from pipeline.report.package_records import (
 from pipeline.report.verdicts import Verdict
 from pipeline.store.files import CONTENTS, CONTRACT, MANIFEST, REPORT, read_record
 from pipeline.store.forms import fits
+from pipeline.store.results import Quantization
 from pipeline.store.workspace import Workspace
 
 FORMAT = 2  # of report.json
@@ -367,9 +368,10 @@ class ReportRecord(TypedDict):
     `failures` has a sentence for each failure, those of methods first; `files` are digests and
     `sizes` bytes by name; `settings` is how it was validated; `places` says where the config sets a
     value, `file:line` by its path there (`methods.encode`, `validate.atol`); `sources` are
-    digests of the files of the workspace whose lines pages quote, as they were exported from and
-    as the config was read; `left_float` counts operators that a quantized method's control flow
-    keeps in floating point; `portable` are the methods for which the config names no partitioner;
+    digests of the files of the workspace whose lines pages quote, as they were exported from and as
+    the config was read; `left_float` counts operators that a quantized method's control flow keeps
+    in floating point; `quantization` has the facts of quantized methods; `portable` are the methods
+    for which the config names no partitioner;
     `narrowed` has, by method, sizes whose range lowering narrowed;
     `operators` are the libraries of operators beside ATen's that the methods call;
     `seconds` is each method's running time in the package over all calls; `only` names the methods
@@ -392,6 +394,7 @@ class ReportRecord(TypedDict):
     sources: NotRequired[dict[str, str]]
     delegation: NotRequired[dict[str, DelegationRecord]]
     left_float: NotRequired[dict[str, int]]
+    quantization: NotRequired[dict[str, Quantization]]
     portable: NotRequired[list[str]]
     narrowed: NotRequired[dict[str, list[NarrowedRecord]]]
     operators: NotRequired[list[OperatorLibraryRecord]]

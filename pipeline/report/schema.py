@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
+from typing_extensions import TypedDict, is_typeddict
 
 from pipeline.report.records import ReportRecord
 from pipeline.report.stream_records import StreamLine
@@ -40,8 +43,27 @@ def events_schema() -> dict[str, Any]:
 
 
 def _schema_of(form: Any) -> dict[str, Any]:
-    schema = TypeAdapter(form).json_schema(schema_generator=_Generator)
+    schema = TypeAdapter(_for_pydantic(form)).json_schema(schema_generator=_Generator)
     return {"$schema": DIALECT, **schema}
+
+
+@cache
+def _for_pydantic(form: Any) -> Any:
+    """Return a form whose typed dicts all are of typing_extensions, which pydantic asks for before
+    Python 3.12. Forms of the store's results are not: a no-op run imports them, and not that."""
+    if is_typeddict(form):
+        hints = get_type_hints(form, include_extras=True)
+        fields = {name: _for_pydantic(hint) for name, hint in hints.items()}
+        converted: Any = TypedDict(form.__name__, fields)  # type: ignore[misc, operator]
+        converted.__doc__ = form.__doc__
+        return converted
+    origin, parts = get_origin(form), get_args(form)
+    if origin is None or origin is Literal:
+        return form
+    if origin is UnionType:
+        origin = Union
+    converted_parts = tuple(map(_for_pydantic, parts))
+    return origin[converted_parts if len(parts) > 1 else converted_parts[0]]
 
 
 _SCHEMAS = {"report": report_schema, "events": events_schema}

@@ -1,7 +1,10 @@
 """Calibration: where its inputs come from, that it is not run twice, and that it is told of."""
 
+import json
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 
 import numpy
 import pytest
@@ -9,13 +12,16 @@ import torch
 from safetensors.torch import save_file
 from torch.export import Dim, export
 
+from pipeline.backends import QUANTIZERS
 from pipeline.cli.grammar import Target
 from pipeline.cli.verbs.explain import run as explain
 from pipeline.cli.verbs.plan import preview
 from pipeline.compile.quantize import Batches, check_batches
+from pipeline.plan.calibration import calibration_digests, calibration_remedy, lacks_calibration
 from pipeline.plan.plan import Plan
 from pipeline.program.input_files import read_file
 from pipeline.program.inputs import InputSet
+from pipeline.program.sources import MethodSource
 from pipeline.run.batch import Batch
 from pipeline.run.pool import Pool
 from pipeline.run.under_way import UnderWay, progress_path, read_progress
@@ -158,6 +164,76 @@ def test_why_a_method_is_quantized_again_is_told_once(calibrated):
 def test_a_generator_of_inputs_is_kept_batch_by_batch(calibrated):
     (source,) = [m for n, m in plan_of(calibrated).methods("pair").items() if n == "decode"]
     assert len(source.batches) == 3
+
+
+# None
+
+
+SPEC = QUANTIZERS["xnnpack"].options
+SOURCE = MethodSource(Path("m.pt2"), "f", "program", examples="e")
+WITHOUT = {
+    "an archive's own arguments": (replace(SOURCE, examples_of_export=True), {}, True),
+    "an exporter's own arguments": (
+        replace(SOURCE, examples_of_export=True, exported=True),
+        {},
+        True,
+    ),
+    "nothing at all": (replace(SOURCE, examples=None), {}, True),
+    "examples": (SOURCE, {}, False),
+    "calibration inputs": (replace(SOURCE, examples=None, calibration="c"), {}, False),
+    "nothing, and dynamic": (replace(SOURCE, examples=None), {"dynamic": True}, False),
+    "nothing, and generated": (
+        replace(SOURCE, examples=None),
+        {"calibration": "generated"},
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "options", "lacking"), WITHOUT.values(), ids=WITHOUT)
+def test_static_quantization_without_inputs_is_found(source, options, lacking):
+    spec = SPEC(quantizer="xnnpack", **options)
+    assert lacks_calibration(spec, source) == lacking
+    remedy = calibration_remedy(source)
+    assert ("add calibration_inputs(method) to the exporter" in remedy) == source.exported
+    assert "`calibration: generated`" in remedy
+
+
+def test_generated_inputs_have_a_key_of_their_own():
+    generated = calibration_digests(SPEC(quantizer="xnnpack", calibration="generated"), SOURCE)
+    assert generated == {"generated": "e"}
+    assert calibration_digests(SPEC(quantizer="xnnpack"), SOURCE) == "e"
+
+
+def test_files_and_generated_inputs_are_not_mixed():
+    with pytest.raises(ValueError, match="with files and generated; name one of them"):
+        SPEC(quantizer="xnnpack", calibration=["generated", "a.npz"])
+    with pytest.raises(ValueError, match=r"must end in \.npz, \.pt, \.safetensors or be generated"):
+        SPEC(quantizer="xnnpack", calibration="random")
+
+
+@pytest.mark.slow
+def test_random_inputs_are_observed_only_where_the_config_says_so(calibrated):
+    """The arguments of the export are no examples: they are random numbers as a rule."""
+    path = calibrated.root / "models" / "pair.py"
+    path.write_text(path.read_text().removesuffix(GENERATED))
+    assert calibrated.doit("export") == 0, calibrated.output
+    assert calibrated.doit("check") == 1
+    what = "pair.yaml:6: methods.decode.quantize: static quantization observes calibration inputs"
+    assert what in calibrated.output
+    assert calibrated.doit("lower") == 1
+    calibrated.edit(
+        "partition_configs/pair.yaml", "r: xnnpack}", "r: xnnpack, calibration: generated}"
+    )
+    assert calibrated.doit() == 0, calibrated.output
+    facts = json.loads(calibrated.bytes_of("pair", "manifest.json"))["methods"]["decode"]
+    assert facts["quantization"]["calibration"] == {"inputs": 8, "source": "generated"}
+    assert "generated at random" in calibrated.bytes_of("pair", "report.md").decode()
+    (action,) = plan_of(calibrated).quantizes("pair").values()
+    result = Store(calibrated.store).get(action.digest).result
+    assert result["prepared"]["agrees"] is True and result["prepared"]["calls"] == 8
+    assert result["prepared"]["outputs"][0]["generated"] is True
+    assert {**facts["quantization"]} == result["facts"]
 
 
 # Files

@@ -90,6 +90,7 @@ def test_no_mapping_takes_unknown_keys_and_every_key_has_its_help():
         method(quantize={"quantizer": "xnnpack", "per_channel": False}),
         method(quantize={"quantizer": "xnnpack", "calibration": "a/b.npz", "batches": 4}),
         method(quantize={"quantizer": "xnnpack", "calibration": ["a.pt", "b.safetensors"]}),
+        method(quantize={"quantizer": "xnnpack", "calibration": "generated"}),
         method(
             quantize={
                 "quantizer": "xnnpack",
@@ -151,6 +152,7 @@ def test_valid(document):
         method(quantize={"quantizer": "xnnpack", "bits": 4}),
         method(quantize={"quantizer": "xnnpack", "calibration": "a.csv"}),
         method(quantize={"quantizer": "xnnpack", "calibration": "/a.npz"}),
+        method(quantize={"quantizer": "xnnpack", "calibration": "random"}),
         method(quantize={"quantizer": "xnnpack", "calibration": []}),
         method(quantize={"quantizer": "xnnpack", "batches": 0}),
         method(quantize={"quantizer": "xnnpack", "modules": {"a": {}, "b": {"bits": 4}}}),

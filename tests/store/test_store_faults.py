@@ -214,7 +214,7 @@ except AssertionError:
 
 
 def test_nothing_is_unpickled_where_store_and_artifacts_are_read(built):
-    quantized = "decode:\n    quantize: {quantizer: xnnpack}"
+    quantized = "decode:\n    quantize: {quantizer: xnnpack, calibration: generated}"
     built.edit("partition_configs/pair.yaml", "decode:", quantized)
     built.edit("partition_configs/pair.yaml", "constant", "validate: {atol: 0.1}\nconstant")
     done = run_python("-c", NO_PICKLE, cwd=built.root, env=built.environment)

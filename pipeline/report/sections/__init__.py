@@ -16,6 +16,7 @@ from pipeline.report.sections import (
     latency,
     numerics,
     operators,
+    quantization,
     ranges,
 )
 
@@ -24,6 +25,7 @@ SECTIONS = (
     gates.section,
     ranges.section,
     numerics.section,
+    quantization.section,
     delegation.section,
     operators.section,
     contents.section,

@@ -4,6 +4,7 @@ result, which linking and the manifest take from there."""
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -29,6 +30,7 @@ from pipeline.compile.name_lists import ListedName
 from pipeline.compile.objects import MethodObject, make_object
 from pipeline.compile.preprocess.cache import keyed_preprocess
 from pipeline.compile.preprocess.spill import spilled_constants
+from pipeline.compile.quantization_warnings import describe_undelegated
 from pipeline.compile.ranges import InputSizes, RangeWatch, watch_ranges
 from pipeline.compile.refit.watch import watched
 from pipeline.compile.steps import timed_steps
@@ -53,6 +55,7 @@ from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
 Json = Mapping[str, Any]
+_log = logging.getLogger(__name__)
 Keep = Callable[[Json, Json, float, Mapping[str, float], int], object]  # as `Store.put_result`
 
 
@@ -68,6 +71,7 @@ class CompiledMethod:
         debug_handles: of what Python runtimes run, each with the place of its node in the source
             program. A place, as the line of the source may change where the program doesn't.
         left_float: the operators in control flow of a quantized method that are not quantized.
+        quantization: the facts of a quantized method (`store.results.Quantization`).
         narrowed: each size whose range is smaller than in the source, as a `NarrowedSize`.
         listed: the names that options of partitioners list, as `ListedName`.
         operators: the libraries of operators beside ATen's, as `describe_libraries` gives them.
@@ -80,6 +84,7 @@ class CompiledMethod:
     debug_handles: Sequence[tuple[int, int]]
     left_float: int
     constants: Json
+    quantization: Json | None = None
     narrowed: Sequence[Json] = ()
     listed: Sequence[Json] = ()
     operators: Sequence[Json] = ()
@@ -106,12 +111,13 @@ class CompiledUnit:
 
 @dataclass(frozen=True)
 class _Method:
-    """A method before it is lowered; `left_float` counts operators, as in `CompiledMethod`."""
+    """A method before it is lowered; `left_float` and `quantization` as in `CompiledMethod`."""
 
     program: ExportedProgram
     places: NodePlaces
     spec: MethodSpec
-    left_float: int
+    left_float: int = 0
+    quantization: Json | None = None
 
 
 def compile_unit(
@@ -232,10 +238,14 @@ def _load(inputs: CompileInputs, name: str, store: Store) -> _Method:
     """Load a method, the quantized one where it is quantized."""
     if name not in inputs.quantizes:
         program = load_method(inputs.sources[name], store)
-        return _Method(program, NodePlaces(program), make_method_spec(program), 0)
-    program, origins = load_quantized(inputs.quantizes[name].digest, name, store)
+        return _Method(program, NodePlaces(program), make_method_spec(program))
+    program, origins, facts, _ = load_quantized(inputs.quantizes[name].digest, name, store)
+    if not inputs.configs[name].partitioners and (warning := describe_undelegated(facts)):
+        _log.warning("%s: %s", name, warning)
+        facts = {**facts, "warnings": [*facts["warnings"], warning]}
     spec = make_method_spec(program, again=True)
-    return _Method(program, NodePlaces(program, origins), spec, count_float_operators(program))
+    places = NodePlaces(program, origins)
+    return _Method(program, places, spec, count_float_operators(program), facts)
 
 
 def lower_methods(
@@ -296,6 +306,7 @@ def _describe(
         instructions={},
         debug_handles=find_debug_handles(lowered, method.places, in_python),
         left_float=method.left_float,
+        quantization=method.quantization,
         constants=describe_constants(method.program, lowered),
         listed=[each.to_json() for each in listed],
     )

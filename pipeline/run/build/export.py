@@ -131,10 +131,11 @@ def store_exported(made: Mapping[str, Any], handover: Handover, store: Store) ->
             "program": programs[name].program,
             "names": programs[name].names,
             "examples": examples,
+            "examples_of_export": of_export,
             "calibration": digest.hash_json(batches) if batches else None,
             "batches": batches,
         }
-        for name, examples, batches in made["methods"]
+        for name, examples, of_export, batches in made["methods"]
     ]
     return {"archive": archive, "methods": methods, "constant_methods": made["constants"]}
 
@@ -203,22 +204,27 @@ def _run(
     put = handover.put
     constants = _constants(module, parameters, programs, put)
 
-    def inputs(kind: Literal["example", "calibration"], method: str) -> Iterator[InputSet]:
-        return _inputs(module, kind, method, programs[method], parameters)
+    def calibration(method: str) -> Iterator[InputSet]:
+        value = _call_inputs(module, "calibration", method, parameters)
+        return _inputs(module, "calibration", method, programs[method], value)
 
-    examples = {name: list(inputs("example", name)) for name in programs}
+    values = {name: _call_inputs(module, "example", name, parameters) for name in programs}
+    examples = {
+        name: list(_inputs(module, "example", name, program, values[name]))
+        for name, program in programs.items()
+    }
     # Each set has a record of its own, so that an exporter that yields them has one of them in
     # memory at a time.
-    batches = {
-        name: [put(save_inputs([each])) for each in inputs("calibration", name)]
-        for name in programs
-    }
+    batches = {name: [put(save_inputs([each])) for each in calibration(name)] for name in programs}
     torch.set_default_device(None)  # whatever the exporter works with
     torch.set_default_dtype(torch.float32)
     save_programs(programs, handover.archive)
     kept = {name: put(save_inputs(sets)) if sets else None for name, sets in examples.items()}
     return {
-        "methods": [(name, kept[name], batches[name]) for name in programs],
+        "methods": [
+            (name, kept[name], values[name] is None and bool(kept[name]), batches[name])
+            for name in programs
+        ],
         "constants": constants,
         "handed": handover.to_json(),
         "asked": asked.to_json(),
@@ -344,17 +350,27 @@ def _describe(value: Any) -> str:
     return type(value).__name__
 
 
+def _call_inputs(
+    module: ModuleType,
+    kind: Literal["example", "calibration"],
+    method: str,
+    parameters: Mapping[str, Any],
+) -> Any:
+    """Return what the exporter gives as the example or the calibration inputs of a method; None
+    where it gives none."""
+    function = getattr(module, f"{kind}_inputs", None)
+    return _call(function, parameters, method) if callable(function) else None
+
+
 def _inputs(
     module: ModuleType,
     kind: Literal["example", "calibration"],
     method: str,
     program: ExportedProgram,
-    parameters: Mapping[str, Any],
+    value: Any,
 ) -> Iterator[InputSet]:
-    """Yield the example or the calibration inputs of a method; by default its examples are those of
-    the export."""
-    function = getattr(module, f"{kind}_inputs", None)
-    value = _call(function, parameters, method) if callable(function) else None
+    """Yield the example or the calibration inputs of a method, of what the exporter's function
+    returned; without that, its examples are those of the export."""
     if value is None and kind == "example" and program.example_inputs:
         value = [tuple(program.example_inputs)]
     eager = kind == "example" or isinstance(value, tuple | list | Mapping | str | Tensor)

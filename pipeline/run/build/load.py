@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch.export import ExportedProgram
 
@@ -25,10 +25,14 @@ from pipeline.store.workspace import Workspace
 
 
 class Quantized(NamedTuple):
-    """A quantized program, and where its nodes come from (`program.graphs.find_origins`)."""
+    """A quantized program, where its nodes come from (`program.graphs.find_origins`), its facts
+    (`store.results.Quantization`), and how far the prepared program agrees with the float one
+    (`store.results.Prepared`; None where the quantizer prepares none)."""
 
     program: ExportedProgram
     origins: list[dict[str, int]]
+    facts: Mapping[str, Any]
+    prepared: Mapping[str, Any] | None
 
 
 def load_method(source: MethodSource, store: Store) -> ExportedProgram:
@@ -46,7 +50,8 @@ def load_quantized(action: Digest, method: str, store: Store) -> Quantized:
     if (entry := store.get(action)) is None:
         raise MissingBlobError(f"the quantized program of {method} is not in the store")
     program = load_program(store.verified_path(entry.result["program"]), QUANTIZED_ENTRY, own=True)
-    return Quantized(program, entry.result["origins"])
+    result = entry.result
+    return Quantized(program, result["origins"], result["facts"], result["prepared"])
 
 
 def load_examples(source: MethodSource, store: Store) -> list[InputSet]:

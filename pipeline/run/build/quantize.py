@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.export import ExportedProgram
 
 from pipeline.backends.workspace_files import located
 from pipeline.compile.control_flow import count_float_operators
-from pipeline.compile.quantize import Batches, Calibration, check_batches, quantize
+from pipeline.compile.quantization_facts import describe_quantization
+from pipeline.compile.quantization_warnings import find_warnings
+from pipeline.compile.quantize import (
+    Batches,
+    Calibration,
+    QuantizationWatch,
+    check_batches,
+    quantize,
+)
 from pipeline.plan.actions import Action, QuantizeInputs
+from pipeline.plan.calibration import calibration_remedy, lacks_calibration
 from pipeline.plan.keys import CALIBRATION
 from pipeline.program.archive import save_programs
 from pipeline.program.graphs import find_origins
 from pipeline.program.input_files import read_planned
 from pipeline.program.inputs import InputSet, load_inputs
+from pipeline.program.random_inputs import generate_inputs
 from pipeline.run.build.load import guard_files, load_examples, load_method
 from pipeline.run.build.planned import QUANTIZED_ENTRY, guard_sources
 from pipeline.run.stages import Stages
 from pipeline.store.digest import Digest
+from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
 _log = logging.getLogger(__name__)
+GENERATED_INPUTS = 8  # where `batches` does not say how many
 
 
 def quantize_method(action: Action[QuantizeInputs], workspace: Workspace, stages: Stages) -> None:
@@ -46,39 +58,74 @@ def _quantize(
 ) -> dict[str, Any]:
     source, config, store = action.inputs.source, action.inputs.config, workspace.store
     method, spec = str(action.method), located(action.inputs.spec, workspace.root)
+    watch = QuantizationWatch()
     with stages.stage("load"):
         program = load_method(source, store)
-        batches = _calibration_inputs(action, workspace, program) if spec.calibrates else []
+        calibration = _calibration(action, workspace, program)
         if spec.calibrates:
-            check_batches(program, method, batches)
+            check_batches(program, method, calibration.inputs)
     with stages.stage("quantize"), guard_files(action, {method: config}, workspace.root):
-        quantized = quantize(program, spec, batches, stages.tell)
-    if floats := count_float_operators(quantized):
-        _log.warning(
-            "%s: its control flow is not quantized: %d of its operators compute in floating point",
-            method,
-            floats,
-        )
+        quantized = quantize(program, spec, calibration.inputs, stages.tell, watch)
     with stages.stage("store"):
         with store.writer() as file:
             save_programs({QUANTIZED_ENTRY: quantized}, file)
         origins = find_origins(quantized, program)
-        return {"program": file.digest, "blobs": [file.digest], "origins": origins}
+        facts = describe_quantization(
+            program, quantized, spec, origins, calibration.to_json(), watch.observers
+        )
+        facts["warnings"] = [
+            *find_warnings(facts, watch.prepared, count_float_operators(quantized))
+        ]
+        for warning in facts["warnings"]:
+            _log.warning("%s: %s", method, warning)
+        return {
+            "program": file.digest,
+            "blobs": [file.digest],
+            "origins": origins,
+            "facts": facts,
+            "prepared": watch.prepared,
+        }
 
 
-def _calibration_inputs(
+class _CalibrationInputs(NamedTuple):
+    """The inputs that a quantizer observes, and their source, as `store.results` names it."""
+
+    source: str
+    inputs: Calibration
+
+    def to_json(self) -> dict[str, Any]:
+        return {"source": self.source, "inputs": len(self.inputs)}
+
+
+def _calibration(
     action: Action[QuantizeInputs], workspace: Workspace, program: ExportedProgram
-) -> Calibration:
+) -> _CalibrationInputs:
     """Return the inputs that a static quantization observes: those of files, else the model's own,
-    else its examples."""
-    source, most, store = action.inputs.source, action.inputs.spec.batches, workspace.store
+    else its examples; generated ones only where the config says so.
+
+    Raises PipelineError where there are none.
+    """
+    spec, source, store = action.inputs.spec, action.inputs.source, workspace.store
+    if not spec.calibrates:
+        return _CalibrationInputs("none", [])
+    if spec.generates_calibration:
+        count = spec.batches or GENERATED_INPUTS
+        examples = load_examples(source, store)
+        return _CalibrationInputs("generated", generate_inputs(program, count, 0, examples))
     if files := action.inputs.config.files.get(CALIBRATION, ()):
         contents = action.key["methods"][str(action.method)]["calibration"]
         planned = zip(files, contents, strict=True)
         loads = [partial(read_planned, workspace.root, *each, program) for each in planned]
-    else:
+        return _CalibrationInputs("files", Batches(loads, spec.batches))
+    if source.batches:
         loads = [partial(_load_batch, store, each) for each in source.batches]
-    return Batches(loads, most) if loads else load_examples(source, store)[:most]
+        return _CalibrationInputs("calibration_inputs", Batches(loads, spec.batches))
+    if lacks_calibration(spec, source):
+        raise PipelineError(
+            f"{action.method}: static quantization observes calibration inputs, and the model "
+            f"gives none; {calibration_remedy(source)}"
+        )
+    return _CalibrationInputs("examples", load_examples(source, store)[: spec.batches])
 
 
 def _load_batch(store: Store, blob: Digest) -> list[InputSet]:

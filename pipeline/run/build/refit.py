@@ -158,7 +158,12 @@ def _structure_key(action: Action[CompileInputs], store: Store) -> keys.Key:
             result = _quantized(action, name, store)
             archive = store.verified_path(result["program"], once=True)
             found, origins = identify_program(archive, QUANTIZED_ENTRY), result["origins"]
-            described = {"structure": found.structure, "names": found.names, "origins": origins}
+            described = {
+                "structure": found.structure,
+                "names": found.names,
+                "origins": origins,
+                "facts": result["facts"],  # which the manifest tells
+            }
             structures[name] = {"quantized": hash_json(described)}
         else:
             structures[name] = {"structure": identify_source(source, store)[1].structure}

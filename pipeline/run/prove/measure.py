@@ -176,6 +176,11 @@ def _make_record(
         "left_float": {
             name: facts["left_float"] for name, facts in methods.items() if "left_float" in facts
         },
+        "quantization": {
+            name: facts["quantization"]
+            for name, facts in methods.items()
+            if "quantization" in facts
+        },
         "narrowed": {
             name: trace_narrowed(facts["narrowed"], programs[name], subject.workspace.root)
             for name, facts in methods.items()

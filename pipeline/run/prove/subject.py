@@ -144,7 +144,7 @@ class Subject:
         instructions = Instructions.from_json(facts["instructions"])
         if facts["quantized"] is None:
             return LoweredMethod(self.programs[method], instructions)
-        program, origins = load_quantized(facts["quantized"], method, self.workspace.store)
+        program, origins, *_ = load_quantized(facts["quantized"], method, self.workspace.store)
         return LoweredMethod(program, instructions, map_places(program, origins))
 
     def _link(self, name: str) -> PackageFiles | None:

@@ -22,6 +22,7 @@ class Source(TypedDict):
     names: Digest | None
     content: Digest | None
     examples: Digest | None
+    examples_of_export: bool
     calibration: Digest | None
     batches: list[Digest]
 

@@ -1,0 +1,159 @@
+"""Finds the first operator at which a prepared module departs from its float program.
+
+Preparing keeps the names of nodes, and removes those that it folds into others. So the nodes of
+both graphs are paired by name, each with the last of those that were folded into it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Interpreter, Node
+
+from pipeline.compile.noise import measure_noise
+from pipeline.program.module_paths import innermost_module
+from pipeline.program.operators import operator_name
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Departure:
+    """The first operator that gives something else than in the float program.
+
+    Attributes:
+        node: its name in the graph of the float program.
+        place: its number among the nodes of the float program.
+        folded: the operators that were folded into it, with their modules.
+        shared: its weight, where other operators read that too.
+    """
+
+    node: str
+    place: int | None
+    operator: str
+    module: str
+    folded: Sequence[tuple[str, str]]
+    shared: str
+    sqnr: float
+
+    def to_json(self, figure: Callable[[float], Any]) -> dict[str, Any]:
+        return {
+            "node": self.node,
+            "place": self.place,
+            "operator": self.operator,
+            "module": self.module,
+            "folded": [list(each) for each in self.folded],
+            "shared": self.shared,
+            "sqnr_db": figure(self.sqnr),
+        }
+
+
+def find_departure(
+    program: ExportedProgram,
+    source: GraphModule,
+    prepared: GraphModule,
+    inputs: Sequence[Any],
+    same_inputs: Sequence[Any],
+    limit: float,
+) -> Departure | None:
+    """Return the first operator whose value has a lower SQNR than the limit, in dB; None where no
+    operator that both graphs have does.
+
+    Args:
+        inputs, same_inputs: the leaves of one call, for each of both runs.
+    """
+    pairs = list(_pair_nodes(source, prepared))
+    expected = _record(source, inputs, {last.name for _, last, _ in pairs})
+    actual = _record(prepared, same_inputs, {node.name for node, _, _ in pairs})
+    places = {node.name: place for place, node in enumerate(program.graph.nodes)}
+    for node, last, folded in pairs:
+        if node.name not in actual or last.name not in expected:
+            continue
+        sqnr = measure_noise(actual[node.name], expected[last.name]).sqnr
+        if sqnr < limit:
+            return Departure(
+                node=node.name,
+                place=places.get(node.name),
+                operator=operator_name(node),
+                module=innermost_module(node),
+                folded=[(operator_name(each), innermost_module(each)) for each in folded],
+                shared=_shared_constant(node),
+                sqnr=sqnr,
+            )
+    return None
+
+
+def _pair_nodes(
+    source: GraphModule, prepared: GraphModule
+) -> Iterator[tuple[Node, Node, list[Node]]]:
+    """Yield the operators that both graphs have, each with the last one that was folded into it,
+    and with all of those."""
+    kept = {node.name for node in prepared.graph.nodes}
+    for node in source.graph.nodes:
+        if node.op != "call_function" or node.name not in kept:
+            continue
+        last, folded = node, []
+        while len(last.users) == 1:
+            (user,) = last.users
+            if user.op != "call_function" or user.name in kept:
+                break
+            folded.append(user)
+            last = user
+        yield node, last, folded
+
+
+def _shared_constant(node: Node) -> str:
+    """Return the name of a constant that an operator and others read; "" without one."""
+    for constant in node.all_input_nodes:
+        if constant.op != "get_attr":
+            continue
+        same = [n for n in node.graph.nodes if n.op == "get_attr" and n.target == constant.target]
+        if sum(len(each.users) for each in same) > 1:
+            return str(constant.target)
+    return ""
+
+
+def _record(module: GraphModule, inputs: Sequence[Any], names: set[str]) -> Mapping[str, Tensor]:
+    recorder = _Recorder(module, names)
+    recorder.run(*inputs, enable_io_processing=False)
+    return recorder.values
+
+
+def rounds_values(prepared: GraphModule) -> bool:
+    """Tell whether a prepared module rounds while it observes, as those of Core ML's quantizer."""
+    return any(hasattr(module, "fake_quant_enabled") for module in prepared.modules())
+
+
+def run_unobserved(prepared: GraphModule, inputs: Sequence[Any]) -> Any:
+    """Run a prepared module on the leaves of a call, and let its observers neither see nor change
+    anything."""
+    return _Unobserved(prepared).run(*inputs, enable_io_processing=False)
+
+
+class _Unobserved(Interpreter):
+    """Runs a graph without its observers."""
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if hasattr(self.fetch_attr(target), "calculate_qparams"):
+            return args[0]
+        return super().call_module(target, args, kwargs)
+
+
+class _Recorder(_Unobserved):
+    """Keeps the tensors that named nodes give."""
+
+    def __init__(self, module: GraphModule, names: set[str]) -> None:
+        super().__init__(module)
+        self._names = names
+        self.values: dict[str, Tensor] = {}
+
+    def run_node(self, n: Node) -> Any:
+        result = super().run_node(n)
+        if n.name in self._names and isinstance(result, Tensor) and result.is_floating_point():
+            self.values[n.name] = result.detach().clone()
+        return result

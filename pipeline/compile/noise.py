@@ -1,0 +1,63 @@
+"""The noise of one value against another, as sums that can be added up over calls."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Sums of squares of a signal and of what differs from it, and the greatest difference. What
+    can't be compared, or is finite on one side only, is infinitely noisy."""
+
+    signal: float = 0.0
+    noise: float = 0.0
+    max_abs: float = 0.0
+
+    def __add__(self, other: Noise) -> Noise:
+        return Noise(
+            self.signal + other.signal,
+            self.noise + other.noise,
+            max(self.max_abs, other.max_abs),
+        )
+
+    @property
+    def sqnr(self) -> float:
+        """The signal to noise ratio in dB; infinite where nothing differs."""
+        if not self.noise:
+            return math.inf
+        if not self.signal or math.isinf(self.noise):
+            return -math.inf
+        return 10 * math.log10(self.signal / self.noise)
+
+
+NO_NOISE = Noise()
+_INFINITE = Noise(0.0, math.inf, math.inf)
+
+
+def measure_noise(actual: Any, expected: Any) -> Noise:
+    """Measure the noise of a value: a tensor, or anything that is compared by `==`."""
+    if not isinstance(expected, Tensor) or not isinstance(actual, Tensor):
+        same = type(actual) is type(expected) and actual == expected
+        return NO_NOISE if same else _INFINITE
+    if (actual.dtype, actual.shape) != (expected.dtype, expected.shape):
+        return _INFINITE
+    a, e = _to_double(actual), _to_double(expected)
+    finite = a.isfinite() & e.isfinite()
+    same = (a == e) | (a.isnan() & e.isnan())
+    if bool((~finite & ~same).any()):
+        return _INFINITE
+    signal, difference = e[finite], a[finite] - e[finite]
+    greatest = float(difference.abs().max()) if difference.numel() else 0.0
+    return Noise(float(signal.square().sum()), float(difference.square().sum()), greatest)
+
+
+def _to_double(tensor: Tensor) -> Tensor:
+    tensor = tensor.detach()
+    parts = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return parts.reshape(-1).double()

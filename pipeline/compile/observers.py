@@ -1,0 +1,145 @@
+"""Watches what the observers of a prepared module see, to tell of ranges that mean nothing.
+
+A range that comes of one single value, of infinities, or that cuts off much of what was seen, gives
+a scale that fits no real input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from pipeline.program.graphs import find_constants
+from pipeline.program.module_paths import innermost_module
+from pipeline.program.operators import operator_name
+
+MOST = 20  # remarks that are kept
+# The share of a range's width by which values may lie outside. Ranges with the least error cut off
+# the rare outliers of a distribution, by an eighth for thousands of normal values.
+_OUTSIDE = 0.5
+
+
+@dataclass
+class _ValueRange:
+    """The finite values that an observer has seen, from least to greatest, and the others."""
+
+    node: Node
+    module: torch.nn.Module
+    least: float = math.inf
+    greatest: float = -math.inf
+    nonfinite: int = 0
+
+    def add(self, value: Tensor) -> None:
+        least, greatest = (float(end) for end in value.aminmax())
+        if not (math.isfinite(least) and math.isfinite(greatest)):
+            finite = value[value.isfinite()]
+            self.nonfinite += value.numel() - finite.numel()
+            if not finite.numel():
+                return
+            least, greatest = (float(end) for end in finite.aminmax())
+        self.least, self.greatest = min(self.least, least), max(self.greatest, greatest)
+
+
+class ObserverWatch:
+    """Notes the ranges that observers see, while its `with` block lasts."""
+
+    def __init__(self, prepared: GraphModule) -> None:
+        self._constants = find_constants(prepared.graph)
+        self._ranges: dict[str, _ValueRange] = {}
+        for node in prepared.graph.find_nodes(op="call_module"):
+            module = prepared.get_submodule(str(node.target))
+            if hasattr(module, "calculate_qparams") and node.args:
+                self._ranges.setdefault(str(node.target), _ValueRange(node.args[0], module))
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> ObserverWatch:
+        for values in self._ranges.values():
+            self._hooks.append(values.module.register_forward_pre_hook(_note_into(values)))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def first_nonfinite(self) -> str:
+        """Return the first value that was infinite or NaN, for a message; "" without one."""
+        first = next((values for values in self._ranges.values() if values.nonfinite), None)
+        return describe_value(first.node) if first else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return how many observers there are, and remarks about some, as JSON."""
+        remarks: list[dict[str, Any]] = []
+        for values in self._ranges.values():
+            remarks += _remarks(values, values.node in self._constants)
+        return {"count": len(self._ranges), "remarks": remarks[:MOST], "remarked": len(remarks)}
+
+
+def _note_into(values: _ValueRange) -> Any:
+    def note(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        value = args[0]
+        if isinstance(value, Tensor) and value.dtype.is_floating_point and value.numel():
+            values.add(value.detach())
+
+    return note
+
+
+def describe_value(node: Node) -> str:
+    """Return what a message calls a value: `aten.relu.default in module head`, or `input x`."""
+    if node.op == "placeholder":
+        return f"input {node.name}"
+    if node.op == "get_attr":
+        return f"weight {node.target}"
+    module = innermost_module(node)
+    return f"{operator_name(node) or node.name}{f' in module {module}' if module else ''}"
+
+
+def _remarks(values: _ValueRange, constant: bool) -> Iterator[dict[str, Any]]:
+    facts = {
+        "value": describe_value(values.node),
+        "module": innermost_module(values.node),
+        "seen": [_figure(values.least), _figure(values.greatest)],
+        "range": None,
+        "nonfinite": values.nonfinite,
+    }
+    if values.nonfinite:
+        yield {"kind": "not finite", **facts}
+    if math.isinf(values.least) or _is_dynamic(values.module):
+        return
+    if values.least == values.greatest:
+        if not constant:  # which has no other values
+            yield {"kind": "one value", **facts}
+        return
+    if (limits := _quantized_range(values.module)) is None:
+        return
+    least, greatest = limits
+    outside = max(least - values.least, values.greatest - greatest)
+    if outside > _OUTSIDE * (greatest - least):
+        yield {"kind": "cut off", **facts, "range": [_figure(least), _figure(greatest)]}
+
+
+def _is_dynamic(module: torch.nn.Module) -> bool:
+    """Tell whether a module chooses no range: it marks a value that is quantized as it comes."""
+    return bool(getattr(module, "is_dynamic", False))
+
+
+def _quantized_range(module: Any) -> tuple[float, float] | None:
+    """Return the least and greatest value that a per-tensor range represents; None for others."""
+    try:
+        scale, zero_point = module.calculate_qparams()
+        least, greatest = int(module.quant_min), int(module.quant_max)
+    except (AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError):
+        return None  # observers of plugins
+    if scale.numel() != 1:
+        return None
+    step, zero = float(scale), int(zero_point)
+    return (least - zero) * step, (greatest - zero) * step
+
+
+def _figure(value: float) -> float | None:
+    return float(f"{value:.4g}") if math.isfinite(value) else None

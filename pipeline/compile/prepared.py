@@ -1,0 +1,232 @@
+"""Compares a prepared module, which observes and does not round yet, with its float program.
+
+What a quantizer changes before it rounds anything (batch norms folded, scalars made tensors) must
+agree as far as float arithmetic does. So a wrong transformation is told from the noise of
+quantization, which a comparison with the quantized program can't do.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Interpreter, Node
+from torch.utils import _pytree as pytree
+
+from pipeline.compile.departure import Departure, find_departure
+from pipeline.compile.noise import NO_NOISE, Noise, measure_noise
+from pipeline.program.eager import Source
+from pipeline.program.graphs import iter_nodes
+from pipeline.program.inputs import InputSet
+from pipeline.program.signature import flatten
+
+_log = logging.getLogger(__name__)
+# The least share of noise in a signal that two right float implementations may differ by, or 4 eps
+# of the coarsest dtype: that of the automatic limits of validation.
+_LEAST, _UNITS = 1e-4, 4
+# Beyond this share, rounding alone moves an output so far that the comparison says nothing.
+_MOST = 1e-2
+# Rounding is imitated by so many units in the last place of each value, and kernels that sum in
+# another order may be ten times as far apart.
+_JITTER, _MARGIN_DB, _RUNS = 4.0, 20.0, 2
+_GREATEST_SQNR = 120.0  # dB; beyond it, only the processor's own rounding is measured
+
+
+@dataclass
+class _OutputTally:
+    """The noise of one output over all calls, and the call in which it is greatest."""
+
+    name: str
+    total: Noise = NO_NOISE
+    worst: Noise = NO_NOISE
+    call: int = 0
+    inputs: InputSet | None = None
+
+    def add(self, noise: Noise, call: int, inputs: InputSet) -> None:
+        self.total = self.total + noise
+        if self.inputs is None or noise.noise > self.worst.noise:
+            self.worst, self.call, self.inputs = noise, call, inputs
+
+    @property
+    def origin(self) -> str:
+        """Where the inputs of the worst call are from, without the path of a file: results don't
+        depend on that."""
+        if self.inputs is None:
+            return ""
+        return self.inputs.origin if self.inputs.generated else f"calibration input {self.call}"
+
+
+class PreparedComparison:
+    """Runs the float program on what a prepared module observes, and compares their outputs.
+
+    Both begin with the same state and draw the same random numbers. Of the inputs, only those of
+    the worst call of each output are held.
+    """
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self._program = program
+        self._source = Source(program)
+        returned = [name for name, _ in self._source.outputs if name.startswith("output")]
+        self._first = len(self._source.outputs) - len(returned)
+        self._tallies = [_OutputTally(name) for name in returned]
+        self._calls = 0
+
+    def expect(self, inputs: InputSet) -> list[Any]:
+        """Return what the float program gives for the next inputs."""
+        with seeded(self._calls):
+            return self._source.run(inputs)[self._first :]
+
+    def add(self, inputs: InputSet, expected: Sequence[Any], returned: Any) -> None:
+        """Compare what a prepared module returned with what was expected."""
+        actual = pytree.tree_leaves(returned)
+        for tally, value, other in zip(self._tallies, actual, expected, strict=True):
+            tally.add(measure_noise(value, other), self._calls, inputs)
+        self._calls += 1
+
+    def judge(self, prepared: GraphModule) -> dict[str, Any]:
+        """Return the figures of each output, the worst first, and whether all agree (None where
+        rounding alone says nothing), as JSON.
+
+        Runs `prepared` again where an output departs; the caller restores its state.
+        """
+        base = -_decibels(max(_LEAST, _UNITS * _coarsest_eps(self._program)))
+        outputs = []
+        verdicts: list[tuple[_OutputTally, bool | None, float]] = []
+        for tally in sorted(self._tallies, key=lambda tally: tally.total.sqnr):
+            agrees, limit = self._judge_output(tally, base)
+            verdicts.append((tally, agrees, limit))
+            outputs.append(
+                {
+                    "output": tally.name,
+                    "sqnr_db": _figure(min(tally.total.sqnr, _GREATEST_SQNR)),
+                    "max_abs": _figure(tally.total.max_abs),
+                    "limit_db": _figure(limit),
+                    "agrees": agrees,
+                    "inputs": tally.origin,
+                    "generated": bool(tally.inputs and tally.inputs.generated),
+                }
+            )
+        departing = [(tally, limit) for tally, agrees, limit in verdicts if agrees is False]
+        departure = None
+        if departing and departing[0][0].inputs is not None:
+            tally, limit = departing[0]
+            departure = self._find_departure(prepared, tally, limit)
+        agrees = False if departing else None if any(v[1] is None for v in verdicts) else True
+        return {
+            "agrees": agrees,
+            "calls": self._calls,
+            "outputs": outputs,
+            "departure": departure.to_json(_figure) if departure else None,
+        }
+
+    def _judge_output(self, tally: _OutputTally, base: float) -> tuple[bool | None, float]:
+        """Return whether an output agrees, and the SQNR in dB that it must have."""
+        if tally.inputs is None or tally.total.sqnr >= base:
+            return True, base
+        jitter = self._measure_jitter(tally)
+        limit = min(base, jitter - _MARGIN_DB)
+        if tally.worst.sqnr >= limit:
+            usable = limit >= min(base, -_decibels(_MOST))
+            return (True if usable else None), limit
+        return False, limit
+
+    def _measure_jitter(self, tally: _OutputTally) -> float:
+        """Return the SQNR of an output, in its worst call, between runs that round otherwise."""
+        assert tally.inputs is not None
+        index = self._tallies.index(tally)
+        worst = math.inf
+        for seed in range(_RUNS):
+            values = []
+            for units in (0.0, _JITTER):
+                self._source.reset()
+                jitter = _Jitter(self._source._module, units, seed)
+                leaves = flatten(self._program, tally.inputs)
+                with torch.no_grad(), seeded(tally.call):
+                    returned = jitter.run(*leaves, enable_io_processing=False)
+                values.append(pytree.tree_leaves(returned)[index])
+            worst = min(worst, measure_noise(values[1], values[0]).sqnr)
+        return worst
+
+    def _find_departure(
+        self, prepared: GraphModule, tally: _OutputTally, limit: float
+    ) -> Departure | None:
+        assert tally.inputs is not None
+        self._source.reset()
+        leaves, same_leaves = (flatten(self._program, tally.inputs) for _ in range(2))
+        source = self._source._module
+        try:
+            with torch.no_grad(), seeded(tally.call):
+                return find_departure(self._program, source, prepared, leaves, same_leaves, limit)
+        except Exception:  # the figures tell that it departs, if not where
+            _log.warning("the operator that departs can't be found", exc_info=True)
+            return None
+
+
+class _Jitter(Interpreter):
+    """Runs a graph, and moves each value that it computes by some units in the last place."""
+
+    def __init__(self, module: GraphModule, units: float, seed: int) -> None:
+        super().__init__(module)
+        self._units = units
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def run_node(self, n: Node) -> Any:
+        result = super().run_node(n)
+        if n.op != "call_function" or not self._units:
+            return result
+        # A view, or what was written in place, shares its memory with an argument.
+        arguments = {_memory(v) for v in pytree.tree_leaves(self.fetch_args_kwargs_from_env(n))}
+        return pytree.tree_map(lambda v: v if _memory(v) in arguments else self._move(v), result)
+
+    def _move(self, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
+            return value
+        if torch.equal(value, value.trunc()):  # whole numbers are computed exactly
+            return value
+        step = self._units * torch.finfo(value.dtype).eps
+        wide = torch.promote_types(value.dtype, torch.float32)
+        factors = torch.empty(value.shape, dtype=wide)
+        return (
+            factors.uniform_(1 - step, 1 + step, generator=self._generator)
+            .mul_(value)
+            .to(value.dtype)
+        )
+
+
+def _memory(value: Any) -> int | None:
+    return value.untyped_storage().data_ptr() if isinstance(value, Tensor) else None
+
+
+@contextmanager
+def seeded(number: int) -> Iterator[None]:
+    """Draw the same random numbers for a call of the same number, and leave torch's as they are."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number)
+        yield
+
+
+def _coarsest_eps(program: ExportedProgram) -> float:
+    values = (v for node in iter_nodes(program) for v in pytree.tree_leaves(node.meta.get("val")))
+    dtypes = {v.dtype for v in values if isinstance(v, Tensor) and v.dtype.is_floating_point}
+    return max((torch.finfo(dtype).eps for dtype in dtypes), default=0.0)
+
+
+def _decibels(share: float) -> float:
+    return 20 * math.log10(share)
+
+
+def _figure(value: float) -> float | str:
+    """Round a figure to a tenth, or to two digits below 1: the last ones vary with the processor.
+    Strict JSON has no infinities."""
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return round(value, 1) if abs(value) >= 1 else float(f"{value:.2g}")

@@ -1,0 +1,261 @@
+"""Tells what quantization did to a method: which share of its weights and of its compute, and which
+tensors it left in floating point, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import Node
+
+from pipeline.backends.quantize_options import OVERRIDES, MixedQuantize
+from pipeline.compile.multiplications import count_multiplications
+from pipeline.program.eager import find_effects
+from pipeline.program.graphs import find_constants, iter_nodes
+from pipeline.program.module_paths import enclosing_modules
+from pipeline.program.operators import base_name, control_flow_name, operator_name
+
+MOST_LEFT = 10  # tensors in floating point that are named
+_CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_VIEWS = frozenset(
+    {"alias", "clone", "contiguous", "detach", "expand", "permute", "reshape", "select", "slice"}
+    | {"squeeze", "t", "to", "_to_copy", "transpose", "unsqueeze", "view", "repeat_interleave"}
+)
+_BITS = frozenset({"bitwise_and", "bitwise_right_shift", "__rshift__"})
+_FLOAT_BYTES = 4  # of a weight before it was quantized
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A constant of the quantized program: its bytes as floats, and the operators that read it."""
+
+    name: str
+    node: Node
+    size: int
+    quantized: bool
+
+
+def describe_quantization(
+    program: ExportedProgram,
+    quantized: ExportedProgram,
+    spec: Any,
+    origins: Sequence[Mapping[str, int]],
+    calibration: Mapping[str, Any],
+    observers: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return the facts of a method that was quantized, as JSON (`store.results.Quantization`).
+
+    Args:
+        origins: of which nodes of `program` those of `quantized` were made.
+        calibration: the number of inputs that were observed, and their source.
+        observers: as `ObserverWatch.to_json` returns it; None where there were none.
+    """
+    weights = list(_find_weights(quantized, program))
+    total, within = _count_compute(quantized)
+    left = sorted((w for w in weights if not w.quantized), key=lambda w: (-w.size, w.name))
+    reasons = _Reasons(program, quantized, spec, origins)
+    return {
+        "quantizer": spec.quantizer,
+        "activations": _describe_activations(quantized),
+        "calibration": dict(calibration),
+        "weights": {
+            "bytes": sum(w.size for w in weights),
+            "quantized": sum(w.size for w in weights if w.quantized),
+        },
+        "compute": {"multiplications": total, "quantized": within},
+        "conversions": sum(_is_conversion(node) for node in iter_nodes(quantized)),
+        "left_float": [
+            {"name": w.name, "bytes": w.size, "why": reasons.find(w.node)} for w in left[:MOST_LEFT]
+        ],
+        "observers": observers,
+        "warnings": [],
+    }
+
+
+def _describe_activations(program: ExportedProgram) -> list[str]:
+    """Return how activations are quantized: static, dynamic, both or not at all."""
+    names = [base_name(node) for node in iter_nodes(program)]
+    dynamic = any(name.startswith("choose_qparams") for name in names)
+    quantizing = (n for n in iter_nodes(program) if base_name(n).startswith("quantize"))
+    static = any(not _has_computed_scale(node) for node in quantizing)
+    return [kind for kind, is_it in (("static", static), ("dynamic", dynamic)) if is_it]
+
+
+def _has_computed_scale(node: Node) -> bool:
+    makers = [i for argument in node.all_input_nodes[1:] for i in argument.all_input_nodes]
+    return any(base_name(maker).startswith("choose_qparams") for maker in makers)
+
+
+def _is_conversion(node: Node) -> bool:
+    return base_name(node).startswith(("quantize", "dequantize", "choose_qparams"))
+
+
+def _is_dequantized(node: Any) -> bool:
+    """Tell whether a value comes of a dequantize operator, through views at most."""
+    while isinstance(node, Node) and node.op == "call_function":
+        if base_name(node).startswith("dequantize"):
+            return True
+        if base_name(node) not in _VIEWS or not node.all_input_nodes:
+            return False
+        node = node.all_input_nodes[0]
+    return False
+
+
+def _has_quantized_weight(node: Node, constants: Set[Node]) -> bool:
+    """Tell whether an operator computes with a constant that is stored quantized.
+
+    Args:
+        constants: the nodes whose values come of constants alone.
+    """
+    return not _is_conversion(node) and any(
+        value in constants and _is_dequantized(value) for value in node.all_input_nodes
+    )
+
+
+def _is_lookup(node: Node) -> bool:
+    """Tell whether an operator looks up quantized rows, as those of embeddings do."""
+    return operator_name(node).startswith("quantized_decomposed.embedding")
+
+
+def _count_compute(program: ExportedProgram) -> tuple[int, int]:
+    """Count the multiplications of a program, and those whose factors both are quantized."""
+    total = within = 0
+    for node in iter_nodes(program):
+        if node.op != "call_function" or not (number := count_multiplications(node)):
+            continue
+        total += number
+        factors = [n for n in node.all_input_nodes if not _is_addend(n, node)][:2]
+        if len(factors) == 2 and all(map(_is_dequantized, factors)):
+            within += number
+    return total, within
+
+
+def _is_addend(value: Node, node: Node) -> bool:
+    return base_name(node) in ("addmm", "baddbmm", "addbmm", "addmv") and value is node.args[0]
+
+
+def _find_weights(quantized: ExportedProgram, program: ExportedProgram) -> Iterator[_Weight]:
+    """Yield the constants that a quantized program computes with, each storage once, without state,
+    integers of the model's own, scales and zero points."""
+    state = {*find_effects(program).state}
+    integers = {
+        name
+        for name, value in {**program.state_dict, **program.constants}.items()
+        if isinstance(value, Tensor) and not value.dtype.is_floating_point
+    }
+    tensors: dict[str, Any] = {**quantized.state_dict, **quantized.constants}
+    nodes = {node.name: node for node in quantized.graph.find_nodes(op="placeholder")}
+    seen: set[tuple[int, int, torch.Size]] = set()
+    for spec in quantized.graph_signature.input_specs:
+        name, value = str(spec.target), tensors.get(str(spec.target))
+        node = nodes.get(getattr(spec.arg, "name", ""))
+        if spec.kind not in _CONSTANTS or node is None or not isinstance(value, Tensor):
+            continue
+        place = (value.untyped_storage().data_ptr(), value.storage_offset(), value.shape)
+        if name in state or place in seen or not node.users or _is_parameter(node):
+            continue
+        seen.add(place)
+        if value.dtype.is_floating_point:
+            yield _Weight(name, node, value.nbytes, quantized=False)
+        elif value.dtype in (torch.int8, torch.uint8) and name not in integers:
+            packed = _values_per_byte(node)
+            yield _Weight(name, node, value.numel() * packed * _FLOAT_BYTES, quantized=True)
+        elif _read_by(node, ("dequantize",)) and name not in integers:
+            yield _Weight(name, node, value.numel() * _FLOAT_BYTES, quantized=True)
+
+
+def _is_parameter(node: Node) -> bool:
+    """Tell whether a constant is a scale or a zero point, which only quantizing operators read."""
+    names = [base_name(user) for user in node.users]
+    quantizing = ("quantize", "dequantize", "choose_qparams", "embedding_byte", "embedding_4bit")
+    return all(
+        name.startswith(quantizing) and user.args[0] is not node
+        for name, user in zip(names, node.users, strict=True)
+    )
+
+
+def _read_by(node: Node, names: tuple[str, ...]) -> bool:
+    return any(base_name(user).startswith(names) for user in node.users)
+
+
+def _values_per_byte(node: Node) -> int:
+    """Return how many weights a byte of a packed constant holds."""
+    readers = [*node.users, *(u for user in node.users for u in user.users)]
+    names = {base_name(reader) for reader in readers}
+    if any(name.startswith("embedding_2bit") for name in names):
+        return 4
+    halves = any(name.startswith("embedding_4bit") for name in names) or bool(names & _BITS)
+    return 2 if halves else 1
+
+
+class _Reasons:
+    """Finds why a quantizer left a constant in floating point."""
+
+    def __init__(
+        self,
+        program: ExportedProgram,
+        quantized: ExportedProgram,
+        spec: Any,
+        origins: Sequence[Mapping[str, int]],
+    ) -> None:
+        self._spec = spec
+        self._origins = origins[0] if origins else {}
+        self._nodes = list(iter_nodes(program))
+        inputs = quantized.graph_signature.input_specs
+        names = {s.arg.name for s in inputs if s.kind in _CONSTANTS}
+        self._constants = find_constants(quantized.graph, names)
+        self._quantizes = {
+            base_name(node)
+            for node in quantized.graph.nodes
+            if _has_quantized_weight(node, self._constants) or _is_lookup(node)
+        }
+
+    def find(self, constant: Node) -> str:
+        reader = next(_readers(constant), None)
+        if reader is None:
+            return "returned as it is"
+        if name := control_flow_name(reader):
+            return f"read in the body of {name}, into which no quantizer looks"
+        if why := self._excluded(reader):
+            return why
+        operator, quantizer = base_name(reader) or reader.name, self._spec.quantizer
+        if _is_conversion(reader):
+            return "quantized anew in every call"
+        if _has_quantized_weight(reader, self._constants):
+            return f"belongs to a quantized {operator}, of which only the weight is quantized"
+        if operator in self._quantizes:
+            return f"{quantizer} left this {operator} in floating point, though it quantizes others"
+        return f"{quantizer} quantizes no {operator} in this method"
+
+    def _excluded(self, reader: Node) -> str:
+        """Return which override leaves an operator in floating point; "" where none does."""
+        place = self._origins.get(reader.name)
+        if place is None or not isinstance(self._spec, MixedQuantize):
+            return ""
+        node = self._nodes[place]
+        if self._spec.which(node) is not None:
+            return ""
+        modules, operators = (self._spec.overrides(kind) for kind in OVERRIDES)
+        for name in reversed(enclosing_modules(node)):
+            if name in modules:
+                return f"`quantize.modules` leaves {name} in floating point"
+        name = base_name(node)
+        if name in operators:
+            return f"`quantize.operators` leaves {name} in floating point"
+        return "the config leaves its operator in floating point"
+
+
+def _readers(node: Node) -> Iterator[Node]:
+    """Yield the operators that read a value, through views; the deepest in the graph last."""
+    for user in node.users:
+        if user.op != "call_function":
+            continue
+        if base_name(user) in _VIEWS and operator_name(user):
+            yield from _readers(user)
+        else:
+            yield user

@@ -1,0 +1,91 @@
+"""What a person must hear of a method that was quantized, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pipeline.store.errors import plural
+
+_SHOWN = 3  # remarks about observers
+# Ranges that cut off outliers can be the best there are, and are in the report alone.
+_KINDS = {
+    "one value": "saw one value",
+    "not finite": "saw infinities or NaN",
+}
+
+
+def find_warnings(
+    facts: Mapping[str, Any], prepared: Mapping[str, Any] | None, float_operators: int
+) -> Iterator[str]:
+    """Yield warnings of a quantized method, the gravest first.
+
+    Args:
+        facts, prepared: as `store.results` declares them.
+        float_operators: in control flow, which stays in floating point.
+    """
+    if prepared is not None and prepared["agrees"] is False:
+        yield describe_departure(prepared)
+    if not facts["weights"]["quantized"] and not facts["compute"]["quantized"]:
+        yield (
+            f"{facts['quantizer']} quantized none of its weights and none of its compute; leave "
+            "`quantize` out, or name a quantizer that takes its operators"
+        )
+    if float_operators:
+        yield (
+            f"its control flow is not quantized: {float_operators} of its operators compute in "
+            "floating point"
+        )
+    yield from _describe_observers(facts["observers"])
+
+
+def describe_departure(prepared: Mapping[str, Any]) -> str:
+    """Say where a prepared program departs from its float one, and what to do."""
+    worst = prepared["outputs"][0]
+    text = (
+        f"{worst['output']} departs from the float program before anything is rounded, by more "
+        "than float arithmetic explains"
+    )
+    departure = prepared["departure"]
+    if departure is None:
+        return f"{text}; its quantizer changes the method: leave `quantize` out"
+    text += f"; it begins at {_place(departure['operator'], departure['module'])}"
+    folded = [_place(*each) for each in departure["folded"]]
+    if not folded:
+        return f"{text}, which the quantizer changes: leave `quantize` out"
+    text += f", with {' and '.join(folded)} folded into it"
+    if departure["shared"]:
+        return (
+            f"{text}: other calls read {departure['shared']} too, and it is folded more than once; "
+            "give each call a module of its own"
+        )
+    return f"{text}: fold it before the export, or leave `quantize` out"
+
+
+def describe_undelegated(facts: Mapping[str, Any]) -> str:
+    """Say what becomes of a quantized method without a partitioner; "" where it only looks up
+    quantized embeddings."""
+    if not facts["conversions"]:
+        return ""
+    return (
+        f"quantized without a partitioner: portable kernels run {facts['conversions']} quantize "
+        "and dequantize calls and compute in floating point between them, slower and, where "
+        "weights are few, in a larger file; name a partitioner, or leave `quantize` out"
+    )
+
+
+def _place(operator: str, module: str) -> str:
+    return f"{operator} in module {module}" if module else operator
+
+
+def _describe_observers(observers: Mapping[str, Any] | None) -> Iterator[str]:
+    remarks = observers["remarks"] if observers else []
+    for kind, what in _KINDS.items():
+        values = [remark["value"] for remark in remarks if remark["kind"] == kind]
+        if values:
+            more = f" and {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
+            yield (
+                f"{plural(len(values), 'observer')} {what}: {', '.join(values[:_SHOWN])}{more}; "
+                "their scales fit no other values; calibrate on real inputs, or leave these in "
+                "floating point by `modules`"
+            )

@@ -1,0 +1,114 @@
+"""What quantization did to each method: its inputs, its shares, and what it left in float."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pipeline.report.cells import code, figure, name, text
+from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
+from pipeline.report.formatting import NOTHING, error, percent
+from pipeline.report.records import in_order
+from pipeline.store.errors import plural
+from pipeline.store.sizes import human_size
+
+_BRIEF = 10  # rows in Markdown of what is sorted by size
+_SOURCES = {
+    "files": "of files",
+    "calibration_inputs": "of calibration_inputs",
+    "examples": "of example_inputs",
+    "generated": "generated at random",
+}
+_KINDS = {
+    "one value": "saw one value",
+    "not finite": "saw infinities or NaN",
+    "cut off": "cuts off much of what it saw",
+}
+
+
+def section(report: Json) -> ReportSection:
+    methods = in_order(report, report.get("quantization"))
+    return ReportSection(
+        "quantization",
+        "Quantization",
+        # A table of verdicts goes first, where a validation has them.
+        DataTable("quantized", "Quantization by method", [_row(*each) for each in methods.items()]),
+        DataTable("quantization-warnings", "Warnings", list(_warnings(methods))),
+        DataTable(
+            "left-unquantized",
+            "Largest tensors left in floating point",
+            list(_left(methods)),
+            _BRIEF,
+        ),
+        DataTable("observers", "Observed ranges that mean little", list(_remarks(methods)), _BRIEF),
+    )
+
+
+def _row(method: str, facts: Json) -> Row:
+    weights, compute = facts["weights"], facts["compute"]
+    return {
+        "method": name(method),
+        "quantizer": code(facts["quantizer"]),
+        "activations": text(" and ".join(facts["activations"]) or "in floating point"),
+        "calibrated on": _calibration(facts["calibration"]),
+        "weights quantized": _share(
+            weights["quantized"], weights["bytes"], f"of {human_size(weights['bytes'])} as floats"
+        ),
+        "compute quantized": _share(
+            compute["quantized"],
+            compute["multiplications"],
+            f"of {compute['multiplications']:,} multiplications",
+        ),
+    }
+
+
+def _calibration(calibration: Json) -> Cell:
+    if calibration["source"] == "none":
+        return Cell("nothing, which it does not need", kind="soft")
+    kind = "bad" if calibration["source"] == "generated" else ""
+    source = _SOURCES.get(calibration["source"], "")
+    return Cell(plural(calibration["inputs"], "input"), note=source, kind=kind)
+
+
+def _share(part: int, whole: int, note: str) -> Cell:
+    if not whole:
+        return figure(None)
+    return figure(part / whole, percent, note=note, **({} if part else {"kind": "bad"}))
+
+
+def _warnings(methods: Mapping[str, Any]) -> Iterator[Row]:
+    for method, facts in methods.items():
+        for warning in facts["warnings"]:
+            yield {"method": name(method), "what": Cell(warning, kind="wide")}
+
+
+def _left(methods: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield the tensors left in floating point, the largest first."""
+    tensors = [(m, tensor) for m, facts in methods.items() for tensor in facts["left_float"]]
+    for method, tensor in sorted(tensors, key=lambda each: -each[1]["bytes"]):
+        yield {
+            "tensor": code(tensor["name"]),
+            "method": name(method),
+            "bytes": figure(tensor["bytes"]),
+            "why": Cell(tensor["why"], kind="wide"),
+        }
+
+
+def _remarks(methods: Mapping[str, Any]) -> Iterator[Row]:
+    for method, facts in methods.items():
+        for remark in (facts["observers"] or {}).get("remarks", ()):
+            yield {
+                "observer of": code(remark["value"]),
+                "method": name(method),
+                "what": text(_KINDS.get(remark["kind"], remark["kind"])),
+                "seen": _interval(remark["seen"]),
+                "range": _interval(remark["range"]),
+                "infinite or NaN": figure(remark["nonfinite"]),
+            }
+
+
+def _interval(ends: Any) -> str:
+    if ends is None or None in ends:
+        return NOTHING
+    least, greatest = ends
+    return error(least) if least == greatest else f"{error(least)} to {error(greatest)}"
