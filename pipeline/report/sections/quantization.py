@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipeline.report.cells import code, figure, name, text
+from pipeline.report.cells import code, figure, name, text, verdict_cell
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
-from pipeline.report.formatting import NOTHING, error, percent
+from pipeline.report.formatting import NOTHING, decibel, error, percent, sort_key
 from pipeline.report.records import in_order
 from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size
@@ -31,7 +31,7 @@ def section(report: Json) -> ReportSection:
     return ReportSection(
         "quantization",
         "Quantization",
-        # A table of verdicts goes first, where a validation has them.
+        DataTable("quantization-verdicts", "Verdicts on quantization", list(_verdicts(report))),
         DataTable("quantized", "Quantization by method", [_row(*each) for each in methods.items()]),
         DataTable("quantization-warnings", "Warnings", list(_warnings(methods))),
         DataTable(
@@ -42,6 +42,26 @@ def section(report: Json) -> ReportSection:
         ),
         DataTable("observers", "Observed ranges that mean little", list(_remarks(methods)), _BRIEF),
     )
+
+
+def _verdicts(report: Json) -> Iterator[Row]:
+    """Yield the verdict on each quantization, with its figures on examples and on generated
+    inputs."""
+    for method in report["methods"]:
+        if found := method.get("quantization"):
+            yield {
+                "method": name(method["method"]),
+                "verdict": verdict_cell(found["verdict"]),
+                "SQNR on examples": _least_sqnr(found["examples"]),
+                "on generated inputs": _least_sqnr(found["generated"]),
+                "why": Cell(found["reason"], kind="wide"),
+            }
+
+
+def _least_sqnr(pools: Sequence[Json]) -> Cell:
+    """Return the least SQNR of outputs, each over all calls."""
+    known = [pool["sqnr_db"] for pool in pools if pool["sqnr_db"] is not None]
+    return figure(min(known, key=sort_key) if known else None, decibel)
 
 
 def _row(method: str, facts: Json) -> Row:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.compile.inspect.delegation import add_source_lines
+from pipeline.compile.quantization_warnings import describe_departure
 from pipeline.compile.ranges import trace_narrowed
 from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
@@ -20,6 +21,7 @@ from pipeline.devices.session import guarded
 from pipeline.plan.actions import Action, ValidateInputs
 from pipeline.program.constant_values import decode_constant
 from pipeline.program.mapped_files import unlocked
+from pipeline.run.build.load import Quantized
 from pipeline.run.build.metadata import all_constants
 from pipeline.run.build.planned import guard_sources
 from pipeline.run.prove.subject import Subject, lines_of_handles
@@ -119,7 +121,7 @@ def _failed_by(validation: Validation, subject: Subject) -> dict[str, ExportedPr
     MissingBlobError."""
     failing = [each.method for each in validation.methods if each.fails_quantized]
     quantized = subject.quantized() if failing else {}
-    return {method: quantized[method] for method in failing}
+    return {method: quantized[method].program for method in failing}
 
 
 def _run(
@@ -130,6 +132,7 @@ def _run(
     own = subject.action.inputs.config.constant_methods
     metadata = subject.manifest.get("metadata")
     constants = all_constants({"constant_methods": own, "metadata": metadata})
+    quantized = subject.quantized()
     return validate_package(
         subject.pte,
         subject.ptds,
@@ -142,11 +145,21 @@ def _run(
         key["cases"],
         key["sequences"],
         suites.keep if suites else None,
-        subject.quantized(),
+        {name: each.program for name, each in quantized.items()},
         crash_log.crashes(),
         budget,
         subject.asked,
+        _describe_departures(quantized),
     )
+
+
+def _describe_departures(quantized: Mapping[str, Quantized]) -> dict[str, str]:
+    """Say, by method, how a program with observers departs from the float one."""
+    return {
+        name: describe_departure(each.prepared)
+        for name, each in quantized.items()
+        if each.prepared is not None and each.prepared["agrees"] is False
+    }
 
 
 def _make_record(

@@ -23,7 +23,7 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.source_lines import describe_node
 from pipeline.report.records import read_manifest
 from pipeline.run.build.compile import emit_methods, lower_methods
-from pipeline.run.build.load import load_examples, load_method, load_quantized
+from pipeline.run.build.load import Quantized, load_examples, load_method, load_quantized
 from pipeline.run.build.metadata import all_constants
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import Workspace
@@ -103,15 +103,15 @@ class Subject:
                 found[name] = "; ".join(lacking)
         return found
 
-    def quantized(self) -> dict[str, ExportedProgram]:
-        """Load the programs that methods were quantized to, of those that are asked for. Raises
+    def quantized(self) -> dict[str, Quantized]:
+        """Load what methods were quantized to, of those that are asked for. Raises
         MissingBlobError: without one the outcome would be another.
 
         A method that this machine can't run has one too: its quantization can be judged.
         """
         asked, store = self.asked, self.workspace.store
         return {
-            name: load_quantized(facts["quantized"], name, store).program
+            name: load_quantized(facts["quantized"], name, store)
             for name, facts in self.methods.items()
             if facts.get("quantized") and (asked is None or name in asked)
         }
