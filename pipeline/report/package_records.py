@@ -9,7 +9,13 @@ from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
 from pipeline.store.digest import Digest
 from pipeline.store.forms import Count, FileName, Size
-from pipeline.store.results import Instructions, ListedName, Narrowed, Signature
+from pipeline.store.results import (
+    Instructions,
+    ListedName,
+    LoweringWarning,
+    Narrowed,
+    Signature,
+)
 
 SegmentKind = Literal["program", "constants", "delegate", "named_data", "mutable", "padding"]
 
@@ -269,6 +275,7 @@ class MethodManifest(TypedDict):
     left_float: NotRequired[Count]
     narrowed: NotRequired[list[Narrowed]]
     listed: NotRequired[list[ListedName]]
+    warnings: NotRequired[list[LoweringWarning]]
 
 
 class OperatorLibraryRecord(TypedDict):

@@ -303,6 +303,16 @@ class NarrowedRecord(TypedDict):
     line: str
 
 
+class WarningRecord(TypedDict):
+    """A warning of a method's lowering, and the operator that it is about, where there is one: its
+    module, and its line in the model's source."""
+
+    what: str
+    operator: str
+    module: str
+    line: str
+
+
 class FamilyRecord(TypedDict):
     """The family of a package; `packages` has, by package and name, digest and size in bytes of the
     files of those that share weights, this package among them."""
@@ -322,7 +332,8 @@ class ReportRecord(TypedDict):
     digests of the files of the workspace whose lines pages quote, as they were exported from and
     as the config was read; `left_float` counts operators that a quantized method's control flow
     keeps in floating point; `portable` are the methods for which the config names no partitioner;
-    `narrowed` has, by method, sizes whose range lowering narrowed;
+    `narrowed` has, by method, sizes whose range lowering narrowed, and `warnings` those of its
+    lowering;
     `operators` are the libraries of operators beside ATen's that the methods call;
     `seconds` is each method's running time in the package over all calls; `only` names the methods
     that were asked for, where not all were; `processor` is what measured latencies.
@@ -345,6 +356,7 @@ class ReportRecord(TypedDict):
     left_float: NotRequired[dict[str, int]]
     portable: NotRequired[list[str]]
     narrowed: NotRequired[dict[str, list[NarrowedRecord]]]
+    warnings: NotRequired[dict[str, list[WarningRecord]]]
     operators: NotRequired[list[OperatorLibraryRecord]]
     contents: NotRequired[ContentsRecord | None]
     gates: NotRequired[list[GateRecord]]

@@ -89,6 +89,21 @@ REMEDIES = (
         "here by a library that `operators` of the config names",
     ),
     _remedy(
+        r"State model is supported only >= iOS18",
+        "set `minimum_deployment_target: ios18`, which Core ML needs to keep mutable buffers as "
+        "states, or `take_over_mutable_buffer: false` to keep them outside of the model",
+    ),
+    _remedy(
+        r"Constant (?P<buffer>[\w.]+) was tagged to be consumed by the buffer",
+        "the delegate keeps the buffer {buffer}, and what the method writes to it is an output, "
+        "too: return a copy, `.clone()`",
+    ),
+    _remedy(
+        r"Tried to erase Node ",
+        "the delegate keeps a buffer, and what the method writes to it is used outside of the "
+        "delegate, too: use a copy there, `.clone()`",
+    ),
+    _remedy(
         r"not linked with support for cuda|Found no NVIDIA driver",
         "export on the CPU: packages are built there, whatever they run on",
     ),

@@ -232,6 +232,15 @@ class Narrowed(TypedDict):
     place: Count | None
 
 
+class LoweringWarning(TypedDict):
+    """A warning of a lowering, as `compile.lowering_warnings` writes it."""
+
+    what: str
+    operator: str
+    module: str
+    place: Count | None
+
+
 class ListedName(TypedDict):
     """A name that an option of a partitioner lists, as `compile.name_lists` writes it."""
 
@@ -261,6 +270,7 @@ class _CompiledMethod(TypedDict):
     left_float: Count
     narrowed: list[Narrowed]
     listed: list[ListedName]
+    warnings: list[LoweringWarning]
     operators: list[_OperatorLibrary]
     constants: _Constants
 

@@ -17,11 +17,13 @@ from pipeline.report.sections import (
     numerics,
     operators,
     ranges,
+    warnings,
 )
 
 SECTIONS = (
     failures.section,
     gates.section,
+    warnings.section,
     ranges.section,
     numerics.section,
     delegation.section,

@@ -278,8 +278,7 @@ def _newly_left(method: Subject, words: str, reasons: bool = True) -> str:
         return ""
     delegation = method.facts["delegation"] if reasons else {}
     calls = [
-        f"{name} x{calls}{f' (was x{before})' if before else ''}"
-        f"{describe_left(delegation, name)}"
+        f"{name} x{calls}{f' (was x{before})' if before else ''}{describe_left(delegation, name)}"
         for name, before, calls in _increases(method.before.left, method.now.left)
     ]
     return f"; newly left {words}: {listed(calls, _MOST)}" if calls else ""

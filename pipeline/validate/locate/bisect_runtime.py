@@ -19,12 +19,14 @@ from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
 
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.interpreter.execute import read_value
-from pipeline.devices.interpreter.load import get_instructions, used_values
+from pipeline.devices.interpreter.load import get_instructions
 from pipeline.devices.interpreter.slots import Slot, ValueList
 from pipeline.devices.session import EXECUTORCH, Session
+from pipeline.program.plan_values import used_values
 from pipeline.report.records import CulpritRecord as Culprit
 from pipeline.store.reasons import reason
 from pipeline.validate.locate.case import FailureCase, describe_error, run_until
+from pipeline.validate.locate.lost_cond import find_losses, name_conds
 from pipeline.validate.locate.walk import CLOSER, Tolerance, find_scale
 from pipeline.validate.metrics import OutputError
 
@@ -35,6 +37,9 @@ def locate_in_runtime(case: FailureCase) -> Iterator[Culprit]:
     about = f"in these calls, the interpreter computes from its bytes what {lowered} computes"
     if Session(case.evidence.files).choose_device(case.method) != EXECUTORCH:
         case.note(about)
+        return
+    if losses := find_losses(case):  # which the interpreter, that copies, has not
+        yield from name_conds(case, losses)
         return
     if len(case.sequence) > 1:
         case.note(f"{about}; where ExecuTorch's runtime departs in a sequence is not looked for")
