@@ -147,6 +147,7 @@ def _run(
         crash_log.crashes(),
         budget,
         subject.asked,
+        subject.describe_instruction,
     )
 
 
