@@ -55,6 +55,8 @@ class Lowering:
             within it. None where it tells nothing.
         control_flow: the control flow whose bodies its partitioner looks into, as in "cond"; None
             where that is not known.
+        check: of the options and a program with its partitioner's tags, yields a sentence for what
+            its backend will do otherwise than the options say.
         name_lists: the options that list what nodes of the edge program it leaves, or takes alone.
     """
 
@@ -66,6 +68,7 @@ class Lowering:
     reasons: Reasons | None = None
     control_flow: frozenset[str] | None = None
     name_lists: Mapping[str, NameKind] = field(default_factory=dict)
+    check: Callable[[Any, ExportedProgram], Iterable[str]] | None = None
 
 
 @dataclass(frozen=True)

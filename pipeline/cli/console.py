@@ -135,11 +135,21 @@ def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     linked = {str(e.package) for e in events if e.kind == "link" and e.outcome in DONE}
     for package in sorted(linked):
         if manifest := read_manifest(plan.workspace, package):
+            yield from _warnings(package, manifest["methods"])
             yield from _narrowed(package, manifest["methods"])
             yield from _quantized(package, manifest["methods"])
             unknown = find_unknown_names(manifest["methods"])
             for what in (*unknown, *find_unwritten(manifest["emit"], manifest["files"])):
                 yield one_line(f"{package}: {what}")
+
+
+def _warnings(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each warning of a lowering."""
+    for method, facts in sorted(methods.items()):
+        for warning in facts.get("warnings", ()):
+            about = " in ".join(filter(None, (warning["operator"], warning["module"])))
+            what = f"{about}: {warning['what']}" if about else warning["what"]
+            yield one_line(f"{package}/{method}: warning: {what}")
 
 
 def _narrowed(package: str, methods: Mapping[str, Any]) -> Iterator[str]:

@@ -54,6 +54,13 @@ class Instructions:
     delegates: tuple[DelegateNodes, ...] = ()
     state: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def places(self) -> dict[int, int]:
+        """The place of a node that an instruction is part of, by its index: the last that a
+        delegate runs."""
+        inside = {call.index: call.places[-1] for call in self.delegates if call.places}
+        return {**dict(self.nodes), **inside}
+
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "nodes": [[_CHAIN, index, place] for index, place in self.nodes]}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
@@ -17,13 +18,16 @@ from torch.export import ExportedProgram
 
 from pipeline.backends import Backend
 from pipeline.compile.control_flow import explain_quantized_scans
-from pipeline.compile.module_filter import check_modules
+from pipeline.compile.module_filter import FilteredPartitioner, check_modules
 from pipeline.compile.shared_constants import retry_with_separate_constants
 from pipeline.compile.to_backend_multiple import to_backend_multiple
 from pipeline.config.edge import EdgeConfig
 from pipeline.program.patching import replaced
-from pipeline.store.errors import PipelineError
+from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.store import Store
+
+# What conversion to Core ML, and making a delegate's program, raise about a state.
+_FAILS_ON_STATES = re.compile(r"State model is supported only|was tagged to be consumed by")
 
 
 def lower(
@@ -72,6 +76,7 @@ def lower(
     with (
         _lower_through_to_backend_multiple(store),
         explain_quantized_scans(programs),
+        _explain_by_warnings(method_to_partitioners),
         _raise_errors_of_passes(),
     ):
         return retry_with_separate_constants(programs, attempt)
@@ -97,6 +102,28 @@ def _raise_errors_of_passes() -> Iterator[None]:
         if isinstance(error.__cause__, PipelineError):
             raise error.__cause__ from error
         raise
+
+
+@contextmanager
+def _explain_by_warnings(partitioners: Mapping[str, Sequence[Partitioner]]) -> Iterator[None]:
+    """Raise PipelineError with what a backend was warned of in place of what it then fails on."""
+    try:
+        yield
+    except PipelineError:
+        raise
+    except Exception as error:
+        warnings = [
+            f"{method}: {what}"
+            for method, own in partitioners.items()
+            for partitioner in own
+            if isinstance(partitioner, FilteredPartitioner)
+            for what in partitioner.warnings
+        ]
+        if not warnings:
+            raise
+        if not _FAILS_ON_STATES.search(str(error)):
+            warnings.append(describe_error(error))
+        raise PipelineError(*warnings) from error
 
 
 def adapt_edge_config(settings: EdgeConfig, backends: Iterable[Backend]) -> EdgeConfig:

@@ -61,6 +61,7 @@ class FilteredPartitioner(Partitioner):
 
     Attributes:
         listed: the names in options of the config, once it has partitioned.
+        warnings: what its backend makes of the method otherwise than the config says, likewise.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class FilteredPartitioner(Partitioner):
         self.inner = inner
         self.config = config
         self.listed: list[ListedName] = []
+        self.warnings: list[str] = []
         self.filters = [ModuleFilter(tuple(names)) for names in allowed if names is not None]
         if hasattr(inner, "delegation_spec"):
             self.delegation_spec = inner.delegation_spec
@@ -125,6 +127,8 @@ class FilteredPartitioner(Partitioner):
             if node.op == "call_function" and not _stands_in(node, modules)
         }
         note_reasons(backend, program, why, outside)
+        if self.config is not None and backend is not None and backend.lowering.check is not None:
+            self.warnings = list(backend.lowering.check(self.config.options, program))
         return result
 
     def _allows(self, node: Node) -> bool:

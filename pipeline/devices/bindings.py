@@ -62,8 +62,15 @@ DTYPES = {
 }
 _LOG_LINE = re.compile(r"\[(\w+)\.(?:cpp|h|cc):\d+\] (.*)")
 _ABOUT_THE_MACHINE = "cpuinfo_utils"  # which reads the processor's names when threads start
-# How the runtime prints the tensors of a call, on several lines.
-_TENSOR_LINE = re.compile(r"dtype: \d+ \| dim order:|[\d\s,\]]*$")
+# How the runtime prints the tensors and the arguments of a call, on several lines.
+_TENSOR_LINE = re.compile(
+    r"dtype: \d+ \| dim order:|\s*dim_order\(\d+\): \d+$|arg \d+ with type id \d+$|[\d\s,\]]*$"
+)
+# A check around another one that failed: `Check failed (check_cat_args(tensors, dim, out)): `.
+_OUTER_CHECK = re.compile(r"Check failed \(\w+\(.*\)\)")
+# `KernelCall failed at instruction 0:5 in operator aten::mul.out: 0x12`, in chain 0.
+_AT_INSTRUCTION = re.compile(r"failed at instruction (?:\d+:)?(\d+)")
+_MOST_LINES = 3  # of what the runtime logged, beside the instruction
 _LOG_LOCK = threading.RLock()
 
 
@@ -154,9 +161,9 @@ class Package:
             found = re.search(r"error:? 0x:?([0-9a-fA-F]+)", whole)
             code = int(found.group(1), 16) if found else None
             words = str(error) if code is None else f"{ERRORS.get(code, 'error')} (0x{code:x})"
-            said = (line.rstrip(".") for line in log[:3] if not _TENSOR_LINE.match(line))
+            said, instruction = _read_log(log)
             reason = "; ".join([f"{what}: {words}", *said])
-            raise DeviceError(subject, reason, code=code) from error
+            raise DeviceError(subject, reason, code=code, instruction=instruction) from error
         except MemoryError as error:
             raise DeviceError(subject, f"{what}: {self._describe_memory(method)}") from error
 
@@ -189,6 +196,18 @@ class ExecutorchDevice(Device):
             return []
         delegates = (f"delegate {n}: {each.backend}" for n, each in enumerate(plan.delegates))
         return [*delegates, *(f"kernel {name}" for name in plan.operators)]
+
+
+def _read_log(log: Sequence[str]) -> tuple[list[str], int | None]:
+    """Return the lines of the runtime's log that explain a failure, and the number of the
+    instruction at which it was, if any. The line with that comes last, behind any number of others.
+    """
+    lines = [line.rstrip(" .:") for line in log if not _TENSOR_LINE.match(line)]
+    places = [line for line in lines if _AT_INSTRUCTION.search(line)]
+    others = [line for line in lines if line not in places]
+    inner = [line for line in others if not _OUTER_CHECK.fullmatch(line)] or others
+    found = _AT_INSTRUCTION.search(places[0]) if places else None
+    return [*inner[:_MOST_LINES], *places[:1]], int(found[1]) if found else None
 
 
 def _tensor(read: Any, index: int) -> DeclaredTensor | None:

@@ -78,7 +78,7 @@ def find_random_operators(
     trains = find_training_outputs(program) is not None
     calls: dict[tuple[str, Cause], list[Node]] = {}
     for node in iter_nodes(program):
-        cause = _cause(node)
+        cause = random_cause(node)
         if cause is not None and not (trains and base_name(node) in _BATCH_NORMS):
             calls.setdefault((operator_name(node), cause), []).append(node)
     return [_describe(name, cause, nodes, root) for (name, cause), nodes in calls.items()]
@@ -103,7 +103,7 @@ def _describe(name: str, cause: Cause, nodes: list[Node], root: Path | None) -> 
     return RandomOperator(name, cause, tuple(lines), len(nodes))
 
 
-def _cause(node: Node) -> Cause | None:
+def random_cause(node: Node) -> Cause | None:
     """Return why a node is random; None where it is not."""
     target = node.target
     if node.op != "call_function" or not isinstance(target, OpOverload):

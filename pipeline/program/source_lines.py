@@ -7,8 +7,11 @@ a package or a key. No torch here.
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
@@ -21,6 +24,9 @@ _FRAME = re.compile(
     r'File "(?P<file>[^"\n]+)", line (?P<line>\d{1,9}), in (?P<function>[^\n]+)\n?(?P<code>[^\n]*)'
 )
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
+# Packages whose code runs around a model's and is never a line of the model.
+_TRACERS = frozenset({"torch", "functorch"})
+_LARGEST = 1 << 20  # bytes of a file in which a function is looked up by its line
 
 
 @dataclass(frozen=True)
@@ -44,23 +50,92 @@ def source_line(node: Node, root: Path | None = None) -> SourceLine | None:
     """Return the line that a node comes from; None if that is unknown.
 
     Of the calls that led to it, the innermost one in a file of the workspace counts, or else the
-    innermost one outside of installed packages, or else the innermost.
+    innermost one outside of installed packages, or else the innermost one that is not in torch.
 
     Args:
         root: the workspace; by default the working directory.
     """
-    frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
+    trace = node.meta.get("stack_trace") or ""
+    frames = [frame for frame in _FRAME.finditer(trace) if _is_model(frame["file"])]
     if not frames:
         return None
     root = root or Path.cwd()
     own = [frame for frame in frames if _in_workspace(frame["file"], root)]
     foreign = [frame for frame in frames if not _INSTALLED & set(PurePath(frame["file"]).parts)]
     frame = (own or foreign or frames)[-1]
-    file = _in_workspace(frame["file"], root) or "/".join(PurePath(frame["file"]).parts[-2:])
-    function = frame["function"].strip()
-    if function == "forward" and (modules := module_frames(node)):
-        function = f"{modules[-1].kind.rpartition('.')[2]}.forward"
-    return SourceLine(frame["code"].strip(), file, int(frame["line"]), function)
+    inside = _in_workspace(frame["file"], root)
+    line, code = int(frame["line"]), frame["code"].strip()
+    function = _find_function(root / inside, line, code) if inside else ""
+    function = function or _name_function(frame["function"].strip(), frame["file"], node)
+    return SourceLine(code, inside or _short_name(frame["file"]), line, function)
+
+
+def _is_model(file: str) -> bool:
+    """Return whether a frame can be in a model: torch's own are not, nor is code that torch makes
+    while it traces, whose files are called `<eval_with_key>.5`."""
+    parts = PurePath(file).parts
+    installed = [number for number, part in enumerate(parts) if part in _INSTALLED]
+    package = parts[installed[-1] + 1] if installed and installed[-1] + 1 < len(parts) else ""
+    return package not in _TRACERS and not file.startswith("<")
+
+
+def _short_name(file: str) -> str:
+    """Return the path of a file that is not in the workspace: from its package on where it is
+    installed, or else with its folder."""
+    parts = PurePath(file).parts
+    installed = [number for number, part in enumerate(parts) if part in _INSTALLED]
+    return "/".join(parts[installed[-1] + 1 :] if installed else parts[-2:])
+
+
+def _name_function(function: str, file: str, node: Node) -> str:
+    """Return the name of a function whose file can't be read, with the class of the innermost
+    module around the node that the file can define."""
+    if function != "forward":
+        return function
+    kinds = (frame.kind.rpartition(".") for frame in reversed(module_frames(node)))
+    stem = PurePath(file).stem
+    known = (kind for module, _, kind in kinds if module.rpartition(".")[2] == stem)
+    return f"{name}.forward" if (name := next(known, "")) else function
+
+
+def _find_function(path: Path, line: int, code: str) -> str:
+    """Return the qualified name of the function that holds a line; "" where it is none, or where
+    the file has another line there by now."""
+    try:
+        state = path.stat()
+    except OSError:
+        return ""
+    if state.st_size > _LARGEST:
+        return ""
+    texts, functions = _read_functions(path, state.st_mtime_ns)
+    if line > len(texts) or (code and texts[line - 1].strip() != code):
+        return ""
+    return next((name for first, last, name in reversed(functions) if first <= line <= last), "")
+
+
+@lru_cache(maxsize=64)
+def _read_functions(
+    path: Path, changed: int
+) -> tuple[Sequence[str], Sequence[tuple[int, int, str]]]:
+    """Return the lines of a Python file, and each function's first and last line and qualified
+    name, by their first lines. `changed` is when the file was, for the cache."""
+    try:
+        text = path.read_text()
+        functions = [*_iter_functions(ast.parse(text), "")]
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return (), ()
+    return text.splitlines(), sorted(functions)
+
+
+def _iter_functions(node: ast.AST, prefix: str) -> Iterator[tuple[int, int, str]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = f"{prefix}{child.name}"
+            if not isinstance(child, ast.ClassDef):
+                yield child.lineno, child.end_lineno or child.lineno, name
+            yield from _iter_functions(child, f"{name}.")
+        else:
+            yield from _iter_functions(child, prefix)
 
 
 def describe_node(node: Node, root: Path | None = None) -> str:

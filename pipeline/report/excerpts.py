@@ -45,6 +45,7 @@ def named_places(report: Json) -> list[Place]:
         *_settings(report),
         *(c["line"] for method in report["methods"] for c in method.get("culprits") or ()),
         *(n["line"] for own in (report.get("narrowed") or {}).values() for n in own),
+        *(w["line"] for own in (report.get("warnings") or {}).values() for w in own),
         *(call.get("line", "") for each in counts for call in each.get("left", ())),
     ]
     found = {(p.file, p.line): p for p in map(parse_place, texts) if p is not None}

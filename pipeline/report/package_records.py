@@ -9,7 +9,14 @@ from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
 from pipeline.store.digest import Digest
 from pipeline.store.forms import Count, FileName, Size
-from pipeline.store.results import Instructions, ListedName, Narrowed, Quantization, Signature
+from pipeline.store.results import (
+    Instructions,
+    ListedName,
+    LoweringWarning,
+    Narrowed,
+    Quantization,
+    Signature,
+)
 
 SegmentKind = Literal["program", "constants", "delegate", "named_data", "mutable", "padding"]
 
@@ -270,6 +277,7 @@ class MethodManifest(TypedDict):
     quantization: NotRequired[Quantization]
     narrowed: NotRequired[list[Narrowed]]
     listed: NotRequired[list[ListedName]]
+    warnings: NotRequired[list[LoweringWarning]]
 
 
 class OperatorLibraryRecord(TypedDict):

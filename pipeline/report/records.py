@@ -351,6 +351,16 @@ class NarrowedRecord(TypedDict):
     line: str
 
 
+class WarningRecord(TypedDict):
+    """A warning of a method's lowering, and the operator that it is about, where there is one: its
+    module, and its line in the model's source."""
+
+    what: str
+    operator: str
+    module: str
+    line: str
+
+
 class FamilyRecord(TypedDict):
     """The family of a package; `packages` has, by package and name, digest and size in bytes of the
     files of those that share weights, this package among them."""
@@ -371,8 +381,8 @@ class ReportRecord(TypedDict):
     digests of the files of the workspace whose lines pages quote, as they were exported from and as
     the config was read; `left_float` counts operators that a quantized method's control flow keeps
     in floating point; `quantization` has the facts of quantized methods; `portable` are the methods
-    for which the config names no partitioner;
-    `narrowed` has, by method, sizes whose range lowering narrowed;
+    for which the config names no partitioner; `narrowed` has, by method, sizes whose range lowering
+    narrowed, and `warnings` those of its lowering;
     `operators` are the libraries of operators beside ATen's that the methods call;
     `seconds` is each method's running time in the package over all calls; `only` names the methods
     that were asked for, where not all were; `processor` is what measured latencies.
@@ -397,6 +407,7 @@ class ReportRecord(TypedDict):
     quantization: NotRequired[dict[str, Quantization]]
     portable: NotRequired[list[str]]
     narrowed: NotRequired[dict[str, list[NarrowedRecord]]]
+    warnings: NotRequired[dict[str, list[WarningRecord]]]
     operators: NotRequired[list[OperatorLibraryRecord]]
     contents: NotRequired[ContentsRecord | None]
     gates: NotRequired[list[GateRecord]]

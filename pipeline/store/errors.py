@@ -38,20 +38,28 @@ class DeviceError(PipelineError):
     """A device refused a package, a method or a call.
 
     `reason` is the message without the subject; `debug_handle` is that of the delegate's
-    instruction that failed, and `code` the error code of ExecuTorch's runtime, where it is known.
+    instruction that failed, `code` the error code of ExecuTorch's runtime, and `instruction` the
+    number of the method's instruction that it refused, where they are known.
     """
 
     def __init__(
-        self, subject: str, reason: str, debug_handle: int | None = None, code: int | None = None
+        self,
+        subject: str,
+        reason: str,
+        debug_handle: int | None = None,
+        code: int | None = None,
+        instruction: int | None = None,
     ) -> None:
         super().__init__(subject + reason)
         self.subject = subject
         self.reason = reason
         self.debug_handle = debug_handle
         self.code = code
+        self.instruction = instruction
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.subject, self.reason, self.debug_handle, self.code)
+        known = (self.subject, self.reason, self.debug_handle, self.code, self.instruction)
+        return type(self), known
 
 
 @dataclass(frozen=True)

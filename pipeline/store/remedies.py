@@ -84,9 +84,49 @@ REMEDIES = (
         "register its out variant in the library that `operators` of the config names",
     ),
     _remedy(
+        r"different dim orders.*in operator aten::clone\.out",
+        "leave `edge: {{skip_dim_order: true}}` out of the method's config: without it, a copy can "
+        "have another layout",
+    ),
+    _remedy(
+        r"different dim orders|default dim order|out_dim_order\[",
+        "a tensor that lies in channels_last order comes to an operator that takes no such one: "
+        "call `.contiguous()` on it in the model, as `x.contiguous()` on an input; of a weight, "
+        "call `.to(memory_format=torch.contiguous_format)` on its module",
+    ),
+    _remedy(
+        r"Expect input tensor to be 3-D or 4-D, but got, 5",
+        "ExecuTorch's own kernel has no convolution of volumes: delegate it to a backend that has, "
+        "or sum up torch.nn.functional.conv2d over the slices of the kernel",
+    ),
+    _remedy(
+        r"Padding values must be non-negative",
+        "cut off by an index, as `x[..., 1:]`, and not by padding with less than nothing",
+    ),
+    _remedy(
+        r"KernelCall failed at instruction [\d:]+ in operator (?P<operator>[\w:.]+): 0x12",
+        "ExecuTorch's own kernel of {operator} refuses what it is given: delegate it, or compute "
+        "it by other operators",
+    ),
+    _remedy(
         r"missing operator \(0x14\)",
         "delegate it, compute it by other operators, or link a kernel for it: into the app, and "
         "here by a library that `operators` of the config names",
+    ),
+    _remedy(
+        r"State model is supported only >= iOS18",
+        "set `minimum_deployment_target: ios18`, which Core ML needs to keep mutable buffers as "
+        "states, or `take_over_mutable_buffer: false` to keep them outside of the model",
+    ),
+    _remedy(
+        r"Constant (?P<buffer>[\w.]+) was tagged to be consumed by the buffer",
+        "the delegate keeps the buffer {buffer}, and what the method writes to it is an output, "
+        "too: return a copy, `.clone()`",
+    ),
+    _remedy(
+        r"Tried to erase Node ",
+        "the delegate keeps a buffer, and what the method writes to it is used outside of the "
+        "delegate, too: use a copy there, `.clone()`",
     ),
     _remedy(
         r"not linked with support for cuda|Found no NVIDIA driver",

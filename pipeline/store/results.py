@@ -349,6 +349,15 @@ class Narrowed(TypedDict):
     place: Count | None
 
 
+class LoweringWarning(TypedDict):
+    """A warning of a lowering, as `compile.lowering_warnings` writes it."""
+
+    what: str
+    operator: str
+    module: str
+    place: Count | None
+
+
 class ListedName(TypedDict):
     """A name that an option of a partitioner lists, as `compile.name_lists` writes it."""
 
@@ -379,6 +388,7 @@ class _CompiledMethod(TypedDict):
     quantization: Quantization | None
     narrowed: list[Narrowed]
     listed: list[ListedName]
+    warnings: list[LoweringWarning]
     operators: list[_OperatorLibrary]
     constants: _Constants
 

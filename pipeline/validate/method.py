@@ -79,6 +79,8 @@ class MethodValidator:
         result: is filled in. Where it says why the method is not run, only declarations are
             compared.
         lines: by debug handle, the line of the source that a delegate's instruction comes from.
+        describe_instruction: returns the line of the source that an instruction of the method comes
+            from, by its number, or "".
         cases: kinds of inputs that are generated beside random ones (cases.py).
         keep: is given each call from the initial state, also of a method that is not run.
         quantized: the program that quantization made of it, which the package is held to.
@@ -93,6 +95,7 @@ class MethodValidator:
     files: PackageFiles
     settings: ValidateConfig
     lines: Mapping[int, str] = field(default_factory=dict)
+    describe_instruction: Callable[[int], str] = lambda instruction: ""
     cases: Sequence[str] = ()
     keep: Keep | None = None
     quantized: ExportedProgram | None = None
@@ -301,8 +304,11 @@ class MethodValidator:
         self.call(inputs)
 
     def _reason(self, error: DeviceError) -> str:
-        """Say why the package failed, with the line of the source that a delegate failed at, or
-        that calls an operator without a kernel."""
+        """Say why the package failed, with the line of the source that a delegate failed at, that
+        a kernel refused, or that calls an operator without a kernel."""
+        if error.instruction is not None:
+            line = self.describe_instruction(error.instruction)
+            return add_remedy("; of ".join(filter(None, (error.reason, line))))
         if error.debug_handle is None:
             kernels = _KERNEL.findall(error.reason)
             nodes = [n for n in iter_nodes(self.program) if base_name(n) in kernels]

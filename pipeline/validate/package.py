@@ -9,7 +9,8 @@ data: it fails its method, and the other methods still run.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -55,6 +56,7 @@ def validate_package(
     crashes: Mapping[str, str] | None = None,
     budget: Budget | None = None,
     asked: Collection[str] | None = None,
+    describe_instruction: Callable[[str, int], str] = lambda method, instruction: "",
     departures: Mapping[str, str] | None = None,
 ) -> Validation:
     """Validate every method that a package should have, and that it has no other.
@@ -76,6 +78,8 @@ def validate_package(
             run; of "", how opening the package did.
         budget: the time for it; a call that has begun is made. None is no limit.
         asked: the methods that are validated, by default all; nothing is said of others.
+        describe_instruction: returns the line of the source that an instruction of a method comes
+            from, or "".
         departures: by method, how its program with observers departs from the float one.
     """
     kept_to = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
@@ -111,6 +115,7 @@ def validate_package(
                 files,
                 settings,
                 lines=(lines or {}).get(name, {}),
+                describe_instruction=partial(describe_instruction, name),
                 cases=(cases or {}).get(name, ()),
                 keep=keep,
                 quantized=(quantized or {}).get(name),

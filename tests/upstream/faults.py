@@ -36,9 +36,14 @@ class Fault:
 
 
 _NOT_FINITE = r"\d+ values? NaN or infinite, and not alike on both sides, as at \[.*\] "
-_NO_VOLUMES = r"fails: .*Expect input tensor to be 3-D or 4-D.*aten::convolution\.out: 0x12"
+_NO_VOLUMES = r"fails: .*Expect input tensor to be 3-D or 4-D.*aten::convolution\.out: 0x12.*"
 FAULTS = (
-    Fault(frozenset(), "", _NO_VOLUMES, "the portable convolution takes no volumes"),
+    Fault(
+        frozenset({"aten.conv3d.default", "aten.convolution.default"}),
+        "aten::convolution.out",
+        _NO_VOLUMES,
+        "the portable convolution takes no volumes",
+    ),
     Fault(
         # The convolution's weights are quantized by channel, and the payload has one node of two.
         frozenset({"quantized_decomposed.dequantize_per_tensor.default"}),
@@ -65,9 +70,9 @@ FAULTS = (
         "the portable kernel of 0 // 0 gives inf, torch NaN",
     ),
     Fault(
-        frozenset(),
-        "",
-        r"fails: .*Padding values must be non-negative.*aten::constant_pad_nd\.out: 0x12",
+        frozenset({"aten.pad.default", "aten.constant_pad_nd.default"}),
+        "aten::constant_pad_nd.out",
+        r"fails: .*Padding values must be non-negative.*aten::constant_pad_nd\.out: 0x12.*",
         "the portable kernel of constant_pad_nd cuts nothing off",
     ),
     Fault(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pipeline.backends.coreml.buffers import find_taken_over
 from pipeline.backends.coreml.options import CoreMLOptions, CoreMLQuantize
 from pipeline.backends.entry import (
     Backend,
@@ -113,6 +114,7 @@ ENTRIES = (
             reasons=_reasons,
             control_flow=frozenset(),
             name_lists={"skip_ops_for_coreml_delegation": "operator"},
+            check=find_taken_over,
         ),
         quantization=Quantization(
             options=CoreMLQuantize,

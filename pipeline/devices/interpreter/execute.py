@@ -11,6 +11,7 @@ from executorch.exir import schema
 from pipeline.backends.delegate_runtime import DelegateError
 from pipeline.devices.interpreter.load import Method, get_instructions
 from pipeline.devices.interpreter.slots import RefusalError, Slot, ValueList
+from pipeline.program.plan_values import written_values
 from pipeline.store.errors import DeviceError
 from pipeline.store.reasons import reason
 
@@ -57,16 +58,7 @@ def steps(method: Method, inputs: Sequence[Any]) -> Iterator[int]:
 
 def result_indices(method: Method, number: int) -> list[int]:
     """Return the indices of the values that an instruction writes; a jump writes none."""
-    call = get_instructions(method.plan)[number].instr_args
-    if isinstance(call, schema.KernelCall):
-        if method.plan.operators[call.op_index].name == "executorch_prim::et_copy_index":
-            return [call.args[0]]
-        last = call.args[-1]
-        value = method.values[last] if last >= 0 else None
-        return list(value) if isinstance(value, ValueList) else [last]
-    if isinstance(call, schema.DelegateCall):
-        return list(call.args[len(call.args) - method.results[number] :])
-    return [call.move_to] if isinstance(call, schema.MoveCall) else []
+    return written_values(method.plan, number, method.results)
 
 
 def read_value(method: Method, index: int) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from itertools import takewhile
 from typing import Any
 from weakref import finalize
 
@@ -28,12 +27,11 @@ from pipeline.devices.interpreter.single import ExecutorchDelegate
 from pipeline.devices.interpreter.slots import RefusalError, Slot, ValueList, allocate
 from pipeline.program.archive_grammar import check_document
 from pipeline.program.operator_libraries import register_operators
+from pipeline.program.plan_values import LISTS, count_delegate_results, is_external
 
 # Whose out variants take a tensor of any size to write to. The others are ExecuTorch's own kernels
 # behind torch's dispatcher, which crash on a wrong one: their functional variants are called.
 _TORCH = ("aten", "dim_order_ops")
-# Lists of values, by their indices.
-_LISTS = (schema.IntList, schema.TensorList, schema.OptionalTensorList)
 
 
 @dataclass(frozen=True)
@@ -116,13 +114,6 @@ def get_instructions(plan: schema.ExecutionPlan) -> list[schema.Instruction]:
     return plan.chains[0].instructions
 
 
-def used_values(plan: schema.ExecutionPlan, call: Any) -> list[int]:
-    """Return the values that an instruction takes or gives, and the members of lists."""
-    own = [index for index in getattr(call, "args", None) or () if index >= 0]
-    lists = [value for index in own if isinstance(value := plan.values[index].val, _LISTS)]
-    return [*own, *(index for value in lists for index in value.items if index >= 0)]
-
-
 # The memory of a method by its number in the plan: 1 is its own, what lies beyond is that of the
 # buffers that methods share (exir's MemoryPlanningPass.share_mutable_buffers).
 _SHARED_FROM = 2
@@ -157,7 +148,8 @@ def load_method(
         for number, size in enumerate(plan.non_const_buffer_sizes)
     ]
     values = [_value(each.val, arenas, data) for each in plan.values]
-    method = Method(plan, values, [_operator(each) for each in plan.operators], _results(plan))
+    results = count_delegate_results(plan, get_instructions(plan))
+    method = Method(plan, values, [_operator(each) for each in plan.operators], results)
     for number in range(len(plan.delegates)):
         method.delegates.append(_delegate(method, number, data))
     return method
@@ -167,7 +159,7 @@ def _value(value: Any, arenas: Sequence[torch.Tensor], data: PackageData) -> Any
     """Convert a plan's value to what the interpreter holds: a slot, a list or a scalar."""
     if isinstance(value, schema.Tensor):
         return _slot(value, arenas, data)
-    if isinstance(value, _LISTS):
+    if isinstance(value, LISTS):
         return ValueList(value.items)
     if isinstance(value, (schema.DoubleList, schema.BoolList)):
         return list(value.items)
@@ -197,15 +189,10 @@ def _slot(tensor: schema.Tensor, arenas: Sequence[torch.Tensor], data: PackageDa
     return slot
 
 
-def _is_external(tensor: schema.Tensor) -> bool:
-    extra = tensor.extra_tensor_info
-    return extra is not None and extra.location == schema.TensorDataLocation.EXTERNAL
-
-
 def constant_bytes(tensor: schema.Tensor, data: PackageData) -> bytes | None:
     """Return the bytes of a constant or of a buffer's initial value, or None if it has none.
     Raises RefusalError if the file lacks them."""
-    if _is_external(tensor):
+    if is_external(tensor):
         name = tensor.extra_tensor_info.fully_qualified_name or ""
         if name not in data.named:
             raise RefusalError(f"external data (.ptd) is missing: it has no '{name}'")
@@ -285,28 +272,3 @@ def _python_runtime(backend_id: str) -> DelegateRuntime | None:
     own = (each.execution for each in BACKENDS.values() if each.backend_id == backend_id)
     make_runtime = next((each.make_runtime for each in own if each.make_runtime), None)
     return make_runtime() if make_runtime is not None else None
-
-
-def _results(plan: schema.ExecutionPlan) -> dict[int, int]:
-    """Count the results of each delegate call, by the number of its instruction. No file says it:
-    they are the last arguments that nothing has written before."""
-    values = [each.val for each in plan.values]
-    calls = [each.instr_args for each in get_instructions(plan)]
-    known = {*plan.inputs}
-    for index, value in enumerate(values):
-        empty = isinstance(value, schema.Tensor) and value.data_buffer_idx == 0
-        if not empty or _is_external(value):
-            known.add(index)
-    kernels = (call for call in calls if isinstance(call, schema.KernelCall))
-    # Buffers, which a method writes to when it is done with them.
-    known.update(c.args[0] for c in kernels if plan.operators[c.op_index].name == "aten::copy_")
-    counts = {}
-    for number, call in enumerate(calls):
-        if isinstance(call, schema.DelegateCall):
-            counts[number] = len([*takewhile(lambda i: i not in known, reversed(call.args))])
-            known.update(call.args)
-        elif isinstance(call, schema.KernelCall):
-            known.update(used_values(plan, call))
-        elif isinstance(call, schema.MoveCall):
-            known.update((call.move_from, call.move_to))
-    return counts

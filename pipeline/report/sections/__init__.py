@@ -18,11 +18,13 @@ from pipeline.report.sections import (
     operators,
     quantization,
     ranges,
+    warnings,
 )
 
 SECTIONS = (
     failures.section,
     gates.section,
+    warnings.section,
     ranges.section,
     numerics.section,
     quantization.section,

@@ -25,8 +25,8 @@ from pipeline.compile.etrecord import map_current_lines, record_etrecord
 from pipeline.compile.inspect.constants import describe_constants
 from pipeline.compile.inspect.delegation import describe_delegation, find_debug_handles
 from pipeline.compile.lower import adapt_edge_config, lower
-from pipeline.compile.module_filter import make_filtered_partitioners
-from pipeline.compile.name_lists import ListedName
+from pipeline.compile.lowering_warnings import LoweringWarning, find_lost_conds, find_training_mode
+from pipeline.compile.module_filter import FilteredPartitioner, make_filtered_partitioners
 from pipeline.compile.objects import MethodObject, make_object
 from pipeline.compile.preprocess.cache import keyed_preprocess
 from pipeline.compile.preprocess.spill import spilled_constants
@@ -40,7 +40,7 @@ from pipeline.config.models import MethodConfig
 from pipeline.config.passes import library_name, load_passes
 from pipeline.plan.actions import Action, CompileInputs
 from pipeline.plan.pass_inputs import PassInputs
-from pipeline.program.graphs import NodePlaces, forget_lines, iter_nodes
+from pipeline.program.graphs import NodePlaces, forget_lines, iter_nodes, map_places
 from pipeline.program.kept_state import keep_state, keep_state_in, kept_state
 from pipeline.program.method_spec import MethodSpec, make_method_spec
 from pipeline.program.signature import find_changed_inputs
@@ -74,6 +74,7 @@ class CompiledMethod:
         quantization: the facts of a quantized method (`store.results.Quantization`).
         narrowed: each size whose range is smaller than in the source, as a `NarrowedSize`.
         listed: the names that options of partitioners list, as `ListedName`.
+        warnings: each of the lowering, as a `LoweringWarning`.
         operators: the libraries of operators beside ATen's, as `describe_libraries` gives them.
         constants: the names of constants, as `describe_constants` gives them.
     """
@@ -87,6 +88,7 @@ class CompiledMethod:
     quantization: Json | None = None
     narrowed: Sequence[Json] = ()
     listed: Sequence[Json] = ()
+    warnings: Sequence[Json] = ()
     operators: Sequence[Json] = ()
 
 
@@ -111,13 +113,15 @@ class CompiledUnit:
 
 @dataclass(frozen=True)
 class _Method:
-    """A method before it is lowered; `left_float` and `quantization` as in `CompiledMethod`."""
+    """A method before it is lowered; `left_float` and `quantization` as in `CompiledMethod`, and
+    `origins` leads from places in a quantized program to those in its source."""
 
     program: ExportedProgram
     places: NodePlaces
     spec: MethodSpec
     left_float: int = 0
     quantization: Json | None = None
+    origins: Mapping[int, int] | None = None
 
 
 def compile_unit(
@@ -196,17 +200,17 @@ def _emit(
     is known of it."""
     inputs = action.inputs
     programs = {name: method.program for name, method in methods.items()}
-    listed: dict[str, list[ListedName]] = {}
+    partitioners: dict[str, list[FilteredPartitioner]] = {}
     with stages.stage("lower"), guard_files(action, inputs.configs, root):
         beside = inputs.delegates_beside
         with timed_steps(stages.step):
             lowered = lower_methods(
-                programs, inputs.configs, root, store, inputs.emit, beside, listed
+                programs, inputs.configs, root, store, inputs.emit, beside, partitioners
             )
     with stages.stage("describe"):
         described = {
             name: _describe(
-                method, lowered.exported_program(name), inputs.configs[name], listed[name]
+                method, lowered.exported_program(name), inputs.configs[name], partitioners[name]
             )
             for name, method in methods.items()
         }
@@ -219,9 +223,12 @@ def _emit(
         for name, method in methods.items():
             nodes = [] if name in inputs.quantizes else list(iter_nodes(method.program))
             narrowed = ranges.find_narrowed(name, sizes[name], method.places, nodes)
+            instructions = emission.instructions(name, method.program)
+            lost = find_lost_conds(plans[name], instructions, method.program, method.origins)
             described[name] = replace(
                 described[name],
-                instructions=emission.instructions(name, method.program).to_json(),
+                instructions=instructions.to_json(),
+                warnings=[*described[name].warnings, *(each.to_json() for each in lost)],
                 narrowed=[each.to_json() for each in narrowed],
                 operators=describe_libraries(plans[name], libraries),
             )
@@ -245,7 +252,8 @@ def _load(inputs: CompileInputs, name: str, store: Store) -> _Method:
         facts = {**facts, "warnings": [*facts["warnings"], warning]}
     spec = make_method_spec(program, again=True)
     places = NodePlaces(program, origins)
-    return _Method(program, places, spec, count_float_operators(program), facts)
+    left_float = count_float_operators(program)
+    return _Method(program, places, spec, left_float, facts, map_places(program, origins))
 
 
 def lower_methods(
@@ -255,22 +263,21 @@ def lower_methods(
     store: Store | None,
     emission: EmitConfig,
     delegates: bool = False,
-    listed: dict[str, list[ListedName]] | None = None,
+    partitioners: dict[str, list[FilteredPartitioner]] | None = None,
 ) -> EdgeProgramManager:
     """Lower the methods of one unit as their configs ask, with results of preprocessing from and
     for the store. Tags the constants of `programs` for their emission.
 
     Args:
         delegates: as `lower` takes it.
-        listed: is filled in by method with the names that options of its partitioners list.
+        partitioners: is filled in by method with those that it was lowered by.
     """
     tag_weights(programs, emission)
     backends = [spec.backend for config in configs.values() for spec in config.partitioners]
-    partitioners = {
-        name: make_filtered_partitioners(config.located(root), config.modules)
-        for name, config in configs.items()
-    }
-    lowered = lower(
+    partitioners = {} if partitioners is None else partitioners
+    for name, config in configs.items():
+        partitioners[name] = make_filtered_partitioners(config.located(root), config.modules)
+    return lower(
         programs,
         partitioners,
         store=store,
@@ -287,19 +294,20 @@ def lower_methods(
         delegates=delegates,
         etrecord=emission.etrecord,
     )
-    if listed is not None:
-        for name, own in partitioners.items():
-            listed[name] = [each for partitioner in own for each in partitioner.listed]
-    return lowered
 
 
 def _describe(
-    method: _Method, lowered: ExportedProgram, config: MethodConfig, listed: Sequence[ListedName]
+    method: _Method,
+    lowered: ExportedProgram,
+    config: MethodConfig,
+    partitioners: Sequence[FilteredPartitioner],
 ) -> CompiledMethod:
     """Describe a lowered method; its instructions are known once it is emitted."""
     backends = [spec.backend for spec in config.partitioners]
     in_python = {b.backend_id for b in backends if b.execution.make_runtime}
     spec = replace(method.spec, changes=tuple(find_changed_inputs(lowered)))
+    warnings = find_training_mode(method.program, method.origins)
+    warnings += [LoweringWarning(what) for own in partitioners for what in own.warnings]
     return CompiledMethod(
         delegation=describe_delegation(lowered, config.partitioners, method.places),
         signature=spec.to_json(),
@@ -308,7 +316,8 @@ def _describe(
         left_float=method.left_float,
         quantization=method.quantization,
         constants=describe_constants(method.program, lowered),
-        listed=[each.to_json() for each in listed],
+        listed=[name.to_json() for own in partitioners for name in own.listed],
+        warnings=[warning.to_json() for warning in warnings],
     )
 
 

@@ -307,6 +307,6 @@ def _join_libraries(units: Units) -> list[dict[str, Any]]:
 def _manifest_facts(method: Json) -> dict[str, Any]:
     """Return what a manifest says of a method; libraries of operators are the package's."""
     apart = ("constants", "operators")
-    optional = ("debug_handles", "left_float", "quantization", "narrowed", "listed")
+    optional = ("debug_handles", "left_float", "quantization", "narrowed", "listed", "warnings")
     facts = {name: value for name, value in method.items() if name not in apart}
     return {name: each for name, each in facts.items() if each or name not in optional}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.compile.inspect.delegation import add_source_lines
+from pipeline.compile.lowering_warnings import trace_warnings
 from pipeline.compile.quantization_warnings import describe_departure
 from pipeline.compile.ranges import trace_narrowed
 from pipeline.config.validation import Limits
@@ -149,6 +150,7 @@ def _run(
         crash_log.crashes(),
         budget,
         subject.asked,
+        subject.describe_instruction,
         _describe_departures(quantized),
     )
 
@@ -198,6 +200,11 @@ def _make_record(
             name: trace_narrowed(facts["narrowed"], programs[name], subject.workspace.root)
             for name, facts in methods.items()
             if "narrowed" in facts and name in programs
+        },
+        "warnings": {
+            name: trace_warnings(facts["warnings"], programs[name], subject.workspace.root)
+            for name, facts in methods.items()
+            if "warnings" in facts and name in programs
         },
         "operators": subject.manifest.get("operators", []),
         "sizes": {n: file["size"] for n, file in subject.manifest.get("files", {}).items()},

@@ -133,6 +133,20 @@ class Subject:
             self.workspace.root,
         )
 
+    def describe_instruction(self, method: str, instruction: int) -> str:
+        """Return the line of the model's source that an instruction of a method comes from, or
+        ""."""
+        try:
+            lowered = self._load_lowered(method)
+        except PipelineError:  # the manifest, or the quantized program, is not to be had
+            return ""
+        place = dict(lowered.instructions.nodes).get(instruction)
+        if place is not None and lowered.origins is not None:
+            place = lowered.origins.get(place)
+        if place is None:
+            return ""
+        return describe_node(list(iter_nodes(self.programs[method]))[place], self.workspace.root)
+
     def _facts(self, method: str) -> Json:
         facts: Json = self.methods.get(method, {})
         if "instructions" not in facts:

@@ -22,10 +22,12 @@ from pipeline.config.fields import DIGEST_PATTERN
 from pipeline.report.package_records import ManifestRecord
 from pipeline.report.records import MOST_SQNR, read_fitting
 from pipeline.store.digest import hash_json
+from pipeline.store.errors import listed
 from pipeline.store.files import CONTENTS, REPORT, read_record
 from pipeline.store.forms import fits
 
 Json = Mapping[str, Any]
+_MOST = 2  # modules, and reasons, of the calls of one operator that a sentence has
 
 Count = Annotated[int, Field(ge=0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -213,13 +215,13 @@ def _sqnr(runs: Sequence[Json]) -> list[float | None] | None:
 
 
 def describe_left(delegation: Json, operator: str) -> str:
-    """Describe why calls of an operator are left to portable kernels: their modules, and a reason;
+    """Describe why calls of an operator are left to portable kernels: their modules, and reasons;
     empty where the manifest knows neither."""
     own = [call for call in delegation.get("left", ()) if call["operator"] == operator]
     modules = dict.fromkeys(call["module"] for call in own if call["module"])
     reasons = dict.fromkeys(call["reason"] for call in own if call["reason"])
-    words = [f"in {', '.join(list(modules)[:2])}"] if modules else []
-    words += list(reasons)[:1]
+    words = [f"in {listed(modules, _MOST)}"] if modules else []
+    words += [listed(reasons, _MOST)] if reasons else []
     return f" ({': '.join(words)})" if words else ""
 
 

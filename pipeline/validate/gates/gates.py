@@ -265,19 +265,20 @@ def _increases(before: Mapping[str, int], after: Mapping[str, int]) -> list[Incr
 
 def _delegated(noun: str, method: Subject, limit: float) -> Measured:
     found = method.now.share(noun)
-    left = ", ".join(f"{n} x{c}" for n, c in method.now.left.items())
+    why = partial(describe_left, method.facts["delegation"])
+    left = ", ".join(f"{name} x{calls}{why(name)}" for name, calls in method.now.left.items())
     what = f"{percent(found)} of {noun} delegated, at least {percent(limit)} wanted"
-    newly = _newly_left(method, "since the baseline")
+    newly = _newly_left(method, "since the baseline", reasons=False)
     return found, f"{what}; left to {name_kernels(method.now.left)}: {left or 'none'}{newly}"
 
 
-def _newly_left(method: Subject, words: str) -> str:
-    """Describe the calls left to kernels now that were not in the baseline."""
+def _newly_left(method: Subject, words: str, reasons: bool = True) -> str:
+    """Describe the calls left to kernels now that were not in the baseline, with `reasons`."""
     if method.before is None:
         return ""
+    delegation = method.facts["delegation"] if reasons else {}
     calls = [
-        f"{name} x{calls}{f' (was x{before})' if before else ''}"
-        f"{describe_left(method.facts['delegation'], name)}"
+        f"{name} x{calls}{f' (was x{before})' if before else ''}{describe_left(delegation, name)}"
         for name, before, calls in _increases(method.before.left, method.now.left)
     ]
     return f"; newly left {words}: {listed(calls, _MOST)}" if calls else ""
@@ -293,7 +294,7 @@ def _portable(method: Subject, allowed: Iterable[str]) -> Measured:
     why = partial(describe_left, method.facts["delegation"])
     calls = ", ".join(f"{name} x{count}{why(name)}" for name, count in left.items())
     also = f"only {', '.join(patterns)} may be" if patterns else "none may be"
-    newly = _newly_left(method, "since the baseline")
+    newly = _newly_left(method, "since the baseline", reasons=False)
     kernels = name_kernels(method.now.left)
     return sum(left.values()), f"left to {kernels}, where {also}: {calls}{newly}"
 

@@ -17,14 +17,17 @@ from typing import Any
 from executorch.exir import schema
 from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
 
-from pipeline.devices.interface import PackageFiles
+from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.interpreter.execute import read_value
-from pipeline.devices.interpreter.load import get_instructions, used_values
+from pipeline.devices.interpreter.load import get_instructions
 from pipeline.devices.interpreter.slots import Slot, ValueList
 from pipeline.devices.session import EXECUTORCH, Session
+from pipeline.program.plan_values import used_values
 from pipeline.report.records import CulpritRecord as Culprit
 from pipeline.store.reasons import reason
+from pipeline.store.remedies import add_remedy
 from pipeline.validate.locate.case import FailureCase, describe_error, run_until
+from pipeline.validate.locate.lost_cond import find_losses, name_conds
 from pipeline.validate.locate.walk import CLOSER, Tolerance, find_scale
 from pipeline.validate.metrics import OutputError
 
@@ -35,6 +38,15 @@ def locate_in_runtime(case: FailureCase) -> Iterator[Culprit]:
     about = f"in these calls, the interpreter computes from its bytes what {lowered} computes"
     if Session(case.evidence.files).choose_device(case.method) != EXECUTORCH:
         case.note(about)
+        return
+    if refusal := _run_until_refused(case):
+        spot = case.find(refusal.instruction or 0)
+        why = refusal.reason.removeprefix("fails: ")
+        sentence = f"ExecuTorch's runtime refuses {case.describe(spot)}: {why}"
+        yield case.culprit(spot, spot.kind, add_remedy(sentence))
+        return
+    if losses := find_losses(case):  # which the interpreter, that copies, has not
+        yield from name_conds(case, losses)
         return
     if len(case.sequence) > 1:
         case.note(f"{about}; where ExecuTorch's runtime departs in a sequence is not looked for")
@@ -55,6 +67,19 @@ def locate_in_runtime(case: FailureCase) -> Iterator[Culprit]:
         f"{runs} runs of beginnings of the method"
     )
     yield case.culprit(spot, spot.kind, sentence, error)
+
+
+def _run_until_refused(case: FailureCase) -> DeviceError | None:
+    """Make the calls of a case in ExecuTorch's runtime; return the error that names an instruction,
+    if one does."""
+    session = Session(case.evidence.files, EXECUTORCH)
+    try:
+        for method, inputs in case.sequence:
+            case.budget.check()
+            session.run(method, inputs)
+    except DeviceError as error:
+        return error if error.instruction is not None else None
+    return None
 
 
 def _bisect(case: FailureCase) -> tuple[int, OutputError, int] | None:

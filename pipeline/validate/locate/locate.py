@@ -34,6 +34,7 @@ from pipeline.validate.locate.case import (
     run_until,
 )
 from pipeline.validate.locate.divergence import locate_divergence
+from pipeline.validate.locate.lost_cond import locate_lost_results
 from pipeline.validate.locate.plan_diff import diff_method, find_reader
 from pipeline.validate.locate.quantization_noise import locate_quantization
 from pipeline.validate.metrics import OutputError, compare
@@ -144,6 +145,8 @@ def locate(
                 inputs = next(iter(examples), None) or generate_inputs(program, 1, 0, [])[0]
                 case.failing = [(method, inputs)]
             culprits += _locate_damage(case)
+            if may_run and not culprits:
+                culprits += locate_lost_results(case)
             if may_run and not culprits:
                 culprits += _locate_computation(case)
         if not culprits and not case.notes:

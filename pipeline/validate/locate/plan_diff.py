@@ -23,11 +23,11 @@ from pipeline.devices.interpreter.load import (
     constant_bytes,
     get_instructions,
     read_payload,
-    used_values,
 )
 from pipeline.devices.interpreter.slots import RefusalError
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.operators import base_name
+from pipeline.program.plan_values import used_values
 from pipeline.report.records import CulpritKind
 
 MOST = 3  # differences of one method that are reported

@@ -1,0 +1,117 @@
+"""Warnings of a lowering that succeeds: what a method will do wrong, or where it won't run.
+
+They are kept with the compiled method, so that a build that finds it in the store repeats them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from executorch.exir import schema
+from torch.export import ExportedProgram
+
+from pipeline.compile.emit_trace import Instructions
+from pipeline.program.graphs import iter_nodes
+from pipeline.program.lost_results import describe_loss, find_cond, find_lost_results
+from pipeline.program.module_paths import innermost_module
+from pipeline.program.operators import node_label, operator_name
+from pipeline.program.random_operators import REMEDIES, random_cause
+from pipeline.program.source_lines import source_line
+from pipeline.program.training import find_training_outputs
+from pipeline.store.errors import plural
+
+if TYPE_CHECKING:  # shapes, which change nothing that is done
+    from torch.fx import Node
+
+    from pipeline.report.records import WarningRecord
+
+
+@dataclass(frozen=True)
+class LoweringWarning:
+    """One warning about a method.
+
+    Attributes:
+        what: the sentence, without the operator and the module that it is about.
+        place: of the operator's node in the source program (`NodePlaces`).
+    """
+
+    what: str
+    operator: str = ""
+    module: str = ""
+    place: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def find_training_mode(
+    program: ExportedProgram, origins: Mapping[int, int] | None = None
+) -> list[LoweringWarning]:
+    """Return a warning for each kind of operator that was exported in training mode. A method that
+    trains has them on purpose.
+
+    Args:
+        origins: as `find_lost_conds` takes them.
+    """
+    if find_training_outputs(program) is not None:
+        return []
+    calls: dict[str, list[tuple[int, Node]]] = {}
+    for place, node in enumerate(iter_nodes(program)):
+        if random_cause(node) == "training":
+            calls.setdefault(operator_name(node), []).append((place, node))
+    warnings = []
+    for operator, nodes in calls.items():
+        place, node = nodes[0]
+        what = f"is in training mode ({plural(len(nodes), 'call')}); {REMEDIES['training']}"
+        source_place = place if origins is None else origins.get(place)
+        warnings.append(LoweringWarning(what, operator, innermost_module(node), source_place))
+    return warnings
+
+
+def find_lost_conds(
+    plan: schema.ExecutionPlan,
+    instructions: Instructions,
+    program: ExportedProgram,
+    origins: Mapping[int, int] | None = None,
+) -> list[LoweringWarning]:
+    """Return a warning for each `torch.cond` of an emitted method whose result is lost.
+
+    Args:
+        program: the one that was lowered.
+        origins: leads from places in a quantized program to those in its source.
+    """
+    nodes = list(iter_nodes(program))
+    warnings: dict[int | None, LoweringWarning] = {}
+    for loss in find_lost_results(plan):
+        place = find_cond(loss, plan, instructions.places, program)
+        module = "" if place is None else innermost_module(nodes[place])
+        source = place if origins is None or place is None else origins.get(place)
+        warnings.setdefault(place, LoweringWarning(describe_loss(loss), "cond", module, source))
+    return list(warnings.values())
+
+
+def trace_warnings(
+    warnings: Sequence[Mapping[str, Any]], program: ExportedProgram, root: Path
+) -> list[WarningRecord]:
+    """Return a manifest's warnings as reports have them, with lines of the model's source.
+
+    Args:
+        program: the method as its source gives it, not quantized.
+        root: the workspace.
+    """
+    nodes = list(iter_nodes(program))
+    records: list[WarningRecord] = []
+    for warning in warnings:
+        node = None if warning["place"] is None else nodes[warning["place"]]
+        records.append(
+            {
+                "what": warning["what"],
+                "operator": warning["operator"] if node is None else node_label(node),
+                "module": warning["module"],
+                "line": "" if node is None else str(source_line(node, root) or ""),
+            }
+        )
+    return records

@@ -1,0 +1,258 @@
+"""Finds results of `torch.cond` that are gone when they are read, in an emitted plan.
+
+A branch hands its result over by a move: the result stays in the memory that was planned for the
+branch, and nothing is copied to where the result was planned. ExecuTorch plans the bodies of all
+control flow in the same memory, so the next body overwrites it (executorch #21490). A view of the
+result that is planned statically reads where the result was planned, which nothing fills.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from executorch.exir import schema
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from pipeline.program.graphs import control_flow_bodies, graph_modules, iter_nodes
+from pipeline.program.plan_values import count_delegate_results, used_values, written_values
+from pipeline.program.pte import SCALAR_TYPES
+
+_COPIES = frozenset({"clone", "_clone_dim_order", "_to_dim_order_copy", "copy"})
+_VIEW = "executorch_prim::et_view"
+Region = tuple[int, int, int]  # the arena, the first byte, and the one behind the last
+
+
+@dataclass(frozen=True)
+class LostResult:
+    """A result of `torch.cond` that is gone when it is read.
+
+    Attributes:
+        value: its index among the plan's values.
+        move: the last instruction that hands it over.
+        source: the value that the branch gave.
+        lost_at: the instruction that overwrites it; None where a view reads what nothing fills.
+        read_at: the instruction that reads it; that behind the last one where it is an output.
+    """
+
+    value: int
+    move: int
+    source: int
+    lost_at: int | None
+    read_at: int
+
+
+def find_lost_results(plan: schema.ExecutionPlan) -> list[LostResult]:
+    """Return the results of `torch.cond` that are gone when they are read, the first loss of each,
+    in the order of their moves. Values of dynamic sizes count with their largest ones."""
+    if len(plan.chains) != 1 or not any(
+        isinstance(each.instr_args, schema.MoveCall) for each in plan.chains[0].instructions
+    ):
+        return []
+    memory = _Memory(plan)
+    moved = sorted(memory.handed, key=lambda value: memory.handed[value])
+    losses = (memory.find_loss(value) for value in moved)
+    return [loss for loss in losses if loss is not None]
+
+
+class _Memory:
+    """Where the values of a plan lie, and which instructions read and write them.
+
+    Attributes:
+        handed: by value, the last instruction that hands it another value's memory.
+        sources: by value, those whose memory it may have then.
+    """
+
+    def __init__(self, plan: schema.ExecutionPlan) -> None:
+        self._plan = plan
+        self._calls = [each.instr_args for each in plan.chains[0].instructions]
+        results = count_delegate_results(plan, plan.chains[0].instructions)
+        self._writes = [written_values(plan, n, results) for n in range(len(self._calls))]
+        self._reads = [self._find_reads(number) for number in range(len(self._calls))]
+        self._reads.append([*plan.outputs])
+        self.handed: dict[int, int] = {}
+        self.sources: dict[int, list[int]] = defaultdict(list)
+        for number, call in enumerate(self._calls):
+            if isinstance(call, schema.MoveCall):
+                self._hand_over(number, call.move_from, call.move_to)
+            elif self._kernel(number) == _VIEW:
+                self._hand_over(number, call.args[0], call.args[-1])
+
+    def _hand_over(self, number: int, source: int, target: int) -> None:
+        self.handed[target] = number
+        self.sources[target].append(source)
+
+    def find_loss(self, value: int) -> LostResult | None:
+        """Return how the value of a move is lost; None where it is not."""
+        move, regions = self.handed[value], self.find_regions(value)
+        source = self.sources[value][-1]
+        for reader in range(move + 1, len(self._reads)):
+            if value in self._reads[reader]:
+                if (writer := self._find_writer(regions, move, reader)) is not None:
+                    return LostResult(value, move, source, writer, reader)
+            elif self._views_unfilled(value, reader):
+                return LostResult(value, move, source, None, reader)
+        return None
+
+    def find_regions(self, value: int) -> list[Region]:
+        """Return where a value may lie; a moved one lies where a branch's does."""
+        if value in self.sources:
+            return [r for each in self.sources[value] for r in self.find_regions(each)]
+        region = self._planned.get(value)
+        return [] if region is None else [region]
+
+    def _find_reads(self, number: int) -> list[int]:
+        call = self._calls[number]
+        if isinstance(call, schema.MoveCall):
+            return [call.move_from]
+        if isinstance(call, schema.JumpFalseCall):
+            return [call.cond_value_index]
+        written = self._writes[number]
+        reads = [index for index in used_values(self._plan, call) if index not in written]
+        # A buffer is read by an operator that writes to it in place, too.
+        args = getattr(call, "args", None) or ()
+        return [*reads, *(index for index in args[:1] if index in written)]
+
+    def _find_writer(self, regions: Sequence[Region], move: int, reader: int) -> int | None:
+        """Return the first instruction that writes there before the reader has read it, whenever a
+        loop reads it again."""
+        last = max((end for begin, end in self._loops if move < begin <= reader <= end), default=-1)
+        for number in range(move + 1, max(reader, last + 1)):
+            if self._overwrites(number, regions) and number < len(self._calls):
+                return number
+        if reader < len(self._calls) and self._overwrites(reader, regions):
+            return None if self._goes_by_elements(reader, regions) else reader
+        return None
+
+    def _overwrites(self, number: int, regions: Sequence[Region]) -> bool:
+        if isinstance(self._calls[number], schema.MoveCall) or self._kernel(number) == _VIEW:
+            return False
+        written = (r for value in self._writes[number] for r in self.find_regions(value))
+        return any(_overlap(one, other) for one in written for other in regions)
+
+    def _goes_by_elements(self, number: int, regions: Sequence[Region]) -> bool:
+        """Return whether a kernel reads each element before it writes to its place."""
+        written = [r for value in self._writes[number] for r in self.find_regions(value)]
+        namespace, _, name = self._kernel(number).partition("::")
+        base, _, overload = name.partition(".")
+        packet = getattr(torch.ops.aten, base, None) if namespace == "aten" else None
+        tags = getattr(getattr(packet, overload, None), "tags", ())
+        by_elements = base in _COPIES or torch.Tag.pointwise in tags
+        return by_elements and all(region in regions for region in written)
+
+    def _views_unfilled(self, value: int, reader: int) -> bool:
+        """Return whether an instruction reads, by another value, where this one was planned."""
+        own = self._planned.get(value)
+        others = (other for other in self._reads[reader] if other != value)
+        return own is not None and any(
+            self._planned.get(other) == own and other not in self._filled for other in others
+        )
+
+    def _kernel(self, number: int) -> str:
+        call = self._calls[number]
+        if not isinstance(call, schema.KernelCall):
+            return ""
+        operator = self._plan.operators[call.op_index]
+        return ".".join(filter(None, (operator.name, operator.overload)))
+
+    @cached_property
+    def _loops(self) -> list[tuple[int, int]]:
+        """The first and the last instruction of each loop."""
+        jumps = (
+            (call.destination_instruction, number)
+            for number, call in enumerate(self._calls)
+            if isinstance(call, schema.JumpFalseCall)
+        )
+        return [(begin, end) for begin, end in jumps if begin <= end]
+
+    @cached_property
+    def _planned(self) -> dict[int, Region]:
+        return {
+            index: region
+            for index, each in enumerate(self._plan.values)
+            if (region := _find_region(each.val)) is not None
+        }
+
+    @cached_property
+    def _filled(self) -> frozenset[int]:
+        """The values that something writes, and inputs."""
+        return frozenset(self._plan.inputs).union(*self._writes)
+
+
+def _find_region(value: object) -> Region | None:
+    if not isinstance(value, schema.Tensor) or (where := value.allocation_info) is None:
+        return None
+    name = SCALAR_TYPES.split()[int(value.scalar_type)]
+    item = getattr(torch, name).itemsize if hasattr(torch, name) else 1
+    return where.memory_id, where.memory_offset, where.memory_offset + item * math.prod(value.sizes)
+
+
+def _overlap(one: Region, other: Region) -> bool:
+    return one[0] == other[0] and one[1] < other[2] and other[1] < one[2]
+
+
+def describe_loss(loss: LostResult) -> str:
+    """Describe how a result is lost, with what mends it, to follow the name of its `torch.cond`."""
+    if loss.lost_at is None:
+        return (
+            "its result is read through a view of the memory that was planned for it, which "
+            "nothing fills; `.clone()` it, or set `emit: {remove_view_copy: false}`"
+        )
+    return (
+        "its result is overwritten by the control flow that runs before it is read, since "
+        "ExecuTorch plans the bodies of both in the same memory; `.clone()` it "
+        "(`torch.cond(...).clone()`), or, in a method with partitioners, which may run the copy "
+        "too late, use torch.where for one of the two"
+    )
+
+
+def find_cond(
+    loss: LostResult,
+    plan: schema.ExecutionPlan,
+    places: Mapping[int, int],
+    program: ExportedProgram,
+) -> int | None:
+    """Return the place of the `torch.cond` that a lost result is of; None where it is not known.
+
+    Args:
+        places: by instruction, that of a node in the program that it is part of.
+    """
+    nodes = list(iter_nodes(program))
+    branches = _Branches(plan, {number: nodes[place] for number, place in places.items()}, program)
+    cond = branches.find_cond(loss.move, loss.source)
+    return None if cond is None else nodes.index(cond)
+
+
+class _Branches:
+    """The branches of a program in a plan; `nodes` are those that instructions are part of."""
+
+    def __init__(
+        self, plan: schema.ExecutionPlan, nodes: Mapping[int, Node], program: ExportedProgram
+    ) -> None:
+        self._plan = plan
+        self._nodes = nodes
+        self._results = count_delegate_results(plan, plan.chains[0].instructions)
+        self._owners = {
+            id(body.graph): flow
+            for module in graph_modules(program.graph_module)
+            for flow, bodies in control_flow_bodies(module).items()
+            for body in bodies
+        }
+
+    def find_cond(self, move: int, source: int) -> Node | None:
+        """Return the node in one of whose branches a value is computed that is moved out of it."""
+        for number in range(move - 1, -1, -1):
+            call = self._plan.chains[0].instructions[number].instr_args
+            if isinstance(call, schema.MoveCall) and call.move_to == source:  # of a cond inside
+                inner = self.find_cond(number, call.move_from)
+                return None if inner is None else self._owners.get(id(inner.graph))
+            if number in self._nodes and source in written_values(
+                self._plan, number, self._results
+            ):
+                return self._owners.get(id(self._nodes[number].graph))
+        return None

@@ -1,0 +1,32 @@
+"""What was exported in training mode is named before anything runs."""
+
+import torch
+from torch import nn
+from torch.export import export
+
+from pipeline.compile.lowering_warnings import find_training_mode
+
+X = torch.randn(4, 8)
+
+
+def warnings(module):
+    return find_training_mode(export(module, (X,)))
+
+
+def test_operators_in_training_mode_are_named_once_each():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), nn.BatchNorm1d(8), nn.Dropout(0.1))
+    dropout, norm = warnings(model)
+    assert (dropout.operator, dropout.module) == ("aten.dropout", "1")
+    assert dropout.what == (
+        "is in training mode (2 calls); call .eval() on the model before the export"
+    )
+    assert norm.operator == "aten.batch_norm" and norm.module == "2"
+    assert warnings(model.eval()) == []
+
+
+def test_sampling_has_no_mode():
+    class Samples(nn.Module):
+        def forward(self, x):
+            return x + torch.rand(4, 8)
+
+    assert warnings(Samples()) == []
