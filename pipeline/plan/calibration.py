@@ -38,9 +38,12 @@ def lacks_calibration(
     return spec.calibrates and calibration_digests(spec, source, files) is None
 
 
-def calibration_remedy(source: MethodSource) -> str:
+def calibration_remedy(spec: QuantizeConfig, source: MethodSource) -> str:
     """Return what to do about a static quantization without inputs."""
-    own = ["add calibration_inputs(method) to the exporter"] if source.exported else []
-    remedies = [*own, "name files of inputs (`calibration: [inputs.npz]`)", "say `dynamic: true`"]
+    remedies = ["name files of inputs (`calibration: [inputs.npz]`)"]
+    if source.exported:
+        remedies.insert(0, "add calibration_inputs(method) to the exporter")
+    if type(spec).model_fields["dynamic"].annotation is bool:  # else it is false for good
+        remedies.append("say `dynamic: true`")
     but = "; the arguments that it was exported with don't count" if source.examples else ""
     return f"{', '.join(remedies)}, or, for random inputs, `calibration: generated`{but}"

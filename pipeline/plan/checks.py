@@ -211,7 +211,7 @@ def check_model(
             continue
         if lacks_calibration(method.quantize, methods[name]):
             what = "static quantization observes calibration inputs, and the model gives none"
-            remedy = calibration_remedy(methods[name])
+            remedy = calibration_remedy(method.quantize, methods[name])
             found.append(document.problem(f"methods.{name}.quantize", what, remedy))
     return [*found, *check_patterns(config, document, methods, outline)]
 

@@ -194,9 +194,15 @@ WITHOUT = {
 def test_static_quantization_without_inputs_is_found(source, options, lacking):
     spec = SPEC(quantizer="xnnpack", **options)
     assert lacks_calibration(spec, source) == lacking
-    remedy = calibration_remedy(source)
+    remedy = calibration_remedy(spec, source)
     assert ("add calibration_inputs(method) to the exporter" in remedy) == source.exported
     assert "`calibration: generated`" in remedy
+
+
+def test_dynamic_quantization_is_advised_where_there_is_any():
+    for name, advised in (("xnnpack", True), ("coreml", False), ("openvino", False)):
+        spec = QUANTIZERS[name].options(quantizer=name)
+        assert ("dynamic: true" in calibration_remedy(spec, SOURCE)) == advised
 
 
 def test_generated_inputs_have_a_key_of_their_own():

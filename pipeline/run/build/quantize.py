@@ -123,7 +123,7 @@ def _calibration(
     if lacks_calibration(spec, source):
         raise PipelineError(
             f"{action.method}: static quantization observes calibration inputs, and the model "
-            f"gives none; {calibration_remedy(source)}"
+            f"gives none; {calibration_remedy(spec, source)}"
         )
     return _CalibrationInputs("examples", load_examples(source, store)[: spec.batches])
 
