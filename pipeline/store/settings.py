@@ -73,7 +73,8 @@ class WorkspaceSettings:
     whether time is saved inside ExecuTorch's calls, and `refit` whether new weights are put into
     what was lowered before; both change no byte and so are in no key.
     `executor` is where actions run: "" for this machine, "dask" for a cluster that is started on
-    it, or the address of a scheduler."""
+    it, or the address of a scheduler. `unknown_toolchain` is "allow", "refuse", or "" where that
+    depends on CI."""
 
     jobs: int
     store: Path
@@ -85,6 +86,7 @@ class WorkspaceSettings:
     fast_lowering: bool
     executor: str = ""
     refit: bool = True
+    unknown_toolchain: str = ""
 
 
 def read_settings(root: Path) -> WorkspaceSettings:
@@ -123,6 +125,7 @@ def read_settings(root: Path) -> WorkspaceSettings:
         fast_lowering=get("fast_lowering", True),
         executor=get("executor", ""),
         refit=get("refit", True),
+        unknown_toolchain=get("unknown_toolchain", ""),
     )
 
 
@@ -344,6 +347,13 @@ SETTINGS: Mapping[str, Setting] = {
         "Put new weights into what was lowered before, where nothing else changed; changes no "
         "byte.",
         "true",
+    ),
+    "unknown_toolchain": Setting(
+        lambda value, _: _checked(value, value in ("allow", "refuse")),
+        "allow or refuse",
+        "Whether packages are built with another torch, executorch or torchao than this release "
+        "was tested with. A line says so anyway.",
+        "allow; refuse where CI=true",
     ),
 }
 VARIABLES = {name: f"PTE_PIPELINE_{name.upper()}" for name in SETTINGS if name != "remote_options"}

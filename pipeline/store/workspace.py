@@ -36,8 +36,8 @@ CONFIG_SUFFIXES = (".yaml", ".yml")
 class Workspace:
     """`jobs` is the number of worker processes; `build_folder` is where builds go, where that is
     not `build/`; `environment` and `data` are what configs may read beside the workspace, and
-    `operators` the libraries that may be loaded; `fast_lowering`, `executor` and `refit` are those
-    of its settings."""
+    `operators` the libraries that may be loaded; `fast_lowering`, `executor`, `refit` and
+    `unknown_toolchain` are those of its settings."""
 
     root: Path
     store: Store
@@ -49,6 +49,7 @@ class Workspace:
     fast_lowering: bool = True
     executor: str = ""
     refit: bool = True
+    unknown_toolchain: str = ""
 
     def find_data(self, name: str | Path) -> Digest | None:
         """Return the digest of a data file of the workspace, or None if the file cannot be read or
@@ -179,5 +180,6 @@ def open_workspace(root: Path) -> Workspace:
         operators=settings.operators,
         fast_lowering=settings.fast_lowering,
         refit=settings.refit,
+        unknown_toolchain=settings.unknown_toolchain,
         executor=settings.executor,
     )
