@@ -15,6 +15,7 @@ from pipeline.cli.terminal import guard
 from pipeline.plan.actions import Action
 from pipeline.plan.patterns import find_unknown_names, find_unwritten
 from pipeline.plan.plan import Plan
+from pipeline.plan.remarks import find_broken_files, find_remarks
 from pipeline.report.events import Event
 from pipeline.run.batch import Outlook, Show
 from pipeline.run.install import find_orphans
@@ -80,6 +81,7 @@ class Reporter(ConsoleReporter):
             if any(event.reason == INTERRUPTED for event in events):
                 lines.append("interrupted: what had ended is kept")
         lines += _orphan_lines(plan)
+        lines += _remark_lines(plan)
         if any(remote.values()):  # it was asked something, can't be, or everyone is believed
             lines.append(_remote_line(remote))
         self.write("".join(f"{line}\n" for line in lines))
@@ -122,6 +124,11 @@ def _orphan_lines(plan: Plan) -> Iterator[str]:
         names, build = listed(orphans, 5), plan.workspace.build.name
         remedy = "`doit clean --orphans` removes it"
         yield one_line(f"{build}/ holds what no config makes any more: {names}; {remedy}")
+
+
+def _remark_lines(plan: Plan) -> Iterator[str]:
+    """Yield what is ignored, or is hardly meant, in the workspace."""
+    yield from (f"warning: {each}" for each in (*find_broken_files(plan), *find_remarks(plan)))
 
 
 def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:

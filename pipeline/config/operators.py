@@ -41,7 +41,7 @@ def may_load(reference: str, root: Path, settings: OperatorSettings) -> bool:
     """Return whether a config may name a library."""
     if reference in settings.listed:
         return True
-    path = _find_file(reference, root)
+    path = find_file(reference, root)
     folder = Path(os.path.normpath(root / FOLDER))
     inside = path is not None and Path(os.path.normpath(path)).is_relative_to(folder)
     return settings.folder and inside and os.pardir not in Path(reference).parts
@@ -58,7 +58,7 @@ def source_files(reference: str, root: Path) -> dict[str, Path]:
     """Find the files of the workspace whose content decides what a library is, by names without
     paths of this machine: all of `operators/` for what stands there, all of a package, or one file.
     Empty for an installed module, and for what is not there."""
-    path = _find_file(reference, root)
+    path = find_file(reference, root)
     if path is None:
         return {}
     if path.is_relative_to(root / FOLDER):
@@ -70,7 +70,7 @@ def source_files(reference: str, root: Path) -> dict[str, Path]:
 
 def is_there(reference: str, root: Path) -> bool:
     """Return whether there is such a library, in the workspace or installed."""
-    if _find_file(reference, root) is not None:
+    if find_file(reference, root) is not None:
         return True
     try:
         return not _is_path(reference) and find_spec(reference.partition(".")[0]) is not None
@@ -104,7 +104,7 @@ def load_libraries(references: Sequence[str], root: Path) -> None:
 
 
 def _load(reference: str, root: Path) -> None:
-    path = _find_file(reference, root)
+    path = find_file(reference, root)
     if _is_path(reference) and reference.endswith(_SHARED):
         import torch
 
@@ -139,7 +139,7 @@ def _is_path(reference: str) -> bool:
     return os.sep in reference or reference.endswith((".py", *_SHARED))
 
 
-def _find_file(reference: str, root: Path) -> Path | None:
+def find_file(reference: str, root: Path) -> Path | None:
     """Return the file of a library in the workspace, or at a path; None for others."""
     if _is_path(reference):
         path = root / reference

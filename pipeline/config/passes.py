@@ -106,7 +106,7 @@ def remedy(reference: str) -> str:
 
 def is_own(reference: str, root: Path) -> bool:
     """Return whether a pass is one of the workspace's own."""
-    return _own_file(reference.partition(":")[0], root) is not None
+    return own_file(reference.partition(":")[0], root) is not None
 
 
 def library_name(reference: str, root: Path) -> str:
@@ -131,7 +131,7 @@ def _find_spec(module: str) -> ModuleSpec | None:
     return spec
 
 
-def _own_file(module: str, root: Path) -> Path | None:
+def own_file(module: str, root: Path) -> Path | None:
     """Return the file of a module of the workspace's own; None where there is none."""
     path = root.joinpath(FOLDER, *module.split("."))
     files = (path / "__init__.py", path.with_name(f"{path.name}.py"))
@@ -178,7 +178,7 @@ def _load(spec: PassSpec, root: Path) -> list[Pass]:
     made: list[Pass] = []
     try:
         name, _, attribute = reference.partition(":")
-        own = _own_file(name, root) is not None
+        own = own_file(name, root) is not None
         what = "" if own else _forbidden(spec)
         with noting_operators(library_name(reference, root)):
             module = None if what else importlib.import_module(f"{FOLDER}.{name}" if own else name)
