@@ -2,12 +2,16 @@
 
 A module is called `<folder>.<name>`, so its file may be called as a library is. Beside it, modules
 are imported by `from . import common`, or by their plain name `common`, which is the same module; a
-plain name means what is installed, where something of this name is.
+plain name means what is installed, where something of this name is. A library that tries to import
+what is not installed finds no module of the workspace in its place.
 """
 
 from __future__ import annotations
 
+import dis
 import importlib
+import importlib.util
+import inspect
 import os
 import re
 import sys
@@ -42,11 +46,8 @@ class SiblingFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of what a plain name means, or None where this folder has no part in it.
-
-        The folder can stand on `sys.path` too, for processes that are started, and there it comes
-        before what some finders find, as those of editable installations.
-        """
+        """Return the spec of what a plain name means, or None where this folder has no part in
+        it."""
         own = f"{self.package}.{name}"
         if path is not None:  # of a package that was found here
             top = name.partition(".")[0]
@@ -61,11 +62,44 @@ class SiblingFinder:
             return installed
         elif (first := self._find_ahead(name)) is not None:
             return first
+        elif _is_tried_by_library(os.path.dirname(self.folder)):
+            return None
         return ModuleSpec(name, _Alias(own))
 
     def _find_ahead(self, name: str) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, self._ahead) if self._ahead else None
         return spec if spec is not None and spec.origin is not None else None
+
+
+def _is_tried_by_library(root: str) -> bool:
+    """Return whether code outside of a workspace has the statement `import` for a module, or asks
+    whether it is there, as for `onnx` where that is optional. A name that code is given, such as
+    that of a pickled class, is no such try."""
+    frame, asks = inspect.currentframe(), False
+    while frame is not None and _is_machinery(frame.f_code.co_filename):
+        asks |= frame.f_code.co_filename in _UTIL
+        frame = frame.f_back
+    if frame is None or not os.path.isabs(frame.f_code.co_filename):
+        return False
+    file = os.path.realpath(frame.f_code.co_filename)
+    is_own = any(file.startswith(f"{each}{os.sep}") for each in (root, os.path.realpath(root)))
+    code = frame.f_code.co_code
+    has_statement = dis.opname[code[frame.f_lasti]] == "IMPORT_NAME"
+    return not is_own and (has_statement or asks)
+
+
+def _is_machinery(file: str) -> bool:
+    return file.startswith("<frozen importlib") or file in _MACHINERY
+
+
+# Beside the files of this package that wrap imports, those of importlib that pass them on.
+_UTIL = ("<frozen importlib.util>", importlib.util.__file__)
+_MACHINERY = {__file__, importlib.__file__, importlib.util.__file__}
+
+
+def pass_on_imports(file: str) -> None:
+    """Let a file, whose code wraps imports, not count as what imports."""
+    _MACHINERY.add(file)
 
 
 class _Alias(Loader):

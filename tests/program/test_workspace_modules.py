@@ -123,3 +123,39 @@ def test_other_errors_name_no_file(folder):
     with pytest.raises(AttributeError) as caught:
         load(folder, "a")
     assert "hides" not in describe_load_error(caught.value, folder)
+
+
+LIBRARY = """
+import importlib, importlib.util, pickle
+try:
+    import optional
+except ImportError:
+    optional = None
+is_there = importlib.util.find_spec("optional") is not None
+
+def by_name(name):
+    return importlib.import_module(name)
+
+def restore(data):
+    return pickle.loads(data)
+"""
+
+
+def test_a_library_that_tries_an_import_finds_no_module_of_the_workspace(
+    folder, tmp_path, monkeypatch
+):
+    (tmp_path / "installed").mkdir()
+    (tmp_path / "installed" / "tries.py").write_text(LIBRARY)
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "installed"), *sys.path])
+    root = folder.parent / "workspace"
+    root.mkdir()
+    folder = folder.rename(root / "passes")
+    pickled = b"coptional\nThing\n."
+    text = "import tries\nassert tries.optional is None and not tries.is_there\n"
+    text += f"thing = tries.restore({pickled!r})\nimport optional\n"
+    text += "assert tries.by_name('optional') is optional and optional.Thing is thing\n"
+    write(folder, optional="class Thing: pass\n", a=text)
+    try:
+        assert load(folder, "a").optional.Thing
+    finally:
+        sys.modules.pop("tries", None)

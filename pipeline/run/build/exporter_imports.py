@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.abc import PathEntryFinder
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +16,7 @@ from typing import Any
 
 from pipeline.plan.places import Folders, environment_folders
 from pipeline.program.fresh_imports import importing_from_text
-from pipeline.program.workspace_modules import add_finder, load_package
+from pipeline.program.workspace_modules import add_finder, load_package, pass_on_imports
 
 _PACKAGE = "__init__"  # which an exporter's folder may have, and is looked for there
 
@@ -25,17 +26,32 @@ def importing_for(root: Path, path: Path) -> Iterator[None]:
     """Make the workspace's modules importable, after installed ones, for a fork of this process, in
     which what is looked for next is seen."""
     before, own = list(sys.path), [str(root), str(path.parent)]
-    sys.path[:] = [*(each for each in before if os.path.abspath(each) not in own), *own]
+    others = [each for each in before if os.path.abspath(each) not in own]
+    sys.path[:] = [*others, str(root), _for_started_processes(path.parent)]
     installed = Folders(environment_folders())
     writing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         with importing_from_text(lambda path: not installed.hold(path)):
             # Folders of modules are listed now, so that their names are no inputs by that.
             PathFinder.find_spec("_")
+            PathFinder.find_spec("_", [str(path.parent)])
             list(importlib.metadata.distributions(name="_"))
             yield
     finally:
         sys.path[:], sys.dont_write_bytecode = before, writing
+
+
+def _for_started_processes(models: Path) -> str:
+    """Return an entry of `sys.path` by which processes that are started, which take it over, find
+    the modules of a folder. This process finds none by it: it has a finder that knows better."""
+    entry = os.path.join(models, ".")
+    sys.path_importer_cache[entry] = _NothingFinder()
+    return entry
+
+
+class _NothingFinder(PathEntryFinder):
+    def find_spec(self, name: str, target: ModuleType | None = None) -> None:
+        return None
 
 
 class Asked:
@@ -86,6 +102,7 @@ def import_afresh(models: Path) -> Asked:
     """Prepare this process for imports as a fresh one would be that has loaded torch, and has the
     package of an exporter's folder."""
     add_finder(models, ahead=models.parent)
+    pass_on_imports(__file__)
     asked = Asked()
     asked.begin()
     load_package(models)
