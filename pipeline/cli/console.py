@@ -16,6 +16,7 @@ from pipeline.cli.terminal import guard
 from pipeline.plan.actions import Action
 from pipeline.plan.patterns import find_unknown_names, find_unwritten
 from pipeline.plan.plan import Plan
+from pipeline.plan.remarks import find_broken_files, find_remarks
 from pipeline.report.events import DONE, INTERRUPTED, Event, outcome_word
 from pipeline.run.batch import Outlook, Show
 from pipeline.run.install import find_orphans
@@ -84,6 +85,7 @@ class Reporter(ConsoleReporter):
                 lines.append("interrupted; finished work is cached")
         lines += describe_standing(standing)
         lines += _orphan_lines(plan)
+        lines += _remark_lines(plan)
         if any(remote.values()):  # it was asked something, can't be, or everyone is believed
             lines.append(_remote_line(remote))
         self.write("".join(f"{line}\n" for line in lines))
@@ -126,6 +128,11 @@ def _orphan_lines(plan: Plan) -> Iterator[str]:
         names, build = listed(orphans, 5), plan.workspace.build.name
         remedy = "`doit clean --orphans` removes it"
         yield one_line(f"{build}/ holds what no config makes any more: {names}; {remedy}")
+
+
+def _remark_lines(plan: Plan) -> Iterator[str]:
+    """Yield what is ignored, or is hardly meant, in the workspace."""
+    yield from (f"warning: {each}" for each in (*find_broken_files(plan), *find_remarks(plan)))
 
 
 def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:

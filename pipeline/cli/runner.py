@@ -12,7 +12,7 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-from doit.exceptions import TaskFailed
+from doit.exceptions import InvalidCommand, TaskFailed
 from doit.runner import FAILURE, Runner
 
 from pipeline.cli.doit_link import action_task, is_foreign, up_to_date
@@ -20,6 +20,7 @@ from pipeline.cli.interrupts import Interrupts
 from pipeline.cli.run_record import RunRecord
 from pipeline.cli.standing import find_standing, is_all_accepted
 from pipeline.cli.terminal import as_it_is
+from pipeline.cli.toolchain_check import check_toolchain
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds import ActionTask
 from pipeline.plan.status import Status
@@ -91,6 +92,7 @@ class BatchRunner(Runner):
             try:
                 try:
                     asked = _selected_tasks(task_dispatcher)
+                    _check_toolchain(asked)
                     self._prepare_workers(asked)
                     self._fetch_ahead(asked)
                     self._walk(task_dispatcher, ready)
@@ -354,6 +356,15 @@ def _selected_tasks(task_dispatcher: Any) -> list[ActionTask]:
     groups = [tasks[name].task_dep for name in names if tasks[name].has_subtask]
     chosen = {name for each in (names, *groups) for name in each}
     return [task for name in chosen if (task := action_task(tasks[name])) is not None]
+
+
+def _check_toolchain(asked: list[ActionTask]) -> None:
+    """Warn about a toolchain that isn't known. Raises InvalidCommand where it is refused."""
+    try:
+        if asked:
+            check_toolchain(asked[0].plan.workspace, builds=True)
+    except PipelineError as error:
+        raise InvalidCommand(str(error)) from error
 
 
 def _prepare_reports() -> None:

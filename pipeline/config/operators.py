@@ -15,14 +15,20 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 from pipeline.config.passes import list_files
-from pipeline.program.fresh_imports import FromText, importing_from_text
+from pipeline.program.fresh_imports import importing_from_text
 from pipeline.program.operator_libraries import noting_operators
+from pipeline.program.workspace_modules import (
+    add_package,
+    describe_load_error,
+    find_elsewhere,
+    load_file,
+    own_name,
+)
 from pipeline.store.errors import PipelineError
 from pipeline.store.settings import OperatorSettings
 
@@ -35,7 +41,7 @@ def may_load(reference: str, root: Path, settings: OperatorSettings) -> bool:
     """Return whether a config may name a library."""
     if reference in settings.listed:
         return True
-    path = _find_file(reference, root)
+    path = find_file(reference, root)
     folder = Path(os.path.normpath(root / FOLDER))
     inside = path is not None and Path(os.path.normpath(path)).is_relative_to(folder)
     return settings.folder and inside and os.pardir not in Path(reference).parts
@@ -52,7 +58,7 @@ def source_files(reference: str, root: Path) -> dict[str, Path]:
     """Find the files of the workspace whose content decides what a library is, by names without
     paths of this machine: all of `operators/` for what stands there, all of a package, or one file.
     Empty for an installed module, and for what is not there."""
-    path = _find_file(reference, root)
+    path = find_file(reference, root)
     if path is None:
         return {}
     if path.is_relative_to(root / FOLDER):
@@ -64,7 +70,7 @@ def source_files(reference: str, root: Path) -> dict[str, Path]:
 
 def is_there(reference: str, root: Path) -> bool:
     """Return whether there is such a library, in the workspace or installed."""
-    if _find_file(reference, root) is not None:
+    if find_file(reference, root) is not None:
         return True
     try:
         return not _is_path(reference) and find_spec(reference.partition(".")[0]) is not None
@@ -74,22 +80,23 @@ def is_there(reference: str, root: Path) -> bool:
 
 def load_libraries(references: Sequence[str], root: Path) -> None:
     """Load libraries in their order, for good: torch knows their operators while this process
-    lives, and ExecuTorch's runtime their kernels. Modules of the workspace at `root` come first.
-    Raises PipelineError for one that can't be loaded."""
+    lives, and ExecuTorch's runtime their kernels. A module of the workspace at `root` comes before
+    an installed one of its name. Raises PipelineError for one that can't be loaded."""
     if not references:
         return
     # Which libraries with kernels are linked against, whether they say so or not.
     from executorch.extension.pybindings import _portable_lib  # noqa: F401
 
-    own = [str(root / folder) for folder in _FOLDERS]
-    sys.path[:0] = [path for path in own if path not in sys.path]
+    add_package(root / FOLDER)
+    if str(root) not in sys.path:
+        sys.path.append(str(root))
     with importing_from_text(lambda path: f"{path}{os.sep}".startswith(f"{root}{os.sep}")):
         for reference in references:
             try:
                 with noting_operators(reference):
                     _load(reference, root)
             except Exception as error:  # whatever the code of others raises
-                what = f"cannot be loaded ({type(error).__name__}: {error})"
+                what = describe_load_error(error, root / FOLDER)
                 if not is_there(reference, root):
                     what = f"is no module or library here; it is looked for in {FOLDER}/ and beside"
                     what += ", and among what is installed"
@@ -97,26 +104,30 @@ def load_libraries(references: Sequence[str], root: Path) -> None:
 
 
 def _load(reference: str, root: Path) -> None:
-    path = _find_file(reference, root)
+    path = find_file(reference, root)
     if _is_path(reference) and reference.endswith(_SHARED):
         import torch
 
         torch.ops.load_library(root / reference)
-        return
-    name = Path(reference).stem if _is_path(reference) else reference
+    elif path is None:
+        importlib.import_module(reference)
     # By whichever name it was imported: torch takes the definition of an operator once.
-    module = None if path is None else _find_loaded(path)
-    if module is not None:
-        sys.modules.setdefault(name, module)
-    elif not _is_path(reference):
-        module = importlib.import_module(reference)
+    elif _find_loaded(path) is None:
+        _load_file(reference, path, root)
+
+
+def _load_file(reference: str, path: Path, root: Path) -> None:
+    """Load a module of the workspace under a name of its own, so that it can be called as an
+    installed one is."""
+    folder = root / FOLDER
+    if path.is_relative_to(folder):
+        parts = path.relative_to(folder).with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        importlib.import_module(".".join((FOLDER, *parts)))
+    elif not _is_path(reference) and find_elsewhere(reference, (str(root),)) is None:
+        importlib.import_module(reference)
     else:
-        spec = spec_from_file_location(name, root / reference, loader=FromText(name, str(path)))
-        assert spec is not None and spec.loader is not None
-        sys.modules[name] = module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-    if path is not None and root / FOLDER in (path.parent, path.parent.parent):
-        _name_in_folder(module, path.parent.name if path.stem == "__init__" else path.stem)
+        load_file(path, own_name(FOLDER, path))
 
 
 def _find_loaded(path: Path) -> ModuleType | None:
@@ -124,18 +135,11 @@ def _find_loaded(path: Path) -> ModuleType | None:
     return next((m for m in loaded if getattr(m, "__file__", None) == str(path)), None)
 
 
-def _name_in_folder(module: ModuleType, name: str) -> None:
-    """Let `import operators.<name>`, as exporters write it, find a module that is loaded."""
-    sys.modules.setdefault(f"{FOLDER}.{name}", module)
-    with suppress(ImportError):
-        setattr(importlib.import_module(FOLDER), name, module)
-
-
 def _is_path(reference: str) -> bool:
     return os.sep in reference or reference.endswith((".py", *_SHARED))
 
 
-def _find_file(reference: str, root: Path) -> Path | None:
+def find_file(reference: str, root: Path) -> Path | None:
     """Return the file of a library in the workspace, or at a path; None for others."""
     if _is_path(reference):
         path = root / reference

@@ -15,7 +15,6 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.program.fresh_imports import importing_from_text
 from pipeline.program.operator_libraries import noting_operators
+from pipeline.program.workspace_modules import describe_load_error, package_of
 from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def remedy(reference: str) -> str:
 
 def is_own(reference: str, root: Path) -> bool:
     """Return whether a pass is one of the workspace's own."""
-    return _own_file(reference.partition(":")[0], root) is not None
+    return own_file(reference.partition(":")[0], root) is not None
 
 
 def library_name(reference: str, root: Path) -> str:
@@ -131,7 +131,7 @@ def _find_spec(module: str) -> ModuleSpec | None:
     return spec
 
 
-def _own_file(module: str, root: Path) -> Path | None:
+def own_file(module: str, root: Path) -> Path | None:
     """Return the file of a module of the workspace's own; None where there is none."""
     path = root.joinpath(FOLDER, *module.split("."))
     files = (path / "__init__.py", path.with_name(f"{path.name}.py"))
@@ -178,17 +178,19 @@ def _load(spec: PassSpec, root: Path) -> list[Pass]:
     made: list[Pass] = []
     try:
         name, _, attribute = reference.partition(":")
-        what = _forbidden(spec) if _own_file(name, root) is None else ""
+        own = own_file(name, root) is not None
+        what = "" if own else _forbidden(spec)
         with noting_operators(library_name(reference, root)):
-            found = None if what else getattr(importlib.import_module(name), attribute)
-        what = what or _foreign(sys.modules[name], attribute, found, root)
+            module = None if what else importlib.import_module(f"{FOLDER}.{name}" if own else name)
+            found = module and getattr(module, attribute)
+        what = what or _foreign(module, name, attribute, found, own)
         if not what:
             made = _make(spec, found)
             if not made or not all(map(callable, made)):
                 what = "is not a pass; it can't be called with a graph"
                 what = "makes no pass, nor a list of passes" if spec.factory else what
     except Exception as error:  # whatever the user's code raises
-        what = f"cannot be loaded ({type(error).__name__}: {error})"
+        what = describe_load_error(error, root / FOLDER)
         cause = error if spec.hide(what) == what else None  # its traceback would quote a secret
         raise PipelineError(f"pass {reference}: {spec.hide(what)}") from cause
     if what:
@@ -217,22 +219,25 @@ def _make(spec: PassSpec, found: Any) -> list[Pass]:
     return [*made] if isinstance(made, list | tuple) else [made]
 
 
-def _foreign(module: ModuleType, attribute: str, found: object, root: Path) -> str:
+def _foreign(module: ModuleType | None, name: str, attribute: str, found: object, own: bool) -> str:
     """Return why an object is not the module's to offer, or ""; what a module imports for itself,
-    such as `subprocess`, is not."""
-    path = _own_file(module.__name__, root)
-    if path is None and _is_executorchs(module.__name__):
+    such as `subprocess`, is not.
+
+    Args:
+        name: the module, as the config names it.
+        own: whether it is the workspace's.
+    """
+    if not own and _is_executorchs(name):
         return (
             "" if _is_pass_of_executorch(found) else "is no class of passes that ExecuTorch defines"
         )
-    if path is not None and module.__file__ != str(path):
-        return f"another module '{module.__name__}' is imported already; rename {path.name}"
     if attribute in getattr(module, "__all__", ()) or (
-        path is None and f"{module.__name__}:{attribute}" in _offered()
+        not own and f"{name}:{attribute}" in _offered()
     ):
         return ""
     home = str(getattr(found, "__module__", ""))
-    if isinstance(found, type | FunctionType) and f"{home}.".startswith(f"{module.__name__}."):
+    defines = module is not None and f"{home}.".startswith(f"{module.__name__}.")
+    if isinstance(found, type | FunctionType) and defines:
         return ""
     return "is no class or function that the module defines, or lists in `__all__`"
 
@@ -249,17 +254,10 @@ def _is_pass_of_executorch(found: object) -> bool:
 
 @contextmanager
 def _importing(folder: Path) -> Iterator[None]:
-    """Make the folder's modules importable, and forget them afterwards: the process may load
-    another workspace's next, or this one's after an edit."""
-    sys.path.insert(0, str(folder))
-    importlib.invalidate_caches()
+    """Make the folder's modules importable, from their text, and forget them afterwards."""
     inside = (str(folder), f"{folder}{os.sep}")
-    try:
-        with importing_from_text(lambda path: path == inside[0] or path.startswith(inside[1])):
-            yield
-    finally:
-        sys.path.remove(str(folder))
-        for name, module in list(sys.modules.items()):
-            file = getattr(module, "__file__", None)
-            if isinstance(file, str) and file.startswith(f"{folder}{os.sep}"):
-                del sys.modules[name]
+    with (
+        importing_from_text(lambda path: path == inside[0] or path.startswith(inside[1])),
+        package_of(folder),
+    ):
+        yield

@@ -112,6 +112,11 @@ class Device(ABC):
             The flat outputs, in memory that later calls do not write to.
         """
 
+    @property
+    def shares_state(self) -> bool:
+        """Whether `load_together` lets methods share state."""
+        return type(self).load_together is not Device.load_together
+
     def load_together(self, files: PackageFiles, methods: Sequence[str]) -> dict[str, Any]:
         """Load methods as `load` does, but let them share the state that the package lets them
         share. Devices that give each method memory of its own refuse."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import keyword
 import operator
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -13,8 +15,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pipeline.config.operators import load_libraries
-from pipeline.devices.interface import PackageFiles
-from pipeline.devices.session import Session
+from pipeline.devices.interface import DeviceError, PackageFiles
+from pipeline.devices.registry import devices
+from pipeline.devices.session import INTERPRETER, Session
+from pipeline.devices.shared_state import find_sharing
 from pipeline.program.method_spec import ArgumentError, MethodSpec, make_flat_spec
 from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import PipelineError, listed
@@ -36,11 +40,14 @@ def load_package(
 
     Args:
         device: on which it runs, such as "executorch" or "interpreter"; by default one for each
-            method that can run its delegates.
+            method that can run its delegates, and the interpreter for methods that share state.
         ptds: its `.ptd` files; by default those that the manifest names, beside it.
         operators: modules, and paths of libraries, of operators that are not ExecuTorch's. They
             are loaded first, which runs their code, and modules of the working folder before
             installed ones.
+
+    Warns:
+        UserWarning: methods share state, and the device gives each of them memory of its own.
 
     Raises:
         PipelineError: a file is missing or corrupt, the manifest is that of another package, or a
@@ -54,14 +61,19 @@ def load_package(
     _check_data(dict(zip(data, files.data(), strict=True)), pte, manifest)
     methods = manifest["methods"].items()
     signatures = {name: facts["signature"] for name, facts in methods if "signature" in facts}
-    return LoadedPackage(files, signatures or None, device, operators)
+    shares_state = _planning(manifest).get("share_mutable_buffers") is not False
+    return LoadedPackage(files, signatures or None, device, operators, shares_state)
 
 
 class LoadedPackage:
     """The methods of a package: `package.encode(x)` or `package["encode"](x)`. `name` is that of
     its file.
 
-    A method keeps its state, the mutable buffers, as long as the package lives. Copies, pickled or
+    A method whose name is taken here, such as `reset`, or is no name in Python, is called by
+    `package["reset"](x)`; `repr` shows how each method is called.
+
+    A method keeps its state, the mutable buffers, as long as the package lives. Methods share the
+    buffers that the package plans in shared memory (`share_mutable_buffers`). Copies, pickled or
     by `copy`, hold the package's bytes and signatures and nothing else: they need no file, load
     their methods anew, and begin with the initial state.
     """
@@ -72,19 +84,46 @@ class LoadedPackage:
         signatures: Mapping[str, Any] | None,
         device: str = "",
         operators: Sequence[str] = (),
+        shares_state: bool = True,
     ) -> None:
         self._operators = tuple(operators)
         load_libraries(self._operators, Path.cwd())
         self.name = files.name
         self._files = files
         self._device = device
-        self._session = Session(files, device)
+        self._shares_state = shares_state
+        self._together = find_sharing(files.plans) if shares_state else ()
+        if self._together and device and not devices().get(device).shares_state:
+            self._stop_sharing(f"device '{device}' gives each method memory of its own")
+        self._open()
         self._signed_by = MANIFEST if signatures is not None else METADATA
         if signatures is None:
             known = self.metadata.get("methods")
             signatures = known if isinstance(known, dict) else {}
         self._signatures = dict(signatures)
         self._methods = {name: self._method(name) for name in self._session.methods()}
+
+    def _open(self) -> None:
+        self._session = Session(self._files, self._device, self._together)
+
+    def _stop_sharing(self, reason: str) -> None:
+        """Let each method have state of its own, and warn about it."""
+        methods, self._together = listed(self._together), ()
+        remedy = "" if self._device in ("", INTERPRETER) else f"; device='{INTERPRETER}' shares it"
+        what = f"{self.name}: methods {methods} share state in this package, but not here: {reason}"
+        warnings.warn(f"{what}{remedy}", UserWarning, stacklevel=4)
+
+    def _load(self, name: str) -> None:
+        """Load a method. By default, where the interpreter can't load all methods that share state,
+        each is loaded by itself."""
+        try:
+            self._session.load(name)
+        except DeviceError as error:
+            if self._device or name not in self._together:
+                raise
+            self._stop_sharing(str(error))
+            self._open()
+            self._session.load(name)
 
     def _method(self, name: str) -> LoadedMethod:
         if name in self._signatures:
@@ -115,8 +154,17 @@ class LoadedPackage:
         return {}
 
     def reset(self) -> None:
-        """Give every method its initial state."""
-        self._session = Session(self._files, self._device)
+        """Give every method its initial state.
+
+        Raises:
+            PipelineError: the package has a method `reset`, which may be meant.
+        """
+        if "reset" in self._methods:
+            raise PipelineError(
+                f"{self.name}: has a method 'reset': package['reset'](...) calls it, and "
+                "copy.copy(package) is the same package with its initial state"
+            )
+        self._open()
 
     def __getitem__(self, name: str) -> LoadedMethod:
         if name not in self._methods:
@@ -143,11 +191,24 @@ class LoadedPackage:
 
     def __reduce__(self) -> tuple[Any, ...]:
         files = PackageFiles(self.name, self._files.contents(), tuple(self._files.data()))
-        return LoadedPackage, (files, self._signatures, self._device, self._operators)
+        options = (self._device, self._operators, self._shares_state)
+        return LoadedPackage, (files, self._signatures, *options)
 
     def __repr__(self) -> str:
-        lines = [f"  {method!r}" for method in self._methods.values()]
-        return "\n".join([f"LoadedPackage({self.name!r})", *lines])
+        lines = [f"LoadedPackage({self.name!r})"]
+        for name, method in self._methods.items():
+            call = name if _is_attribute(name) else f'["{name}"]'
+            lines.append(f"  {call}{inspect.signature(method)}")
+        return "\n".join(lines)
+
+
+def _is_attribute(method: str) -> bool:
+    """Return whether a method can be called as an attribute of its package."""
+    is_name = method.isidentifier() and not keyword.iskeyword(method)
+    return is_name and not method.startswith("_") and method not in _TAKEN
+
+
+_TAKEN = {"name", *vars(LoadedPackage)}
 
 
 class LoadedMethod:
@@ -178,6 +239,7 @@ class LoadedMethod:
             leaves = self.spec.flat_arguments(args, kwargs)
         except ArgumentError as error:
             raise ArgumentError(*self._messages(error)) from None
+        self.load()
         outputs = self.package._session.run(self.name, self.spec.lay_out(leaves))
         count = len(self.spec.changes)  # inputs, which come first
         try:
@@ -197,7 +259,7 @@ class LoadedMethod:
 
     def load(self) -> None:
         """Make it ready to run, which otherwise the first call does. Raises DeviceError."""
-        self.package._session.load(self.name)
+        self.package._load(self.name)
 
     def text(self) -> str:
         """Describe for people what the device runs."""
@@ -231,6 +293,13 @@ def _manifest(pte: Path, content: bytes) -> dict[str, Any]:
             "with other contents; build the package again, or take the manifest away"
         )
     return manifest
+
+
+def _planning(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a manifest's settings of memory planning; {} if it has none."""
+    emit = manifest.get("emit")
+    planning = emit.get("memory_planning") if isinstance(emit, dict) else None
+    return planning if isinstance(planning, dict) else {}
 
 
 def _find_data(pte: Path, manifest: Mapping[str, Any]) -> list[Path]:

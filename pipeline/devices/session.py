@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cached_property
@@ -40,14 +40,19 @@ class Session:
 
     Args:
         device: runs all methods; by default each runs on one that has its delegates.
+        together: methods that share state. They are loaded at once, by default on the interpreter,
+            since ExecuTorch's bindings give each method memory of its own.
 
     Raises:
         PipelineError: there is no such device.
     """
 
-    def __init__(self, files: PackageFiles, device: str = "") -> None:
+    def __init__(
+        self, files: PackageFiles, device: str = "", together: Collection[str] = ()
+    ) -> None:
         self.files = files
         self._device = device
+        self._together = tuple(together)
         if device:
             devices().get(device)  # there must be one
         self._loaded: dict[str, Any] = {}
@@ -67,10 +72,13 @@ class Session:
 
         That is ExecuTorch's runtime, unless that lacks the backend of a delegate, or a kernel of a
         team's own operator, and the interpreter has a Python runtime for each such, or torch the
-        operator. Raises DeviceError for an operator of a team's own that nothing here has.
+        operator; and the interpreter for methods that share state. Raises DeviceError for an
+        operator of a team's own that nothing here has.
         """
         if self._device:
             return self._device
+        if method in self._together:
+            return INTERPRETER
         plan = self.files.plans.get(method)
         if plan is None:
             return EXECUTORCH
@@ -97,7 +105,10 @@ class Session:
         """Make a method ready to run. Raises DeviceError."""
         if method not in self._loaded:
             with _GUARD.get()(method, "it is loaded"):
-                self._loaded[method] = self._run_by(method).load(self.files, method)
+                if method in self._together:
+                    self.load_together(self._together)
+                else:
+                    self._loaded[method] = self._run_by(method).load(self.files, method)
 
     def load_together(self, methods: Sequence[str]) -> None:
         """Make methods ready to run that share state, as far as the package lets them.

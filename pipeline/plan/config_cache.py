@@ -42,6 +42,8 @@ class ConfigSummary:
         files: the files of the workspace that options name.
         family: the resolved family of the package, if it has one.
         revision: whether the package names the commit that it was built from.
+        label: its `target`, unless `runs_on` says which runtimes it is held to.
+        targets: the names of targets that it is held to, if they have a file.
     """
 
     model: str
@@ -57,6 +59,8 @@ class ConfigSummary:
     files: tuple[str, ...]
     family: Mapping[str, Any] | None
     revision: bool
+    label: str | None
+    targets: tuple[str, ...]
 
     @property
     def machine(self) -> dict[str, Any]:
@@ -271,6 +275,8 @@ def _summarize(config: PackageConfig) -> dict[str, Any]:
         "files": sorted(set(named)),
         "family": config.family and config.family.resolved(),
         "revision": config.emit.metadata_revision,
+        "label": None if config.validation.gates.runs_on is not None else config.target,
+        "targets": config.target_names,
     }
 
 

@@ -18,6 +18,7 @@ from pipeline.config import operators
 from pipeline.config.passes import FOLDER, is_own, source_files
 from pipeline.plan.declared import Declared, parse_declared, read_declared
 from pipeline.plan.places import Places
+from pipeline.program.workspace_modules import find_elsewhere
 from pipeline.store.digest import Digest, hash_bytes
 from pipeline.store.distributions import module_identity
 from pipeline.store.errors import SourceError
@@ -101,14 +102,18 @@ class PassInputs:
 
     def imports(self, files: Iterable[Path]) -> list[str]:
         """Return the modules at the top level that these files import, without those that are in
-        the same folder or in every key."""
+        every key, and those of the same folder, by whose names nothing else is imported."""
         named: set[str] = set()
-        own = set(_KNOWN)
+        siblings: set[str] = set()
+        folders = {str(self._workspace.root)}
         for path in files:
-            own |= {path.stem, path.parent.name}
+            siblings |= {path.stem, path.parent.name}
+            folders.add(str(path.parent))
             if path.suffix == ".py":
                 named |= set(self._digests.cached(path, "imports", _read_imports, code("plan")))
-        return sorted(named - own)
+        named -= _KNOWN
+        hidden = {name for name in named & siblings if find_elsewhere(name, folders) is None}
+        return sorted(named - hidden)
 
 
 def _read_imports(path: Path) -> list[str]:

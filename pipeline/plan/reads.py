@@ -154,31 +154,52 @@ class Finder:
 
     def _modules(self, names: Iterable[str]) -> dict[str, list[str]]:
         """Return where modules are found outside the Python environment, and which ones nowhere: a
-        file of this name that appears is imported in their place."""
+        file of this name that appears is imported then. What is elsewhere comes before a module of
+        the workspace (program/workspace_modules.py)."""
         found = {}
         for name in names:
-            places = [
-                self.places.spell(os.path.join(folder, entry))
-                for folder, stems in self._stems.items()
-                for entry in stems.get(name, ())
-            ]
-            if places or not self._is_installed(name):
-                found[name] = places
+            places = self._entries_of(name, self._elsewhere)
+            if not places:
+                if self._is_installed(name):
+                    continue
+                places = self._entries_of(name, self._own)
+            found[name] = places
         return found
+
+    def _entries_of(self, name: str, folders: Iterable[str]) -> list[str]:
+        return [
+            self.places.spell(os.path.join(folder, entry))
+            for folder in folders
+            for entry in self._stems[folder].get(name, ())
+        ]
+
+    @cached_property
+    def _own(self) -> list[str]:
+        """The workspace's folders of modules."""
+        return [self._models, self.places.root]
+
+    @cached_property
+    def _elsewhere(self) -> list[str]:
+        """The other folders on the path that are outside of the environment."""
+        installed = self.places
+        return list(
+            dict.fromkeys(
+                path
+                for path in map(self._locate, self.surroundings.search)
+                if path not in self._own
+                and os.path.isdir(path)
+                and installed.wanted(path)
+                and path not in installed.installed
+            )
+        )
+
+    def _locate(self, search: str) -> str:
+        return os.path.normpath(os.path.join(self.places.root, search))
 
     @cached_property
     def _stems(self) -> dict[str, dict[str, list[str]]]:
         """The names in each folder on the path outside the environment, by their module."""
-        own, installed = [self._models, self.places.root], self.places
-        others = [
-            path
-            for each in self.surroundings.search
-            if (path := os.path.normpath(os.path.join(self.places.root, each))) not in own
-            and os.path.isdir(path)
-            and installed.wanted(path)
-            and path not in installed.installed
-        ]
-        return {folder: self._entries(folder) for folder in dict.fromkeys((*own, *others))}
+        return {folder: self._entries(folder) for folder in (*self._own, *self._elsewhere)}
 
     def _entries(self, folder: str) -> dict[str, list[str]]:
         entries: dict[str, list[str]] = {}
@@ -191,7 +212,7 @@ class Finder:
 
     def _is_installed(self, name: str) -> bool:
         if name not in self._installed:
-            search = list(self.surroundings.search)
+            search = [p for p in self.surroundings.search if self._locate(p) not in self._own]
             self._installed[name] = (
                 name in sys.stdlib_module_names
                 or self._is_loaded(name)

@@ -70,7 +70,8 @@ class PlanFacts:
     `operators` are those that it calls outside of delegates, as `aten::add.out`. `input_orders`
     has for each input the dimensions from the outermost to the innermost, in which the method reads
     it; None for what is no tensor. `arenas` are the bytes of planned memory by arena, from the
-    first one on; the runtime leaves number 0 to constants.
+    first one on; the runtime leaves number 0 to constants. `arenas_used` are the numbers of those
+    that tensors lie in.
     """
 
     name: str
@@ -80,6 +81,7 @@ class PlanFacts:
     delegates: tuple[PlanDelegate, ...]
     tensors: tuple[PlanTensor, ...]
     arenas: tuple[int, ...]
+    arenas_used: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,7 @@ def _plan(table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]) ->
         delegates=tuple(_delegate(each, segments, inline) for each in table.tables(7)),
         tensors=tuple(_stored_tensors(values)),
         arenas=table.numbers(8, "q")[1:],
+        arenas_used=frozenset(_planned_arenas(values)),
     )
 
 
@@ -227,6 +230,12 @@ def _delegate(table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]
     else:
         raise CorruptError(f"it refers to payload {index}, of {len(inline)}")
     return PlanDelegate(table.text(0), payload if payload.size else None)
+
+
+def _planned_arenas(tensors: Iterable[Table | None]) -> Iterator[int]:
+    for tensor in filter(None, tensors):
+        if (allocation := tensor.table(6)) is not None:
+            yield allocation.number(0, "I")
 
 
 def _stored_tensors(tensors: Iterable[Table | None]) -> Iterator[PlanTensor]:

@@ -73,7 +73,8 @@ class WorkspaceSettings:
     whether time is saved inside ExecuTorch's calls, and `refit` whether new weights are put into
     what was lowered before; both change no byte and so are in no key.
     `executor` is where actions run: "" for this machine, "dask" for a cluster that is started on
-    it, or the address of a scheduler. `allow` are verdicts that end a build well beside passed."""
+    it, or the address of a scheduler. `allow` are verdicts that end a build well beside passed.
+    `unknown_toolchain` is "allow", "refuse", or "" where that depends on CI."""
 
     jobs: int
     store: Path
@@ -86,6 +87,7 @@ class WorkspaceSettings:
     executor: str = ""
     refit: bool = True
     allow: tuple[str, ...] = ()
+    unknown_toolchain: str = ""
 
 
 def read_settings(root: Path) -> WorkspaceSettings:
@@ -125,6 +127,7 @@ def read_settings(root: Path) -> WorkspaceSettings:
         executor=get("executor", ""),
         refit=get("refit", True),
         allow=get("allow", ()),
+        unknown_toolchain=get("unknown_toolchain", ""),
     )
 
 
@@ -359,6 +362,13 @@ SETTINGS: Mapping[str, Setting] = {
         "not-judged, not-run, or both",
         "The verdicts that end a build well beside passed; `--allow` of doit comes first.",
         "none",
+    ),
+    "unknown_toolchain": Setting(
+        lambda value, _: _checked(value, value in ("allow", "refuse")),
+        "allow or refuse",
+        "Whether packages are built with another torch, executorch or torchao than this release "
+        "was tested with. A line says so anyway.",
+        "allow; refuse where CI=true",
     ),
 }
 VARIABLES = {name: f"PTE_PIPELINE_{name.upper()}" for name in SETTINGS if name != "remote_options"}

@@ -36,8 +36,8 @@ CONFIG_SUFFIXES = (".yaml", ".yml")
 class Workspace:
     """`jobs` is the number of worker processes; `build_folder` is where builds go, where that is
     not `build/`; `environment` and `data` are what configs may read beside the workspace, and
-    `operators` the libraries that may be loaded; `fast_lowering`, `executor`, `refit` and `allow`
-    are those of its settings."""
+    `operators` the libraries that may be loaded; `fast_lowering`, `executor`, `refit`, `allow` and
+    `unknown_toolchain` are those of its settings."""
 
     root: Path
     store: Store
@@ -50,6 +50,7 @@ class Workspace:
     executor: str = ""
     refit: bool = True
     allow: tuple[str, ...] = ()
+    unknown_toolchain: str = ""
 
     def find_data(self, name: str | Path) -> Digest | None:
         """Return the digest of a data file of the workspace, or None if the file cannot be read or
@@ -180,6 +181,7 @@ def open_workspace(root: Path) -> Workspace:
         operators=settings.operators,
         fast_lowering=settings.fast_lowering,
         refit=settings.refit,
+        unknown_toolchain=settings.unknown_toolchain,
         executor=settings.executor,
         allow=settings.allow,
     )

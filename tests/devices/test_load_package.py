@@ -443,3 +443,28 @@ def test_the_api_is_imported_when_it_is_asked_for():
     assert set(pipeline.__all__) >= {"LoadedMethod", "LoadedPackage", "load_package"}
     with pytest.raises(AttributeError, match="has no attribute 'load_pack'"):
         _ = pipeline.load_pack
+
+
+TAKEN = ("metadata", "methods", "name", "pass", "reset", "_run")
+
+
+@pytest.fixture(scope="module")
+def taken(tmp_path_factory):
+    """A package whose methods have names that its object in Python has too, or can't have."""
+    program = exported(Single(), torch.ones(3))
+    return place(tmp_path_factory.mktemp("taken"), dict.fromkeys(TAKEN, program))
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_method_whose_name_is_taken_is_called_by_its_name_as_a_key(taken, name):
+    package = load_package(taken)
+    assert torch.equal(package[name](X)[0], X + 1)
+    assert f'\n  ["{name}"](x)' in repr(package) and f"\n  {name}(" not in repr(package)
+    assert package.name == "model.pte" and len(package.methods) == len(TAKEN)
+    assert package.metadata == {}
+
+
+def test_a_reset_that_may_be_a_method_is_refused(taken):
+    message = r"model.pte: has a method 'reset': package\['reset'\]\(\.\.\.\) calls it, and copy"
+    with pytest.raises(PipelineError, match=message):
+        load_package(taken).reset()

@@ -260,7 +260,6 @@ VALUE = next(iter(torch.utils.data.DataLoader(Data(), num_workers=1))).item()
 SUM = "sum(float(Path(p).read_text()) for p in {})"
 SHARDS = both(text("shards/1.txt", "1"), text("shards/.x/none.txt", "9"))
 ONE_MORE = variable(None), variable("1")
-SHADOW = "import mpmath; VALUE = getattr(mpmath, 'NUMBER', 1)"
 
 CASES: dict[str, dict[str, Case]] = {
     "file content": {
@@ -416,11 +415,25 @@ CASES: dict[str, dict[str, Case]] = {
             text("models/parts.py", "NUMBER = 1"),
             text("parts.py", "NUMBER = 2"),
         ),
-        "shadows a loaded library": Case(SHADOW, nothing, text("models/mpmath.py", "NUMBER = 2")),
-        "shadows a library": Case(
+        "hidden by a library": Case(
             "import small_lib; VALUE = small_lib.NUMBER",
+            text("models/small_lib.py", "NUMBER = 2"),
             distribution("1"),
-            text("small_lib.py", "NUMBER = 2"),
+        ),
+        "the package's own": Case(
+            "from . import NUMBER; VALUE = NUMBER",
+            text("models/__init__.py", "NUMBER = 1"),
+            text("models/__init__.py", "NUMBER = 2"),
+        ),
+        "the package, looked for in vain": Case(
+            "VALUE = getattr(sys.modules['models'], 'NUMBER', 1)",
+            nothing,
+            text("models/__init__.py", "NUMBER = 2"),
+        ),
+        "relative": Case(
+            "from . import parts; VALUE = parts.NUMBER",
+            text("models/parts.py", "NUMBER = 1  #"),
+            text("models/parts.py", "NUMBER = 2  ##"),
         ),
         "looked for in vain": Case(
             "try: import small_lib; VALUE = small_lib.NUMBER\nexcept ImportError: VALUE = 1",
@@ -543,7 +556,8 @@ QUICK = {
     "exists",
     "glob",
     "models",
-    "shadows a loaded library",
+    "hidden by a library",
+    "the package, looked for in vain",
     "its file",
 }
 # Where only Python is asked, a few of each kind; all with EXPORTER_INPUTS=all.
@@ -830,7 +844,12 @@ def test_forged_record_has_no_kernel_file_read(site):
             text("OUT/x.py", "2"),
             "x.py (outside the workspace, ",
         ),
-        (SHADOW, nothing, text("models/mpmath.py", "NUMBER = 2"), "module mpmath is in models/"),
+        (
+            "try: import mine; VALUE = 2\nexcept ImportError: VALUE = 1",
+            nothing,
+            text("models/mine.py", ""),
+            "module mine is in models/",
+        ),
     ],
 )
 def test_miss_is_explained_by_its_kind(site, code, before, change, line):

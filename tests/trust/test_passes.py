@@ -61,7 +61,7 @@ ATTACKS = [
     "fusions:value",
     "fusions:made",
     "fusions:Missing",
-    "json:loads",
+    "json:dumps",
     "deeper.inner:getoutput",
     "deeper:inner",
 ]
@@ -159,6 +159,11 @@ def test_what_all_lists_is_offered_wherever_it_comes_from(root):
     (root / "passes" / "fusions.py").write_text(text)
     (made,) = load_passes([PassSpec(reference="fusions:Hidden")], root)
     assert callable(made)
+
+
+def test_a_file_called_as_a_library_is_meant_before_it(root):
+    (made,) = load_passes([PassSpec(reference="json:loads")], root)
+    assert made(None) is None
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pipeline.cli.verbs import find_path, known_packages
 from pipeline.config.targets import check_targets
 from pipeline.plan.plan import Plan
+from pipeline.plan.remarks import find_broken_files, find_remarks
 from pipeline.store.errors import PipelineError, Problem, format_new_problems, plural
 
 
@@ -27,12 +28,16 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         wrong += bool(problems)
         yield from format_new_problems(problems, package, shown)
     if not words:  # those that no package names too
-        found = [each for each in check_targets(plan.workspace.root) if each not in shown]
+        found = [*check_targets(plan.workspace.root), *find_broken_files(plan)]
+        found = [each for each in found if each not in shown]
         yield from map(str, found)
         wrong += bool(found)
+    remarks = find_remarks(plan) if not words else []
+    yield from (f"warning: {remark}" for remark in remarks)
     if wrong:
         raise PipelineError(f"{wrong} of {plural(len(packages), 'package')} with mistakes")
-    yield f"{plural(len(packages), 'package')}: no mistakes"
+    warned = f", {plural(len(remarks), 'warning')}" if remarks else ""
+    yield f"{plural(len(packages), 'package')}: no mistakes{warned}"
 
 
 def _packages_of(plan: Plan, word: str) -> list[str]:

@@ -13,6 +13,7 @@ from pipeline.cli.verbs import known_packages
 from pipeline.plan.actions import Action, unit_name
 from pipeline.plan.kinds import KINDS
 from pipeline.plan.plan import Plan
+from pipeline.plan.remarks import find_broken_files, find_remarks
 from pipeline.plan.status import Status
 from pipeline.plan.waves import ask_for_packages
 from pipeline.store.digest import Digest
@@ -47,6 +48,9 @@ def run(plan: Plan, words: Sequence[str], resolved: bool = False) -> Iterator[st
         yield from _resolve(plan, known_packages(plan, words))
     else:
         yield from preview(plan, find_targets(plan, words))
+        if not words:
+            remarks = (*find_broken_files(plan), *find_remarks(plan))
+            yield from (f"warning: {remark}" for remark in remarks)
 
 
 def _resolve(plan: Plan, packages: Sequence[str]) -> Iterator[str]:

@@ -11,7 +11,6 @@ import importlib.util
 import inspect
 import io
 import linecache
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -37,8 +36,9 @@ from pipeline.program.fresh_imports import FromText
 from pipeline.program.inputs import InputSet, as_input_sets, save_inputs
 from pipeline.program.operator_libraries import explain_missing
 from pipeline.program.signature import check_inputs
+from pipeline.program.workspace_modules import explain_hidden, load_file, own_name
 from pipeline.run.build.export_reads import ExportReads
-from pipeline.run.build.exporter_imports import find_shadowed, import_afresh, importing_for
+from pipeline.run.build.exporter_imports import import_afresh, importing_for
 from pipeline.run.build.handover import Handover, handing_over
 from pipeline.run.build.load import check_libraries
 from pipeline.run.explain_error import explain_error
@@ -108,9 +108,8 @@ def run_exporter(
     with stages.stage(IMPORT), keeping_all():
         _warm_up()
     with stages.stage("run the exporter"), importing_for(root, path):
-        shadowed = find_shadowed(root, path.parent)
         prepare = partial(load_libraries, action.libraries, root)
-        run = partial(_run, path, text, handover, shadowed, action.inputs.parameters, prepare)
+        run = partial(_run, path, text, handover, action.inputs.parameters, prepare)
         made: dict[str, Any] = run_isolated(
             run, watch, stages, kernel, partial(explain_error, root=root)
         )
@@ -190,15 +189,14 @@ def _run(
     path: Path,
     text: bytes,
     handover: Handover,
-    shadowed: Collection[str],
     parameters: Mapping[str, Any],
     prepare: Callable[[], None],
 ) -> dict[str, Any]:
     """Run an exporter in this process, which is its own, and hand over its programs and inputs;
     return what `run_exporter` does. `prepare` is called before it is."""
-    asked = import_afresh(shadowed)
+    asked = import_afresh(path.parent)
     prepare()
-    with _explaining_operators(path):
+    with _explaining_imports(path):
         module = _load(path, text)
         programs = _programs(module, parameters)
     put = handover.put
@@ -232,29 +230,29 @@ def _run(
 
 
 @contextmanager
-def _explaining_operators(path: Path) -> Iterator[None]:
+def _explaining_imports(path: Path) -> Iterator[None]:
+    """Say which operator nothing registers, or which file an import did not mean."""
     try:
         yield
-    except AttributeError as error:
-        if what := explain_missing(error):
+    except (AttributeError, ImportError) as error:
+        what = explain_missing(error) if isinstance(error, AttributeError) else ""
+        if what:
             raise SourceError(f"{path.parent.name}/{path.name}: {what}") from error
+        if hint := explain_hidden(error, path.parent):
+            error.add_note(hint)
         raise
 
 
 def _load(path: Path, text: bytes) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path, loader=_Loader(path, text))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
+    name = own_name(path.parent.name, path)
+    return load_file(path, name, _Loader(name, path, text))
 
 
 class _Loader(FromText):
     """Loads an exporter from the text that its key names, which stack traces quote too."""
 
-    def __init__(self, path: Path, text: bytes) -> None:
-        super().__init__(path.stem, str(path))
+    def __init__(self, name: str, path: Path, text: bytes) -> None:
+        super().__init__(name, str(path))
         self._text = text
 
     def get_data(self, path: str) -> bytes:

@@ -130,7 +130,7 @@ class ExportReads:
             listings=tuple(sorted(listed)),
             links=tuple(name for kind, name in kept if kind == "link"),
             environment=tuple(sorted(self._environment())),
-            modules=tuple(sorted({*modules} - {Path(self._inputs.path).stem, *_ALWAYS})),
+            modules=tuple(sorted({*modules} - {os.path.dirname(self._inputs.path), *_ALWAYS})),
             distributions=tuple(sorted(self._distributions(modules) | set(distributions))),
             made=tuple(each for each in made if (os.path.dirname(each) or ".") in listed),
             unfollowed=tuple(unfollowed),

@@ -4,34 +4,54 @@ from __future__ import annotations
 
 import builtins
 import importlib.metadata
+import os
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.abc import PathEntryFinder
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pipeline.plan.places import Folders, environment_folders, within
+from pipeline.plan.places import Folders, environment_folders
 from pipeline.program.fresh_imports import importing_from_text
-from pipeline.store.toolchain import CORE
+from pipeline.program.workspace_modules import add_finder, load_package, pass_on_imports
+
+_PACKAGE = "__init__"  # which an exporter's folder may have, and is looked for there
 
 
 @contextmanager
 def importing_for(root: Path, path: Path) -> Iterator[None]:
-    """Make the workspace's modules importable, for a fork of this process, in which what is looked
-    for next is seen."""
-    before, sys.path[:0] = list(sys.path), [str(root), str(path.parent)]
+    """Make the workspace's modules importable, after installed ones, for a fork of this process, in
+    which what is looked for next is seen."""
+    before, own = list(sys.path), [str(root), str(path.parent)]
+    others = [each for each in before if os.path.abspath(each) not in own]
+    sys.path[:] = [*others, str(root), _for_started_processes(path.parent)]
     installed = Folders(environment_folders())
     writing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         with importing_from_text(lambda path: not installed.hold(path)):
             # Folders of modules are listed now, so that their names are no inputs by that.
             PathFinder.find_spec("_")
+            PathFinder.find_spec("_", [str(path.parent)])
             list(importlib.metadata.distributions(name="_"))
             yield
     finally:
         sys.path[:], sys.dont_write_bytecode = before, writing
+
+
+def _for_started_processes(models: Path) -> str:
+    """Return an entry of `sys.path` by which processes that are started, which take it over, find
+    the modules of a folder. This process finds none by it: it has a finder that knows better."""
+    entry = os.path.join(models, ".")
+    sys.path_importer_cache[entry] = _NothingFinder()
+    return entry
+
+
+class _NothingFinder(PathEntryFinder):
+    def find_spec(self, name: str, target: ModuleType | None = None) -> None:
+        return None
 
 
 class Asked:
@@ -72,29 +92,18 @@ class Asked:
     def to_json(self) -> dict[str, Any]:
         """Return the arguments of `ExportReads.find`."""
         return {
-            "modules": sorted(self._modules - {""}),
+            "modules": sorted({*self._modules, _PACKAGE} - {""}),
             "distributions": sorted(self._distributions),
             "all_distributions": self._all_distributions,
         }
 
 
-def import_afresh(shadowed: Collection[str]) -> Asked:
-    """Prepare this process for imports as a fresh one would be that has loaded torch."""
-    for name in shadowed:
-        sys.modules.pop(name, None)
+def import_afresh(models: Path) -> Asked:
+    """Prepare this process for imports as a fresh one would be that has loaded torch, and has the
+    package of an exporter's folder."""
+    add_finder(models, ahead=models.parent)
+    pass_on_imports(__file__)
     asked = Asked()
     asked.begin()
+    load_package(models)
     return asked
-
-
-def find_shadowed(root: Path, models: Path) -> list[str]:
-    """Return the loaded modules in whose place the workspace has others, whatever other actions of
-    this process imported; not those of which a process can hold only one."""
-    own = {path.parent.name for folder in (models, root) for path in folder.glob("*/__init__.py")}
-    own |= {path.stem for folder in (models, root) for path in folder.glob("*.py")}
-    own -= {"pipeline", *CORE, *sys.stdlib_module_names}
-    own &= sys.modules.keys()  # who has loaded a part of a package has loaded the package
-    if not own:
-        return []
-    loaded = [(n, m) for n, m in sys.modules.items() if n.partition(".")[0] in own]
-    return [n for n, m in loaded if not within(str(getattr(m, "__file__", None)), str(root))]

@@ -1,0 +1,39 @@
+"""Checks at the start of a command that the installed toolchain is one that this release knows."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from pipeline.store.errors import PipelineError
+from pipeline.store.releases import describe_unknown, installed_versions
+from pipeline.store.settings import TABLE, VARIABLES
+from pipeline.store.visible import one_line
+from pipeline.store.workspace import Workspace
+
+_SETTING = "unknown_toolchain"
+
+
+def check_toolchain(workspace: Workspace, builds: bool) -> None:
+    """Warn about a toolchain that this release doesn't know, in a line.
+
+    Args:
+        builds: whether the command builds something, which is refused where `CI=true`, unless the
+            setting says otherwise.
+
+    Raises:
+        PipelineError: it is refused.
+    """
+    problem = describe_unknown(installed_versions())
+    if not problem:
+        return
+    if builds and _is_refused(workspace):
+        remedy = f'`{_SETTING} = "allow"` of [{TABLE}], or {VARIABLES[_SETTING]}=allow'
+        raise PipelineError(f"{problem}; {remedy}, builds with it anyway")
+    print(one_line(f"warning: {problem}"), file=sys.stderr, flush=True)
+
+
+def _is_refused(workspace: Workspace) -> bool:
+    if workspace.unknown_toolchain:
+        return workspace.unknown_toolchain == "refuse"
+    return os.environ.get("CI", "").lower() in ("1", "true")

@@ -1,0 +1,66 @@
+"""Which `target` is a typing error: one that nearly is the name of another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+# What people call devices. A label of a config needs not be one of them.
+KNOWN_LABELS = (
+    *("android-arm64", "android-arm", "android-x86_64", "android-x64", "android-arm64-v8a"),
+    *("ios-arm64", "ios-simulator", "macos-arm64", "macos-x86_64", "macos-x64", "tvos-arm64"),
+    *("watchos-arm64", "visionos-arm64", "linux-x86_64", "linux-x64", "linux-arm64"),
+    *("linux-aarch64", "linux-armv7", "linux-riscv64", "windows-x86_64", "windows-x64"),
+    *("windows-arm64", "raspberry-pi", "cortex-m", "cortex-a", "ethos-u55", "ethos-u65"),
+    *("ethos-u85", "android", "iphone", "macos", "linux", "windows", "hexagon", "zephyr"),
+)
+_SEPARATORS = re.compile(r"[-_./ ]+")
+_SHORTEST = 4  # characters of a part that can be misspelled: `a55` and `a53` are two devices
+_LONG = 6  # from here on, two letters can be wrong
+
+
+def near_labels(label: str, known: Iterable[str]) -> list[str]:
+    """Return those labels of which another one is a misspelling, in their order."""
+    return [each for each in dict.fromkeys(known) if each != label and _is_misspelled(label, each)]
+
+
+def _is_misspelled(label: str, meant: str) -> bool:
+    """Return whether each part of a label is that of another, or nearly. Labels that differ in
+    numbers alone, or in short parts, are two devices."""
+    parts, others = (_SEPARATORS.split(each.casefold()) for each in (label, meant))
+    if "".join(parts) == "".join(others):
+        return True
+    pairs = zip(parts, others, strict=False)
+    return len(parts) == len(others) and all(
+        part == other or _is_typo(part, other) for part, other in pairs
+    )
+
+
+def _is_typo(part: str, other: str) -> bool:
+    if sorted(part) == sorted(other):
+        return len(part) >= _SHORTEST
+    if min(len(part), len(other)) < _SHORTEST or part[0] != other[0]:
+        return False  # people get the first letter right: `phone` is no `iphone`
+    if _without_digits(part) == _without_digits(other):
+        return False
+    most = 2 if min(len(part), len(other)) >= _LONG else 1
+    return _distance(part, other) <= most
+
+
+def _without_digits(text: str) -> str:
+    return re.sub(r"\d", "", text)
+
+
+def _distance(one: str, other: str) -> int:
+    """Return how many letters are missing, added, exchanged or wrong: the optimal string alignment
+    distance."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        last, before, row = before, row, [i]
+        for j, theirs in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != theirs))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == theirs:
+                cost = min(cost, last[j - 2] + 1)
+            row.append(cost)
+    return row[-1]

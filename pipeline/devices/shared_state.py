@@ -1,0 +1,23 @@
+"""Finds the methods of a package that share state, from its plans alone.
+
+`MemoryPlanningPass(share_mutable_buffers=True)` puts the buffers that methods share into a second
+arena, of the same size in every method (exir/passes/memory_planning_pass.py, `run_multimethod`).
+Another memory plan with two arenas of the same sizes looks the same; a manifest knows better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipeline.program.pte import PlanFacts
+
+_SHARED_ARENA = 2
+
+
+def find_sharing(plans: Mapping[str, PlanFacts]) -> tuple[str, ...]:
+    """Return the methods whose state lies in memory that they share, or none."""
+    planned = [plan for plan in plans.values() if len(plan.arenas) > 1]
+    methods = tuple(plan.name for plan in planned if _SHARED_ARENA in plan.arenas_used)
+    sizes = {plan.arenas[1:] for plan in planned}
+    is_plan_of_shared_buffers = len(sizes) == 1 and len(next(iter(sizes))) == 1
+    return methods if len(methods) > 1 and is_plan_of_shared_buffers else ()

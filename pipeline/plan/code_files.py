@@ -1,0 +1,171 @@
+"""The files of code and of targets in a workspace that nothing uses, or that are no Python.
+
+A file in `passes/` or `operators/` is used where a config or a setting names it, or where a module
+of the workspace imports it. Nothing is imported to find out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import operators, passes
+from pipeline.plan.plan import Plan
+from pipeline.program.workspace_modules import find_elsewhere
+from pipeline.store.errors import Problem
+from pipeline.store.toolchain import code
+from pipeline.store.workspace import TARGETS
+
+_SHARED = (".so", ".dylib", ".dll")
+_TEXT_OF_MODULE = re.compile(r"(passes|operators)[./][\w./-]+")
+_FOLDERS = (passes.FOLDER, operators.FOLDER)
+_NAMED_BY = {
+    passes.FOLDER: "no config names a pass of it",
+    operators.FOLDER: "no config or setting names it in `operators`",
+}
+
+
+class CodeFiles:
+    """The files of a workspace's `passes/` and `operators/`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._root = plan.workspace.root
+
+    def find_broken(self) -> Iterator[Problem]:
+        """Yield the modules that are no Python."""
+        for path in self._modules(_FOLDERS):
+            if error := self._read(path)["error"]:
+                line, what = error
+                yield Problem(self._name(path), "", f"is no Python: {what}", "", line)
+
+    def find_unused(self) -> Iterator[Problem]:
+        """Yield the files that nothing uses, unless a config has mistakes, which may name them."""
+        configs = self._plan.configs
+        summaries = [configs.summary(package) for package in self._plan.packages]
+        if not all(summaries):
+            return
+        used = set(self._imported)
+        for summary in filter(None, summaries):
+            used |= self._named(summary.passes, summary.operators)
+        used |= self._named((), self._plan.workspace.operators.listed)
+        for path in self._files():
+            if path not in used and not self._is_in_package_of(path, used):
+                what = _NAMED_BY[self._folder(path)]
+                yield Problem(self._name(path), "", f"{what}, so nothing loads it")
+
+    def _files(self) -> Iterator[Path]:
+        """Yield the files that a config could name, without helpers (`_common.py`) and tests."""
+        for folder in _FOLDERS:
+            for path in passes.list_files(self._root / folder, folder).values():
+                is_code = path.suffix == ".py" or (
+                    folder == operators.FOLDER and path.suffix in _SHARED
+                )
+                if is_code and not path.name.startswith(("_", "test_", "conftest.")):
+                    yield path
+
+    def _modules(self, folders: Iterable[str]) -> Iterator[Path]:
+        for folder in folders:
+            for path in passes.list_files(self._root / folder, folder).values():
+                if path.suffix == ".py":
+                    yield path
+
+    def _named(self, references: Iterable[str], libraries: Iterable[str]) -> set[Path]:
+        """Return the files that configs name."""
+        found = {passes.own_file(each.partition(":")[0], self._root) for each in references}
+        found |= {operators.find_file(each, self._root) for each in libraries}
+        return {path for path in found if path is not None}
+
+    @cached_property
+    def _imported(self) -> set[Path]:
+        """The files that modules of the workspace import, or name in a text."""
+        found: set[Path] = set()
+        others = [*self._root.glob("*.py"), *self._modules(["models"])]
+        for path in (*self._modules(_FOLDERS), *others):
+            folder = self._folder(path)
+            for name in self._read(path)["imports"]:
+                found |= self._locate(name, folder) - {path}
+        return found
+
+    def _locate(self, name: str, folder: str) -> set[Path]:
+        """Return the files that a module of a folder means by a dotted name."""
+        top, _, rest = name.partition(".")
+        if top not in _FOLDERS:
+            if folder not in _FOLDERS or find_elsewhere(top, self._around(folder)) is not None:
+                return set()
+            top, rest = folder, name
+        found: set[Path] = set()
+        path = self._root / top
+        for part in rest.split("."):
+            path = path / part
+            found |= {path / "__init__.py", path.with_name(f"{part}.py")}
+            found |= {path.with_name(f"{part}{suffix}") for suffix in _SHARED}
+        return found
+
+    def _around(self, folder: str) -> tuple[str, str]:
+        return str(self._root / folder), str(self._root)
+
+    def _is_in_package_of(self, path: Path, used: Collection[Path]) -> bool:
+        """Return whether a package that is used holds a file, and may import it by any name."""
+        parents = path.relative_to(self._root).parents
+        packages = [self._root / each / "__init__.py" for each in parents[:-2]]
+        return any(package in used and package.is_file() for package in packages)
+
+    def _folder(self, path: Path) -> str:
+        return path.relative_to(self._root).parts[0]
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._root).as_posix()
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        """Return what a module imports, and the line and text of its error if it is no Python."""
+        digests = self._plan.workspace.file_digests
+        try:
+            read: dict[str, Any] = digests.cached(
+                path, "module", lambda path: _read_module(path, self._root), code("plan")
+            )
+        except OSError as error:
+            return {"imports": [], "error": [0, f"cannot be read: {error.strerror}"]}
+        return read
+
+
+def _read_module(path: Path, root: Path) -> dict[str, Any]:
+    try:
+        tree = ast.parse(path.read_bytes())
+    except SyntaxError as error:
+        return {"imports": [], "error": [error.lineno or 0, error.msg]}
+    except ValueError as error:  # a null byte
+        return {"imports": [], "error": [0, str(error)]}
+    package = path.relative_to(root).parent.parts
+    names = {name for node in ast.walk(tree) for name in _imported_names(node, package)}
+    return {"imports": sorted(names), "error": None}
+
+
+def _imported_names(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
+    """Yield the dotted names of modules that a node of a module in a package may import."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        parent = package[: len(package) - node.level + 1] if node.level else ()
+        base = ".".join((*parent, *([node.module] if node.module else [])))
+        yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+    elif isinstance(node, ast.Constant) and _TEXT_OF_MODULE.fullmatch(str(node.value)):
+        yield re.sub(r"\.(py|so|dylib|dll)$", "", str(node.value)).replace("/", ".")
+
+
+def find_unread_targets(plan: Plan) -> Iterator[Problem]:
+    """Yield the files in `targets/` that no config names, or that are called in another way."""
+    folder = plan.workspace.root / TARGETS
+    summaries = [plan.configs.summary(package) for package in plan.packages]
+    named = {name for summary in summaries if summary for name in summary.targets}
+    for path in sorted(folder.glob("[!.]*")):
+        name = f"{TARGETS}/{path.name}"
+        if path.suffix.lower() in (".yml", ".yaml") and path.suffix != ".yaml":
+            yield Problem(name, "", "is not read", f"call it {path.stem}.yaml")
+        elif path.suffix == ".yaml" and all(summaries) and path.stem not in named:
+            what = "no config names it in `target` or `runs_on`, so no package is held to it"
+            yield Problem(name, "", what)

@@ -1,0 +1,65 @@
+"""Remarks: what is no mistake, and is hardly meant.
+
+They are told in each run, since what is ignored without a word is taken for done: a `target` that
+is nearly another, and files in `passes/`, `operators/` and `targets/` that nothing uses.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from pipeline.config.target_labels import KNOWN_LABELS, near_labels
+from pipeline.plan.code_files import CodeFiles, find_unread_targets
+from pipeline.plan.plan import Plan
+from pipeline.store.errors import Problem, did_you_mean, listed
+from pipeline.store.workspace import TARGETS, target_file
+
+_ON_PURPOSE = "`validate: {gates: {runs_on: []}}` says that it is a label alone"
+
+
+def find_remarks(plan: Plan) -> list[Problem]:
+    """Return the remarks about a workspace, sorted by file."""
+    files = CodeFiles(plan)
+    found = [*_find_strange_targets(plan), *files.find_unused(), *find_unread_targets(plan)]
+    broken = {problem.file for problem in files.find_broken()}
+    found = [remark for remark in found if remark.file not in broken]
+    return sorted(dict.fromkeys(found), key=lambda remark: (remark.file, remark.line, remark.what))
+
+
+def find_broken_files(plan: Plan) -> list[Problem]:
+    """Return the mistakes in files of code, whether or not a config names them."""
+    return list(CodeFiles(plan).find_broken())
+
+
+def _find_strange_targets(plan: Plan) -> Iterator[Problem]:
+    """Yield the labels without a file, of packages that are held to no target."""
+    summaries = {package: plan.configs.summary(package) for package in plan.packages}
+    labels = {package: each.label for package, each in summaries.items() if each and each.label}
+    if not labels:
+        return
+    files = {path.stem for path in (plan.workspace.root / TARGETS).glob("*.yaml")}
+    counts = Counter(labels.values())
+    for package, label in labels.items():
+        if label not in files and (remark := _describe(label, files, counts)):
+            what, known = remark
+            yield plan.document(package).problem("target", what, f"{known}; {_ON_PURPOSE}")
+
+
+def _describe(label: str, files: set[str], counts: Counter[str]) -> tuple[str, str] | None:
+    """Return what is strange about a label that is no file, and what may be meant."""
+    if files:
+        what = f"there is no {target_file(label)}, so no runtime is checked"
+        near = near_labels(label, [*sorted(files)])
+        if near:
+            return what, f"did you mean '{near[0]}'? known: {listed(sorted(files), 10)}"
+        return what, did_you_mean(label, sorted(files), 10)
+    if label in KNOWN_LABELS:
+        return None
+    others = [other for other, count in counts.most_common() if count >= counts[label]]
+    near = near_labels(label, [*others, *KNOWN_LABELS])
+    if not near:
+        return None
+    users = counts[near[0]]
+    source = f", as {users} of the packages" if users else ""
+    return f"'{label}' looks misspelled", f"did you mean '{near[0]}'{source}?"

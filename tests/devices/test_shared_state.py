@@ -1,0 +1,74 @@
+"""Methods that share state, in a loaded package."""
+
+import copy
+import pickle
+import warnings
+
+import pytest
+import torch
+
+from pipeline import load_package
+from pipeline.devices.interface import PackageFiles
+from pipeline.devices.interpreter import InterpreterDevice
+from pipeline.devices.shared_state import find_sharing
+from pipeline.store.errors import DeviceError
+from tests.validate.test_sequences import METHODS, State, X, package
+
+NAMES = ("prefill", "decode", "reads")
+
+
+def expected():
+    """What decode gives after prefill, of modules that share one state."""
+    state = State()
+    with torch.no_grad():
+        METHODS["prefill"](state)(X)
+        return METHODS["decode"](state)(X)
+
+
+def load_silently(path, device):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        return load_package(path, device=device)
+
+
+@pytest.mark.parametrize("device", ["", "interpreter"])
+def test_state_is_carried_from_method_to_method(device):
+    original = load_silently(package(*NAMES), device)
+    for loaded in (original, copy.copy(original), pickle.loads(pickle.dumps(original))):
+        loaded["prefill"](X)
+        torch.testing.assert_close(loaded["decode"](X)[0], expected())
+        assert loaded["decode"].device == "interpreter"
+    original.reset()
+    assert torch.equal(original["decode"](X)[0], X * 3)
+
+
+def test_a_device_that_cannot_share_state_is_named_in_a_warning():
+    with pytest.warns(UserWarning) as caught:
+        loaded = load_package(package(*NAMES), device="executorch")
+    (line,) = (str(each.message) for each in caught)
+    assert line.startswith("prefill-decode-reads-True-0.pte: methods decode, prefill, reads share ")
+    assert line.endswith("; device='interpreter' shares it")
+    assert caught[0].filename == __file__
+    loaded["prefill"](X)
+    assert torch.equal(loaded["decode"](X)[0], X * 3)  # without what prefill added
+
+
+def test_a_package_that_the_interpreter_refuses_is_loaded_without_sharing(monkeypatch):
+    def refuse(*arguments):
+        raise DeviceError("", "missing operator team::add")
+
+    monkeypatch.setattr(InterpreterDevice, "load_together", refuse)
+    loaded = load_package(package(*NAMES))
+    with pytest.warns(UserWarning, match="share state in this package, but not here: missing op"):
+        loaded["prefill"](X)
+    assert loaded["decode"].device == "executorch"
+    with pytest.raises(DeviceError, match="missing operator"):
+        load_package(package(*NAMES), device="interpreter")["prefill"](X)
+
+
+@pytest.mark.parametrize("names", [NAMES, ("decode", "apart"), ("decode",)])
+def test_methods_that_share_state_are_found_in_the_file(names):
+    shared, apart = (package(*names, shared=each) for each in (True, False))
+    assert set(find_sharing(PackageFiles.of(shared).plans)) == ({*names} if names[1:] else set())
+    assert find_sharing(PackageFiles.of(apart).plans) == ()
+    assert load_silently(apart, "executorch")["decode"].device == "executorch"

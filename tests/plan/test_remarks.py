@@ -1,0 +1,202 @@
+"""What a workspace has that is ignored, or is hardly meant, is told."""
+
+import shutil
+
+import pytest
+
+from pipeline.cli import console
+from pipeline.cli.verbs import check, plan
+from pipeline.config.target_labels import KNOWN_LABELS, near_labels
+from pipeline.plan.plan import Plan
+from pipeline.plan.remarks import find_broken_files, find_remarks
+from pipeline.store.errors import PipelineError
+from pipeline.store.workspace import open_workspace
+from tests.support.bench import SAMPLES
+
+CONFIG = "model: m\ntarget: {target}\nmethods:\n  forward: {{partitioners: []{more}}}\n"
+PORTABLE = "kernels: [portable]\n"
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.setenv("PTE_PIPELINE_STORE", str(tmp_path / "store"))
+    root = tmp_path / "workspace"
+    for folder in ("models", "partition_configs", "passes", "operators", "targets"):
+        (root / folder).mkdir(parents=True)
+    (root / "models" / "m.py").write_text("def export_methods(): pass\n")
+    return root
+
+
+def configure(root, name="p", target="here", more="", end=""):
+    text = CONFIG.format(target=target, more=more) + end
+    (root / "partition_configs" / f"{name}.yaml").write_text(text)
+
+
+def remarks(root):
+    return [str(each) for each in find_remarks(Plan(open_workspace(root)))]
+
+
+# Targets
+
+
+@pytest.mark.parametrize(
+    ("label", "meant"),
+    [
+        ("andriod-arm64", "android-arm64"),
+        ("android_arm64", "android-arm64"),
+        ("Android-ARM64", "android-arm64"),
+        ("android-amr64", "android-arm64"),
+        ("android-arm46", "android-arm64"),
+        ("anroid-arm64", "android-arm64"),
+        ("widnows-x64", "windows-x64"),
+    ],
+)
+def test_a_misspelled_label_is_told(root, label, meant):
+    configure(root, target=label)
+    (line,) = remarks(root)
+    assert line.startswith(f"partition_configs/p.yaml:2: target: '{label}' looks misspelled; did ")
+    assert f"did you mean '{meant}'?" in line
+
+
+@pytest.mark.parametrize(
+    "label",
+    [*KNOWN_LABELS, "here", "board-a", "cortex-m4", "pixel-9", "pixel-10", "watch2", "phone"],
+)
+def test_other_labels_are_free(label):
+    assert not near_labels(label, ["board-b", "pixel-8", "watch1"])
+    assert label in KNOWN_LABELS or not near_labels(label, KNOWN_LABELS)
+
+
+def test_a_label_is_compared_with_those_of_other_configs(root):
+    for number in range(2):
+        configure(root, f"p{number}", "kitchen-display")
+    configure(root, "q", "kitchen-dispaly")
+    (line,) = remarks(root)
+    assert line.startswith("partition_configs/q.yaml:2: target: 'kitchen-dispaly' looks missp")
+    assert "did you mean 'kitchen-display', as 2 of the packages?" in line
+
+
+@pytest.mark.parametrize(
+    ("label", "words"), [("phnoe", "did you mean 'phone'?"), ("router", "known: phone")]
+)
+def test_where_there_are_targets_a_label_without_a_file_is_told(root, label, words):
+    (root / "targets" / "phone.yaml").write_text(PORTABLE)
+    configure(root, "held", "phone")
+    configure(root, "p", label)
+    (line,) = remarks(root)
+    assert f"p.yaml:2: target: there is no targets/{label}.yaml, so no runtime is checked" in line
+    assert words in line
+    configure(root, "p", label, end="validate: {gates: {runs_on: []}}\n")
+    assert remarks(root) == []
+
+
+def test_a_target_that_a_gate_names_must_have_a_file(root):
+    configure(root, target="phone", end="validate: {gates: {runs_on: [phnoe]}}\n")
+    (root / "targets" / "phone.yaml").write_text(PORTABLE)
+    (problem,) = Plan(open_workspace(root)).problems("p")
+    assert "no target 'phnoe'" in str(problem) and "did you mean 'phone'" in str(problem)
+
+
+def test_targets_that_nothing_is_held_to_are_told(root):
+    configure(root)
+    for name in ("old.yml", "unused.yaml"):
+        (root / "targets" / name).write_text(PORTABLE)
+    configure(root, target="here", end="validate: {gates: {runs_on: []}}\n")
+    assert remarks(root) == [
+        "targets/old.yml: is not read; call it old.yaml",
+        "targets/unused.yaml: no config names it in `target` or `runs_on`, so no package is held "
+        "to it",
+    ]
+
+
+# Code
+
+
+USED = {
+    "passes/fusions.py": "from . import _parts\nimport quiet, numbers\nfrom deep.inner import x\n",
+    "passes/_parts.py": "",
+    "passes/quiet.py": "",
+    "passes/deep/inner.py": "",
+    "passes/test_fusions.py": "",
+    "operators/team_ops/__init__.py": "",
+    "operators/team_ops/more.py": "",
+    "operators/by_exporter.py": "",
+    "operators/lib_team.so": "",
+    "operators/by_path.py": "LIB = 'operators/lib_team.so'\n",
+    "models/_more.py": "def late():\n    from operators import by_exporter\n",
+}
+
+
+def write(root, files):
+    for name, text in files.items():
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text(text)
+
+
+@pytest.fixture
+def used(root):
+    write(root, USED)
+    end = "operators: [team_ops, operators/by_path.py]\n"
+    configure(root, more=", edge: {passes: ['fusions:Fuse']}", end=end)
+    return root
+
+
+def test_files_that_are_used_are_not_told(used):
+    assert remarks(used) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("passes/spare.py", "no config names a pass of it"),
+        ("passes/numbers.py", "no config names a pass of it"),  # `import numbers` is Python's
+        ("passes/deep/spare.py", "no config names a pass of it"),
+        ("operators/torchao.py", "no config or setting names it in `operators`"),
+        ("operators/lib_spare.so", "no config or setting names it in `operators`"),
+    ],
+)
+def test_a_file_that_nothing_uses_is_told(used, name, why):
+    write(used, {name: "import torchao\nraise RuntimeError\n"})
+    assert remarks(used) == [f"{name}: {why}, so nothing loads it"]
+
+
+def test_a_library_of_the_settings_is_used(used):
+    write(used, {"operators/listed.py": ""})
+    write(used, {"pyproject.toml": '[tool.pte-pipeline]\noperators = ["listed"]\n'})
+    assert remarks(used) == []
+
+
+def test_what_a_config_with_mistakes_may_use_is_not_told(used):
+    write(used, {"passes/spare.py": "", "partition_configs/q.yaml": "model: [\n"})
+    assert remarks(used) == []
+
+
+def test_a_file_that_is_no_python_is_a_mistake(used):
+    write(used, {"passes/broken.py": "\ndef f(:\n", "operators/null.py": "x = 1\0"})
+    first, second = map(str, find_broken_files(Plan(open_workspace(used))))
+    assert first == "passes/broken.py:2: is no Python: invalid syntax"
+    assert second.startswith("operators/null.py: is no Python: ")
+    assert remarks(used) == []
+
+
+@pytest.mark.parametrize("verb", [check, plan, console])
+def test_commands_tell_it(tmp_path, verb):
+    shutil.copytree(SAMPLES / "archives", root := tmp_path / "archives")
+    workspace = open_workspace(root)
+
+    def lines():
+        if verb is console:
+            return [*console._remark_lines(Plan(workspace))]
+        return [*verb.run(Plan(workspace), [])]
+
+    assert not any("warning" in line for line in lines())
+    write(root, {"operators/torchao.py": "raise RuntimeError\n"})
+    said = "warning: operators/torchao.py: no config or setting names it in `operators`, so nothing"
+    assert any(line.startswith(said) for line in lines())
+    write(root, {"operators/torchao.py": "def\n"})
+    if verb is check:
+        with pytest.raises(PipelineError, match="with mistakes"):
+            lines()
+    else:
+        said = "warning: operators/torchao.py:1: is no Python: "
+        assert any(line.startswith(said) for line in lines())

@@ -1,0 +1,59 @@
+"""The toolchain that is installed, held to the releases that are known."""
+
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.store.releases import RELEASES, describe_unknown, installed_versions
+
+KNOWN = {"torch": "2.13.0", "executorch": "1.4.1", "torchao": "0.18.0"}
+
+
+def test_what_is_installed_is_known():
+    assert describe_unknown(installed_versions()) == ""
+
+
+@pytest.mark.parametrize(
+    "others",
+    [{}, {"torch": "2.13.0+cpu"}, {"torch": "2.13.0+cu130"}, {"torchao": "0.18.1+git12"}],
+)
+def test_known_releases_of_any_local_build(others):
+    assert describe_unknown(KNOWN | others) == ""
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        ({"torch": "2.14.1"}, "untested toolchain: torch 2.14.1; this release was tested with "),
+        ({"torch": "2.14.1"}, "torch 2.13.0, executorch 1.4.1: `pip install torch==2.13.0`"),
+        ({"torch": "2.13.1+cpu"}, "torch 2.13.1+cpu; "),
+        ({"torch": "2.14.0.dev20260901+cpu"}, "torch 2.14.0.dev20260901+cpu; "),
+        ({"torch": "2.13.0rc3"}, "torch 2.13.0rc3; "),
+        ({"torch": "2.13.0a0+git1a2b"}, "torch 2.13.0a0+git1a2b; "),
+        ({"executorch": "1.5.1"}, "executorch 1.5.1; "),
+        ({"executorch": "not installed"}, "executorch not installed; "),
+        ({"torchao": "0.17.0"}, "`pip install 'torchao>=0.18.0'`"),
+        ({"torchao": "0.18.0.dev1"}, "torchao 0.18.0.dev1; "),
+        ({"torch": "2.14.1", "executorch": "1.5.1"}, "torch 2.14.1, executorch 1.5.1; "),
+    ],
+)
+def test_another_toolchain_is_described_with_a_remedy(others, words):
+    assert words in describe_unknown(KNOWN | others)
+
+
+def test_the_pins_of_the_distribution_are_known():
+    from importlib.metadata import requires
+
+    pinned = {each.partition(";")[0] for each in requires("pte-pipeline") if "==" in each}
+    for release in RELEASES:
+        assert {f"{name}=={version}" for name, version in release.exact.items()} <= pinned
+
+
+def test_versions_are_read_without_importing_what_they_are_of():
+    code = (
+        "import sys; from pipeline.store.releases import *; describe_unknown(installed_versions());"
+        "print({'torch', 'executorch', 'torchao'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "set()\n", done.stderr
