@@ -31,7 +31,8 @@ from pipeline.validate.metrics import OutputError, compare
 from tests.support.quick_torch import make_torch_quick
 
 from .quantized_activations import IN_ACTIVATIONS
-from .quantized_weights import IN_WEIGHTS
+from .quantized_groups import IN_GROUPS
+from .quantized_weights import IN_BIASES, IN_WEIGHTS
 from .quantizing import IN_QUANTIZING, Wrong, damage_graph, quantize_rightly
 from .samples import Sample, _packed
 from .trained import TASKS, Task
@@ -40,7 +41,7 @@ DAMAGES: Mapping[str, Callable[[Task, Random], Wrong | None]] = {
     **IN_QUANTIZING,
     **{
         name: partial(damage_graph, damage=damage)
-        for name, damage in {**IN_WEIGHTS, **IN_ACTIVATIONS}.items()
+        for name, damage in {**IN_WEIGHTS, **IN_GROUPS, **IN_BIASES, **IN_ACTIVATIONS}.items()
     },
 }
 # How far a user sets the limits below what the right quantization reaches. What stays above them is

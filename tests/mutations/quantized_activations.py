@@ -119,14 +119,14 @@ def requantize_missing(module: GraphModule, random: Random) -> str | None:
 
 def padding_of_integer_zeros(module: GraphModule, random: Random) -> str | None:
     """Pad with integers of 0, which stand for another value than zero."""
-    layers = [x for x in find_layers(module) if len(x.node.args) > 4 and any(x.node.args[4])]  # type: ignore[arg-type]
+    layers = [x for x in find_layers(module) if len(x.node.args) > 4 and any(x.node.args[4])]
     layers = [x for x in layers if x.input.args[2]]
     if not layers:
         return None
     layer = random.choice(layers)
     scale, zero = layer.input.args[1:3]
-    size = layer.node.args[4][0]  # type: ignore[index]
-    value = -zero * scale  # type: ignore[operator]
+    size = layer.node.args[4][0]
+    value = -zero * scale
     with module.graph.inserting_before(layer.node):
         padded = module.graph.call_function(
             torch.ops.aten.constant_pad_nd.default, (layer.input, [size] * 4, value)
@@ -141,7 +141,7 @@ def activation_dropped(module: GraphModule, random: Random) -> str | None:
     if not calls:
         return None
     call = random.choice(calls)
-    call.replace_all_uses_with(call.args[0])  # type: ignore[arg-type]
+    call.replace_all_uses_with(call.args[0])
     module.graph.erase_node(call)
     return f"{call.name}: dropped"
 
@@ -167,7 +167,7 @@ def dynamic_scale_floor(module: GraphModule, random: Random) -> str | None:
 def _near(activation: Activation) -> list[object]:
     """Return what is quantized, and what that was made of, as a layer before its ReLU."""
     value = activation.quantize.args[0]
-    return [value, *value.all_input_nodes]  # type: ignore[union-attr]
+    return [value, *value.all_input_nodes]
 
 
 def _pick(

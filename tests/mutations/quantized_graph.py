@@ -5,10 +5,11 @@ A damage changes these in the graph of a quantized program, before it is exporte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from random import Random
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch.fx import GraphModule, Node
 
 from pipeline.program.operators import base_name
 
+_Candidate = TypeVar("_Candidate")
 _LAYERS = ("conv1d", "conv2d", "linear")
 
 
@@ -73,7 +75,7 @@ class Activation:
     @property
     def params(self) -> tuple[float, int, int, int]:
         """The scale, the zero point, and the range of the integers."""
-        return self.quantize.args[1:5]  # type: ignore[return-value]
+        return self.quantize.args[1:5]
 
     @property
     def dequantized(self) -> list[Node]:
@@ -98,11 +100,11 @@ class Layer:
 
     @property
     def input(self) -> Node:
-        return self.node.args[0]  # type: ignore[return-value]
+        return self.node.args[0]
 
     @property
     def bias(self) -> Tensor:
-        return _tensor(self.node.args[2])  # type: ignore[arg-type]
+        return _tensor(self.node.args[2])
 
 
 def find_weights(module: GraphModule) -> list[Weight]:
@@ -129,6 +131,19 @@ def find_layers(module: GraphModule) -> list[Layer]:
 
 def find_calls(module: GraphModule, *names: str) -> list[Node]:
     return _calls(module, lambda node: base_name(node) in names)
+
+
+def pick(random: Random, candidates: Iterable[_Candidate]) -> _Candidate | None:
+    listed = list(candidates)
+    return random.choice(listed) if listed else None
+
+
+def pick_pair(
+    candidates: list[_Candidate], random: Random, kind: Callable[[_Candidate], object]
+) -> tuple[_Candidate, _Candidate] | None:
+    """Return two that are of one kind."""
+    pairs = [(a, b) for a in candidates for b in candidates if a is not b and kind(a) == kind(b)]
+    return random.choice(pairs) if pairs else None
 
 
 def _calls(module: GraphModule, matches: Callable[[Node], bool]) -> list[Node]:

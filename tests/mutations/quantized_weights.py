@@ -1,4 +1,4 @@
-"""Damages of quantized weights: their integers, scales and groups, and biases.
+"""Damages of quantized weights: their integers and scales, and of biases.
 
 Each changes a quantized program in place, and returns what it did; None where there is nothing
 that it can be done to.
@@ -6,10 +6,8 @@ that it can be done to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from functools import partial
 from random import Random
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,9 +15,7 @@ from torch.fx import GraphModule
 
 from pipeline.program.operators import base_name
 
-from .quantized_graph import Weight, find_calls, find_layers, find_weights
-
-_Candidate = TypeVar("_Candidate")
+from .quantized_graph import Weight, find_calls, find_layers, find_weights, pick, pick_pair
 
 
 def _scale_weight(module: GraphModule, random: Random, factor: float) -> str | None:
@@ -29,7 +25,7 @@ def _scale_weight(module: GraphModule, random: Random, factor: float) -> str | N
 
 
 def scales_of_two_layers_swapped(module: GraphModule, random: Random) -> str | None:
-    pair = _pick_pair(find_weights(module), random, lambda weight: weight.scale.shape)
+    pair = pick_pair(find_weights(module), random, lambda weight: weight.scale.shape)
     if pair is None:
         return None
     one, other = pair
@@ -40,7 +36,7 @@ def scales_of_two_layers_swapped(module: GraphModule, random: Random) -> str | N
 
 
 def channel_scales_permuted(module: GraphModule, random: Random) -> str | None:
-    weight = _pick(random, (each for each in find_weights(module) if each.scale.numel() > 1))
+    weight = pick(random, (each for each in find_weights(module) if each.scale.numel() > 1))
     if weight is None:
         return None
     weight.set_scale(weight.scale.roll(1, 0))
@@ -48,7 +44,7 @@ def channel_scales_permuted(module: GraphModule, random: Random) -> str | None:
 
 
 def one_channel_scale_for_all(module: GraphModule, random: Random) -> str | None:
-    weight = _pick(random, (each for each in find_weights(module) if each.scale.numel() > 1))
+    weight = pick(random, (each for each in find_weights(module) if each.scale.numel() > 1))
     if weight is None:
         return None
     weight.set_scale(weight.scale.flatten()[0].expand_as(weight.scale))
@@ -58,7 +54,7 @@ def one_channel_scale_for_all(module: GraphModule, random: Random) -> str | None
 def wrong_axis(module: GraphModule, random: Random) -> str | None:
     """Have the scales of rows stand for columns."""
     weights = (each for each in find_weights(module) if _is_square(each.values))
-    weight = _pick(random, (w for w in weights if base_name(w.nodes[0]).endswith("per_channel")))
+    weight = pick(random, (w for w in weights if base_name(w.nodes[0]).endswith("per_channel")))
     if weight is None:
         return None
     for node in weight.nodes:
@@ -67,7 +63,7 @@ def wrong_axis(module: GraphModule, random: Random) -> str | None:
 
 
 def weights_of_another_layer(module: GraphModule, random: Random) -> str | None:
-    pair = _pick_pair(find_weights(module), random, lambda weight: weight.values.shape)
+    pair = pick_pair(find_weights(module), random, lambda weight: weight.values.shape)
     if pair is None:
         return None
     one, other = pair
@@ -100,7 +96,7 @@ def weights_one_sided(module: GraphModule, random: Random) -> str | None:
 
 
 def weights_cut_to_four_bits(module: GraphModule, random: Random) -> str | None:
-    weight = _pick(random, (each for each in find_weights(module) if each.values.min() < -8))
+    weight = pick(random, (each for each in find_weights(module) if each.values.min() < -8))
     if weight is None:
         return None
     weight.set_values(weight.values.clamp(-8, 7))
@@ -117,7 +113,7 @@ def low_bits_dropped(module: GraphModule, random: Random) -> str | None:
 
 def weight_in_another_layout(module: GraphModule, random: Random) -> str | None:
     """Read a convolution's weight as if its channels came last, or a linear one as transposed."""
-    weight = _pick(random, filter(_can_be_laid_out, find_weights(module)))
+    weight = pick(random, filter(_can_be_laid_out, find_weights(module)))
     if weight is None:
         return None
     values = weight.values
@@ -137,7 +133,7 @@ def channels_shifted(module: GraphModule, random: Random) -> str | None:
 
 def gates_reordered(module: GraphModule, random: Random) -> str | None:
     """Store the gates of an LSTM as i, g, f, o, and read them as i, f, g, o."""
-    weight = _pick(random, (w for w in find_weights(module) if w.values.shape == (96, 48)))
+    weight = pick(random, (w for w in find_weights(module) if w.values.shape == (96, 48)))
     if weight is None or not find_calls(module, "tanh"):
         return None
     for tensor, put in ((weight.values, weight.set_values), (weight.scale, weight.set_scale)):
@@ -155,64 +151,6 @@ def weight_zero_point(module: GraphModule, random: Random) -> str | None:
     return f"{weight.name}: zero point 24"
 
 
-def groups_swapped(module: GraphModule, random: Random) -> str | None:
-    weight = _pick(random, (w for w in find_weights(module) if _groups(w) > 1))
-    if weight is None:
-        return None
-    parts = weight.values.chunk(_groups(weight), 1)
-    weight.set_values(torch.cat([*parts[1:], parts[0]], 1))
-    return f"{weight.name}: each group has the integers of the next"
-
-
-def group_scales_swapped(module: GraphModule, random: Random) -> str | None:
-    weight = _pick(random, (w for w in find_weights(module) if _groups(w) > 1))
-    if weight is None:
-        return None
-    weight.set_scale(weight.scale.roll(1, 1))
-    return f"{weight.name}: each group has the scale of the one before"
-
-
-def nibbles_swapped(module: GraphModule, random: Random) -> str | None:
-    """Unpack two integers of 4 bits in the wrong order."""
-    weight = _pick(random, (w for w in find_weights(module) if _groups(w)))
-    if weight is None:
-        return None
-    weight.set_values(weight.values.unflatten(1, (-1, 2)).flip(2).flatten(1))
-    return f"{weight.name}: nibbles swapped"
-
-
-def table_rows_shifted(module: GraphModule, random: Random) -> str | None:
-    return _damage_table(module, 0, lambda rows: rows.roll(1, 0), "rows moved by one")
-
-
-def table_rows_shuffled(module: GraphModule, random: Random) -> str | None:
-    def shuffle(rows: Tensor) -> Tensor:
-        return rows[torch.tensor(random.sample(range(len(rows)), len(rows)))]
-
-    return _damage_table(module, 0, shuffle, "rows shuffled")
-
-
-def table_scales_shifted(module: GraphModule, random: Random) -> str | None:
-    return _damage_table(module, 1, lambda scales: scales.roll(1, 0), "scales moved by one row")
-
-
-def table_nibbles_swapped(module: GraphModule, random: Random) -> str | None:
-    def swap(packed: Tensor) -> Tensor:
-        return (packed >> 4) | (packed << 4)
-
-    return _damage_table(module, 0, swap, "nibbles swapped")
-
-
-def _damage_table(
-    module: GraphModule, place: int, change: Callable[[Tensor], Tensor], what: str
-) -> str | None:
-    for node in find_calls(module, "embedding_4bit"):
-        tensor = module.get_buffer(str(node.args[place].target))  # type: ignore[union-attr]
-        tensor.data.copy_(change(tensor))
-        return f"embedding: {what}"
-    return None
-
-
 def bias_dropped(module: GraphModule, random: Random) -> str | None:
     layer = random.choice(find_layers(module))
     layer.bias.data.zero_()
@@ -228,7 +166,7 @@ def biases_scaled(module: GraphModule, random: Random) -> str | None:
 
 
 def bias_of_another_layer(module: GraphModule, random: Random) -> str | None:
-    pair = _pick_pair(find_layers(module), random, lambda layer: layer.bias.shape)
+    pair = pick_pair(find_layers(module), random, lambda layer: layer.bias.shape)
     if pair is None or pair[0].bias is pair[1].bias:
         return None
     pair[0].bias.data.copy_(pair[1].bias)
@@ -245,28 +183,9 @@ def bias_without_the_scale_of_inputs(module: GraphModule, random: Random) -> str
     return f"{layer.node.name}: bias times the scale of its inputs, {scale:.3g}"
 
 
-def _pick(random: Random, candidates: Iterable[_Candidate]) -> _Candidate | None:
-    listed = list(candidates)
-    return random.choice(listed) if listed else None
-
-
-def _pick_pair(
-    candidates: list[_Candidate], random: Random, kind: Callable[[_Candidate], object]
-) -> tuple[_Candidate, _Candidate] | None:
-    """Return two that are of one kind."""
-    pairs = [(a, b) for a in candidates for b in candidates if a is not b and kind(a) == kind(b)]
-    return random.choice(pairs) if pairs else None
-
-
 def _wrap(values: Tensor, bits: int) -> Tensor:
     half = 2 ** (bits - 1)
     return ((values + half) % (2 * half) - half).to(torch.int8)
-
-
-def _groups(weight: Weight) -> int:
-    """Return how many groups a row of a 4-bit weight has; 0 for others."""
-    affine = base_name(weight.nodes[0]) == "dequantize_affine"
-    return weight.scale.shape[1] if affine else 0
 
 
 def _is_square(values: Tensor) -> bool:
@@ -299,17 +218,15 @@ IN_WEIGHTS = {
             channels_shifted,
             gates_reordered,
             weight_zero_point,
-            groups_swapped,
-            group_scales_swapped,
-            nibbles_swapped,
-            table_rows_shifted,
-            table_rows_shuffled,
-            table_scales_shifted,
-            table_nibbles_swapped,
-            bias_dropped,
-            biases_scaled,
-            bias_of_another_layer,
-            bias_without_the_scale_of_inputs,
         )
     },
+}
+IN_BIASES = {
+    function.__name__: function
+    for function in (
+        bias_dropped,
+        biases_scaled,
+        bias_of_another_layer,
+        bias_without_the_scale_of_inputs,
+    )
 }

@@ -93,7 +93,7 @@ def _quantize(
 
 
 def _without_mean(norm: nn.BatchNorm2d) -> None:
-    norm.running_mean.zero_()  # type: ignore[union-attr]
+    norm.running_mean.zero_()
 
 
 def _without_weight(norm: nn.BatchNorm2d) -> None:
@@ -106,12 +106,12 @@ def _without_bias(norm: nn.BatchNorm2d) -> None:
 
 def _by_variance(norm: nn.BatchNorm2d) -> None:
     """Divide by the variance, and not by its root."""
-    norm.running_var.square_()  # type: ignore[union-attr]
+    norm.running_var.square_()
 
 
 def _multiplied(norm: nn.BatchNorm2d) -> None:
     """Multiply by the deviation, and do not divide by it."""
-    norm.running_var.reciprocal_()  # type: ignore[union-attr]
+    norm.running_var.reciprocal_()
 
 
 def _not_at_all(norm: nn.BatchNorm2d) -> None:
@@ -125,7 +125,7 @@ def _channels_moved(norm: nn.BatchNorm2d) -> None:
 
 
 def _tensors(norm: nn.BatchNorm2d) -> tuple[Tensor, ...]:
-    return norm.weight, norm.bias, norm.running_mean, norm.running_var  # type: ignore[return-value]
+    return norm.weight, norm.bias, norm.running_mean, norm.running_var
 
 
 def _fold(task: Task, random: Random, change: Callable[[nn.BatchNorm2d], None]) -> Wrong | None:
@@ -139,7 +139,7 @@ def _fold(task: Task, random: Random, change: Callable[[nn.BatchNorm2d], None]) 
     def prepare(module: GraphModule, quantizer: object) -> GraphModule:
         wrong = copy.deepcopy(module)  # the program has the same tensors
         with torch.no_grad():
-            change(wrong.get_submodule(name))  # type: ignore[arg-type]
+            change(wrong.get_submodule(name))
         return prepare_pt2e(wrong, quantizer)
 
     return _quantize(task, f"{name} folded {change.__name__[1:]}", prepare=prepare)

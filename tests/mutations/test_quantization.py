@@ -31,6 +31,7 @@ def test_a_user_is_told_of_a_wrong_quantization(network, damage):
 @pytest.mark.slow
 @pytest.mark.parametrize("network", ["classifier", "mlp"])
 def test_a_right_quantization_does_not_fail(network):
+    assert TASKS[network].accuracy() > 0.85  # as trained
     record = judge(TASKS[network])
     told = dict(zip(SETTINGS, record.outcomes, strict=True))
     assert told["without limits"] != "failed", record.sentences[0]
