@@ -156,14 +156,6 @@ def dynamic_range_of_four_bits(module: GraphModule, random: Random) -> str | Non
     return f"{len(dynamic)} nodes: range -8 to 7" if dynamic else None
 
 
-def dynamic_scale_floor(module: GraphModule, random: Random) -> str | None:
-    """Let no scale that is found be small."""
-    nodes = find_calls(module, "choose_qparams")
-    for node in nodes:
-        node.update_arg(3, 0.5)
-    return f"{len(nodes)} nodes: scale 0.5 at least" if nodes else None
-
-
 def _near(activation: Activation) -> list[object]:
     """Return what is quantized, and what that was made of, as a layer before its ReLU."""
     value = activation.quantize.args[0]
@@ -204,7 +196,6 @@ IN_ACTIVATIONS = {
             padding_of_integer_zeros,
             activation_dropped,
             dynamic_range_of_four_bits,
-            dynamic_scale_floor,
         )
     },
 }
