@@ -83,10 +83,10 @@ def _quantize(
             **({"watch": watch} if watch else {}),
         )
     prepared = watch.prepared if watch else None
-    departs = (
-        f"prepared, it departs: {prepared}" if prepared and prepared["agrees"] is False else ""
-    )
-    return Wrong(quantized, what, departs)
+    if prepared is None or prepared["agrees"] is not False:
+        return Wrong(quantized, what)
+    worst = prepared["outputs"][0]["sqnr_db"]
+    return Wrong(quantized, what, f"the prepared program is at {worst} dB")
 
 
 # What a mistake in folding makes of a batch norm.
