@@ -133,8 +133,14 @@ def _in_a_fork(function: Any) -> dict[str, Any]:
     return {"outcome": "crashed", "sentences": [how]}
 
 
-def validated(sample: Sample, files: Files, seed: int) -> Validation:
-    """As `doit validate` would have it."""
+def validated(
+    sample: Sample, files: Files, seed: int, departures: Mapping[str, str] | None = None
+) -> Validation:
+    """As `doit validate` would have it.
+
+    Args:
+        departures: by method, how its program with observers departs from the float one.
+    """
     with tempfile.TemporaryDirectory() as folder:
         pte = Path(folder, "model.pte")
         pte.write_bytes(files.pte)
@@ -155,6 +161,7 @@ def validated(sample: Sample, files: Files, seed: int) -> Validation:
             },
             sequences=None if sample.shares_state else (),
             quantized=sample.quantized,
+            **({"departures": departures} if departures else {}),
         )
 
 

@@ -1,0 +1,38 @@
+"""A user is told of a wrong quantization, and no right one fails; the count is run by hand."""
+
+import pytest
+
+from tests.mutations.quantization import DAMAGES, SETTINGS, judge
+from tests.mutations.trained import TASKS
+
+TOLD = (
+    ("classifier", "fold_without_mean"),
+    ("pair", "fold_of_a_shared_convolution"),
+    ("mlp", "observed_other_data"),
+    ("mlp", "zero_points_swapped"),
+    ("four_bits", "weight_scale_halved"),
+)
+
+
+def test_the_count_is_of_enough_damages():
+    assert len(DAMAGES) >= 50 and len(TASKS) >= 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("network", "damage"), TOLD)
+def test_a_user_is_told_of_a_wrong_quantization(network, damage):
+    record = judge(TASKS[network], damage)
+    told = dict(zip(SETTINGS, record.outcomes, strict=True))
+    assert record.lowering == ()  # only the comparison with the float program shows it
+    assert told["with limits"] == "failed"
+    assert told["without limits"] in ("failed", "not judged")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ["classifier", "mlp"])
+def test_a_right_quantization_does_not_fail(network):
+    assert TASKS[network].accuracy() > 0.85  # as trained
+    record = judge(TASKS[network])
+    told = dict(zip(SETTINGS, record.outcomes, strict=True))
+    assert told["without limits"] != "failed", record.sentences[0]
+    assert told["with limits"] == "passed", record.sentences[1]

@@ -1,0 +1,271 @@
+"""Small networks, trained on synthetic tasks, with held-out examples: what gets quantized.
+
+Quantization means something only of weights that mean something: untrained ones give outputs that
+are noise before anything is rounded. Each network trains for a second or two, from a fixed seed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram, export
+
+from pipeline.program.inputs import InputSet
+
+_STEPS, _BATCH = 250, 64
+_EXAMPLES, _CALIBRATION = 16, 32  # input sets, of one row each
+_WAVE, _FRAMES = 64, 2
+Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]  # inputs and their classes
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A network for rows of inputs, their classes, and how it is quantized.
+
+    Attributes:
+        options: what its config says under `quantize`.
+        unshare: makes the network for quantizing of the trained one, where that needs a change.
+    """
+
+    name: str
+    make: Callable[[], nn.Module]
+    draw: Draw
+    options: dict[str, Any]
+    unshare: Callable[[nn.Module], nn.Module] | None = None
+    seed: int = 0
+
+    @property
+    def dynamic(self) -> bool:
+        return self.options["quantizer"] == "torchao" or self.options["dynamic"]
+
+    @cached_property
+    def untrained(self) -> nn.Module:
+        torch.manual_seed(self.seed)
+        return self.make().eval().requires_grad_(False)
+
+    @cached_property
+    def module(self) -> nn.Module:
+        """The trained network, in eval mode."""
+        torch.manual_seed(self.seed)
+        module = self.make().train()
+        generator = torch.Generator().manual_seed(self.seed)
+        optimizer = torch.optim.AdamW(module.parameters(), 5e-3)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _STEPS)
+        for _ in range(_STEPS):
+            inputs, classes = self.draw(_BATCH, generator)
+            logits = module(inputs).flatten(0, -2)
+            loss = nn.functional.cross_entropy(logits, classes.flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+        return module.eval().requires_grad_(False)
+
+    @cached_property
+    def for_quantizing(self) -> nn.Module:
+        """The trained network in a form that PT2E quantizes rightly."""
+        return self.module if self.unshare is None else self.unshare(copy.deepcopy(self.module))
+
+    @cached_property
+    def program(self) -> ExportedProgram:
+        return self.export(self.module)
+
+    @cached_property
+    def examples(self) -> list[InputSet]:
+        """Held-out rows, which neither training nor calibration has seen."""
+        return self._sets(10 + self.seed, _EXAMPLES, "example")
+
+    @cached_property
+    def calibration(self) -> list[InputSet]:
+        return self._sets(20 + self.seed, _CALIBRATION, "calibration")
+
+    def export(self, module: nn.Module) -> ExportedProgram:
+        return export(module, self.calibration[0].args)
+
+    def accuracy(self) -> float:
+        """Return the share of held-out rows that the float network gets right."""
+        inputs, classes = self.draw(512, torch.Generator().manual_seed(30))
+        return (self.module(inputs).argmax(-1) == classes).float().mean().item()
+
+    def _sets(self, seed: int, count: int, origin: str) -> list[InputSet]:
+        generator = torch.Generator().manual_seed(seed)
+        drawn = [self.draw(1, generator)[0] for _ in range(count)]
+        return [InputSet((x,), {}, f"{origin} {number}") for number, x in enumerate(drawn)]
+
+
+class Classifier(nn.Module):
+    """Convolutions with batch norm, and a residual connection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.conv2, self.norm2 = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.conv3, self.norm3 = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.head = nn.Linear(8 * 9, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm1(self.conv1(x)))
+        x = torch.relu(self.norm2(self.conv2(x)))
+        x = torch.relu(x + self.norm3(self.conv3(x)))
+        return self.head(nn.functional.avg_pool2d(x, 4).flatten(1))
+
+
+class Depthwise(nn.Module):
+    """An inverted residual, as phones have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expand, self.norm1 = nn.Conv2d(3, 16, 1), nn.BatchNorm2d(16)
+        self.deep = nn.Conv2d(16, 16, 3, padding=1, groups=16)
+        self.norm2 = nn.BatchNorm2d(16)
+        self.project, self.norm3 = nn.Conv2d(16, 8, 1), nn.BatchNorm2d(8)
+        self.head = nn.Linear(8 * 9, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.relu6(self.norm1(self.expand(x)))
+        x = nn.functional.relu6(self.norm2(self.deep(x)))
+        x = self.norm3(self.project(x))
+        return self.head(nn.functional.avg_pool2d(x, 4).flatten(1))
+
+
+class Pair(nn.Module):
+    """One convolution for two halves of an image, each with a batch norm of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = self.other_conv = nn.Conv2d(3, 12, 3, padding=1)
+        self.norm1, self.norm2 = nn.BatchNorm2d(12), nn.BatchNorm2d(12)
+        self.head = nn.Linear(24 * 9, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        left = torch.relu(self.norm1(self.conv(x)))
+        right = torch.relu(self.norm2(self.other_conv(0.5 - 2 * x)))
+        both = nn.functional.avg_pool2d(torch.cat([left, right], 1), 4)
+        return self.head(both.flatten(1))
+
+
+def _unshare(module: nn.Module) -> nn.Module:
+    module.other_conv = copy.deepcopy(module.conv)
+    return module
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(24, 32), nn.Linear(32, 32)
+        self.third, self.head = nn.Linear(32, 32), nn.Linear(32, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        x = torch.relu(self.second(x))
+        return self.head(torch.relu(self.third(x)))
+
+
+class Transformer(nn.Module):
+    """One block over tokens; each token gets a class, which depends on another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(40, 32)
+        self.places = nn.Parameter(torch.randn(8, 32) * 0.3)
+        self.norm1, self.qkv, self.out = nn.LayerNorm(32), nn.Linear(32, 96), nn.Linear(32, 32)
+        self.norm2, self.up, self.down = nn.LayerNorm(32), nn.Linear(32, 64), nn.Linear(64, 32)
+        self.head = nn.Linear(32, 6)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.table(tokens) + self.places
+        q, k, v = self.qkv(self.norm1(x)).chunk(3, -1)
+        weights = torch.softmax(q @ k.transpose(-1, -2) * 32**-0.5, -1)
+        x = x + self.out(weights @ v)
+        x = x + self.down(torch.relu(self.up(self.norm2(x))))
+        return self.head(x)
+
+
+class Pitch(nn.Module):
+    """An LSTM's cell, unrolled over frames of a wave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frame = nn.Linear(_WAVE // _FRAMES, 24)
+        self.gates = nn.Linear(48, 96)
+        self.head = nn.Linear(24, 10)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        h = c = torch.zeros_like(frames[:, 0, :1]).expand(-1, 24)
+        for step in range(_FRAMES):
+            x = torch.relu(self.frame(frames[:, step]))
+            i, f, g, o = self.gates(torch.cat([x, h], -1)).chunk(4, -1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            h = torch.sigmoid(o) * torch.tanh(c)
+        return self.head(h)
+
+
+def _draw_images(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw shapes on a background, moved a little, in uneven light; values as of normed pixels."""
+    shapes = torch.rand(8, 3, 12, 12, generator=torch.Generator().manual_seed(7))
+    shapes = nn.functional.avg_pool2d(shapes, 3, 1, 1) * 4 - 1.2
+    classes = torch.randint(8, (count,), generator=generator)
+    moves = torch.randint(-1, 2, (count, 2), generator=generator).tolist()
+    pairs = zip(classes, moves, strict=True)
+    moved = torch.stack([shapes[number].roll(move, (1, 2)) for number, move in pairs])
+    light = 0.6 + 0.8 * torch.rand(count, 1, 1, 1, generator=generator)
+    return moved * light + 0.25 * torch.randn(moved.shape, generator=generator), classes
+
+
+def _draw_records(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw rows of measurements, some of them skewed, around a centre for each class."""
+    centres = 1.2 * torch.randn(6, 24, generator=torch.Generator().manual_seed(8))
+    classes = torch.randint(6, (count,), generator=generator)
+    rows = centres[classes] + torch.randn(count, 24, generator=generator)
+    return torch.cat([rows[:, :12], rows[:, 12:].exp().clamp(max=12.0)], 1), classes
+
+
+def _draw_tokens(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw sentences; the first token says which of two classes each other one has."""
+    tokens = torch.randint(40, (count, 8), generator=generator)
+    return tokens, tokens % 3 + 3 * (tokens[:, :1] % 2)
+
+
+def _draw_waves(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw tones with overtones and noise, of ten pitches, in a few frames."""
+    classes = torch.randint(10, (count,), generator=generator)
+    pitch = 0.15 * 2 ** (classes / 4)
+    phase = 6.283 * torch.rand(count, 1, generator=generator)
+    angle = torch.arange(_WAVE) * pitch[:, None] + phase
+    wave = torch.sin(angle) + 0.5 * torch.sin(2 * angle) + 0.2 * torch.sin(3 * angle)
+    loud = 0.3 + torch.rand(count, 1, generator=generator)
+    wave = loud * wave + 0.05 * torch.randn(wave.shape, generator=generator)
+    return wave.unflatten(1, (_FRAMES, -1)), classes
+
+
+_STATIC = {"quantizer": "xnnpack", "dynamic": False}
+_TASKS: Sequence[Task] = (
+    Task("classifier", Classifier, _draw_images, {**_STATIC, "per_channel": True}),
+    Task("depthwise", Depthwise, _draw_images, {**_STATIC, "per_channel": True}),
+    Task("pair", Pair, _draw_images, {**_STATIC, "per_channel": True}, _unshare),
+    Task("mlp", Mlp, _draw_records, {**_STATIC, "per_channel": False}),
+    Task(
+        "transformer",
+        Transformer,
+        _draw_tokens,
+        {"quantizer": "xnnpack", "dynamic": True, "per_channel": True},
+    ),
+    Task("pitch", Pitch, _draw_waves, {**_STATIC, "per_channel": True}),
+    Task(
+        "four_bits",
+        Transformer,
+        _draw_tokens,
+        {
+            "quantizer": "torchao",
+            "scheme": "int8_dynamic_activation_int4_weight",
+            "embedding": {"bits": 4, "group_size": 32},
+        },
+    ),
+)
+TASKS = {task.name: task for task in _TASKS}
