@@ -160,9 +160,8 @@ def _validate(sample: Sample, departs: str) -> tuple[str, tuple[str, ...]]:
     from .judge import validated
 
     validation = validated(sample, sample.files, 0, {"f": departs} if departs else {})
-    record = getattr(validation.methods[0], "quantization", None)
-    if record is None:  # one verdict for the lowering and the quantization
-        return "passed" if validation.ok else "failed", tuple(validation.failures)
+    record = validation.methods[0].quantization
+    assert record is not None
     return record["verdict"], tuple(validation.failures)
 
 
