@@ -105,8 +105,8 @@ REMEDIES = (
     ),
     _remedy(
         r"KernelCall failed at instruction [\d:]+ in operator (?P<operator>[\w:.]+): 0x12",
-        "ExecuTorch's own kernel of {operator} refuses what it is given: delegate it, or compute it "
-        "by other operators",
+        "ExecuTorch's own kernel of {operator} refuses what it is given: delegate it, or compute "
+        "it by other operators",
     ),
     _remedy(
         r"missing operator \(0x14\)",

@@ -144,6 +144,14 @@ class ReadBefore(nn.Module):
         return (first(x) + 1) + second(x)
 
 
+class ReadInBranches(nn.Module):
+    """Either branch reads the result, element by element, and writes over it in the other's way."""
+
+    def forward(self, x):
+        y = first(x)
+        return torch.cond(y.sum() > 10, lambda y: y + 1, lambda y: y - 1, (y,))
+
+
 class AfterMap(nn.Module):
     def forward(self, x):
         return torch_map(lambda row: row + 5.0, x) + first(x)
@@ -201,8 +209,8 @@ def test_a_lost_result_is_warned_of_and_the_cond_is_the_culprit(module):
     assert culprit["what"].endswith(warning["what"])
 
 
-@pytest.mark.parametrize("module", [*COPIED, ReadBefore, AfterMap])
-def test_a_copy_mends_it(module):
+@pytest.mark.parametrize("module", [*COPIED, ReadBefore, AfterMap, ReadInBranches])
+def test_a_copy_mends_it_and_nothing_is_said_of_what_is_right(module):
     assert not is_wrong(module)
     assert not warnings_of(module)
 
