@@ -16,7 +16,7 @@ from pipeline.report.sections.gates import is_change
 # GitHub takes a summary of at most 1 MiB, and a comment of at most 65,536 characters. Sentences can
 # hold shapes and lists of operators.
 _MOST_BYTES, _MOST_FAILURES, _MOST_LETTERS, _MOST_OF_A_COMMENT = 900_000, 10, 400, 60_000
-_OPEN = ("failed", "culprits")  # the tables that are not folded, and those of changes
+_OPEN = ("failed", "culprits", "warnings")  # the tables that are not folded, and those of changes
 
 
 def markdown(report: Mapping[str, Any]) -> str:
