@@ -123,11 +123,16 @@ class _Memory:
         loop reads it again."""
         last = max((end for begin, end in self._loops if move < begin <= reader <= end), default=-1)
         for number in range(move + 1, max(reader, last + 1)):
-            if self._overwrites(number, regions) and number < len(self._calls):
+            apart = last < 0 and self._is_other_branch(number, reader)
+            if not apart and self._overwrites(number, regions):
                 return number
         if reader < len(self._calls) and self._overwrites(reader, regions):
             return None if self._goes_by_elements(reader, regions) else reader
         return None
+
+    def _is_other_branch(self, number: int, reader: int) -> bool:
+        """Return whether an instruction only runs where the reader doesn't."""
+        return any(number in one and reader in other for one, other in self._branches)
 
     def _overwrites(self, number: int, regions: Sequence[Region]) -> bool:
         if isinstance(self._calls[number], schema.MoveCall) or self._kernel(number) == _VIEW:
@@ -169,6 +174,21 @@ class _Memory:
             if isinstance(call, schema.JumpFalseCall)
         )
         return [(begin, end) for begin, end in jumps if begin <= end]
+
+    @cached_property
+    def _branches(self) -> list[tuple[range, range]]:
+        """The instructions of both branches of each `torch.cond`: the first one begins behind a
+        jump to the second, and ends with a jump over it."""
+        branches = []
+        for number, call in enumerate(self._calls):
+            if not isinstance(call, schema.JumpFalseCall) or call.destination_instruction <= number:
+                continue
+            second = call.destination_instruction
+            over = self._calls[second - 1]
+            if second - 1 > number and isinstance(over, schema.JumpFalseCall):
+                ends = over.destination_instruction
+                branches.append((range(number + 1, second - 1), range(second, ends)))
+        return branches
 
     @cached_property
     def _planned(self) -> dict[int, Region]:

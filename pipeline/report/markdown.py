@@ -17,7 +17,7 @@ from pipeline.report.sections.gates import is_change
 # hold shapes and lists of operators.
 _MOST_BYTES, _MOST_FAILURES, _MOST_LETTERS, _MOST_OF_A_COMMENT = 900_000, 10, 400, 60_000
 _IN_SUMMARY = ("not-judged", "not-run", "changes", "provenance")  # sections
-_OPEN = ("failed", "culprits")  # the tables that are not folded, and those of changes
+_OPEN = ("failed", "culprits", "warnings")  # the tables that are not folded, and those of changes
 
 
 def markdown(report: Mapping[str, Any]) -> str:

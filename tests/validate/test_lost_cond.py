@@ -3,6 +3,8 @@
 In each case, what is found is held to what ExecuTorch's runtime does.
 """
 
+import json
+import shutil
 from functools import cache
 
 import pytest
@@ -19,6 +21,7 @@ from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.interpreter.load import read_package
 from tests.support.located import ROOT, build
+from tests.support.lowerable import bench_for
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)) + 1
 
@@ -144,6 +147,14 @@ class ReadBefore(nn.Module):
         return (first(x) + 1) + second(x)
 
 
+class ReadInBranches(nn.Module):
+    """Either branch reads the result, element by element, and writes over it in the other's way."""
+
+    def forward(self, x):
+        y = first(x)
+        return torch.cond(y.sum() > 10, lambda y: y + 1, lambda y: y - 1, (y,))
+
+
 class AfterMap(nn.Module):
     def forward(self, x):
         return torch_map(lambda row: row + 5.0, x) + first(x)
@@ -201,8 +212,8 @@ def test_a_lost_result_is_warned_of_and_the_cond_is_the_culprit(module):
     assert culprit["what"].endswith(warning["what"])
 
 
-@pytest.mark.parametrize("module", [*COPIED, ReadBefore, AfterMap])
-def test_a_copy_mends_it(module):
+@pytest.mark.parametrize("module", [*COPIED, ReadBefore, AfterMap, ReadInBranches])
+def test_a_copy_mends_it_and_nothing_is_said_of_what_is_right(module):
     assert not is_wrong(module)
     assert not warnings_of(module)
 
@@ -228,3 +239,39 @@ def test_the_line_is_that_of_the_cond_in_its_branch():
     """Which strict export writes into the program."""
     (warning,) = warnings_of(InBranch, strict=True)
     assert warning["line"].endswith(", in first")
+
+
+MODEL = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def forward(self, x):
+        a = torch.cond(x.sum() > 0, lambda x: x * 2.0, lambda x: x - 1.0, (x,))
+        b = torch.cond(x.sum() > 1, lambda x: x + 5.0, lambda x: x - 7.0, (x,))
+        return a + b
+
+
+def export_methods():
+    return {"run": torch.export.export(Net(), (torch.ones(3, 4),))}
+"""
+
+
+@pytest.mark.slow
+def test_a_person_is_told_when_it_is_lowered_and_when_it_fails(tmp_path):
+    """Also where the compiled method comes from the store."""
+    config = {"methods": {"run": {"partitioners": []}}}
+    bench = bench_for(tmp_path / "workspace", {"two": config})
+    (bench.root / "models" / "small.py").write_text(MODEL)
+    warned = "two/run: warning: cond: its result is overwritten by the control flow"
+    for _ in range(2):
+        assert bench.doit("lower") == 0, bench.output
+        assert warned in bench.output
+        shutil.rmtree(bench.root / "build")
+    assert bench.doit() == 1
+    assert "run: first departs: torch.cond, models/small.py:8: its result is" in bench.output
+    facts = json.loads(bench.bytes_of("two", "manifest.json"))["methods"]["run"]
+    assert [warning["operator"] for warning in facts["warnings"]] == ["cond"]
+    report = bench.bytes_of("two", "report.md").decode()
+    assert "models/small.py:8, in Net.forward" in report.split("### Warnings of the lowering")[1]

@@ -19,4 +19,6 @@ def section(report: Json) -> ReportSection:
         for method, warnings in in_order(report, report.get("warnings")).items()
         for warning in warnings
     ]
-    return ReportSection("warnings", "Warnings", DataTable("warnings", "Of the lowering", rows))
+    return ReportSection(
+        "warnings", "Warnings", DataTable("warnings", "Warnings of the lowering", rows)
+    )

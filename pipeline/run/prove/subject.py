@@ -135,7 +135,7 @@ class Subject:
 
     def describe_instruction(self, method: str, instruction: int) -> str:
         """Return the line of the model's source that an instruction of a method comes from, or
-        ""."""
+        "" where that is not known."""
         try:
             lowered = self._load_lowered(method)
         except PipelineError:  # the manifest, or the quantized program, is not to be had
