@@ -99,12 +99,12 @@ def export_methods() -> dict[str, ExportedProgram]:
 
 
 def example_inputs(method: str) -> list[tuple[Tensor, ...]]:
-    """Sentences, each with its paraphrase, and with the next one, which says something else."""
+    """Sentences, alone, with their paraphrases, and with others that say something else."""
     firsts = tokens_of(*(first for first, _ in PARAPHRASES))
     seconds = tokens_of(*(second for _, second in PARAPHRASES))
     if method == "encode":
-        return [(sentence,) for sentence in (*firsts, *seconds)]
-    return [*zip(firsts, seconds, strict=True), *pairwise(firsts)]
+        return [(sentence,) for sentence in firsts]
+    return [*zip(firsts[:8], seconds[:8], strict=True), *pairwise(firsts[:5])]
 
 
 def calibration_inputs(method: str) -> list[tuple[Tensor, ...]]:

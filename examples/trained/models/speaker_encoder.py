@@ -160,7 +160,7 @@ def _inputs(method: str, pieces: list[tuple[str, Tensor]]) -> list[tuple[Tensor,
             state = listen(frames, *state)
         states.append(state[0])
     if method == "listen":
-        return listened[::5]
+        return listened[::12]
     if method == "embed":
         return [(state,) for state in states]
-    return [(first, second) for first in states[:4] for second in states[4:]]
+    return [(first, second) for first in states[::5] for second in states[1::4]]
