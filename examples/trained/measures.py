@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -92,7 +93,7 @@ def _pitch_source() -> Any:
 
 
 def _find_paraphrase(methods: Any) -> Answers:
-    """Which of all sentences says the same as this one?"""
+    """Which of all sentences says the same as this one? And does `score` prefer it to the next?"""
     import sentence_encoder as encoder  # type: ignore[import-not-found]
 
     firsts, seconds = (
@@ -100,43 +101,52 @@ def _find_paraphrase(methods: Any) -> Answers:
         for sentences in zip(*encoder.PARAPHRASES, strict=True)
     )
     best = (firsts @ seconds.T).argmax(dim=1)
-    return Answers(best, best == torch.arange(len(best)))
+    preferred = []
+    pairs = [encoder.tokens_of(*pair) for pair in encoder.PARAPHRASES[:5]]
+    for (first, second), (_, other) in pairwise(pairs):
+        preferred.append(bool(methods.score(first, second) > methods.score(first, other)))
+    prefers = torch.tensor(preferred)
+    return Answers(
+        torch.cat([best, prefers.long()]),
+        torch.cat([best == torch.arange(len(best)), prefers]),
+    )
 
 
 def _sentence_source() -> Any:
     import sentence_encoder
 
-    return SimpleNamespace(encode=sentence_encoder.load())
+    encode = sentence_encoder.load()
+    return SimpleNamespace(encode=encode, score=sentence_encoder.Score(encode))
 
 
 def _recognise_speaker(methods: Any) -> Answers:
     """Whose voice is in each partial utterance: of two, which other partials made known?"""
     import speaker_encoder as encoder  # type: ignore[import-not-found]
 
-    voices: dict[str, list[Tensor]] = {}
-    heard = []
-    for index, (speaker, mels) in enumerate(encoder.partials()):
+    states: list[tuple[str, Tensor]] = []
+    for speaker, mels in encoder.partials():
         state = encoder.begin()
         for frames in encoder.calls(mels):
             state = methods.listen(frames, *state)
-        voice = methods.embed(state[0])
-        if index % 2:
-            voices.setdefault(speaker, []).append(voice)
-        else:
-            heard.append((speaker, voice))
-    names = sorted(voices)
-    known = torch.cat([torch.cat(voices[name]).mean(dim=0, keepdim=True) for name in names])
-    known = torch.nn.functional.normalize(known, dim=1)
-    values = torch.stack([(known @ voice[0]).argmax() for _, voice in heard])
-    truth = torch.tensor([names.index(speaker) for speaker, _ in heard])
-    return Answers(values, values == truth)
+        states.append((speaker, state[0]))
+    known, heard = states[1::2], states[::2]
+    names = sorted({speaker for speaker, _ in known})
+    values = []
+    for _, state in heard:
+        likeness = dict.fromkeys(names, 0.0)
+        for speaker, other in known:
+            count = sum(name == speaker for name, _ in known)
+            likeness[speaker] += float(methods.compare(state, other)) / count
+        values.append(max(range(len(names)), key=lambda index: likeness[names[index]]))
+    truth = [names.index(speaker) for speaker, _ in heard]
+    return Answers(torch.tensor(values), torch.tensor(values) == torch.tensor(truth))
 
 
 def _speaker_source() -> Any:
     import speaker_encoder
 
     listen, embed = speaker_encoder.load()
-    return SimpleNamespace(listen=listen, embed=embed)
+    return SimpleNamespace(listen=listen, compare=speaker_encoder.Compare(embed))
 
 
 def _classify_images(methods: Any) -> Answers:

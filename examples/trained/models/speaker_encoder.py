@@ -136,7 +136,8 @@ def export_methods() -> dict[str, ExportedProgram]:
     return {
         "listen": export(listen, (torch.zeros(1, FRAMES, BANDS), hidden, cell)),
         "embed": export(embed, (hidden,)),
-        "compare": export(Compare(embed), (hidden, hidden)),
+        # Two tensors: of one tensor given twice, torch.export would make one input of the program.
+        "compare": export(Compare(embed), (hidden, cell)),
     }
 
 
