@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -16,7 +17,7 @@ from executorch.backends.transforms.duplicate_dynamic_quant_chain import (
     DuplicateDynamicQuantChainPass,
 )
 from torch.export import Dim, ExportedProgram
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import move_exported_model_to_eval
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
@@ -111,9 +112,27 @@ def quantize(
         converted = _apply_pt2e(program, module, spec, observed)
     move_exported_model_to_eval(converted)
     call = as_exported(program, tracing)
-    return torch.export.export(
-        converted, call.args, call.kwargs, dynamic_shapes=_dynamic_shapes(program)
-    )
+    with _naming_node(converted, call):
+        return torch.export.export(
+            converted, call.args, call.kwargs, dynamic_shapes=_dynamic_shapes(program)
+        )
+
+
+@contextmanager
+def _naming_node(module: GraphModule, call: Any) -> Iterator[None]:
+    """Raise what running a graph raises from the node at which it fails, which generated code hides
+    and a message with the line of the model needs."""
+    try:
+        yield
+    except Exception as error:
+        try:
+            with torch.no_grad():
+                Interpreter(module).run(*pytree.tree_leaves((call.args, call.kwargs)))
+        except type(error):
+            raise
+        except Exception:
+            _log.debug("the graph fails otherwise node by node", exc_info=True)
+        raise error
 
 
 @dataclass(frozen=True)
@@ -194,7 +213,8 @@ def _apply_pt2e(
     state = _copy_state(program, prepared)
     with torch.no_grad():
         for inputs in observed:
-            prepared(*inputs.args, **inputs.kwargs)
+            with _naming_node(prepared, inputs):
+                prepared(*inputs.args, **inputs.kwargs)
     _restore_state(prepared, state)
     converted = convert_pt2e(prepared)
     # Folding constants computes all that no input reaches, in place too: a counter is counted on.
