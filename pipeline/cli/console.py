@@ -141,16 +141,17 @@ def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
 def _narrowed(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each size that a package is lowered for less of than its source takes."""
     from pipeline.report.formatting import size_range
+    from pipeline.store.remedies import range_remedy
 
     for method, facts in sorted(methods.items()):
-        keeps = facts["lowering"].get("edge", {}).get("keep_ranges")
-        for each in facts.get("narrowed", ()):
-            by = " in ".join(filter(None, (each["operator"], each["module"])))
+        keeps = facts["lowering"].get("edge", {}).get("keep_ranges", False)
+        for size in facts.get("narrowed", ()):
+            by = " in ".join(filter(None, (size["operator"], size["module"])))
             yield one_line(
-                f"{package}/{method}: {each['size']} is lowered for "
-                f"{size_range(each['lowered'])}, its source takes {size_range(each['source'])}"
+                f"{package}/{method}: {size['size']} is lowered for "
+                f"{size_range(size['lowered'])}, its source takes {size_range(size['source'])}"
                 + (f"; narrowed by {by}" if by else "")
-                + ("" if keeps else "; `edge: {keep_ranges: true}` may keep them")
+                + f"; {range_remedy(size['operator'], size['lowered'], keeps)}"
             )
 
 
