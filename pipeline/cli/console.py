@@ -19,7 +19,7 @@ from pipeline.report.events import Event
 from pipeline.run.batch import Outlook, Show
 from pipeline.run.install import find_orphans
 from pipeline.store.errors import listed, plural
-from pipeline.store.files import REPORT
+from pipeline.store.files import CONTENTS, REPORT
 from pipeline.store.sizes import human_size
 from pipeline.store.visible import one_line
 
@@ -127,14 +127,17 @@ def _orphan_lines(plan: Plan) -> Iterator[str]:
 def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     """Yield what the packages of this run are not, though their configs may mean it."""
     from pipeline.cli.table import DONE
-    from pipeline.report.records import read_manifest
+    from pipeline.report.records import read_fitting, read_manifest
 
     linked = {str(e.package) for e in events if e.kind == "link" and e.outcome in DONE}
     for package in sorted(linked):
         if manifest := read_manifest(plan.workspace, package):
             yield from _narrowed(package, manifest["methods"])
             unknown = find_unknown_names(manifest["methods"])
-            for what in (*unknown, *find_unwritten(manifest["emit"], manifest["files"])):
+            contents = read_fitting(plan.workspace.package(package) / CONTENTS)
+            tensors = contents["tensors"] if contents else None
+            unwritten = find_unwritten(manifest["emit"], manifest["files"], tensors)
+            for what in (*unknown, *unwritten):
                 yield one_line(f"{package}: {what}")
 
 
