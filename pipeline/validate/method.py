@@ -41,7 +41,7 @@ from pipeline.validate.default_limits import (
     explain_rounding,
     what_it_computes_in,
 )
-from pipeline.validate.interface import compare_declared
+from pipeline.validate.interface import NarrowedSize, compare_declared, find_outside
 from pipeline.validate.limits import LIMITS, judge_output
 from pipeline.validate.metrics import compare
 from pipeline.validate.references import References
@@ -75,6 +75,7 @@ class MethodValidator:
         cases: kinds of inputs that are generated beside random ones (cases.py).
         keep: is given each call from the initial state, also of a method that is not run.
         quantized: the program that quantization made of it, which the package is held to as well.
+        narrowed: the sizes that the package was lowered for a smaller range of.
         sets: the examples that fit, and the generated sets.
         calls: those since the package was opened.
         budget: the time for all methods of the package; a call that has begun is made.
@@ -88,6 +89,7 @@ class MethodValidator:
     cases: Sequence[str] = ()
     keep: Keep | None = None
     quantized: ExportedProgram | None = None
+    narrowed: Sequence[NarrowedSize] = ()
     examples: list[InputSet] = field(default_factory=list)
     sets: list[InputSet] = field(default_factory=list)
     calls: list[tuple[str, InputSet]] = field(default_factory=list)
@@ -251,6 +253,8 @@ class MethodValidator:
             try:
                 check_inputs(self.program, inputs, self.result.method)
                 self.examples.append(inputs)
+                for what in find_outside(self.program, inputs, self.narrowed):
+                    self.result.fail(f"{inputs.origin}: {what}", about="declared")
             except PipelineError as error:
                 prefix = f"{self.result.method}: {inputs.origin}: "
                 for line in str(error).splitlines():

@@ -28,6 +28,7 @@ from pipeline.program.training import MISCOUNTED, trained_method, training_metho
 from pipeline.report.records import UNASKED
 from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
+from pipeline.validate.interface import NarrowedSize
 from pipeline.validate.limits import LIMITS
 from pipeline.validate.method import Keep, MethodValidator
 from pipeline.validate.metrics import compare
@@ -55,6 +56,7 @@ def validate_package(
     crashes: Mapping[str, str] | None = None,
     budget: Budget | None = None,
     asked: Collection[str] | None = None,
+    narrowed: Mapping[str, Sequence[NarrowedSize]] | None = None,
 ) -> Validation:
     """Validate every method that a package should have, and that it has no other.
 
@@ -75,6 +77,7 @@ def validate_package(
             run; of "", how opening the package did.
         budget: the time for it; a call that has begun is made. None is no limit.
         asked: the methods that are validated, by default all; nothing is said of others.
+        narrowed: by method, the sizes that it was lowered for a smaller range of.
     """
     kept_to = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
     budget = budget or Budget()
@@ -112,6 +115,7 @@ def validate_package(
                 cases=(cases or {}).get(name, ()),
                 keep=keep,
                 quantized=(quantized or {}).get(name),
+                narrowed=(narrowed or {}).get(name, ()),
                 budget=budget,
             )
             validators[name].start(examples.get(name, ()), is_first=len(validators) == 1)

@@ -146,6 +146,7 @@ def _run(
         crash_log.crashes(),
         budget,
         subject.asked,
+        subject.narrowed,
     )
 
 
