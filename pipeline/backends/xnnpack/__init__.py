@@ -158,7 +158,12 @@ ENTRIES = (
         summary="CPUs: Arm, x86-64, RISC-V",
         options=XnnpackOptions,
         lowering=Lowering(_make_partitioner, reasons=_reasons, control_flow=frozenset()),
-        quantization=Quantization(options=XnnpackQuantize, make_quantizer=_make_quantizer),
+        quantization=Quantization(
+            options=XnnpackQuantize,
+            make_quantizer=_make_quantizer,
+            # As ExecuTorch's own tests quantize for it.
+            backends=frozenset({"vulkan", "webgpu"}),
+        ),
         preprocessing=Preprocessing(
             details="executorch.backends.xnnpack.xnnpack_preprocess:XnnpackBackend",
             around=lazy("pipeline.backends.xnnpack.passes:fast_passes"),
