@@ -119,10 +119,10 @@ REMEDIES = (
         "on complex tensors",
     ),
     _remedy(
-        "mixed dtypes",
+        "dtypes",
         r"Tensor inputs with mismatched dtypes",
-        "cast in the model, or set `edge: {{check_ir_validity: false}}` in the method's config if "
-        "what runs the operator takes them",
+        "cast in the model to dtypes that the operator takes, such as float32 or int64, or set "
+        "`edge: {{check_ir_validity: false}}` in the method's config if what runs it takes these",
     ),
     _remedy(
         "values that decide",
@@ -145,8 +145,19 @@ REMEDIES = (
     _remedy(
         "type of an output",
         r"in output, which is not a known type",
-        "return a tensor, or a tuple, named tuple, list or dict of tensors, or register the class "
-        "by torch.export.register_dataclass",
+        "return a tensor, or a tuple, list or dict of tensors, or register the class by "
+        "torch.export.register_dataclass(Class, serialized_type_name='Class')",
+    ),
+    _remedy(
+        "named tuple",
+        r"Can't serialize TreeSpec of namedtuple class",
+        "return a plain tuple, a list or a dict",
+    ),
+    _remedy(
+        "name of a class",
+        r"No registered serialization name for <class '(?:.*\.)?(?P<kind>\w+)'>",
+        "register it with a name, torch.export.register_dataclass({kind}, "
+        "serialized_type_name='{kind}')",
     ),
     _remedy(
         "text as an output",
@@ -174,18 +185,18 @@ REMEDIES = (
     _remedy(
         "dimension order",
         r"Failed to map a given dim_order",
-        "call `.contiguous()` on the tensor before, or set `edge: {{skip_dim_order: true}}` in the "
-        "method's config",
+        "call `.contiguous()` on the input or buffer whose dimensions are permuted, before the "
+        "export",
     ),
     _remedy(
         "quantized, not delegated",
-        r"Missing out variants: \{{?'?quantized_decomposed::",
-        "no partitioner took what was quantized: name the backend of the quantizer in "
-        "`partitioners`, or take the quantizer of a backend that is there",
+        r"Missing out variants: \{?'?(?:quantized_decomposed|torchao)::",
+        "no partitioner took what was quantized: name a backend in `partitioners` that does, such "
+        "as the quantizer's own",
     ),
     _remedy(
         "out variant",
-        r"Missing out variants: \{{?'?(?P<operator>[\w:.]+)",
+        r"Missing out variants: \{?'?(?P<operator>[\w:.]+)",
         "register its out variant in the library that `operators` of the config names",
     ),
     _remedy(
