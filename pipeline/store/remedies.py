@@ -289,9 +289,10 @@ def _iter_machine(error: BaseException) -> Iterator[Remedy]:
             yield _by_name("memory")
         if isinstance(cause, subprocess.CalledProcessError) and _is_full(tempfile.gettempdir()):
             yield _by_name("disk")
-        for remedy in MACHINE if isinstance(cause, OSError) else ():
+        number = cause.errno if isinstance(cause, OSError) else None
+        for remedy in MACHINE if number is not None else ():
             # What else was handled on the way may have been expected.
-            if cause.errno in remedy.numbers and (cause in causes or remedy.name == "disk"):
+            if number in remedy.numbers and (cause in causes or remedy.name == "disk"):
                 yield remedy
 
 

@@ -91,7 +91,7 @@ def find_outside(
     """
     if not narrowed:
         return
-    sizes = {}
+    sizes: dict[str, int] = {}
     for argument, value in zip(signature(program), flatten(program, inputs), strict=True):
         if isinstance(value, torch.Tensor):
             sizes |= {f"{argument.name}.shape[{n}]": size for n, size in enumerate(value.shape)}
