@@ -12,6 +12,7 @@ import errno
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -47,6 +48,12 @@ def _is_of_an_operator(error: BaseException) -> bool:
     a tool or a module that it lacks."""
     elsewhere = (OSError, MemoryError, ImportError, subprocess.SubprocessError)
     return not any(isinstance(cause, elsewhere) for cause in _iter_causes(error))
+
+
+def _is_of_installed(error: BaseException) -> bool:
+    """Tell whether a module is missing in a package that is there itself."""
+    names = [c.name or "" for c in _iter_causes(error) if isinstance(c, ModuleNotFoundError)]
+    return any(name.partition(".")[0] in sys.modules for name in names if "." in name)
 
 
 # What the machine lacks, or does not allow.
@@ -171,11 +178,19 @@ REMEDIES = (
         "keep what it changes in a buffer (register_buffer), and call `.requires_grad_(False)` on "
         "the module before it is exported",
     ),
-    _remedy(
+    Remedy(
         "module to import",
-        r"No module named '(?P<module>[\w]+)",
+        re.compile(r"No module named '(?P<module>\w+)"),
         "install {module} into the environment that builds, or put {module}.py beside the exporter "
         "or into the workspace's folder",
+        fits=lambda error: not _is_of_installed(error),
+    ),
+    _remedy(
+        "part of a library",
+        r"No module named '(?P<module>\w+)\."
+        r"|cannot import name '\w+' from '(?P<package>\w+)[\w.]*' \(.*(?:site|dist)-packages",
+        "the {library} that is installed lacks it: install the release that the model needs, or "
+        "import what this one has",
     ),
     _remedy(
         "numpy",
@@ -262,6 +277,7 @@ def _fill_in(remedy: Remedy, match: re.Match[str] | None, operators: Sequence[st
     """Return the text of a remedy with the parts of the error that it names, and the advice for
     those of the further operators that need another."""
     values = match.groupdict() if match else {}
+    values["library"] = values.get("module") or values.get("package") or ""
     training = [name for name in operators if _OF_TRAINING.search(name)]
     others = [name for name in operators if name not in training]
     if "operator" in values:

@@ -6,6 +6,7 @@ A remedy without a case fails `test_every_remedy_is_followed`.
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import re
 import resource
@@ -220,6 +221,14 @@ def import_beside(folder: Path | None = None) -> None:
         sys.path.remove(str(folder))
 
 
+def import_from_torch(name: str) -> None:
+    importlib.import_module(f"torch.{name}")
+
+
+def import_name_of_torch(name: str) -> None:
+    exec(f"from torch.nn import {name}", {})
+
+
 def twice(library: torch.library.Library, out: bool) -> None:
     """Lower an operator of one's own, with or without an out variant."""
     name = "double" if out else "twice"
@@ -356,6 +365,9 @@ CASES: dict[str, Case] = {
         partial(build, Module(scaled, scale=torch.zeros(8)).requires_grad_(False)),
     ),
     "module to import": case(import_beside),
+    "part of a library": case(
+        partial(import_from_torch, "scan_of_nobody"), partial(import_from_torch, "nn")
+    ),
     "numpy": case(
         partial(build, lambda self, x: torch.from_numpy(x.numpy() + 1)),
         partial(build, lambda self, x: x + 1),
@@ -443,6 +455,11 @@ def test_operators_of_two_causes_get_the_advice_of_each(compute):
     text = explain(partial(build, Module(compute, norm=nn.BatchNorm1d(4)), X[:, :4]))
     assert text.count("call `.eval()` on the module") == 1
     assert "core_aten_ops_exceptions: [aten.linalg_qr.default]}`" in text
+
+
+def test_a_name_that_a_library_lacks_is_no_module_to_install():
+    text = explain(partial(import_name_of_torch, "LayerOfNobody"))
+    assert "the torch that is installed lacks it" in text and "install torch into" not in text
 
 
 def fail_after(handled: OSError) -> None:
