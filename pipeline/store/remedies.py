@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import errno
 import re
-import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-_LITTLE = 1 << 20  # bytes: a disk that has fewer left is full
+from pipeline.store.causes import is_full, is_of_an_operator, is_of_installed, iter_causes
 
 
 @dataclass(frozen=True)
@@ -41,19 +39,6 @@ class Remedy:
 
 def _remedy(name: str, pattern: str, text: str, *numbers: int) -> Remedy:
     return Remedy(name, re.compile(pattern), text, numbers)
-
-
-def _is_of_an_operator(error: BaseException) -> bool:
-    """Tell whether a backend can have failed at an operator that it was given, and not for a file,
-    a tool or a module that it lacks."""
-    elsewhere = (OSError, MemoryError, ImportError, subprocess.SubprocessError)
-    return not any(isinstance(cause, elsewhere) for cause in _iter_causes(error))
-
-
-def _is_of_installed(error: BaseException) -> bool:
-    """Tell whether a module is missing in a package that is there itself."""
-    names = [c.name or "" for c in _iter_causes(error) if isinstance(c, ModuleNotFoundError)]
-    return any(name.partition(".")[0] in sys.modules for name in names if "." in name)
 
 
 # What the machine lacks, or does not allow.
@@ -183,7 +168,7 @@ REMEDIES = (
         re.compile(r"No module named '(?P<module>\w+)"),
         "install {module} into the environment that builds, or put {module}.py beside the exporter "
         "or into the workspace's folder",
-        fits=lambda error: not _is_of_installed(error),
+        fits=lambda error: not is_of_installed(error),
     ),
     _remedy(
         "part of a library",
@@ -249,7 +234,7 @@ REMEDIES = (
         "{backend} took an operator that it can't compile: keep it out, by listing in `modules` of "
         "the method's config the other modules, or by the partitioner's options (`doit backends` "
         "lists them)",
-        fits=_is_of_an_operator,
+        fits=is_of_an_operator,
     ),
 )
 
@@ -299,34 +284,17 @@ def _iter_machine(error: BaseException) -> Iterator[Remedy]:
     Torch raises an error of its own where it can't write an archive, and a tool that found no room
     says so only in the log.
     """
-    causes = list(_iter_causes(error))
-    for cause in _iter_causes(error, handled=True):
+    causes = list(iter_causes(error))
+    for cause in iter_causes(error, handled=True):
         if isinstance(cause, MemoryError):
             yield _by_name("memory")
-        if isinstance(cause, subprocess.CalledProcessError) and _is_full(tempfile.gettempdir()):
+        if isinstance(cause, subprocess.CalledProcessError) and is_full(tempfile.gettempdir()):
             yield _by_name("disk")
         number = cause.errno if isinstance(cause, OSError) else None
         for remedy in MACHINE if number is not None else ():
             # What else was handled on the way may have been expected.
             if number in remedy.numbers and (cause in causes or remedy.name == "disk"):
                 yield remedy
-
-
-def _is_full(folder: str) -> bool:
-    try:
-        return shutil.disk_usage(folder).free < _LITTLE
-    except OSError:
-        return False
-
-
-def _iter_causes(error: BaseException, handled: bool = False) -> Iterator[BaseException]:
-    """Yield an error and those that it was raised from, or also those that were being handled."""
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        yield cause
-        cause = cause.__cause__ or (cause.__context__ if handled else None)
 
 
 def range_remedy(operator: str, lowered: Sequence[int | None], keeps: bool) -> str:

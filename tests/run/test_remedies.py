@@ -486,6 +486,6 @@ def test_only_a_cause_is_mended():
 
 def test_a_tool_that_found_no_room_has_that_cause(monkeypatch):
     """It says so in the log alone."""
-    monkeypatch.setattr(remedies, "_is_full", lambda folder: True)
+    monkeypatch.setattr(remedies, "is_full", lambda folder: True)
     text = explain(lacking(lambda: subprocess.run(["false"], check=True)).fails)
     assert "free disk space" in text
