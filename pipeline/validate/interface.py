@@ -82,6 +82,15 @@ def _size_difference(
     )
 
 
+def add_range_remedy(what: str, narrowed: Sequence[NarrowedSize]) -> str:
+    """Return a sentence of `compare_declared` with what to do about a size that was narrowed."""
+    for size in narrowed:
+        name, _, dimension = size.size.removesuffix("]").partition(".shape[")
+        if what.startswith(f"input '{name}': ") and what.endswith(f" at dimension {dimension}"):
+            return f"{what}; {size.remedy}"
+    return what
+
+
 def find_outside(
     program: ExportedProgram, inputs: InputSet, narrowed: Sequence[NarrowedSize]
 ) -> Iterator[str]:

@@ -41,7 +41,12 @@ from pipeline.validate.default_limits import (
     explain_rounding,
     what_it_computes_in,
 )
-from pipeline.validate.interface import NarrowedSize, compare_declared, find_outside
+from pipeline.validate.interface import (
+    NarrowedSize,
+    add_range_remedy,
+    compare_declared,
+    find_outside,
+)
 from pipeline.validate.limits import LIMITS, judge_output
 from pipeline.validate.metrics import compare
 from pipeline.validate.references import References
@@ -244,7 +249,7 @@ class MethodValidator:
             *compare_declared("input", declared.inputs, inputs, self.program),
             *compare_declared("output", declared.outputs, self.source.outputs, self.program),
         ):
-            self.result.fail(what, about="declared")
+            self.result.fail(add_range_remedy(what, self.narrowed), about="declared")
         return not self.result.failures
 
     def _input_sets(self, examples: Sequence[InputSet]) -> list[InputSet]:

@@ -31,12 +31,12 @@ class Net(nn.Module):
         return torch.relu(self.conv(x)).mean((2, 3))
 
 
-def program_of(least: int = 2):
-    """Export for batches up to 64, with an example of 20, which NNPACK would run."""
+def program_of(least: int = 2, example: int = 20):
+    """Export for batches up to 64, with an example that NNPACK would run from 16 on."""
     sizes = ({0: Dim("n", min=least, max=64)},)
     with torch.no_grad():
         module = Net().eval().requires_grad_(False)
-        return export(module, (torch.ones(20, 3, 32, 32),), dynamic_shapes=sizes)
+        return export(module, (torch.ones(example, 3, 32, 32),), dynamic_shapes=sizes)
 
 
 def validated(program, path, keep, *batches):
@@ -66,6 +66,14 @@ def test_examples_outside_of_what_was_lowered_fail_and_keep_ranges_mends_it(tmp_
     )
     assert "example 8: x.shape[0] is 8" in eight
     assert validated(program_of(), tmp_path / "b.pte", True, 4, 32, 8) == ([], ())
+
+
+def test_a_package_that_takes_less_says_how_it_takes_all(tmp_path):
+    _, (failure,) = validated(program_of(example=4), tmp_path / "a.pte", False, 4)
+    assert failure.endswith(
+        "declares room for size 15, the source takes up to 64 at dimension 0; "
+        "`edge: {keep_ranges: true}` may keep them"
+    )
 
 
 def test_an_export_for_less_is_lowered_as_it_is(tmp_path):
