@@ -68,6 +68,7 @@ __all__ = [
     "make_partitioners",
     "make_passes",
     "make_quantizer",
+    "quantizes_for",
     "with_partitioner",
 ]
 
@@ -139,6 +140,15 @@ def make_passes(specs: Iterable[PartitionerSpec]) -> list[ExportedProgramPassBas
 def edge_operators(backends: Iterable[Backend]) -> list[str]:
     """Return the operators beyond Core ATen that these backends let stand in a program."""
     return sorted({name for backend in backends for name in backend.lowering.edge_operators})
+
+
+def quantizes_for(quantizer: str, backend: Backend) -> bool:
+    """Tell whether a backend may take what a quantizer quantizes, as far as the catalogue knows."""
+    own, others = BACKENDS.get(quantizer), QUANTIZERS[quantizer].backends
+    if others is None or backend.plugin or (own is not None and own.plugin):
+        return True
+    same = own is not None and own.backend_id == backend.backend_id
+    return same or backend.name in others
 
 
 def make_quantizer(config: QuantizeConfig) -> Quantizer:

@@ -82,12 +82,14 @@ class Quantization:
             in their own way: an ATen module, the config and batches of calibration inputs, which
             are tuples of arguments, to the quantized module.
         host: what it needs of the machine; in `QUANTIZERS` that of its backend.
+        backends: by their names, further backends that take what it quantizes; None is any.
     """
 
     options: type[QuantizeConfig]
     make_quantizer: Callable[[Any], Quantizer | None] = lambda options: None
     apply_quantizer: Callable[[GraphModule, Any, Iterable[Any]], GraphModule] | None = None
     host: Host = _QUANTIZER_HOST
+    backends: frozenset[str] | None = frozenset()
 
 
 @dataclass(frozen=True)

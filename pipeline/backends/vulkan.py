@@ -17,6 +17,7 @@ from pipeline.backends.entry import (
     Preprocessing,
     Quantization,
 )
+from pipeline.backends.integer_scalars import keeping_integers
 from pipeline.backends.options import (
     NAMES,
     Distinct,
@@ -211,7 +212,7 @@ def _vulkan_quantizer(config: VulkanQuantize) -> Quantizer:
         quantization = vulkan_quantizer.get_symmetric_quantization_config(
             is_dynamic=values.pop("dynamic"), **values
         )
-        return vulkan_quantizer.VulkanQuantizer().set_global(quantization)
+        return keeping_integers(vulkan_quantizer.VulkanQuantizer().set_global(quantization))
 
     return config.compose(make)
 

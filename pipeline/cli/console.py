@@ -21,7 +21,7 @@ from pipeline.report.events import DONE, INTERRUPTED, Event, outcome_word
 from pipeline.run.batch import Outlook, Show
 from pipeline.run.install import find_orphans
 from pipeline.store.errors import listed, plural
-from pipeline.store.files import REPORT
+from pipeline.store.files import CONTENTS, REPORT
 from pipeline.store.sizes import human_size
 from pipeline.store.visible import one_line
 
@@ -137,7 +137,7 @@ def _remark_lines(plan: Plan) -> Iterator[str]:
 
 def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     """Yield what the packages of this run are not, though their configs may mean it."""
-    from pipeline.report.records import read_manifest
+    from pipeline.report.records import read_fitting, read_manifest
 
     linked = {str(e.package) for e in events if e.kind == "link" and e.outcome in DONE}
     for package in sorted(linked):
@@ -146,7 +146,10 @@ def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
             yield from _narrowed(package, manifest["methods"])
             yield from _quantized(package, manifest["methods"])
             unknown = find_unknown_names(manifest["methods"])
-            for what in (*unknown, *find_unwritten(manifest["emit"], manifest["files"])):
+            contents = read_fitting(plan.workspace.package(package) / CONTENTS)
+            tensors = contents["tensors"] if contents else None
+            unwritten = find_unwritten(manifest["emit"], manifest["files"], tensors)
+            for what in (*unknown, *unwritten):
                 yield one_line(f"{package}: {what}")
 
 
@@ -162,16 +165,17 @@ def _warnings(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
 def _narrowed(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for each size that a package is lowered for less of than its source takes."""
     from pipeline.report.formatting import size_range
+    from pipeline.store.remedies import range_remedy
 
     for method, facts in sorted(methods.items()):
-        keeps = facts["lowering"].get("edge", {}).get("keep_ranges")
-        for each in facts.get("narrowed", ()):
-            by = " in ".join(filter(None, (each["operator"], each["module"])))
+        keeps = facts["lowering"].get("edge", {}).get("keep_ranges", False)
+        for size in facts.get("narrowed", ()):
+            by = " in ".join(filter(None, (size["operator"], size["module"])))
             yield one_line(
-                f"{package}/{method}: {each['size']} is lowered for "
-                f"{size_range(each['lowered'])}, its source takes {size_range(each['source'])}"
+                f"{package}/{method}: {size['size']} is lowered for "
+                f"{size_range(size['lowered'])}, its source takes {size_range(size['source'])}"
                 + (f"; narrowed by {by}" if by else "")
-                + ("" if keeps else "; `edge: {keep_ranges: true}` may keep them")
+                + f"; {range_remedy(size['operator'], size['lowered'], keeps)}"
             )
 
 

@@ -17,14 +17,12 @@ from pipeline.program.graphs import graph_modules, iter_nodes
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import control_flow_name, operator_name
 from pipeline.store.errors import PipelineError
+from pipeline.store.remedies import add_remedy
 
 _log = logging.getLogger(__name__)
 # exir/emit/_emitter.py, `_emit_control_flow`.
 _EMITTED = frozenset({"cond", "map_impl", "scan"})
 _EDGE = frozenset({*_EMITTED, "executorch_call_delegate"})
-_INSTEAD = {
-    "while_loop": "use torch.scan over a fixed number of steps, or call the method in a loop"
-}
 
 
 @contextmanager
@@ -37,15 +35,14 @@ def explain_unsupported(programs: Mapping[str, ExportedProgram]) -> Iterator[Non
     try:
         yield
     except InternalError as error:
-        instead = f"it emits {', '.join(sorted(_EMITTED))}"
         wrong = [
-            f"{place} can't be emitted by ExecuTorch; {_INSTEAD.get(name, instead)}"
+            f"{place} can't be emitted by ExecuTorch, which emits {', '.join(sorted(_EMITTED))}"
             for place, node in _find_control_flow(programs)
-            if (name := control_flow_name(node)) not in _EDGE
+            if control_flow_name(node) not in _EDGE
         ]
         if not wrong:
             raise
-        raise PipelineError("; ".join(wrong)) from error
+        raise PipelineError(add_remedy("; ".join(wrong))) from error
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from executorch.backends.transforms.duplicate_dynamic_quant_chain import (
     DuplicateDynamicQuantChainPass,
 )
 from torch.export import Dim, ExportedProgram
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import move_exported_model_to_eval
 from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
@@ -133,9 +133,27 @@ def quantize(
         converted = _apply_pt2e(program, module, spec, observed, watch)
     move_exported_model_to_eval(converted)
     call = as_exported(program, tracing)
-    return torch.export.export(
-        converted, call.args, call.kwargs, dynamic_shapes=_dynamic_shapes(program)
-    )
+    with _naming_node(converted, call):
+        return torch.export.export(
+            converted, call.args, call.kwargs, dynamic_shapes=_dynamic_shapes(program)
+        )
+
+
+@contextmanager
+def _naming_node(module: GraphModule, call: Any) -> Iterator[None]:
+    """Raise what running a graph raises from the node at which it fails, which generated code hides
+    and a message with the line of the model needs."""
+    try:
+        yield
+    except Exception as error:
+        try:
+            with torch.no_grad():
+                Interpreter(module).run(*pytree.tree_leaves((call.args, call.kwargs)))
+        except type(error):
+            raise
+        except Exception:
+            _log.debug("the graph fails otherwise node by node", exc_info=True)
+        raise error
 
 
 @dataclass(frozen=True)
@@ -246,7 +264,7 @@ def _observe(
         for number, inputs in enumerate(observed):
             if at_once:
                 at_once.expect(inputs)
-            with seeded(number):
+            with seeded(number), _naming_node(prepared, inputs):
                 returned = prepared(*inputs.args, **inputs.kwargs)
             if at_once:
                 at_once.add(inputs, returned)

@@ -1,8 +1,9 @@
 """Ranges of dynamic sizes: those that lowering narrows, and the operator that did.
 
 torch narrows the range of a size where it has to decide something by it. Retracing a convolution
-asks whether oneDNN would run it, which depends on the number of elements; XNNPACK's passes retrace
-each Conv1d as a Conv2d, and the method is emitted for the sizes that are left.
+asks whether oneDNN would run it, which depends on the number of elements, and else whether NNPACK
+would, which takes batches of 16 and more; XNNPACK's passes retrace each Conv1d as a Conv2d, and the
+method is emitted for the sizes that are left.
 """
 
 from __future__ import annotations
@@ -99,13 +100,23 @@ def watch_ranges(programs: Mapping[str, ExportedProgram], keep: bool) -> Iterato
     """Watch what narrows the ranges of methods' sizes while they are lowered and emitted.
 
     Args:
-        keep: asks of no convolution whether oneDNN would run it. Without oneDNN, torch's own
-            kernels are traced, which take tensors of any size.
+        keep: asks of no convolution whether oneDNN or NNPACK would run it. Without them, torch's
+            own kernels are traced, which take tensors of any size.
     """
     before = {name: InputSizes(program).measure() for name, program in programs.items()}
-    flags = torch.backends.mkldnn.flags(enabled=False) if keep else nullcontext()
-    with flags, _record_narrowing() as narrowing:
+    guards = without_guards_of_kernels() if keep else nullcontext()
+    with guards, _record_narrowing() as narrowing:
         yield RangeWatch(before, narrowing)
+
+
+@contextmanager
+def without_guards_of_kernels() -> Iterator[None]:
+    """Trace convolutions as if torch had neither oneDNN nor NNPACK.
+
+    aten/src/ATen/native/Convolution.cpp asks them in this order (`use_mkldnn`, `use_nnpack`).
+    """
+    with torch.backends.mkldnn.flags(enabled=False), torch.backends.nnpack.flags(enabled=False):
+        yield
 
 
 @contextmanager

@@ -55,8 +55,9 @@ class EdgeConfig(Options):
     core_aten_ops_exceptions: Distinct[Operator] | None = None
     """Operators that may be left though they are not core ATen."""
     keep_ranges: bool = False
-    """Lower without oneDNN, by which torch narrows the ranges of dynamic sizes that go through
-    convolutions. It is the joint call under torch.backends.mkldnn.flags(enabled=False)."""
+    """Lower without oneDNN and NNPACK, by which torch narrows the ranges of dynamic sizes that go
+    through convolutions. It is the joint call under torch.backends.mkldnn.flags(enabled=False) and
+    torch.backends.nnpack.flags(enabled=False)."""
     passes: tuple[PassSpec, ...] = Field(default=(), strict=False)
     """Passes over the edge program, in this order, as module:name of what passes/ defines, or
     ExecuTorch or an installed distribution offers."""

@@ -15,7 +15,7 @@ from pipeline.plan.calibration import calibration_remedy, lacks_calibration
 from pipeline.plan.patterns import check_patterns
 from pipeline.program.module_paths import Outline, check_names
 from pipeline.program.sources import MethodSource
-from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join
+from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, listed
 from pipeline.store.names import METADATA
 from pipeline.store.workspace import Workspace
 
@@ -61,6 +61,7 @@ def check_config(
     yield from _strange_libraries(config, document, workspace)
     yield from _misfitting_files(config, document, workspace)
     yield from _mixed_edges(config, document)
+    yield from _foreign_quantizers(config, document)
     yield from _emission_conflicts(config, document)
     yield from _wrong_targets(config, document, workspace.root)
 
@@ -188,6 +189,24 @@ def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]
                 what = f"differs from that of '{first}', with which it is lowered together"
                 remedy = "say the same of both; only passes may differ"
                 yield document.problem(f"methods.{name}.edge", what, remedy)
+
+
+def _foreign_quantizers(config: PackageConfig, document: Document) -> Iterator[Problem]:
+    """Find methods that are quantized for a backend that none of their partitioners lowers to."""
+    from pipeline.backends import QUANTIZERS, quantizes_for
+
+    for name, method in config.methods.items():
+        backends = [spec.backend for spec in method.partitioners]
+        if method.quantize is None or not backends:  # portable operators compute with any
+            continue
+        quantizer = method.quantize.quantizer
+        if not any(quantizes_for(quantizer, backend) for backend in backends):
+            theirs = [backend.name for backend in backends]
+            what = f"quantizes for {quantizer}, and the partitioners are {listed(theirs)}"
+            own = [f"`quantizer: {each}`" for each in theirs if each in QUANTIZERS]
+            instead = f"say {' or '.join(own)}" if own else "leave it out"
+            known = f"{instead}, or add {quantizer} to the partitioners"
+            yield document.problem(f"methods.{name}.quantize", what, known)
 
 
 def check_model(

@@ -8,7 +8,7 @@ constants of other names, so where there are some, linking knows the names and t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.patterns import fits_buffer, fits_name, fits_weight
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
 
 _MOST = 10  # names in a hint
 _FITS = {"external_weights": fits_weight, "external_files": fits_name}
+_TAKEN = "delegates took its constants; `external_weights` moves those too"
 
 
 def check_patterns(
@@ -79,22 +80,50 @@ def find_unfitting(
                 yield where, what, hint or did_you_mean(word, sorted({*modules} - {""}), _MOST)
 
 
-def find_unwritten(emit: Mapping[str, Any], files: Collection[str]) -> Iterator[str]:
-    """Yield a sentence for each file for constants that a package has not, though its patterns
-    fit some.
+def find_unwritten(
+    emit: Mapping[str, Any],
+    files: Collection[str],
+    tensors: Collection[Mapping[str, Any]] | None = None,
+) -> Iterator[str]:
+    """Yield a sentence for each file for constants that a package lacks, with the reason.
 
     Args:
         emit: as a config resolves it, or an older manifest has it.
         files: the names of the package's files.
+        tensors: those of the package (`TensorRecord`); None where they are not known.
     """
-    reasons = {
-        "external_weights": "its weights are in payloads of backends that take no tags",
-        "external_files": "delegates took its constants; `external_weights` moves those too",
-    }
-    for option, reason in reasons.items():
-        for file in emit.get(option, ()):
+    for option in _FITS:
+        for file, patterns in dict(emit.get(option, {})).items():
             if f"{file}.ptd" not in files:
-                yield f"emit.{option}: there is no {file}.ptd: {reason}"
+                reason = _explain_unwritten(option, patterns, tensors)
+                yield f"emit.{option}: there is no {file}.ptd{reason and f': {reason}'}"
+
+
+def _explain_unwritten(
+    option: str, patterns: Sequence[str], tensors: Collection[Mapping[str, Any]] | None
+) -> str:
+    """Return why nothing went to the file of some patterns; "" where that is not known."""
+    if tensors is None:
+        return ""
+    constants = [tensor for tensor in tensors if tensor["where"] != "mutable"]
+    if not constants:
+        return "the package has no constants; leave it out"
+    fits = _FITS[option]
+    fitting = [t for t in constants if any(fits(t["name"], pattern) for pattern in patterns)]
+    if not fitting:
+        return "its patterns fit no constant that the package still has"
+    if all(tensor["where"] == "named_data" and _is_apart(tensor) for tensor in fitting):
+        return "other files take all that its patterns fit"
+    if any(tensor["where"] == "delegate" for tensor in fitting):
+        reason = "its weights are in payloads of backends that take no tags"
+        return reason if option == "external_weights" else _TAKEN
+    if option == "external_files" and any(t["where"] == "named_data" for t in fitting):
+        return _TAKEN
+    return "what its patterns fit are literals of the model's code, which stay in the program"
+
+
+def _is_apart(tensor: Mapping[str, Any]) -> bool:
+    return str(tensor["file"]).endswith(".ptd")
 
 
 def find_unknown_names(methods: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

@@ -84,6 +84,7 @@ _PARTS = (
     ),
     _Part("whether denormals are flushed", _flushes_denormals, torch.set_flush_denormal),
     _Part("whether oneDNN is used", torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
+    _Part("whether NNPACK is used", torch._C._get_nnpack_enabled, torch._C._set_nnpack_enabled),
     _Part(
         "autocast",
         lambda: torch.is_autocast_enabled("cpu"),

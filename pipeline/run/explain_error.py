@@ -58,14 +58,14 @@ def explain_error(error: BaseException, root: Path) -> str:
     """
     said = describe_error(error)
     if isinstance(error, PipelineError):
-        return add_remedy(said)
+        return add_remedy(said, error=error)
     first, *others = _find_refused(error, root) or [_find_place(error, root)]
     steps = getattr(error, "__notes__", ())  # of `compile.steps`
     said = ": ".join(filter(None, (str(first or ""), *map(one_line, steps), said)))
     if others:
         more = (one_line(f"{each.operator} ({each.where})") for each in others if each)
         said = f"{said.rstrip('.')}; the same goes for {', '.join(more)}"
-    return add_remedy(said, [each.operator for each in others if each])
+    return add_remedy(said, [each.operator for each in others if each], error)
 
 
 def _find_refused(error: BaseException, root: Path) -> list[_Place | None]:

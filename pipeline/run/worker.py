@@ -27,6 +27,7 @@ from pipeline.run.stages import IMPORT, Stages, held_memory, reset_peak
 from pipeline.run.under_way import log_name, log_path, progress_path, write_status
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.files import make_folder, remove
+from pipeline.store.remedies import add_remedy
 from pipeline.store.store import MissingBlobError
 from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
@@ -77,7 +78,7 @@ def run(action: Action, workspace: Workspace, always: bool) -> Report:
             with worker_process(seldom=action.kind != "validate"), logging_to(log):
                 return _perform(action, workspace, stages, always)
         except OSError as problem:
-            return _Done("failed", describe_error(problem))
+            return _Done("failed", add_remedy(describe_error(problem), error=problem))
 
     report = _report(action, workspace, perform)
     assert report is not None

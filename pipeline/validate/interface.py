@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 
 from pipeline.devices.interface import DeclaredTensor
-from pipeline.program.signature import bounds, expression
+from pipeline.program.inputs import InputSet
+from pipeline.program.signature import bounds, expression, flatten, signature
+from pipeline.store.remedies import range_remedy
+
+
+@dataclass(frozen=True)
+class NarrowedSize:
+    """A size of an input, such as `x.shape[0]`, that a package was lowered for less of.
+
+    Attributes:
+        lowered: the least and the greatest size; None is no limit.
+        operator: the one that narrowed it; "" where it is not known.
+        keeps: whether `keep_ranges` was set.
+    """
+
+    size: str
+    lowered: tuple[int, int | None]
+    operator: str
+    keeps: bool
+
+    @property
+    def remedy(self) -> str:
+        return range_remedy(self.operator, self.lowered, self.keeps)
 
 
 def compare_declared(
@@ -57,3 +80,35 @@ def _size_difference(
         f"declares room for size {declared}, the source has no limit: ExecuTorch plans memory for "
         "the size in the example where the export gives no maximum, so give one"
     )
+
+
+def add_range_remedy(what: str, narrowed: Sequence[NarrowedSize]) -> str:
+    """Return a sentence of `compare_declared` with what to do about a size that was narrowed."""
+    for size in narrowed:
+        name, _, dimension = size.size.removesuffix("]").partition(".shape[")
+        if what.startswith(f"input '{name}': ") and what.endswith(f" at dimension {dimension}"):
+            return f"{what}; {size.remedy}"
+    return what
+
+
+def find_outside(
+    program: ExportedProgram, inputs: InputSet, narrowed: Sequence[NarrowedSize]
+) -> Iterator[str]:
+    """Yield a sentence for each size of an input set that a package was not lowered for.
+
+    A runtime may take it all the same, since a package declares only the greatest sizes.
+    """
+    if not narrowed:
+        return
+    sizes: dict[str, int] = {}
+    for argument, value in zip(signature(program), flatten(program, inputs), strict=True):
+        if isinstance(value, torch.Tensor):
+            sizes |= {f"{argument.name}.shape[{n}]": size for n, size in enumerate(value.shape)}
+        elif isinstance(value, int):
+            sizes[argument.name] = value
+    for limits in narrowed:
+        least, greatest = limits.lowered
+        size = sizes.get(limits.size)
+        if size is not None and (size < least or (greatest is not None and size > greatest)):
+            words = f"{least} or more" if greatest is None else f"{least} to {greatest}"
+            yield f"{limits.size} is {size}, and it is lowered for {words}; {limits.remedy}"

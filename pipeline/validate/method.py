@@ -45,7 +45,12 @@ from pipeline.validate.default_limits import (
     what_it_computes_in,
 )
 from pipeline.validate.determinism import describe_nondeterminism, outputs_of_runs
-from pipeline.validate.interface import compare_declared
+from pipeline.validate.interface import (
+    NarrowedSize,
+    add_range_remedy,
+    compare_declared,
+    find_outside,
+)
 from pipeline.validate.limits import LIMITS, judge_output
 from pipeline.validate.metrics import compare
 from pipeline.validate.quantization import QuantizationJudge
@@ -85,6 +90,7 @@ class MethodValidator:
         keep: is given each call from the initial state, also of a method that is not run.
         quantized: the program that quantization made of it, which the package is held to.
         departs: how the program with observers departs from the float one (`QuantizationJudge`).
+        narrowed: the sizes that the package was lowered for a smaller range of.
         sets: the examples that fit, and the generated sets.
         calls: those since the package was opened.
         budget: the time for all methods of the package; a call that has begun is made.
@@ -100,6 +106,7 @@ class MethodValidator:
     keep: Keep | None = None
     quantized: ExportedProgram | None = None
     departs: str = ""
+    narrowed: Sequence[NarrowedSize] = ()
     examples: list[InputSet] = field(default_factory=list)
     sets: list[InputSet] = field(default_factory=list)
     calls: list[tuple[str, InputSet]] = field(default_factory=list)
@@ -324,7 +331,7 @@ class MethodValidator:
             *compare_declared("input", declared.inputs, inputs, self.program),
             *compare_declared("output", declared.outputs, self.source.outputs, self.program),
         ):
-            self.result.fail(what, about="declared")
+            self.result.fail(add_range_remedy(what, self.narrowed), about="declared")
         return not self.result.failures
 
     def _input_sets(self, examples: Sequence[InputSet]) -> list[InputSet]:
@@ -333,6 +340,8 @@ class MethodValidator:
             try:
                 check_inputs(self.program, inputs, self.result.method)
                 self.examples.append(inputs)
+                for what in find_outside(self.program, inputs, self.narrowed):
+                    self.result.fail(f"{inputs.origin}: {what}", about="declared")
             except PipelineError as error:
                 prefix = f"{self.result.method}: {inputs.origin}: "
                 for line in str(error).splitlines():

@@ -29,6 +29,7 @@ from pipeline.program.training import MISCOUNTED, trained_method, training_metho
 from pipeline.report.records import UNASKED
 from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
+from pipeline.validate.interface import NarrowedSize
 from pipeline.validate.limits import LIMITS
 from pipeline.validate.method import Keep, MethodValidator
 from pipeline.validate.metrics import compare
@@ -58,6 +59,7 @@ def validate_package(
     asked: Collection[str] | None = None,
     describe_instruction: Callable[[str, int], str] = lambda method, instruction: "",
     departures: Mapping[str, str] | None = None,
+    narrowed: Mapping[str, Sequence[NarrowedSize]] | None = None,
 ) -> Validation:
     """Validate every method that a package should have, and that it has no other.
 
@@ -81,6 +83,7 @@ def validate_package(
         describe_instruction: returns the line of the source that an instruction of a method comes
             from, or "".
         departures: by method, how its program with observers departs from the float one.
+        narrowed: by method, the sizes that it was lowered for a smaller range of.
     """
     kept_to = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
     budget = budget or Budget()
@@ -120,6 +123,7 @@ def validate_package(
                 keep=keep,
                 quantized=(quantized or {}).get(name),
                 departs=(departures or {}).get(name, ""),
+                narrowed=(narrowed or {}).get(name, ()),
                 budget=budget,
             )
             validators[name].start(examples.get(name, ()), is_first=len(validators) == 1)

@@ -34,7 +34,9 @@ from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
 from pipeline.program.archive import load_program, save_programs
 from pipeline.program.inputs import InputSet
+from pipeline.run.explain_error import explain_error
 from pipeline.store.errors import ConfigErrors, PipelineError
+from tests.support.bench import REPOSITORY
 from tests.support.configs import parse_config
 from tests.support.resident import run_python
 
@@ -537,3 +539,43 @@ def test_a_program_that_was_trained_quantized_is_lowered_as_it_is(text, tmp_path
     assert torch.allclose(actual, program.module()(x), atol=0.05)
     quantize(program, make_method_spec(**XNNPACK), inputs_of((2, 64)))
     assert "it is quantized already" in caplog.text
+
+
+class Masked(torch.nn.Module):
+    """Indexes by integers that were computed, as the attention masks of transformers' BERT do."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.linear = torch.nn.Embedding(10, 8), torch.nn.Linear(8, 8)
+
+    def forward(self, ids, mask):
+        rows, columns = torch.arange(ids.shape[0])[:, None], torch.arange(ids.shape[1])[None] + 0
+        kept = mask.bool()[rows, columns * 1][..., None]
+        return self.linear(self.embedding(ids)) * 0.5 * kept
+
+
+def masked(quantizer: str, offset: int = 0):
+    with torch.no_grad():
+        inputs = torch.arange(6).reshape(2, 3), torch.ones(2, 3, dtype=torch.long)
+        program = export(Masked().eval().requires_grad_(False), inputs)
+    calibration = InputSet((inputs[0] + offset, inputs[1]))
+    method = {"quantize": {"quantizer": quantizer}, "partitioners": []}
+    spec = parse_config("p", {"model": "m", "methods": {"run": method}}, "p.yaml").methods["run"]
+    return program, quantize(program, spec.quantize, [calibration]), inputs
+
+
+@pytest.mark.parametrize("quantizer", ["xnnpack", "vulkan"])
+def test_integers_stay_integers(quantizer):
+    program, quantized, inputs = masked(quantizer)
+    added = quantized.graph.find_nodes(op="call_function", target=torch.ops.aten.add.Tensor)
+    assert [node.meta["val"].dtype for node in added] == [torch.int64]
+    expected, actual = program.module()(*inputs), quantized.module()(*inputs)
+    torch.testing.assert_close(actual, expected, atol=0.05, rtol=0.05)
+
+
+def test_what_fails_while_inputs_are_observed_has_its_line():
+    with pytest.raises(IndexError) as caught:
+        masked("xnnpack", offset=5)
+    explained = explain_error(caught.value, REPOSITORY)
+    assert explained.startswith("tests/compile/test_quantize.py:")
+    assert "self.linear(self.embedding(ids))" in explained

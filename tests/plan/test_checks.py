@@ -2,7 +2,10 @@
 
 from types import SimpleNamespace
 
-from pipeline.plan.checks import _emission_conflicts, check_methods
+import pytest
+
+from pipeline.backends import BACKENDS, QUANTIZERS, RECIPES, quantizes_for
+from pipeline.plan.checks import _emission_conflicts, _foreign_quantizers, check_methods
 from pipeline.store.errors import Problem
 from tests.support.configs import parse_config
 
@@ -60,3 +63,49 @@ def test_settings_of_emission_that_do_not_go_together():
     skips = {"skip_h2d_for_method_inputs": True}
     (line,) = found({"enable_non_cpu_memory_planning": False}, propagate_device=skips)
     assert "methods.f.emit.propagate_device: skips copies" in line
+
+
+@pytest.mark.parametrize(
+    ("quantizer", "partitioners", "known"),
+    [
+        ("xnnpack", ["coreml"], "say `quantizer: coreml`, or add xnnpack to the partitioners"),
+        ("coreml", ["xnnpack"], "say `quantizer: xnnpack`, or add coreml to the partitioners"),
+        ("vulkan", ["xnnpack"], "say `quantizer: xnnpack`, or add vulkan to the partitioners"),
+        (
+            "coreml",
+            ["vulkan", "xnnpack"],
+            "say `quantizer: vulkan` or `quantizer: xnnpack`, or add coreml to the partitioners",
+        ),
+        ("xnnpack", ["mps"], "leave it out, or add xnnpack to the partitioners"),
+        ("xnnpack", ["xnnpack"], None),
+        ("xnnpack", ["coreml", "xnnpack"], None),
+        ("xnnpack", ["vulkan"], None),  # as upstream's tests do
+        ("vulkan", ["webgpu"], None),  # one backend_id
+        ("xnnpack", [], None),  # portable operators compute with it
+        ({"quantizer": "torchao", "scheme": "int4_weight_only"}, ["coreml"], None),
+    ],
+)
+def test_a_quantizer_goes_with_a_partitioner(quantizer, partitioners, known):
+    quantize = {"quantizer": quantizer} if isinstance(quantizer, str) else quantizer
+    data = {"model": "m", "methods": {"f": {"partitioners": partitioners, "quantize": quantize}}}
+    found = list(_foreign_quantizers(parse_config("p", data, "f.yaml"), DOCUMENT))
+    if known is None:
+        assert found == []
+        return
+    (problem,) = found
+    names = ", ".join(partitioners)
+    assert str(problem) == (
+        f"f.yaml: methods.f.quantize: quantizes for {quantizer}, and the partitioners are {names}; "
+        f"{known}"
+    )
+
+
+def test_recipes_and_arms_backends_go_with_their_quantizers():
+    for name, recipe in RECIPES.items():
+        if "quantize" in recipe:
+            data = {"model": "m", "methods": {"f": dict(recipe)}}
+            found = _foreign_quantizers(parse_config("p", data, "f.yaml"), DOCUMENT)
+            assert list(found) == [], name
+    assert all(quantizes_for(name, BACKENDS[name]) for name in QUANTIZERS.keys() & BACKENDS.keys())
+    assert quantizes_for("tosa", BACKENDS["vgf"]) and quantizes_for("vgf", BACKENDS["ethos-u"])
+    assert not quantizes_for("tosa", BACKENDS["cortex_m"])

@@ -5,6 +5,7 @@ import pytest
 from pipeline.config.targets import Target
 from pipeline.plan.keys import validate_action
 from pipeline.validate.gates.gates import check_gates, failed_gates
+from pipeline.validate.gates.runs_on import Method, Runtime, _lacking_memory
 from tests.support.builds import delegation, manifest
 from tests.support.configs import parse_config
 
@@ -169,7 +170,7 @@ def test_an_operator_that_is_nearly_held_is_a_spelling():
             "encode: the runtime of phone lacks XnnpackBackend, which runs 1 of its partitions; "
             "take xnnpack out of `partitioners`, or link the backend",
         ),
-        ({"memory": 999}, {}, "has 999 bytes of memory, and it plans 1,000; try smaller upper"),
+        ({"memory": 999}, {}, "memory, and it plans 1,000; try another `emit.memory_planning"),
         ({"memory": {1: 999}}, {}, "has 999 bytes in arena 1, and it plans 1,000"),
         ({"memory": {1: 1000}}, {"arenas": (9, 5)}, "has no arena 2, in which it plans 5 bytes"),
         (
@@ -235,3 +236,13 @@ def test_the_target_of_a_config_is_held_to_unless_others_are_named():
     assert names == ["watch"] and key["gates"]["runs_on"] == ["watch"]
     names, key = held_to([], gates={"runs_on": []})
     assert names == [] and key["gates"]["runs_on"] == []
+
+
+def test_smaller_bounds_are_advised_where_sizes_have_bounds():
+    """A static size is as it is."""
+    contract = {"planned_memory": [{"arena": 1, "size": 1000}]}
+    runtime = Runtime("phone", {"memory": {"0": 999}})
+    for size, advised in ((8, False), ({"size": "d0", "min": 2, "max": 64}, True)):
+        signature = {"args": [["x", {"dtype": "float32", "sizes": [size, 3]}]], "outputs": None}
+        (line,) = _lacking_memory(Method("p", {"signature": signature}, contract), runtime)
+        assert ("smaller upper bounds" in line) is advised

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -145,14 +146,16 @@ def errors() -> Iterator[str]:
 
 def known_causes() -> Iterator[str]:
     """Yield the table of what torch and ExecuTorch say, and what mends it."""
-    yield "| the error holds | what mends it |"
-    yield "|---|---|"
+    yield "| cause | the error holds | what mends it |"
+    yield "|---|---|---|"
     for remedy in REMEDIES:
         text = re.sub(r"\(\?P<\w+>[^()]*\)", "…", remedy.pattern.pattern)
-        text = re.sub(r"\(\?:\^[^()]*\)|\\d\+", "", text).partition("|")[0]
-        shown = re.sub(r"\\(.)", r"\1", text).replace("`", "'")
-        mended = re.sub(r"\{\w+\}", "…", remedy.text.replace("{{", "{ ").replace("}}", " }"))
-        yield row(f"`{shown}`", mended.replace("{ ", "{").replace(" }", "}"))
+        text = re.sub(r"\(\?:\^[^()]*\)|\\d\+|\\b", "", text)
+        text = re.sub(r"\(\?:([^()|]*)[^()]*\)|\.\*", r"\1", text).partition("|")[0]
+        shown = re.sub(r"(?<!\\)[?*]|(?<=\w)\\w", "", text)
+        shown = re.sub(r"\\(.)", r"\1", shown).replace("`", "'")
+        advice = remedy.text.format_map(defaultdict(lambda: "…"))
+        yield row(remedy.name, f"`{shown}`", advice)
 
 
 def index() -> Iterator[str]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from torchao.quantization.pt2e.quantizer import Quantizer
 
 _ARM = "executorch.backends.arm."
+# Their quantizers are kinds of `TOSAQuantizer`.
+_OF_ONE_QUANTIZER = frozenset({"ethos-u", "tosa", "vgf"})
 
 
 def arm_backend(
@@ -66,7 +68,9 @@ def arm_backend(
             ),
             control_flow=frozenset({"cond", "while_loop"}),
         ),
-        quantization=Quantization(options=quantize, make_quantizer=make_quantizer),
+        quantization=Quantization(
+            options=quantize, make_quantizer=make_quantizer, backends=_OF_ONE_QUANTIZER
+        ),
         preprocessing=Preprocessing(details=f"{folder}.backend:{stem}Backend", around=around),
         **fields,
     )

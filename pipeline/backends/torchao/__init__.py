@@ -75,5 +75,6 @@ QUANTIZERS = {
     "torchao": Quantization(
         options=TorchaoQuantize,
         apply_quantizer=lazy("pipeline.backends.torchao.weights:quantize_weights"),
+        backends=None,
     )
 }

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from pipeline.backends import reasons
 from pipeline.backends.entry import Backend, Lowering, Preprocessing, Quantization, Why, lazy
+from pipeline.backends.integer_scalars import keeping_integers
 from pipeline.backends.options import NAMES, Distinct, Greatest, Least, OneOf, Options, rule
 from pipeline.backends.quantize_options import ByModule, ByOperator, MixedQuantize
 
@@ -105,9 +106,10 @@ def _make_quantizer(config: XnnpackQuantize) -> Quantizer:
     def make(scheme: XnnpackScheme) -> Quantizer:
         values = scheme.model_dump(exclude={"act_qmin", "act_qmax"} if scheme.dynamic else None)
         dynamic, per_channel = values.pop("dynamic"), values.pop("per_channel")
-        return xnnpack.XNNPACKQuantizer().set_global(
+        quantizer = xnnpack.XNNPACKQuantizer().set_global(
             xnnpack.get_symmetric_quantization_config(per_channel, is_dynamic=dynamic, **values)
         )
+        return keeping_integers(quantizer)
 
     return config.compose(make)
 
@@ -156,7 +158,12 @@ ENTRIES = (
         summary="CPUs: Arm, x86-64, RISC-V",
         options=XnnpackOptions,
         lowering=Lowering(_make_partitioner, reasons=_reasons, control_flow=frozenset()),
-        quantization=Quantization(options=XnnpackQuantize, make_quantizer=_make_quantizer),
+        quantization=Quantization(
+            options=XnnpackQuantize,
+            make_quantizer=_make_quantizer,
+            # As ExecuTorch's own tests quantize for it.
+            backends=frozenset({"vulkan", "webgpu"}),
+        ),
         preprocessing=Preprocessing(
             details="executorch.backends.xnnpack.xnnpack_preprocess:XnnpackBackend",
             around=lazy("pipeline.backends.xnnpack.passes:fast_passes"),

@@ -24,6 +24,7 @@ from pipeline.compile.emit_trace import Emission, record_emission
 from pipeline.compile.etrecord import map_current_lines, record_etrecord
 from pipeline.compile.inspect.constants import describe_constants
 from pipeline.compile.inspect.delegation import describe_delegation, find_debug_handles
+from pipeline.compile.large_sizes import explain_large_sizes
 from pipeline.compile.lower import adapt_edge_config, lower
 from pipeline.compile.lowering_warnings import LoweringWarning, find_lost_conds, find_training_mode
 from pipeline.compile.module_filter import FilteredPartitioner, make_filtered_partitioners
@@ -175,10 +176,11 @@ def _compile(
         keyed_preprocess(loaded),
         watch_ranges(programs, keep=keep_ranges) as ranges,
         watched(lesson.watch) if lesson and lesson.watch else nullcontext(),
+        explain_large_sizes(programs),
     ):
         emitted, named, described = _emit(action, methods, ranges, kept, root, stages)
         _check_passes(action.key.get("passes", {}), workspace)
-    with stages.stage("store"):
+    with stages.stage("store"), explain_large_sizes(programs):
         made = make_object(emitted, store, named if len(named) > 1 else {})
         entries = _record_etrecord(emitted, inputs, programs, store)
         return CompiledUnit(made, described, entries)

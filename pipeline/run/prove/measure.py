@@ -152,6 +152,7 @@ def _run(
         subject.asked,
         subject.describe_instruction,
         _describe_departures(quantized),
+        subject.narrowed,
     )
 
 

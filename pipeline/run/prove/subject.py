@@ -28,6 +28,7 @@ from pipeline.run.build.metadata import all_constants
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import Workspace
 from pipeline.validate.budget import Budget
+from pipeline.validate.interface import NarrowedSize
 from pipeline.validate.locate.case import Evidence, LoweredMethod
 from pipeline.validate.package import with_shared_state
 
@@ -102,6 +103,22 @@ class Subject:
             if lacking := [f"{each}: {reasons[each]}" for each in used if each in reasons]:
                 found[name] = "; ".join(lacking)
         return found
+
+    @property
+    def narrowed(self) -> dict[str, list[NarrowedSize]]:
+        """The sizes that methods were lowered for a smaller range of than their source takes."""
+        return {
+            name: [
+                NarrowedSize(
+                    size["size"],
+                    size["lowered"],
+                    size["operator"],
+                    facts["lowering"].get("edge", {}).get("keep_ranges", False),
+                )
+                for size in facts.get("narrowed", ())
+            ]
+            for name, facts in self.methods.items()
+        }
 
     def quantized(self) -> dict[str, Quantized]:
         """Load what methods were quantized to, of those that are asked for. Raises

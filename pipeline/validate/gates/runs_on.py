@@ -203,7 +203,9 @@ def _missing_kernels(method: Method, runtime: Runtime) -> Iterator[str]:
 
 def _lacking_memory(method: Method, runtime: Runtime) -> Iterator[str]:
     memory, arenas = runtime.facts["memory"], method.contract["planned_memory"]
-    advice = "smaller upper bounds of dynamic sizes, or another `emit.memory_planning.algorithm`"
+    advice = "another `emit.memory_planning.algorithm`"
+    if _has_dynamic_sizes(method.facts.get("signature")):
+        advice = f"smaller upper bounds of dynamic sizes, or {advice}"
     if _ALL_ARENAS in memory:
         planned = sum(each["size"] for each in arenas)
         if planned > memory[_ALL_ARENAS]:
@@ -219,6 +221,14 @@ def _lacking_memory(method: Method, runtime: Runtime) -> Iterator[str]:
                     f"has {there:,} bytes in arena {each['arena']}, and it plans {each['size']:,}; "
                     f"try {advice}"
                 )
+
+
+def _has_dynamic_sizes(signature: Any) -> bool:
+    """Tell whether a part of a method's signature (`MethodSpec`, as JSON) has dynamic sizes."""
+    if isinstance(signature, dict):
+        values = list(signature.values())
+        return "max" in signature or any(map(_has_dynamic_sizes, values))
+    return isinstance(signature, list) and any(map(_has_dynamic_sizes, signature))
 
 
 def _advise(method: Method, runtime: Runtime, operator: str, reason: str) -> str:

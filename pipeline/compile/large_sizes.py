@@ -1,0 +1,106 @@
+"""Dynamic sizes that no package can hold: its tensors have int32 sizes.
+
+ExecuTorch writes the greatest size of each dimension, and fails in the serializer of whichever file
+comes first, where no size has a name any more.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from pipeline.compile.ranges import InputSizes
+from pipeline.program.graphs import iter_nodes
+from pipeline.program.operators import node_label
+from pipeline.store.errors import PipelineError, listed
+
+GREATEST = 2**31 - 1
+
+
+@contextmanager
+def explain_large_sizes(programs: Mapping[str, ExportedProgram]) -> Iterator[None]:
+    """Raise PipelineError in place of the error of a serializer that a size is too large for."""
+    try:
+        yield
+    except (OverflowError, TypeError, subprocess.CalledProcessError) as error:
+        wrong = [
+            f"{method}: {what}"
+            for method, program in programs.items()
+            for what in find_large_sizes(program)
+        ]
+        is_number = isinstance(error, TypeError) and "bad number" not in str(error)
+        if not wrong or is_number:
+            raise
+        raise PipelineError("; ".join(wrong)) from error
+
+
+def find_large_sizes(program: ExportedProgram) -> Iterator[str]:
+    """Yield a sentence for each size of which a program makes larger ones than int32 has."""
+    names = {
+        size.node.expr: name
+        for name, size in reversed(InputSizes(program).sizes.items())
+        if isinstance(size, torch.SymInt)
+    }
+    for symbol, (limit, node) in _find_limits(program).items():
+        dimensions = sorted(name for size, name in names.items() if symbol in size.free_symbols)
+        if node.op == "call_function":
+            what = f"can make {node_label(node)} give a size over {GREATEST}"
+        else:
+            what = f"may be larger than {GREATEST}"
+        remedy = (
+            f"set `max={limit}` or less of its torch.export.Dim"
+            if dimensions
+            else f"bound it in the model, torch._check(size <= {limit})"
+        )
+        where = listed(dimensions) or f"the size {symbol}, which the model computes,"
+        yield f"{where} {what}, the greatest in a package (int32); {remedy}"
+
+
+def _find_limits(program: ExportedProgram) -> dict[sympy.Symbol, tuple[int, Node]]:
+    """Return limits of symbols with which all sizes of a program are in range, each with the node
+    that asks for it. Of a size that depends on several symbols, the first is limited."""
+    limits: dict[sympy.Symbol, tuple[int, Node]] = {}
+    large = sorted(_iter_large(program), key=lambda pair: len(pair[1].node.expr.free_symbols))
+    for node, size in large:
+        expression, ranges = size.node.expr, size.node.shape_env.var_to_range
+        symbols = sorted(expression.free_symbols, key=str)
+        greatest = {s: limits[s][0] if s in limits else int(ranges[s].upper) for s in symbols}
+        if expression.subs(greatest) > GREATEST:
+            symbol = symbols[0]
+            alone = expression.subs({s: greatest[s] for s in symbols[1:]})
+            limits[symbol] = _find_limit(alone, symbol), node
+    return limits
+
+
+def _iter_large(program: ExportedProgram) -> Iterator[tuple[Node, torch.SymInt]]:
+    for node in iter_nodes(program):
+        for value in pytree.tree_leaves(node.meta.get("val")):
+            for size in value.shape if isinstance(value, torch.Tensor) else ():
+                if isinstance(size, torch.SymInt) and _find_upper(size) > GREATEST:
+                    yield node, size
+
+
+def _find_upper(size: torch.SymInt) -> int:
+    """Return the greatest value of a size; 0 if it has no limit, so that the example's is taken."""
+    upper = size.node.shape_env.bound_sympy(size.node.expr).upper
+    return int(upper) if upper.is_Integer else 0
+
+
+def _find_limit(expression: sympy.Expr, symbol: sympy.Symbol) -> int:
+    """Return the greatest value of a symbol for which an expression that grows with it is an int32,
+    by bisection."""
+    low, high = 0, GREATEST
+    while low < high:
+        middle = (low + high + 1) // 2
+        if expression.subs(symbol, middle) <= GREATEST:
+            low = middle
+        else:
+            high = middle - 1
+    return low

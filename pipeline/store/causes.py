@@ -1,0 +1,44 @@
+"""What led to an error, and what of it has nothing to do with the model.
+
+Errors are told by their types here: their texts may be those of anyone.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+_LITTLE = 1 << 20  # bytes: a disk that has fewer left is full
+
+
+def iter_causes(error: BaseException, handled: bool = False) -> Iterator[BaseException]:
+    """Yield an error and those that it was raised from, or also those that were being handled."""
+    seen: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        yield cause
+        cause = cause.__cause__ or (cause.__context__ if handled else None)
+
+
+def is_of_an_operator(error: BaseException) -> bool:
+    """Tell whether a backend can have failed at an operator that it was given, and not for a file,
+    a tool or a module that it lacks."""
+    elsewhere = (OSError, MemoryError, ImportError, subprocess.SubprocessError)
+    return not any(isinstance(cause, elsewhere) for cause in iter_causes(error))
+
+
+def is_of_installed(error: BaseException) -> bool:
+    """Tell whether a module is missing in a package that is there itself."""
+    names = [c.name or "" for c in iter_causes(error) if isinstance(c, ModuleNotFoundError)]
+    return any(name.partition(".")[0] in sys.modules for name in names if "." in name)
+
+
+def is_full(folder: str) -> bool:
+    """Tell whether the disk of a folder has no room left."""
+    try:
+        return shutil.disk_usage(folder).free < _LITTLE
+    except OSError:
+        return False
