@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from examples.trained.build import NOT_JUDGED, PRECISIONS, models
+from examples.trained.build import PRECISIONS, models
 from examples.trained.measures import HERE, TASKS
 
 PAGE = HERE.parents[1] / "docs" / "guides" / "gallery.md"
@@ -32,10 +32,9 @@ def table(records: dict[str, Any]) -> str:
 
 def _row(record: dict[str, Any]) -> tuple[str, ...]:
     figures = record["sqnr"].items()
-    unjudged = record["package"] in NOT_JUDGED and record["verdict"] == "passed"
     return (
         f"`{record['package']}`",
-        record["verdict"] + (", its quantization not judged" if unjudged else ""),
+        record["verdict"],
         f"{record['size'] / 1000:.1f} kB",
         f"{record['delegated_nodes']} of {record['nodes']}",
         ", ".join(f"`{method}` {decibels:.1f} dB" for method, decibels in figures),

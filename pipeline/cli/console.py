@@ -54,6 +54,11 @@ class Reporter(ConsoleReporter):
             self.write(f"{bug}{fail.message}\n")
             self.outstream.flush()
 
+    def warn(self, what: str) -> None:
+        """Write a warning while actions run."""
+        self.write(f"warning: {one_line(what)}\n")
+        self.outstream.flush()
+
     def progress(self, actions: Sequence[Action], outlook: Outlook) -> AbstractContextManager[Show]:
         """Return a context with the function to call with each event."""
         from pipeline.cli.progress import progress_on  # no matter of a no-op run

@@ -111,6 +111,7 @@ class _Export(TypedDict):
     archive: Digest
     methods: list[_ExportedMethod]
     constant_methods: list[tuple[MethodName, Constant | _StructuredConstant]]
+    warnings: list[str]
 
 
 # In dB or as an error; strict JSON has no infinities.

@@ -141,7 +141,7 @@ def test_a_trained_package_is_good_where_it_passes_and_answers_as_its_module():
     assert not trained_record(verdict="failed").good
     assert not trained_record(same=94).good
     assert not trained_record(right=85).good
-    assert trained_record(package="image_classifier-int8", same=12).good  # it has no limits
+    assert trained_record(verdict="not judged", same=12).good  # it has no limits
 
 
 @needs_wheels
@@ -164,5 +164,6 @@ def _check_trained(model):
         trained.keep(record)
         print(record)
     assert all(record.good for record in records)
-    judged = [record for record in records if record.package not in trained.NOT_JUDGED]
-    assert {record.verdict for record in judged} == {"passed"}
+    verdicts = {record.package: record.verdict for record in records}
+    unjudged = {"image_classifier-int8": "not judged"} if model == "image_classifier" else {}
+    assert verdicts == {**dict.fromkeys(verdicts, "passed"), **unjudged}

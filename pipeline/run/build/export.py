@@ -35,6 +35,7 @@ from pipeline.program.constant_values import encode_constant
 from pipeline.program.fresh_imports import FromText
 from pipeline.program.inputs import InputSet, as_input_sets, save_inputs
 from pipeline.program.operator_libraries import explain_missing
+from pipeline.program.random_operators import describe_random_operators, find_random_operators
 from pipeline.program.signature import check_inputs
 from pipeline.program.workspace_modules import explain_hidden, load_file, own_name
 from pipeline.run.build.export_reads import ExportReads
@@ -136,7 +137,12 @@ def store_exported(made: Mapping[str, Any], handover: Handover, store: Store) ->
         }
         for name, examples, of_export, batches in made["methods"]
     ]
-    return {"archive": archive, "methods": methods, "constant_methods": made["constants"]}
+    return {
+        "archive": archive,
+        "methods": methods,
+        "constant_methods": made["constants"],
+        "warnings": made["warnings"],
+    }
 
 
 def _record(store: Store, key: keys.Key, reads: Reads, last: Digest) -> None:
@@ -224,9 +230,21 @@ def _run(
             for name in programs
         ],
         "constants": constants,
+        "warnings": _find_warnings(programs),
         "handed": handover.to_json(),
         "asked": asked.to_json(),
     }
+
+
+def _find_warnings(programs: Mapping[str, ExportedProgram]) -> list[str]:
+    """Return a sentence for each method that was exported in training mode: compiling it would be
+    in vain."""
+    warnings = []
+    for method, program in programs.items():
+        operators = [o for o in find_random_operators(program) if o.cause == "training"]
+        if operators:
+            warnings.append(f"{method}: it holds {describe_random_operators(operators)}")
+    return warnings
 
 
 @contextmanager
