@@ -93,6 +93,7 @@ CHANGES = {
     "the precision of matrix products": lambda: torch.set_float32_matmul_precision("medium"),
     "whether denormals are flushed": lambda: torch.set_flush_denormal(True),
     "whether oneDNN is used": lambda: torch._C._set_mkldnn_enabled(False),
+    "whether NNPACK is used": lambda: torch._C._set_nnpack_enabled(False),
     "autocast": lambda: torch.set_autocast_enabled("cpu", True),
     "decompositions": lambda: torch._decomp.decomposition_table.popitem(),
     "the environment": lambda: os.environ.update(PTE_LEFT="1"),
