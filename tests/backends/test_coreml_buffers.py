@@ -71,6 +71,9 @@ class Constant(Window):
         return self.window + x.repeat(1, 4)
 
 
+OTHERS = (Given, Scattered, Assigned)
+
+
 def lowered(module, backend="coreml", **options):
     """Return the partitioner, and the lowered program."""
     program = torch.export.export(module().eval(), (torch.ones(1, 2),))
@@ -90,9 +93,9 @@ def states(edge):
     ("module", "operator"),
     [
         (Window, "aten.slice_copy.Tensor"),
-        (Given, "aten.slice_copy.Tensor"),
-        (Scattered, "aten.slice_scatter.default"),
         (Assigned, "aten.repeat.default"),
+        pytest.param(Given, "aten.slice_copy.Tensor", marks=pytest.mark.slow),
+        pytest.param(Scattered, "aten.slice_scatter.default", marks=pytest.mark.slow),
     ],
 )
 def test_a_lowering_that_fails_on_it_names_the_buffer(module, operator):
@@ -110,7 +113,9 @@ def test_a_lowering_that_passes_warns_of_it():
     assert states(edge)
 
 
-@pytest.mark.parametrize("module", [Window, Given, Scattered, Assigned])
+@pytest.mark.parametrize(
+    "module", [Window, *(pytest.param(m, marks=pytest.mark.slow) for m in OTHERS)]
+)
 def test_the_remedy_keeps_it_outside(module):
     partitioner, edge = lowered(module, **OUTSIDE, take_over_constant_data=False)
     assert not partitioner.warnings
@@ -138,6 +143,7 @@ def test_states_need_ios18_and_the_remedies_are_right():
     assert not states(lowered(Added, **OUTSIDE)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "options"), [("coreml", {"minimum_deployment_target": "ios18"}), ("vulkan", {})]
 )
@@ -147,6 +153,7 @@ def test_what_is_written_to_a_buffer_and_returned_is_copied(backend, options):
     lowered(Copied, backend, **options)
 
 
+@pytest.mark.slow
 def test_what_is_written_to_a_buffer_and_used_outside_is_copied():
     class Used(Window):
         def give(self, new):
