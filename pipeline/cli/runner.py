@@ -287,7 +287,7 @@ class BatchRunner(Runner):
         own = make_event(task, event.outcome, reason=status.reason)
         if action.kind == "export" and not event.error:
             task.plan.note_export(action)
-            self._warn_of_export(task, action)
+            self._warn_of_export(task)
         if event.error:
             copied = ("seconds", "peak_bytes", "stage", "error", "log", "host")
             self._fail(node, own._replace(**{name: getattr(event, name) for name in copied}))
@@ -302,13 +302,14 @@ class BatchRunner(Runner):
                 own = own._replace(reason=f"{status.reason}; another run did it meanwhile")
             self._succeed(node, own)
 
-    def _warn_of_export(self, task: ActionTask, action: Action) -> None:
+    def _warn_of_export(self, task: ActionTask) -> None:
         """Say at once what is wrong with exported methods, before they are compiled."""
-        entry = task.plan.workspace.store.get(action.digest)
+        action = task.action()  # whose key holds what the exporter turned out to read
+        entry = task.plan.workspace.store.get(action.digest) if action else None
         warn = getattr(self.reporter, "warn", None)
         if entry is not None and warn is not None:
             for warning in entry.result["warnings"]:
-                warn(f"{action.model}: {warning}")
+                warn(f"{task.model}: {warning}")
 
     # What came of them
 
