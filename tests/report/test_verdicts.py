@@ -239,6 +239,30 @@ def test_agreement_of_few_examples_is_a_count():
     assert shown(large) == "2 of 2"
 
 
+def test_one_operator_of_many_methods_is_one_row():
+    what = "does not load: kernel 'aten::cummax.out' not found; of {}  # models/m.py:{}, in M.{}"
+    methods = [
+        method(
+            f"m{number}",
+            ok=False,
+            failures=[
+                {
+                    "method": f"m{number}",
+                    "inputs": "",
+                    "output": "",
+                    "what": what.format(f"x.cummax({number})", 10 + number, f"forward{number}"),
+                }
+            ],
+            culprits=[{"operator": "aten.cummax.default"}],
+        )
+        for number in range(12)
+    ]
+    (group,) = group_failures(methods)
+    assert len(group.methods) == 12 and group.others == 11
+    methods[3]["culprits"] = [{"operator": "aten.add.Tensor"}]
+    assert len(group_failures(methods)) == 2
+
+
 def test_what_failed_is_named_by_its_check():
     output = {"method": "m", "inputs": "example 0", "output": "output", "what": "wrong"}
     whole = {"method": "n", "inputs": "", "output": "", "what": "does not load"}

@@ -11,6 +11,8 @@ from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
 from pipeline.store.errors import listed, plural
 
 _NUMBERS = re.compile(r"\[[^\]]*\]|\([^()]*\)|[+\-−]?\d[\d.,]*(e[+\-−]?\d+)?")
+# A line of a model, as `source_lines.SourceLine` is written.
+_LINE = re.compile(r"[^;:(]*  # [^;)]+:\d+(?:, in [^;)]+)?")
 _MOST_NAMED = 4
 
 
@@ -56,13 +58,16 @@ def _cells(what: str, of: Cell | str, place: str | None) -> Row:
 
 
 def group_failures(methods: Iterable[Json]) -> list[FailureGroup]:
-    """Group the failures of methods by cause: those whose sentences differ in numbers alone. The
-    one farthest beyond its limit stands for its group."""
-    groups: dict[tuple[str, str], list[Json]] = {}
+    """Group the failures of methods by cause: those that one operator causes, where that is known,
+    and whose sentences differ in numbers and lines alone. The one farthest beyond its limit stands
+    for its group."""
+    groups: dict[tuple[str, str, str], list[Json]] = {}
     for method in methods:
+        culprit = next(iter(method.get("culprits") or ()), {"operator": ""})
         for failure in method["failures"]:
-            cause = _NUMBERS.sub("#", failure["what"])
-            groups.setdefault((failure.get("about", ""), cause), []).append(failure)
+            cause = _NUMBERS.sub("#", _LINE.sub("", failure["what"]))
+            key = failure.get("about", ""), culprit["operator"], cause
+            groups.setdefault(key, []).append(failure)
     found = []
     for failures in groups.values():
         worst = max(failures, key=_badness)
