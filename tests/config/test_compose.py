@@ -774,7 +774,7 @@ def test_the_example_of_the_documentation_is_true(write):
         for page in ("guides/configs.md", "concepts/validation.md", "reference/gates.md")
     ]
     text = pages[0]
-    examples, (inputs,), (gates,) = (
+    examples, (random, inputs), (gates,) = (
         re.findall(r"```yaml\n(.*?)```", each, re.DOTALL) for each in pages
     )
     whole, base, config, matrix, editor, libraries, edge, made, parts, export, weights = examples
@@ -797,6 +797,7 @@ def test_the_example_of_the_documentation_is_true(write):
         **{f"weights{n}": f"{embed}{line}" for n, line in enumerate(weights.splitlines())},
         gates=embed + gates,
         inputs=three + inputs,
+        random=f"model: m\nmethods: {{sample: {{partitioners: []}}}}\n{random}",
     )
     assert not found.problems
     package = "asr-small-int8"

@@ -26,6 +26,7 @@ from pipeline.report.render import render, render_all
 from pipeline.run.batch import Outlook
 from pipeline.run.under_way import UnderWay
 from pipeline.store.errors import ConfigErrors, PipelineError, Problem
+from pipeline.store.settings import OperatorSettings
 from pipeline.store.visible import one_line, visible
 from pipeline.store.workspace import open_workspace
 from tests.report.test_render import FULL
@@ -184,7 +185,10 @@ class _Elsewhere:
     """A plan and its workspace, as far as the table reads them; nothing was built there."""
 
     packages = ()
-    build = Path("/nonexistent")
+    root = build = Path("/nonexistent")
+    configs = None
+    operators = OperatorSettings()
+    allow = ()
 
     @property
     def workspace(self):
