@@ -812,7 +812,7 @@ def test_the_example_of_the_documentation_is_true(write):
         *(f"asr-{size}-{p}" for size in ["large", "small"] for p in ["fp32", "int8"]),
         *["edge", "editor", "export-bf16", "export-fp32", "gates", "inputs"],
         *["ios.asr.fp32", "libraries", "linux.asr.fp32", "linux.asr.int8", "made", "parts"],
-        *["weights0", "weights1", "weights2", "whole", "zephyr.asr.int8"],
+        *["random", "weights0", "weights1", "weights2", "whole", "zephyr.asr.int8"],
     ]
 
 
