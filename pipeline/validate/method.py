@@ -161,7 +161,8 @@ class MethodValidator:
             if not self.result.failing:
                 self.result.failing = self._noisiest
         failed = any(failure.about == "quantization" for failure in self.result.failures)
-        self.result.quantization = judge.judge(failed)
+        left_out = [each for each in self.examples if each.origin in self.result.left_out]
+        self.result.quantization = judge.judge(failed, len(left_out))
 
     def _describe_conditioning(self) -> str:
         """Say where the source itself loses what the package can't keep; "" if that is not seen."""
@@ -232,10 +233,11 @@ class MethodValidator:
             return
         self.sets = self._input_sets(examples)
         if varies := self._describe_nondeterminism(self.sets):
+            inputs, self.sets = self.sets[0], []  # no sequence with others means anything
             if not self.is_random:
                 self.result.fail(varies, about="source")
                 return
-            self._pending = [("repeated calls", self._judge_random)]
+            self._pending = [("repeated calls", partial(self._judge_random, inputs))]
             self.cases = ()
         elif self.source.state:
             self._pending = list(self._sequences(self.sets))
@@ -252,9 +254,9 @@ class MethodValidator:
                     return varies
         return ""
 
-    def _judge_random(self) -> None:
-        """Compare repeated calls on the first input set, each in a package just opened."""
-        inputs, method = self.sets[0], self.result.method
+    def _judge_random(self, inputs: InputSet) -> None:
+        """Compare repeated calls on one input set, each from the initial state."""
+        method = self.result.method
         expected = outputs_of_runs(self.source, inputs, range(2 * REPEATS))
         leaves, actual = flatten(self.program, inputs), []
         for _ in range(REPEATS):

@@ -147,7 +147,7 @@ class QuantizationJudge:
         found = [Departure("", self.departs)] if self.departs else []
         for place, pool in self.examples.items():
             name = self.outputs[place]
-            over = f"over {pool.values:,} values of {plural(pool.calls, 'example')}"
+            over = f"over {pool.values:,} values of {plural(pool.calls, 'call')} on examples"
             if pool.sqnr_db is not None and pool.sqnr_db < LEAST_SQNR:
                 what = f"quantized, SQNR {pool.sqnr_db:.1f} dB {over} is below {LEAST_SQNR:g} dB"
                 found.append(Departure(name, f"{what}: half as much noise as signal"))
@@ -158,13 +158,14 @@ class QuantizationJudge:
                 found.append(Departure(name, f"{what} is below {least:g}"))
         return found
 
-    def judge(self, failed: bool) -> QuantizationRecord:
+    def judge(self, failed: bool, left_out: int = 0) -> QuantizationRecord:
         """Return the verdict with its reason and figures.
 
         Args:
             failed: whether a call, or what `find_departures` found, exceeds a limit.
+            left_out: the number of examples for which there was no time.
         """
-        verdict, reason = self._judge(failed)
+        verdict, reason = self._judge(failed, left_out)
         return {
             "verdict": verdict,
             "reason": reason,
@@ -174,7 +175,7 @@ class QuantizationJudge:
             "generated": _pooled_json(self.outputs, self.generated),
         }
 
-    def _judge(self, failed: bool) -> tuple[Verdict, str]:
+    def _judge(self, failed: bool, left_out: int) -> tuple[Verdict, str]:
         calls = max((pool.calls for pool in self.examples.values()), default=0)
         if failed:
             return "failed", "the quantized program departs too far from the float one"
@@ -186,7 +187,12 @@ class QuantizationJudge:
                 "`example_inputs(method)` in the exporter, or `validate: {methods: {...: "
                 "{examples: [...]}}}`"
             )
-        on = f"on {plural(calls, 'example')}: {self._figures()}"
+        on = f"on examples ({plural(calls, 'call')}): {self._figures()}"
+        if left_out:
+            return "not judged", (
+                f"validate.budget was spent before {plural(left_out, 'example')} ran; raise it "
+                f"({on})"
+            )
         if not self.limit_names:
             suggested = " or ".join(f"`{name}`" for name in _SUGGESTED)
             return "not judged", f"no limit on its accuracy ({on}); set {suggested} to judge it"

@@ -150,3 +150,12 @@ def test_a_method_that_this_machine_can_not_run_has_its_quantization_judged():
         quantized={"run": program(Rounded(4))},
     ).methods
     assert (method.verdict, method.quantization["verdict"]) == ("not run", "passed")
+
+
+def test_examples_that_were_left_out_leave_it_without_a_verdict():
+    judge = QuantizationJudge(["output"], ValidateConfig(min_sqnr=10.0).select_limits("run"))
+    judge.add([X], [X], generated=False)
+    assert judge.judge(False)["verdict"] == "passed"
+    record = judge.judge(False, left_out=3)
+    assert record["verdict"] == "not judged"
+    assert record["reason"].startswith("validate.budget was spent before 3 examples ran")
