@@ -209,11 +209,10 @@ def _foreign_quantizers(config: PackageConfig, document: Document) -> Iterator[P
         what = f"quantizes for {quantizer}, and the partitioners are {listed(names)}"
         quantizers = [f"`quantizer: {backend}`" for backend in names if backend in QUANTIZERS]
         instead = f"say {' or '.join(quantizers)}" if quantizers else "leave it out"
-        others = [f"set `{setting}`" for setting in settings]
-        others = others or [f"add {quantizer} to the partitioners"]
-        yield document.problem(
-            f"methods.{name}.quantize", what, f"{instead}, or {' or '.join(others)}"
-        )
+        known = f"{instead}, or add {quantizer} to the partitioners"
+        if settings:
+            known = f"{instead}, or set `{settings[0]}`"
+        yield document.problem(f"methods.{name}.quantize", what, known)
 
 
 def _settings_for_quantized(method: MethodConfig, quantize: QuantizeConfig) -> list[str]:
