@@ -55,6 +55,9 @@ class Lowering:
             within it. None where it tells nothing.
         control_flow: the control flow whose bodies its partitioner looks into, as in "cond"; None
             where that is not known.
+        takes_quantized: of the options and the config of another backend's quantizer, the config
+            line that its partitioner needs to lower what that quantizes, "" if it needs none, or
+            None if it can't lower that. None where it lowers no other's.
         check: of the options and a program with its partitioner's tags, yields a sentence for what
             its backend will do otherwise than the options say.
         name_lists: the options that list what nodes of the edge program it leaves, or takes alone.
@@ -68,6 +71,7 @@ class Lowering:
     reasons: Reasons | None = None
     control_flow: frozenset[str] | None = None
     name_lists: Mapping[str, NameKind] = field(default_factory=dict)
+    takes_quantized: Callable[[Any, QuantizeConfig], str | None] | None = None
     check: Callable[[Any, ExportedProgram], Iterable[str]] | None = None
 
 

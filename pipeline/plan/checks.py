@@ -20,7 +20,7 @@ from pipeline.store.names import METADATA
 from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
-    from pipeline.backends import Options
+    from pipeline.backends import Options, QuantizeConfig
     from pipeline.config.compose import Document
     from pipeline.config.emission import MemoryPlan
     from pipeline.config.models import MethodConfig, PackageConfig
@@ -200,13 +200,31 @@ def _foreign_quantizers(config: PackageConfig, document: Document) -> Iterator[P
         if method.quantize is None or not backends:  # portable operators compute with any
             continue
         quantizer = method.quantize.quantizer
-        if not any(quantizes_for(quantizer, backend) for backend in backends):
-            theirs = [backend.name for backend in backends]
-            what = f"quantizes for {quantizer}, and the partitioners are {listed(theirs)}"
-            own = [f"`quantizer: {each}`" for each in theirs if each in QUANTIZERS]
-            instead = f"say {' or '.join(own)}" if own else "leave it out"
-            known = f"{instead}, or add {quantizer} to the partitioners"
-            yield document.problem(f"methods.{name}.quantize", what, known)
+        if any(quantizes_for(quantizer, backend) for backend in backends):
+            continue
+        settings = _settings_for_quantized(method, method.quantize)
+        if "" in settings:
+            continue
+        names = [backend.name for backend in backends]
+        what = f"quantizes for {quantizer}, and the partitioners are {listed(names)}"
+        quantizers = [f"`quantizer: {backend}`" for backend in names if backend in QUANTIZERS]
+        instead = f"say {' or '.join(quantizers)}" if quantizers else "leave it out"
+        known = f"{instead}, or add {quantizer} to the partitioners"
+        if settings:
+            known = f"{instead}, or set `{settings[0]}`"
+        yield document.problem(f"methods.{name}.quantize", what, known)
+
+
+def _settings_for_quantized(method: MethodConfig, quantize: QuantizeConfig) -> list[str]:
+    """Return the config lines, each of which lets a partitioner lower what another backend's
+    quantizer makes; "" for a partitioner that needs none."""
+    settings = []
+    for spec in method.partitioners:
+        takes_quantized = spec.backend.lowering.takes_quantized
+        setting = takes_quantized(spec.options, quantize) if takes_quantized else None
+        if setting is not None:
+            settings.append(setting)
+    return settings
 
 
 def check_model(

@@ -1,9 +1,9 @@
-"""Known causes of failing exports, lowerings and loads, and what mends each: a key of the config
-where there is one, or a change of the model.
+"""Known causes of failing exports, lowerings and loads, and how to fix each: with a config key
+where there is one, or with a change to the model.
 
 A cause is known by the text of the error, and, where errors of other causes read alike, by its
-type. What the machine lacks, such as disk space, is looked for first: whatever failed for want of
-it says nothing about the model. tests/run/test_remedies.py follows the advice of each remedy.
+type. What the machine lacks, such as disk space, comes first: such a failure says nothing about
+the model. tests/run/test_remedies.py follows the advice of each remedy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.store.causes import is_full, is_of_an_operator, is_of_installed, i
 
 @dataclass(frozen=True)
 class Remedy:
-    """What mends errors of one cause.
+    """How to fix errors of one cause.
 
     Attributes:
         name: of the cause.
@@ -73,15 +73,15 @@ MACHINE = (
     _remedy(
         "permission",
         r"Permission denied|Read-only file system|Operation not permitted",
-        "give the user who builds access to it, or name another file or folder",
+        "give the user who builds access to it, or use another file or folder",
         errno.EACCES,
         errno.EROFS,
         errno.EPERM,
     ),
     _remedy(
-        "input or output",
+        "I/O",
         r"Input/output error",
-        "check the disk; the system's log names the fault",
+        "check the disk; the system log has the details",
         errno.EIO,
     ),
 )
@@ -92,52 +92,61 @@ _OF_TRAINING = re.compile(
 )
 # The first that fits is given, so the more special ones come first.
 REMEDIES = (
+    # Such a kernel reports that it is out of memory.
+    _remedy(
+        "unsupported dtype",
+        r"Unhandled dtype (?P<dtype>\w+) for (?P<kernel>[\w:.]*\w)",
+        "ExecuTorch's own kernel {kernel} doesn't support {dtype}: cast in the model to a dtype "
+        "that it supports, such as float32, or delegate it",
+    ),
     *MACHINE,
     _remedy(
         "training mode",
         rf"(?:torch\._ops\.aten\.|aten::)(?:{_OF_TRAINING.pattern})\b",
-        "it computes in training mode: call `.eval()` on the module before it is exported",
+        "it computes in training mode: call `.eval()` on the module before exporting it",
     ),
     _remedy(
         "not core ATen",
         r"Operator torch\._ops\.(?P<operator>[\w.]+) is not in Core ATen",
-        "compute it by other operators; or, if a backend takes it or the app links a kernel for "
-        "it, list it in the method's config, `edge: {{core_aten_ops_exceptions: [{operator}]}}`",
+        "compute it with other operators; or, if a backend supports it or the app links a kernel "
+        "for it, list it in the method's config, `edge: {{core_aten_ops_exceptions: "
+        "[{operator}]}}`",
     ),
     _remedy(
         "complex numbers",
         r"torch\.complex\d+",
         "compute with real and imaginary parts (torch.view_as_real): ExecuTorch has few operators "
-        "on complex tensors",
+        "for complex tensors",
     ),
     _remedy(
-        "dtypes",
+        "mismatched dtypes",
         r"Tensor inputs with mismatched dtypes",
-        "cast in the model to dtypes that the operator takes, such as float32 or int64, or set "
-        "`edge: {{check_ir_validity: false}}` in the method's config if what runs it takes these",
+        "cast in the model to dtypes that the operator supports, such as float32 or int64, or, if "
+        "the backend or kernel that runs it supports these, set `edge: {{check_ir_validity: "
+        "false}}` in the method's config",
     ),
     _remedy(
-        "values that decide",
+        "data-dependent branch",
         r"Could not guard on data-dependent|Data-dependent branching|[Dd]ata-dependent (?:control"
         r"|expression|operator)|DataDependentOutput|Could not extract specialized integer",
-        "use torch.where or torch.cond where Python branches on the values of a tensor, and "
-        "torch._check to bound a size that comes from one",
+        "use torch.where or torch.cond where Python branches on a tensor's values, and "
+        "torch._check to bound a size that is computed from them",
     ),
     _remedy(
         "violated constraints",
         r"Constraints violated",
-        "take the fixes that torch suggests into `dynamic_shapes` of the exporter",
+        "apply the fixes that torch suggests to the exporter's `dynamic_shapes`",
     ),
     _remedy(
-        "no upper bound",
+        "unbounded size",
         r"Cannot evaluate a finite upper bound|upper bound .* (?:not|un)known",
         "give the size a maximum, since ExecuTorch plans memory for it: torch._check(size <= ...) "
         "in the model, or `max` of its torch.export.Dim",
     ),
     _remedy(
-        "type of an output",
+        "unknown output type",
         r"in output, which is not a known type",
-        "return a tensor, or a tuple, list or dict of tensors, or register the class by "
+        "return a tensor, or a tuple, list or dict of tensors, or register the class with "
         "torch.export.register_dataclass(Class, serialized_type_name='Class')",
     ),
     _remedy(
@@ -146,149 +155,150 @@ REMEDIES = (
         "return a plain tuple, a list or a dict",
     ),
     _remedy(
-        "name of a class",
+        "class without a serialized name",
         r"No registered serialization name for <class '(?:.*\.)?(?P<kind>\w+)'>",
-        "register it with a name, torch.export.register_dataclass({kind}, "
+        "register it under a name: torch.export.register_dataclass({kind}, "
         "serialized_type_name='{kind}')",
     ),
     _remedy(
-        "text as an output",
+        "string output",
         r"Unable to deserialize output node Argument\(as_string"
         r"|Returning .* is not yet supported in the emitter",
-        "let the method return tensors and numbers, and no text",
+        "return tensors and numbers only, no strings",
     ),
     _remedy(
-        "gradients",
+        "parameter changed in place",
         r"leaf Variable that requires grad is being used in an in-place|requires grad.*in-place",
-        "keep what it changes in a buffer (register_buffer), and call `.requires_grad_(False)` on "
-        "the module before it is exported",
+        "keep the value that it changes in a buffer (register_buffer), and call "
+        "`.requires_grad_(False)` on the module before exporting it",
     ),
     Remedy(
-        "module to import",
+        "missing module",
         re.compile(r"No module named '(?P<module>\w+)"),
-        "install {module} into the environment that builds, or put {module}.py beside the exporter "
-        "or into the workspace's folder",
+        "install {module} into the build environment, or put {module}.py next to the exporter or "
+        "into the workspace folder",
         fits=lambda error: not is_of_installed(error),
     ),
     _remedy(
-        "part of a library",
+        "missing part of a library",
         r"No module named '(?P<module>\w+)\."
         r"|cannot import name '\w+' from '(?P<package>\w+)[\w.]*' \(.*(?:site|dist)-packages",
-        "the {library} that is installed lacks it: install the release that the model needs, or "
-        "import what this one has",
+        "the installed {library} lacks it: install the release that the model needs, or import "
+        "what this one has",
     ),
     _remedy(
         "numpy",
         r"\.numpy\(\) is not supported for tensor subclasses|Cannot call numpy\(\) on",
-        "stay in torch: an export traces the method with tensors that have no values",
+        "use torch operators instead: an export traces the method with tensors that hold no values",
     ),
     _remedy(
         "dimension order",
         r"Failed to map a given dim_order",
-        "call `.contiguous()` on the input or buffer whose dimensions are permuted, before the "
-        "export",
+        "call `.contiguous()` on the input or buffer whose dimensions are permuted, before "
+        "exporting",
     ),
     _remedy(
         "quantized, not delegated",
         r"Missing out variants: \{?'?(?:quantized_decomposed|torchao)::",
-        "no partitioner took what was quantized: name a backend in `partitioners` that does, such "
-        "as the quantizer's own",
+        "no partitioner took the quantized operators: add a backend that does to `partitioners`, "
+        "such as the quantizer's own",
     ),
     _remedy(
         "out variant",
         r"Missing out variants: \{?'?(?P<operator>[\w:.]+)",
-        "register its out variant in the library that `operators` of the config names",
+        "register its out variant in a library that the config lists under `operators`",
     ),
     _remedy(
-        "layout of a copy",
+        "memory format of a copy",
         r"different dim orders.*in operator aten::clone\.out",
         "leave `edge: {{skip_dim_order: true}}` out of the method's config: without it, a copy can "
-        "have another layout",
+        "change the memory format",
     ),
     _remedy(
         "channels last",
         r"different dim orders|default dim order|out_dim_order\[",
-        "a tensor that lies in channels_last order comes to an operator that takes no such one: "
-        "call `.contiguous()` on it in the model, as `x.contiguous()` on an input; of a weight, "
-        "call `.to(memory_format=torch.contiguous_format)` on its module",
+        "the operator doesn't support a tensor in channels_last: call `.contiguous()` on it in the "
+        "model, or, if it is a weight, `.to(memory_format=torch.contiguous_format)` on its module",
     ),
     _remedy(
-        "convolution of volumes",
+        "3-D convolution",
         r"Expect input tensor to be 3-D or 4-D, but got, 5",
-        "ExecuTorch's own kernel has no convolution of volumes: delegate it to a backend that has, "
-        "or sum up torch.nn.functional.conv2d over the slices of the kernel",
+        "ExecuTorch's own kernels have no 3-D convolution: delegate it to a backend that has one, "
+        "or sum torch.nn.functional.conv2d over the depth of the kernel",
     ),
     _remedy(
         "negative padding",
         r"Padding values must be non-negative",
-        "cut off by an index, as `x[..., 1:]`, and not by padding with less than nothing",
+        "crop with an index, such as `x[..., 1:]`, instead of negative padding",
     ),
     _remedy(
-        "kernel that refuses",
+        "rejected argument",
         r"KernelCall failed at instruction [\d:]+ in operator (?P<operator>[\w:.]+): 0x12",
-        "ExecuTorch's own kernel of {operator} refuses what it is given: delegate it, or compute "
-        "it by other operators",
+        "ExecuTorch's own kernel of {operator} doesn't support these arguments: delegate it, or "
+        "compute it with other operators",
     ),
     _remedy(
-        "kernel",
+        "missing kernel",
         r"missing operator \(0x14\)",
-        "delegate it, compute it by other operators, or link a kernel for it: into the app, and "
-        "here by a library that `operators` of the config names",
+        "delegate it, compute it with other operators, or link a kernel for it: into the app, and "
+        "here with a library that the config lists under `operators`",
     ),
     _remedy(
-        "states of Core ML",
+        "Core ML state",
         r"State model is supported only >= iOS18",
-        "set `minimum_deployment_target: ios18`, which Core ML needs to keep mutable buffers as "
-        "states, or `take_over_mutable_buffer: false` to keep them outside of the model",
+        "set the partitioner's option `coreml: {{minimum_deployment_target: ios18}}`, since Core "
+        "ML keeps mutable buffers as states from iOS 18 on, or `coreml: "
+        "{{take_over_mutable_buffer: false}}` to keep them outside the model",
     ),
     _remedy(
-        "buffer of a delegate",
+        "delegated buffer returned",
         r"Constant (?P<buffer>[\w.]+) was tagged to be consumed by the buffer",
-        "the delegate keeps the buffer {buffer}, and what the method writes to it is an output, "
-        "too: return a copy, `.clone()`",
+        "the delegate keeps the buffer {buffer}, and the method also returns the value that it "
+        "writes there: return a copy, `.clone()`",
     ),
     _remedy(
-        "buffer used outside",
+        "delegated buffer used elsewhere",
         r"Tried to erase Node ",
-        "the delegate keeps a buffer, and what the method writes to it is used outside of the "
-        "delegate, too: use a copy there, `.clone()`",
+        "the delegate keeps a buffer, and the value that the method writes there is also used "
+        "outside the delegate: use a copy there, `.clone()`",
     ),
     _remedy(
         "CUDA",
         r"not linked with support for cuda|Found no NVIDIA driver|not compiled with CUDA"
         r"|to be on the same device, but found .*\bcuda\b",
-        "export on the CPU: packages are built there, whatever they run on",
+        "export on the CPU: packages are built there, whatever device they run on",
     ),
     _remedy(
         "while_loop",
         r"while_loop\b.* can't be emitted",
-        "unroll it: a Python loop over the greatest number of steps, with torch.where keeping the "
-        "values once the condition is false; or let the app call the method in a loop",
+        "unroll it: loop in Python up to the maximum number of steps, and keep the values with "
+        "torch.where once the condition is false; or call the method in a loop in the app",
     ),
     _remedy(
         "Core ML int8",
         r"CoreMLBackend: .*cast operation can be one of .*Provided u?int(?:8|16)",
-        "Core ML computes with int8 from iOS 17 on: give its partitioner the option, "
-        "`coreml: {{minimum_deployment_target: ios17}}`",
+        "set the partitioner's option `coreml: {{minimum_deployment_target: ios17}}`, since Core "
+        "ML computes in int8 from iOS 17 on",
     ),
     _remedy(
         "Core ML version",
-        r"CoreMLBackend: .*(?:since|>=|minimum_deployment_target to) ?iOS ?(?P<version>\d+)",
-        "give its partitioner the option, `coreml: {{minimum_deployment_target: ios{version}}}`",
+        r"CoreMLBackend: .*(?:since|>=|target to|should be|requires|only in) ?iOS ?"
+        r"(?P<version>\d+)",
+        "set the partitioner's option `coreml: {{minimum_deployment_target: ios{version}}}`",
     ),
     Remedy(
-        "operator of a backend",
+        "operator that a backend can't compile",
         re.compile(r"(?:^|: )preprocess (?P<backend>\w+): "),
-        "{backend} took an operator that it can't compile: keep it out, by listing in `modules` of "
-        "the method's config the other modules, or by the partitioner's options (`doit backends` "
-        "lists them)",
+        "{backend} took an operator that it can't compile: keep it out by listing the other "
+        "modules under `modules` in the method's config, or with the partitioner's options "
+        "(`doit backends` lists them)",
         fits=is_of_an_operator,
     ),
 )
 
 
 def add_remedy(text: str, operators: Sequence[str] = (), error: BaseException | None = None) -> str:
-    """Return the text of an error with what mends it, where that is known.
+    """Return the text of an error with its remedy, where one is known.
 
     Args:
         operators: those that it goes for too, beside the one that the text is about.
@@ -357,4 +367,4 @@ def range_remedy(operator: str, lowered: Sequence[int | None], keeps: bool) -> s
         return "`edge: {keep_ranges: true}` may keep them"
     least, greatest = lowered
     limits = f"min={least}" if greatest is None else f"min={least}, max={greatest}"
-    return f"export it with torch.export.Dim(..., {limits}), or compute that by other operators"
+    return f"export it with torch.export.Dim(..., {limits}), or compute that with other operators"

@@ -65,10 +65,41 @@ def test_settings_of_emission_that_do_not_go_together():
     assert "methods.f.emit.propagate_device: skips copies" in line
 
 
+IOS17 = "`coreml: {minimum_deployment_target: ios17}`"
+DYNAMIC = {"quantizer": "xnnpack", "dynamic": True}
+
+
+def on(target):
+    return {"coreml": {"minimum_deployment_target": target}}
+
+
 @pytest.mark.parametrize(
     ("quantizer", "partitioners", "known"),
     [
-        ("xnnpack", ["coreml"], "say `quantizer: coreml`, or add xnnpack to the partitioners"),
+        ("xnnpack", ["coreml"], f"say `quantizer: coreml`, or set {IOS17}"),
+        ("vulkan", ["coreml"], f"say `quantizer: coreml`, or set {IOS17}"),
+        ("xnnpack", [on("ios16")], f"say `quantizer: coreml`, or set {IOS17}"),
+        ("xnnpack", [on("macos13")], f"say `quantizer: coreml`, or set {IOS17}"),
+        (
+            "xnnpack",
+            ["coreml", "openvino"],
+            f"say `quantizer: coreml` or `quantizer: openvino`, or set {IOS17}",
+        ),
+        ("xnnpack", [on("ios17")], None),
+        ("vulkan", [on("ios18")], None),
+        ("xnnpack", [on("macos14")], None),
+        ("xnnpack", ["openvino", on("watchos10")], None),
+        (DYNAMIC, [on("ios17")], "say `quantizer: coreml`, or add xnnpack to the partitioners"),
+        (
+            {**DYNAMIC, "dynamic": False, "modules": {"fc": {"dynamic": True}}},
+            [on("ios17")],
+            "say `quantizer: coreml`, or add xnnpack to the partitioners",
+        ),
+        (
+            {"quantizer": "openvino"},
+            [on("ios17")],
+            "say `quantizer: coreml`, or add openvino to the partitioners",
+        ),
         ("coreml", ["xnnpack"], "say `quantizer: xnnpack`, or add coreml to the partitioners"),
         ("vulkan", ["xnnpack"], "say `quantizer: xnnpack`, or add vulkan to the partitioners"),
         (
@@ -93,10 +124,10 @@ def test_a_quantizer_goes_with_a_partitioner(quantizer, partitioners, known):
         assert found == []
         return
     (problem,) = found
-    names = ", ".join(partitioners)
+    names = ", ".join(item if isinstance(item, str) else "coreml" for item in partitioners)
     assert str(problem) == (
-        f"f.yaml: methods.f.quantize: quantizes for {quantizer}, and the partitioners are {names}; "
-        f"{known}"
+        f"f.yaml: methods.f.quantize: quantizes for {quantize['quantizer']}, and the partitioners "
+        f"are {names}; {known}"
     )
 
 

@@ -80,7 +80,7 @@ LINE = "models/model.py:18: `return "
         (
             {"built": "import module_that_nobody_has"},
             r"models/model.py:22: `import module.*`: ModuleNotFoundError: .*; install "
-            r"module_that_nobody_has into .* or put module_that_nobody_has.py beside .*",
+            r"module_that_nobody_has into .* or put module_that_nobody_has.py next to .*",
         ),
         (
             {"built": "open('no/such.pt')"},
@@ -106,7 +106,8 @@ LINE = "models/model.py:18: `return "
         ),
         (
             {"returned": "self.weight.mul_(2) + y"},
-            LINE + r"self.*: a leaf Variable that requires grad .*; keep what it changes in a "
+            LINE
+            + r"self.*: a leaf Variable that requires grad .*; keep the value that it changes in a "
             r"buffer \(register_buffer\).*",
         ),
         (
@@ -139,8 +140,8 @@ def test_an_operator_that_is_not_core_aten_has_its_line_and_our_key(exporter, tm
     assert explain(fail, tmp_path) == (
         "models/model.py:18: `return torch.linalg.qr(y)[0]`: aten.linalg_qr.default: to edge: "
         "SpecViolationError: Operator torch._ops.aten.linalg_qr.default is not in Core ATen opset; "
-        "compute it by other operators; or, if a backend takes it or the app links a kernel for "
-        "it, list it in the method's config, `edge: "
+        "compute it with other operators; or, if a backend supports it or the app links a kernel "
+        "for it, list it in the method's config, `edge: "
         "{core_aten_ops_exceptions: [aten.linalg_qr.default]}`"
     )
 
@@ -151,7 +152,7 @@ def test_all_operators_that_are_not_core_aten_are_named(exporter, tmp_path):
     text = explain(lambda: lower(programs, {"forward": []}), tmp_path)
     first, _, others = text.partition("; the same goes for ")
     assert first.startswith(LINE) and "Operator torch._ops.aten.cummax.default is not in" in first
-    assert others.startswith("aten.linalg_qr.default (models/model.py:18); compute it by other")
+    assert others.startswith("aten.linalg_qr.default (models/model.py:18); compute it with other")
     assert "[aten.cummax.default, aten.linalg_qr.default]}`" in others
 
 

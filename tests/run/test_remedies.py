@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+import torch.nn.functional as F
 from executorch.backends.xnnpack.xnnpack_preprocess import XnnpackBackend
 from torch import nn
 from torch._higher_order_ops.while_loop import while_loop
@@ -43,6 +44,8 @@ from pipeline.run.explain_error import explain_error
 from pipeline.run.stages import Stages
 from pipeline.store import remedies
 from pipeline.store.remedies import MACHINE, REMEDIES
+from tests.support import rejected
+from tests.support.buffers import Added, Copied, Given, Used, UsedCopy
 from tests.support.configs import parse_config
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -271,12 +274,22 @@ def magnitude(self, x):
     return spectrum.square().sum(-1).sqrt()
 
 
-def coreml(module: nn.Module, *inputs: Any, version: str = "", **data: Any) -> Callable[[], None]:
-    options = {"minimum_deployment_target": version} if version else {}
+def delegated(
+    backend: str, module: nn.Module, *inputs: Any, options: Any = None, **data: Any
+) -> Callable[[], None]:
+    """Return a build for a backend whose delegates this machine can't run."""
+    partitioners = [{backend: options or {}}]
     module = module.eval().requires_grad_(False)
-    return partial(
-        build, module, *inputs, runs=False, partitioners=[{"coreml": {**options}}], **data
-    )
+    return partial(build, module, *inputs, runs=False, partitioners=partitioners, **data)
+
+
+coreml = partial(delegated, "coreml")
+vulkan = partial(delegated, "vulkan")
+
+
+def portable(kind: type[rejected.Layer], **data: Any) -> Callable[[], None]:
+    """Return a build whose package runs ExecuTorch's own kernels."""
+    return partial(build, kind().eval().requires_grad_(False), rejected.X, **data)
 
 
 def scaled(self, x):
@@ -284,14 +297,12 @@ def scaled(self, x):
     return x * self.scale
 
 
-class Counter(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("sum", torch.zeros(1, 4))
+def normalize_half(self, x):
+    return F.batch_norm(x, self.mean, self.var)
 
-    def forward(self, x):
-        self.sum.add_(x)
-        return self.sum * 2
+
+def normalize_float(self, x):
+    return F.batch_norm(x.float(), self.mean, self.var).half()
 
 
 PERMUTED = torch.randn(2, 3, 4).permute(2, 0, 1)
@@ -301,6 +312,11 @@ EXCEPTIONS = {"edge": {"core_aten_ops_exceptions": ["aten.cummax.default"]}}
 UNCHECKED = {"edge": {"check_ir_validity": False}}
 TORCHAO = {"quantize": {"quantizer": "torchao", "scheme": "int8_dynamic_activation_int4_weight"}}
 IMAGE = torch.randn(1, 3, 8, 8)
+HALF, STATISTICS = IMAGE.half(), {"mean": torch.zeros(3), "var": torch.ones(3)}
+LAST = IMAGE.to(memory_format=torch.channels_last)
+WINDOW = torch.ones(1, 2)
+IOS17, IOS18 = ({"minimum_deployment_target": target} for target in ("ios17", "ios18"))
+INT4 = {"quantize": {"quantizer": "torchao", "scheme": "int4_weight_only"}}
 
 CASES: dict[str, Case] = {
     "disk": lacking(write_to_full_disk),
@@ -308,7 +324,7 @@ CASES: dict[str, Case] = {
     "memory": lacking(lambda: bytearray(1 << 60)),
     "open files": lacking(open_many),
     "permission": lacking(refuse),
-    "input or output": lacking(read_broken_disk),
+    "I/O": lacking(read_broken_disk),
     "training mode": case(
         conv(nn.BatchNorm2d(4)),
         conv(nn.BatchNorm2d(4).eval()),
@@ -322,12 +338,12 @@ CASES: dict[str, Case] = {
         partial(build, lambda self, x: torch.fft.rfft(x).abs()),
         partial(build, magnitude),
     ),
-    "dtypes": case(
+    "mismatched dtypes": case(
         partial(build, lambda self, x: x.to(torch.uint32).float(), X.abs()),
         partial(build, lambda self, x: x.to(torch.int64).float(), X.abs()),
         partial(build, lambda self, x: x.to(torch.uint32).float(), runs=False, **UNCHECKED),
     ),
-    "values that decide": case(
+    "data-dependent branch": case(
         partial(build, lambda self, x: x if x.sum() > 0 else -x),
         partial(build, lambda self, x: torch.where(x.sum() > 0, x, -x)),
         partial(
@@ -338,7 +354,7 @@ CASES: dict[str, Case] = {
         partial(build, lambda self, x: x[:, :4] + x[:, 4:], sizes=(({1: Dim("n", max=64)},),)),
         partial(build, lambda self, x: x[:, :4] + x[:, 4:], sizes=(({1: 8},),)),
     ),
-    "no upper bound": case(
+    "unbounded size": case(
         partial(build, lambda self, n: torch.arange(n.item()), COUNT),
         partial(
             build,
@@ -346,7 +362,7 @@ CASES: dict[str, Case] = {
             COUNT,
         ),
     ),
-    "type of an output": case(
+    "unknown output type": case(
         returning(Unregistered),
         returning(lambda value: (value, value)),
         returning(lambda value: [value]),
@@ -356,16 +372,16 @@ CASES: dict[str, Case] = {
     "named tuple": case(
         returning(Named), returning(lambda value: (value,)), returning(lambda value: [value])
     ),
-    "name of a class": case(nameless, registered),
-    "text as an output": case(
+    "class without a serialized name": case(nameless, registered),
+    "string output": case(
         partial(build, lambda self, x: (x + 1, "text")), partial(build, lambda self, x: (x + 1, 1))
     ),
-    "gradients": case(
+    "parameter changed in place": case(
         partial(build, Module(scaled, scale=nn.Parameter(torch.zeros(8)))),
         partial(build, Module(scaled, scale=torch.zeros(8)).requires_grad_(False)),
     ),
-    "module to import": case(import_beside),
-    "part of a library": case(
+    "missing module": case(import_beside),
+    "missing part of a library": case(
         partial(import_from_torch, "scan_of_nobody"), partial(import_from_torch, "nn")
     ),
     "numpy": case(
@@ -381,10 +397,48 @@ CASES: dict[str, Case] = {
         partial(build, nn.Linear(64, 64), torch.ones(1, 64), runs=False, **TORCHAO, **XNNPACK),
     ),
     "out variant": case(partial(twice, LIBRARY, False), partial(twice, LIBRARY, True)),
-    "kernel": case(
+    "memory format of a copy": case(
+        partial(build, lambda self, x: x.contiguous(), LAST, edge={"skip_dim_order": True}),
+        partial(build, lambda self, x: x.contiguous(), LAST),
+    ),
+    "channels last": case(
+        portable(rejected.Mixed),
+        portable(rejected.MixedFixed),
+        portable(rejected.JoinedFixed),
+        portable(rejected.NormedFixed),
+        portable(rejected.SummedFixed),
+        portable(rejected.WeightedFixed),
+    ),
+    "3-D convolution": case(
+        portable(rejected.Volumes),
+        coreml(rejected.Volumes(), rejected.X),
+        portable(rejected.VolumesFixed),
+    ),
+    "negative padding": case(portable(rejected.Padded), portable(rejected.PaddedFixed)),
+    "rejected argument": case(
+        partial(build, Module(normalize_half, **STATISTICS), HALF),
+        coreml(Module(normalize_half, **STATISTICS), HALF, options=IOS17),
+        partial(build, Module(normalize_float, **STATISTICS), HALF),
+    ),
+    "unsupported dtype": case(
+        partial(build, lambda self, x: x.topk(2)[0], X > 0),
+        partial(build, lambda self, x: x.float().topk(2)[0].bool(), X > 0),
+    ),
+    "missing kernel": case(
         partial(build, lambda self, x: torch.cummax(x, 0)[0], **EXCEPTIONS),
         partial(build, lambda self, x: torch.stack([x[: n + 1].amax(0) for n in range(4)])),
     ),
+    "Core ML state": case(
+        coreml(Added(), WINDOW),
+        coreml(Added(), WINDOW, options=IOS18),
+        coreml(Added(), WINDOW, options={"take_over_mutable_buffer": False}),
+    ),
+    "delegated buffer returned": case(
+        coreml(Given(), WINDOW, options=IOS18),
+        coreml(Copied(), WINDOW, options=IOS18),
+        vulkan(Copied(), WINDOW),
+    ),
+    "delegated buffer used elsewhere": case(vulkan(Used(), WINDOW), vulkan(UsedCopy(), WINDOW)),
     "CUDA": case(
         partial(build, lambda self, x: x + torch.ones(8).cuda()),
         partial(build, lambda self, x: x + torch.ones(8)),
@@ -394,14 +448,25 @@ CASES: dict[str, Case] = {
     ),
     "Core ML int8": case(
         coreml(nn.Conv2d(3, 4, 3), IMAGE, **INT8),
-        coreml(nn.Conv2d(3, 4, 3), IMAGE, version="ios17", **INT8),
+        coreml(nn.Conv2d(3, 4, 3), IMAGE, options=IOS17, **INT8),
+        coreml(nn.Conv2d(3, 4, 3), IMAGE, options=IOS17, quantize={"quantizer": "xnnpack"}),
+        coreml(nn.Linear(8, 8), X, options=IOS17, quantize={"quantizer": "vulkan"}),
     ),
     "Core ML version": case(
-        coreml(Counter(), torch.ones(1, 4)), coreml(Counter(), torch.ones(1, 4), version="ios18")
+        coreml(nn.Linear(64, 64), torch.ones(1, 64), **INT4),
+        coreml(nn.Linear(64, 64), torch.ones(1, 64), options=IOS18, **INT4),
     ),
-    "operator of a backend": case(prelu, partial(prelu, ["0"])),
+    "operator that a backend can't compile": case(prelu, partial(prelu, ["0"])),
 }
-SLOW = {"Core ML int8", "Core ML version", "quantized, not delegated", "while_loop"}
+SLOW = {
+    "Core ML int8",
+    "Core ML state",
+    "Core ML version",
+    "delegated buffer returned",
+    "delegated buffer used elsewhere",
+    "quantized, not delegated",
+    "while_loop",
+}
 
 
 def test_every_remedy_is_followed():
@@ -432,7 +497,7 @@ def test_what_fails_passes_once_the_advice_is_taken(remedy, tmp_path):
     assert re.search(rf"; {pattern_of(remedy.text)}$", text), text
     for passes in followed.passes:
         passes()
-    if remedy.name == "module to import":
+    if remedy.name == "missing module":
         import_beside(tmp_path)
 
 
@@ -440,6 +505,12 @@ def test_what_fails_passes_once_the_advice_is_taken(remedy, tmp_path):
 def test_what_a_machine_lacks_says_nothing_of_operators(remedy):
     text = explain(CASES[remedy.name].fails)
     assert "preprocess XnnpackBackend: " in text and "took an operator" not in text
+
+
+@pytest.mark.slow
+def test_core_ml_says_in_other_words_too_what_version_it_needs():
+    text = explain(coreml(Module(normalize_half, **STATISTICS), HALF))
+    assert text.endswith("`coreml: {minimum_deployment_target: ios16}`")
 
 
 def normalized_qr(self, x):
@@ -459,7 +530,7 @@ def test_operators_of_two_causes_get_the_advice_of_each(compute):
 
 def test_a_name_that_a_library_lacks_is_no_module_to_install():
     text = explain(partial(import_name_of_torch, "LayerOfNobody"))
-    assert "the torch that is installed lacks it" in text and "install torch into" not in text
+    assert "the installed torch lacks it" in text and "install torch into" not in text
 
 
 def fail_after(handled: OSError) -> None:

@@ -1,4 +1,4 @@
-"""The errors of the package: each message with its cause and what mends it.
+"""The errors of the package: each message with its cause and its remedy.
 
 Messages are read from the syntax trees of `pipeline/`; causes and remedies stand in errors.toml, by
 the module that says the message and, where that says several, by a part of its text.
@@ -145,8 +145,8 @@ def errors() -> Iterator[str]:
 
 
 def known_causes() -> Iterator[str]:
-    """Yield the table of what torch and ExecuTorch say, and what mends it."""
-    yield "| cause | the error holds | what mends it |"
+    """Yield the table of known errors of torch and ExecuTorch, with their remedies."""
+    yield "| cause | the error contains | remedy |"
     yield "|---|---|---|"
     for remedy in REMEDIES:
         text = re.sub(r"\(\?P<\w+>[^()]*\)", "…", remedy.pattern.pattern)

@@ -19,6 +19,7 @@ from pipeline.backends.entry import (
 )
 from pipeline.backends.host import EXECUTORCH, Host, on_a_mac
 from pipeline.backends.options import edge_operators
+from pipeline.backends.quantize_options import QuantizeConfig
 from pipeline.program.patching import wrapped
 from pipeline.store.errors import PipelineError, did_you_mean
 
@@ -74,6 +75,24 @@ def _make_compile_specs(options: CoreMLOptions) -> list[CompileSpec]:
     return specs
 
 
+# What computes in no int8. The targets of other systems are named as of the same year.
+_WITHOUT_INT8 = frozenset(
+    {"ios15", "ios16", "macos12", "macos13", "tvos15", "tvos16", "watchos8", "watchos9"}
+)
+
+
+def _takes_quantized(options: CoreMLOptions, config: QuantizeConfig) -> str | None:
+    """Return the config line that lets Core ML lower what XNNPACK's or Vulkan's quantizer makes, ""
+    if it needs none, or None if Core ML can't: it needs scales that are constants."""
+    dynamic = any(getattr(scheme, "dynamic", config.dynamic) for scheme in config.schemes())
+    if config.quantizer not in ("xnnpack", "vulkan") or dynamic:
+        return None
+    target = options.minimum_deployment_target
+    if target is None or target in _WITHOUT_INT8:
+        return "coreml: {minimum_deployment_target: ios17}"
+    return ""
+
+
 @contextmanager
 def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
     """Collect what it logs. It logs each message once, about whatever node it is looking at."""
@@ -114,6 +133,7 @@ ENTRIES = (
             reasons=_reasons,
             control_flow=frozenset(),
             name_lists={"skip_ops_for_coreml_delegation": "operator"},
+            takes_quantized=_takes_quantized,
             check=find_taken_over,
         ),
         quantization=Quantization(
