@@ -97,7 +97,7 @@ REMEDIES = (
         "unsupported dtype",
         r"Unhandled dtype (?P<dtype>\w+) for (?P<kernel>[\w:.]*\w)",
         "ExecuTorch's own kernel {kernel} doesn't support {dtype}: cast in the model to a dtype "
-        "that it supports, such as float32, or delegate it",
+        "that it supports, such as float32",
     ),
     *MACHINE,
     _remedy(

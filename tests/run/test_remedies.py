@@ -95,6 +95,8 @@ def build(
     partitioners = make_filtered_partitioners(config.partitioners, config.modules)
     with timed_steps(Stages().step):
         lowered = lower({"run": program}, {"run": partitioners}, edge=config.edge)
+        graph = lowered.exported_program("run").graph
+        assert not partitioners or "executorch_call_delegate" in str(graph)
         pte = bytes(emit(lowered).buffer)
     if not runs:
         return
@@ -417,7 +419,7 @@ CASES: dict[str, Case] = {
     "negative padding": case(portable(rejected.Padded), portable(rejected.PaddedFixed)),
     "rejected argument": case(
         partial(build, Module(normalize_half, **STATISTICS), HALF),
-        coreml(Module(normalize_half, **STATISTICS), HALF, options=IOS17),
+        vulkan(Module(normalize_half, **STATISTICS), HALF),
         partial(build, Module(normalize_float, **STATISTICS), HALF),
     ),
     "unsupported dtype": case(
