@@ -159,12 +159,15 @@ def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
 
 
 def _warnings(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each warning of a lowering."""
+    """Yield a line for each warning of a lowering, with the methods that it is about."""
+    about: dict[str, list[str]] = {}
     for method, facts in sorted(methods.items()):
         for warning in facts.get("warnings", ()):
-            about = " in ".join(filter(None, (warning["operator"], warning["module"])))
-            what = f"{about}: {warning['what']}" if about else warning["what"]
-            yield one_line(f"{package}/{method}: warning: {what}")
+            place = " in ".join(filter(None, (warning["operator"], warning["module"])))
+            what = f"{place}: {warning['what']}" if place else warning["what"]
+            about.setdefault(what, []).append(method)
+    for what, names in about.items():
+        yield one_line(f"{package}/{listed(names, 3)}: warning: {what}")
 
 
 def _narrowed(package: str, methods: Mapping[str, Any]) -> Iterator[str]:

@@ -95,7 +95,7 @@ class RunRecord:
         if hasattr(reporter, "summarize"):
             with suppress(OSError):  # a terminal that was closed
                 reporter.summarize(plan, self.events, remote)
-        if changed and not interrupted:
+        if changed:  # after Ctrl-C too: what stood there may be of another package by now
             _write_overview(plan, reporter)
         self.stream(plan.workspace).close(
             interrupted=interrupted,

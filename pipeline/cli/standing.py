@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pipeline.plan.plan import Plan
 from pipeline.report.events import DONE, Event
-from pipeline.report.verdicts import PASSED, VERDICTS, is_accepted
+from pipeline.report.verdicts import PASSED, VERDICTS, is_accepted, worst_verdict
 from pipeline.store.errors import listed, plural
 from pipeline.store.visible import one_line
 
@@ -30,14 +30,24 @@ class StandingVerdict(NamedTuple):
 
 def find_standing(plan: Plan, events: Iterable[Event]) -> list[StandingVerdict]:
     """Return the verdicts on packages whose validation ended well, by package."""
-    packages = {str(e.package) for e in events if e.kind == "validate" and e.outcome in DONE}
+    asked: dict[str, set[str] | None] = {}
+    for event in events:
+        if event.kind == "validate" and event.outcome in DONE:
+            asked[str(event.package)] = set(event.method.split("+")) if event.method else None
     standing = []
-    for package in sorted(packages):
+    for package, only in sorted(asked.items()):
         facts = plan.workspace.state(package).get("validate", {})
+        methods = {
+            name: verdict
+            for name, verdict in facts.get("methods", {}).items()
+            if only is None or name in only
+        }
         verdict = facts.get("verdict", PASSED)
+        if only is not None:
+            verdict = worst_verdict(methods.values())
         allowed = (*facts.get("allow", ()), *plan.workspace.allow)
         accepted = is_accepted(verdict, allowed)
-        standing.append(StandingVerdict(package, verdict, facts.get("methods", {}), accepted))
+        standing.append(StandingVerdict(package, verdict, methods, accepted))
     return standing
 
 

@@ -39,7 +39,8 @@ _BATCH_NORMS = frozenset(
     | {"_batch_norm_with_update_functional"}
 )
 REMEDIES: Mapping[Cause, str] = {
-    "training": "call .eval() on the model before the export",
+    "training": "call .eval() on the model before the export, or declare that it samples, "
+    "`validate: {random: true}`",
     "sampling": "if it samples on purpose, say so with `validate: {random: true}`",
     "memory": "write the tensor before it is read (torch.zeros instead of torch.empty)",
 }
@@ -59,6 +60,11 @@ class RandomOperator:
     cause: Cause
     lines: tuple[str, ...]
     count: int
+
+    @property
+    def changes_buffers(self) -> bool:
+        """Return whether it changes the model as it runs, whatever it gives."""
+        return self.name.split(".")[1] in _BATCH_NORMS
 
     def __str__(self) -> str:
         mode = " in training mode" if self.cause == "training" else ""
@@ -115,6 +121,8 @@ def random_cause(node: Node) -> Cause | None:
         return "training" if trains and updates else None
     if torch.Tag.nondeterministic_seeded not in target.tags:
         return None
+    if name in _RECURRENT and argument("num_layers", 2) == 1:
+        return None  # there is no dropout after the last layer
     if name in _DROPOUTS or name in _RECURRENT:
         probability = argument("p", argument("dropout", 0.0))
         return "training" if argument("train", True) is not False and probability else None

@@ -77,9 +77,13 @@ class CallLimits:
         return [case.ease(self.given, place, value) for place, value in enumerate(expected)]
 
     def with_config(self, derived: Sequence[DerivedLimits]) -> list[DerivedLimits]:
-        """Return derived limits, with those that the config sets in the place of each."""
+        """Return derived limits, with those that the config sets in the place of each. Where it
+        sets any, it says what is good enough: nothing is capped."""
         given = {name: value for name, value in self.given if value is not None}
-        return [DerivedLimits(*(own.model_copy(update=given) for own in pair)) for pair in derived]
+        if not given:
+            return list(derived)
+        wide = [limits.wide.model_copy(update=given) for limits in derived]
+        return [DerivedLimits(limits, limits) for limits in wide]
 
     def on_device(
         self, expected: Values, quantized: Values | None, rounded: Sequence[Values]

@@ -56,6 +56,8 @@ def limits_of_rounding(expected: Any, rounded: Sequence[Any], usual: float) -> O
     times = TIMES * more
     if not (expected.dtype.is_floating_point or expected.is_complex()):
         return _limits_of_integers(expected, same, times)
+    # Near the ends of what a dtype holds, rounding alone makes values infinite or NaN.
+    nonfinite = any(bool((r.isfinite() != expected.isfinite()).any()) for r in same)
     finite = [torch.where(r.isfinite() & expected.isfinite(), r, expected) for r in same]
     eps = torch.finfo(expected.dtype).eps
     least, rtol = max(LEAST_ATOL, _UNITS * eps), max(LEAST_RTOL, _UNITS * eps)
@@ -70,6 +72,7 @@ def limits_of_rounding(expected: Any, rounded: Sequence[Any], usual: float) -> O
         atol=_round_up(max(beyond, least * min(1.0, usual), _SUBNORMAL if usual else 0.0)),
         rtol=rtol,
         min_sqnr=_round_down(min(sqnr - decibels(TIMES_NOISE * more), -decibels(least))),
+        nonfinite=nonfinite,
     )
 
 
@@ -107,8 +110,9 @@ def cap_limits(limits: OutputLimits, expected: Any, usual: float, share: float) 
         whole_step = share >= MOST_SHARE_QUANTIZED and expected.dtype in _QUANTIZED_DTYPES
         return limits.model_copy(update={"atol": min(limits.atol or 0.0, float(whole_step))})
     if not limits.atol:
-        return limits
-    update: dict[str, float] = {"atol": min(limits.atol, max(_round_up(share * usual), _SUBNORMAL))}
+        return limits.model_copy(update={"nonfinite": False})
+    update: dict[str, float | bool] = {"nonfinite": False}
+    update |= {"atol": min(limits.atol, max(_round_up(share * usual), _SUBNORMAL))}
     if limits.rtol is not None:
         update["rtol"] = min(limits.rtol, share)
     if limits.min_sqnr is not None:

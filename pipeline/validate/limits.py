@@ -10,17 +10,26 @@ import torch
 
 from pipeline.config.validation import Limits
 from pipeline.store.errors import plural
-from pipeline.validate.metrics import OutputError, find_worst_place, greatest_magnitude
+from pipeline.validate.metrics import (
+    OutputError,
+    compare,
+    find_worst_place,
+    greatest_magnitude,
+)
 
 LIMITS = tuple(Limits.model_fields)
 AnyLimits = TypeVar("AnyLimits", bound=Limits)
 
 
 class OutputLimits(Limits):
-    """The limits of one output; `integers` has `atol` hold for integers and bools too, which are
-    compared exactly otherwise."""
+    """The limits of one output.
+
+    `integers` has `atol` hold for integers and bools too, which are compared exactly otherwise;
+    `nonfinite` lets a value be infinite or NaN on one side alone, where rounding moves some so.
+    """
 
     integers: bool = False
+    nonfinite: bool = False
 
 
 # By figure of an `OutputError` other than the greatest error: its words, and the limit on it.
@@ -86,6 +95,10 @@ def judge_output(error: OutputError, actual: Any, expected: Any, limits: Limits)
     """
     if error.mismatch is not None:
         return Judgement((error.mismatch,), math.inf)
+    if error.disagreeing and isinstance(limits, OutputLimits) and limits.nonfinite:
+        both = actual.isfinite() & expected.isfinite()
+        actual = torch.where(both, actual, expected)
+        error = compare(actual, expected)
     atol = math.inf if limits.atol is None else limits.atol
     integers = isinstance(limits, OutputLimits) and limits.integers
     worst = find_worst_place(error, actual, expected, atol, limits.rtol or 0.0, integers)

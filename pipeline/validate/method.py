@@ -6,19 +6,18 @@ list of calls that the others use too.
 
 from __future__ import annotations
 
-import math
 import re
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from torch.export import ExportedProgram
 
-from pipeline.config.validation import Limits, ValidateConfig
+from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import Session
 from pipeline.program.eager import Source
@@ -30,12 +29,13 @@ from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.random_operators import find_random_operators
 from pipeline.program.signature import check_inputs, flatten, signature
 from pipeline.program.source_lines import source_line
-from pipeline.report.records import ALL, FailureSubject
+from pipeline.report.records import ALL
 from pipeline.store.errors import PipelineError
 from pipeline.store.reasons import reason
 from pipeline.store.remedies import add_remedy
 from pipeline.validate.budget import Budget
-from pipeline.validate.call_limits import CallLimits, DerivedLimits
+from pipeline.validate.call_judge import Call, CallJudge
+from pipeline.validate.call_limits import CallLimits
 from pipeline.validate.cases import CaseMaker, InputCase, describe_source_error
 from pipeline.validate.conditioning import describe_conditioning
 from pipeline.validate.default_limits import (
@@ -51,8 +51,7 @@ from pipeline.validate.interface import (
     compare_declared,
     find_outside,
 )
-from pipeline.validate.limits import LIMITS, judge_output
-from pipeline.validate.metrics import compare
+from pipeline.validate.limits import LIMITS
 from pipeline.validate.quantization import QuantizationJudge
 from pipeline.validate.randomness import REPEATS, judge_random
 from pipeline.validate.references import References
@@ -61,7 +60,6 @@ from pipeline.validate.rounding import finds_ranges
 
 # How often a method with state is called on one case: the next call reads the state of the last.
 _STEPS_OF_A_CASE = 2
-_OF_FLOAT = ", against the float program: quantization loses it"
 # Measured on two linears with a tanh: 40 runs with values rounded anew leave 129 dB as a rule, and
 # 27 dB at worst, so a few runs say nothing.
 _SELDOM = (
@@ -91,6 +89,7 @@ class MethodValidator:
         quantized: the program that quantization made of it, which the package is held to.
         departs: how the program with observers departs from the float one (`QuantizationJudge`).
         narrowed: the sizes that the package was lowered for a smaller range of.
+        has_examples: as in `CallJudge`.
         sets: the examples that fit, and the generated sets.
         calls: those since the package was opened.
         budget: the time for all methods of the package; a call that has begun is made.
@@ -112,16 +111,15 @@ class MethodValidator:
     calls: list[tuple[str, InputSet]] = field(default_factory=list)
     budget: Budget = field(default_factory=Budget)
     references: References = field(init=False)
+    has_examples: bool = True
     _ready: bool = False
-    _unjudged: InputSet | None = None
-    _noisiest: Sequence[tuple[str, InputSet]] = ()
 
     def __post_init__(self) -> None:
         self.limits = self.settings.select_limits(self.result.method)
         self.result.limits = {name: getattr(self.limits, name) for name in LIMITS}
         self.held_to = CallLimits(self.limits, most_share(self.quantized or self.program))
-        self.quantization: QuantizationJudge | None = None
-        self._worst_sqnr = math.inf
+        self.judge = CallJudge(self.result, self.held_to, has_examples=self.has_examples)
+        self._draws = bool(find_random_operators(self.program))
         self._pending: list[tuple[str, Callable[[], object]]] = []
         self._describe_limits()
 
@@ -150,8 +148,8 @@ class MethodValidator:
 
     def conclude(self) -> None:
         """Judge what only all calls together show."""
-        if self.quantization is not None:
-            self._conclude_quantization(self.quantization)
+        if self.judge.quantization is not None:
+            self._conclude_quantization(self.judge.quantization)
         if self.result.verdict == "not judged":
             self.result.ill_conditioned = self._describe_conditioning()
 
@@ -159,14 +157,14 @@ class MethodValidator:
         for output, what in judge.find_departures():
             self.result.fail(what, output=output, about="quantization")
             if not self.result.failing:
-                self.result.failing = self._noisiest
+                self.result.failing = self.judge.noisiest
         failed = any(failure.about == "quantization" for failure in self.result.failures)
         left_out = [each for each in self.examples if each.origin in self.result.left_out]
-        self.result.quantization = judge.judge(failed, len(left_out))
+        self.result.quantization = judge.judge(failed, len(left_out), bool(self.result.random))
 
     def _describe_conditioning(self) -> str:
         """Say where the source itself loses what the package can't keep; "" if that is not seen."""
-        inputs = self._unjudged or next(iter(self.sets), None)
+        inputs = self.judge.unjudged or next(iter(self.sets), None)
         if inputs is None or self.budget.spent:
             return ""
         program = self.quantized or self.program
@@ -222,7 +220,7 @@ class MethodValidator:
         self.package = Session(self.files)
         names = self.result.outputs
         if self.quantized is not None:
-            self.quantization = QuantizationJudge(names, self.limits, self.departs)
+            self.judge.quantization = QuantizationJudge(names, self.limits, self.departs)
         if self.result.not_run:
             if self._declares_the_same():
                 self._keep_expected(examples)
@@ -245,10 +243,17 @@ class MethodValidator:
             self._pending = [(each.origin, partial(self._call_alone, each)) for each in self.sets]
         self._ready = True
 
+    def _fails_for_nondeterminism(self, sets: Sequence[InputSet]) -> bool:
+        """Fail for a source that differs from itself, unless it is declared to sample; return
+        whether it does so."""
+        if self.is_random or not (varies := self._describe_nondeterminism(sets)):
+            return False
+        self.result.fail(varies, about="source")
+        return True
+
     def _describe_nondeterminism(self, sets: Sequence[InputSet]) -> str:
         """Say how the source differs from itself; "" where it does not, or fails anyway."""
-        draws = bool(find_random_operators(self.program))
-        for inputs in sets if draws else sets[:1]:
+        for inputs in sets if self._draws else sets[:1]:
             with suppress(Exception):  # reported by the call on these inputs
                 if varies := describe_nondeterminism(self.source, inputs):
                     return varies
@@ -263,11 +268,16 @@ class MethodValidator:
             if self.source.state:
                 self.package = Session(self.files)
             actual.append(self.package.run(method, leaves))
-        for output, what in judge_random(self.result.outputs, expected, actual):
+        wrong = judge_random(self.result.outputs, expected, actual)
+        for output, what in wrong:
             self.result.fail(what, inputs.origin, output)
         self.result.random = (
-            f"declared random: shapes, ranges, means and variances of {REPEATS} calls on "
-            f"{inputs.origin} are those of {2 * REPEATS} calls of its source"
+            "declared random"
+            if wrong
+            else (
+                f"declared random: shapes, ranges, means and variances of {REPEATS} calls on "
+                f"{inputs.origin} are those of {2 * REPEATS} calls of its source"
+            )
         )
 
     def _go_on(self) -> None:
@@ -363,11 +373,11 @@ class MethodValidator:
     def _keep_expected(self, examples: Sequence[InputSet]) -> None:
         """Keep the source's outputs, for a device that can run what this machine can't."""
         sets = self._input_sets(examples)
-        if (varies := self._describe_nondeterminism(sets)) and not self.is_random:
-            self.result.fail(varies, about="source")
+        if self._fails_for_nondeterminism(sets):
             return
-        wanted = self.keep is not None or self.quantization is not None
-        for inputs in sets if wanted and not varies else ():
+        quantization = self.judge.quantization
+        wanted = self.keep is not None or quantization is not None
+        for inputs in sets if wanted and not self._describe_nondeterminism(sets) else ():
             self.references.reset()
             try:
                 expected = self._expected(inputs)
@@ -376,8 +386,10 @@ class MethodValidator:
                 continue
             self._keep(inputs, expected)
             quantized = self.references.run_quantized(inputs)
-            if quantized is not None and self.quantization is not None:
-                self.quantization.add(quantized, expected, inputs.generated)
+            if quantized is not None and quantization is not None:
+                run = Run(inputs.origin, (), generated=inputs.generated)
+                call = Call(quantized, expected, inputs, run, inputs.origin)
+                self.judge.judge_quantization(call, [(self.result.method, inputs)])
             if self.keep is None:
                 continue
             rounded = self.references.run_rounded(inputs)
@@ -413,12 +425,16 @@ class MethodValidator:
                 self.result.skipped.append((where, error.reason))
             return False
         failed = len(self.result.failures)
+        if step <= 1 and self._draws and self._fails_for_nondeterminism([inputs]):
+            return False
         try:
             started = time.perf_counter()
             actual = self.package.run(self.result.method, flatten(self.program, inputs, as_it_lies))
             self.result.seconds += time.perf_counter() - started
             run = Run(inputs.origin, (), step, sequence, inputs.generated, case)
-            self._check(actual, expected, inputs, run, where, as_it_lies)
+            hint = self._hint(run)
+            call = Call(actual, expected, inputs, run, where, as_it_lies, hint)
+            self.judge.judge(call, self.references, self.calls)
             # Further calls go on from a state, large cases are held to other limits, and without
             # their layout, which is the plan's in a bundle, strided ones are another's again.
             other_limits = isinstance(inputs, InputCase) and inputs.growth
@@ -448,114 +464,9 @@ class MethodValidator:
         except Exception as error:  # whatever an operator raises
             raise DeviceError(f"{self.result.method}: ", describe_source_error(error)) from error
 
-    def _check(
-        self,
-        actual: list[Any],
-        expected: list[Any],
-        inputs: InputSet,
-        run: Run,
-        where: str,
-        as_it_lies: bool,
-    ) -> None:
-        """Compare the outputs of a call with the source's, and with the quantized program's."""
-        quantized = self.references.run_quantized(inputs, as_it_lies)
-        rounded = self.references.run_rounded(inputs, as_it_lies, run.step)
-        by_rounding = self.held_to.by_rounding(quantized or expected, rounded, run.case)
-        if quantized is None:
-            limits = self._source_limits(inputs, expected, by_rounding)
-            made = self._judge(run, actual, expected, limits, where, self._hint(run))
-            self.result.runs.append(made)
-            return
-        own = self._judge_quantization(run, actual, expected, inputs, where)
-        self.result.runs.append(own)
-        more = ", against the quantized program that it was made of"
-        made = self._judge(run, actual, quantized, by_rounding, where, more, "quantized")
-        self.result.quantized_runs.append(made)
-
-    def _source_limits(
-        self, inputs: InputSet, expected: Sequence[Any], by_rounding: Sequence[DerivedLimits]
-    ) -> list[DerivedLimits]:
-        """Return the limits of a method that is not quantized on the way."""
-        if self.held_to.derived:
-            return self.held_to.with_config(by_rounding)
-        return [DerivedLimits(each, each) for each in self.held_to.of_config(inputs, expected)]
-
-    def _judge_quantization(
-        self,
-        run: Run,
-        actual: Sequence[Any],
-        expected: Sequence[Any],
-        inputs: InputSet,
-        where: str,
-    ) -> Run:
-        """Hold a quantized method to the limits of the config, on examples alone: on other inputs
-        its figures say nothing of accuracy."""
-        judge = self.quantization
-        assert judge is not None
-        generated = inputs.generated or bool(run.case)
-        judge.add(actual, expected, generated)
-        errors = tuple(compare(a, e) for a, e in zip(actual, expected, strict=True))
-        least = min((e.sqnr_db for e in errors if e.sqnr_db is not None), default=math.inf)
-        if not generated and least < self._worst_sqnr:
-            self._worst_sqnr, self._noisiest = least, tuple(self.calls)
-        limits = [Limits() for _ in expected]
-        if not generated:  # agreement holds over all of them together
-            own = self.held_to.of_config(inputs, expected)
-            limits = [each.model_copy(update={"min_agreement": None}) for each in own]
-        made = replace(run, outputs=errors, limits=tuple(limits))
-        ratios = self._fail_beyond(made, actual, expected, where, _OF_FLOAT, "quantization")
-        return replace(made, of_limits=ratios)
-
-    def _judge(
-        self,
-        run: Run,
-        actual: Sequence[Any],
-        expected: Sequence[Any],
-        limits: Sequence[DerivedLimits],
-        where: str,
-        more: str,
-        about: FailureSubject = "",
-    ) -> Run:
-        """Judge the outputs of a call: beyond wide limits they are wrong, within capped ones right,
-        and between them nothing is shown."""
-        errors = tuple(compare(a, e) for a, e in zip(actual, expected, strict=True))
-        outputs = list(zip(errors, actual, expected, limits, strict=True))
-        unjudged = tuple(
-            place
-            for place, (error, a, e, own) in enumerate(outputs)
-            if own.capped != own.wide and judge_output(error, a, e, own.capped).wrong
-        )
-        held = tuple(
-            own.wide if place in unjudged else own.capped for place, own in enumerate(limits)
-        )
-        if unjudged and not self._unjudged:
-            self._unjudged = self.calls[-1][1]
-        made = replace(run, outputs=errors, limits=held)
-        ratios = self._fail_beyond(made, actual, expected, where, more, about)
-        return replace(made, of_limits=ratios, unjudged=unjudged)
-
     def _hint(self, run: Run) -> str:
         if run.step != 1 or not self.source.nonzero:
             return ""
         names = ", ".join(self.source.nonzero)
         hint = f"; {names} starts with other values than zeros, which a package holds only"
         return f"{hint} where InitializedMutableBufferPass names the buffer"
-
-    def _fail_beyond(
-        self,
-        run: Run,
-        actual: Sequence[Any],
-        expected: Sequence[Any],
-        where: str,
-        more: str,
-        about: FailureSubject = "",
-    ) -> tuple[float | None, ...]:
-        """Fail for each limit that an output exceeds; return the ratio of each to its limits."""
-        outputs = zip(self.source.outputs, run.outputs, actual, expected, run.limits, strict=True)
-        ratios = []
-        for (name, _), error, a, e, own in outputs:
-            judged = judge_output(error, a, e, own)
-            ratios.append(judged.of_limit)
-            for what in judged.wrong:
-                self.result.fail(what + more, where, name, about, judged.of_limit)
-        return tuple(ratios)

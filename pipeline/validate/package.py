@@ -60,6 +60,7 @@ def validate_package(
     describe_instruction: Callable[[str, int], str] = lambda method, instruction: "",
     departures: Mapping[str, str] | None = None,
     narrowed: Mapping[str, Sequence[NarrowedSize]] | None = None,
+    without_examples: Collection[str] = (),
 ) -> Validation:
     """Validate every method that a package should have, and that it has no other.
 
@@ -83,6 +84,7 @@ def validate_package(
         describe_instruction: returns the line of the source that an instruction of a method comes
             from, or "".
         departures: by method, how its program with observers departs from the float one.
+        without_examples: the methods whose examples are only the arguments of their export.
         narrowed: by method, the sizes that it was lowered for a smaller range of.
     """
     kept_to = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
@@ -125,6 +127,7 @@ def validate_package(
                 departs=(departures or {}).get(name, ""),
                 narrowed=(narrowed or {}).get(name, ()),
                 budget=budget,
+                has_examples=name not in without_examples,
             )
             validators[name].start(examples.get(name, ()), is_first=len(validators) == 1)
         else:

@@ -62,6 +62,7 @@ class PooledOutput:
         self.max_abs = max(self.max_abs, error.max_abs)
         self.agreeing += error.agreeing
         self.rows += error.rows
+        self._add_integers(actual, expected)
         self.least_sqnr = min(self.least_sqnr, math.inf if error.sqnr_db is None else error.sqnr_db)
         if not isinstance(expected, Tensor) or not expected.dtype.is_floating_point:
             return
@@ -76,6 +77,24 @@ class PooledOutput:
         self.noise += float((a - e).square().sum())
         self.power += float(a.square().sum())
         self.product += float(torch.dot(a, e))
+
+    def _add_integers(self, actual: Any, expected: Any) -> None:
+        """Count equal integers and bools as agreement: they have no other figure."""
+        if not isinstance(expected, Tensor) or expected.dtype.is_floating_point:
+            return
+        if isinstance(actual, Tensor) and actual.shape == expected.shape:
+            self.agreeing += int((actual == expected).sum())
+            self.rows += expected.numel()
+
+    @property
+    def is_exact(self) -> bool:
+        return self.max_abs == 0 and not math.isinf(self.noise)
+
+    def is_covered(self, limits: Sequence[str]) -> bool:
+        """Return whether one of these limits says something of this output."""
+        if self.rows and "min_agreement" in limits:
+            return True
+        return bool(self.signal) and any(name != "min_agreement" for name in limits)
 
     @property
     def sqnr_db(self) -> float | None:
@@ -158,14 +177,17 @@ class QuantizationJudge:
                 found.append(Departure(name, f"{what} is below {least:g}"))
         return found
 
-    def judge(self, failed: bool, left_out: int = 0) -> QuantizationRecord:
+    def judge(self, failed: bool, left_out: int = 0, random: bool = False) -> QuantizationRecord:
         """Return the verdict with its reason and figures.
 
         Args:
             failed: whether a call, or what `find_departures` found, exceeds a limit.
             left_out: the number of examples for which there was no time.
+            random: whether the method samples.
         """
         verdict, reason = self._judge(failed, left_out)
+        if random and verdict != "failed":
+            verdict, reason = "not judged", "it samples: no value can be compared with another"
         return {
             "verdict": verdict,
             "reason": reason,
@@ -183,7 +205,8 @@ class QuantizationJudge:
             return "not run", "the quantized program was not run beside the float one"
         if not self.examples:
             return "not judged", (
-                "no examples: generated inputs say nothing of accuracy; give "
+                "no examples: generated inputs, and the arguments of an export, say nothing of "
+                "accuracy; give "
                 "`example_inputs(method)` in the exporter, or `validate: {methods: {...: "
                 "{examples: [...]}}}`"
             )
@@ -196,8 +219,21 @@ class QuantizationJudge:
         if not self.limit_names:
             suggested = " or ".join(f"`{name}`" for name in _SUGGESTED)
             return "not judged", f"no limit on its accuracy ({on}); set {suggested} to judge it"
+        if uncovered := self._find_uncovered():
+            return "not judged", (
+                f"no limit says anything of {listed(uncovered, _MOST_NAMED)}: `min_agreement` is "
+                f"about rows and integers, the others about values that are not all zero ({on})"
+            )
         held = ", ".join(f"{name} {getattr(self.limits, name):g}" for name in self.limit_names)
         return "passed", f"within {held}, {on}"
+
+    def _find_uncovered(self) -> list[str]:
+        """Return the outputs of which no limit says anything, unless they are exact integers."""
+        return [
+            self.outputs[place]
+            for place, pool in self.examples.items()
+            if not pool.is_covered(self.limit_names) and not (pool.rows and pool.is_exact)
+        ]
 
     def _figures(self) -> str:
         """Return the worst figures over all examples, in words."""

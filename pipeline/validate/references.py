@@ -13,6 +13,8 @@ from pipeline.program.inputs import InputSet
 from pipeline.validate.default_limits import RUNS
 from pipeline.validate.rounding import RoundedSource
 
+_OTHER_SEEDS = 1 << 20  # far from the steps of a sequence
+
 
 @dataclass(frozen=True)
 class References:
@@ -74,6 +76,13 @@ class References:
             each.reseed(number + RUNS * step)
             if (outputs := _run(each, inputs, as_it_lies)) is not None:
                 found.append(outputs)
+        return found
+
+    def run_rounded_again(self, inputs: InputSet, as_it_lies: bool, runs: int) -> list[list[Any]]:
+        """Return what more runs with values rounded in other ways give, of those that end well."""
+        found = []
+        for number in range(1, runs + 1):
+            found += self.run_rounded(inputs, as_it_lies, _OTHER_SEEDS * number)
         return found
 
 

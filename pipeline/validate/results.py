@@ -192,8 +192,13 @@ class MethodValidation:
         names = listed([self.outputs[place] for place in places], _MOST_NAMED)
         sqnr = [run.limits[place].min_sqnr for run in runs for place in run.unjudged]
         least = min((each for each in sqnr if each is not None), default=None)
-        share = "" if least is None else f" of up to {min(10 ** (-least / 20), 1.0):.0%}"
-        why = self.ill_conditioned or f"rounding alone may change it by{share or ' as much'}"
+        if least is None:  # integers, whose ties rounding decides
+            return (
+                f"{names} departs where rounding alone may change it; "
+                "`validate: {allow: [not-judged]}` accepts that"
+            )
+        share = f"{min(10 ** (-least / 20), 1.0):.0%}"
+        why = self.ill_conditioned or f"rounding alone may change it by up to {share}"
         remedy = "set `atol`, `min_sqnr` or another limit that you need"
         return f"{names} departs by more than the limits that mean something: {why}; {remedy}"
 

@@ -18,7 +18,8 @@ def test_operators_in_training_mode_are_named_once_each():
     dropout, norm = warnings(model)
     assert (dropout.operator, dropout.module) == ("aten.dropout", "1")
     assert dropout.what == (
-        "is in training mode (2 calls); call .eval() on the model before the export"
+        "is in training mode (2 calls); call .eval() on the model before the export, "
+        "or declare that it samples, `validate: {random: true}`"
     )
     assert norm.operator == "aten.batch_norm" and norm.module == "2"
     assert warnings(model.eval()) == []

@@ -65,7 +65,7 @@ def group_failures(methods: Iterable[Json]) -> list[FailureGroup]:
     for method in methods:
         culprit = next(iter(method.get("culprits") or ()), {"operator": ""})
         for failure in method["failures"]:
-            cause = _NUMBERS.sub("#", _LINE.sub("", failure["what"]))
+            cause = _NUMBERS.sub("#", _LINE.sub("", failure["what"])).replace("values", "value")
             key = failure.get("about", ""), culprit["operator"], cause
             groups.setdefault(key, []).append(failure)
     found = []

@@ -153,6 +153,7 @@ def _run(
         subject.describe_instruction,
         _describe_departures(quantized),
         subject.narrowed,
+        subject.without_examples,
     )
 
 

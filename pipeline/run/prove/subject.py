@@ -37,13 +37,15 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Subject:
-    """A package that is measured, with the programs and example inputs of its methods."""
+    """A package that is measured, with the programs and example inputs of its methods;
+    `without_examples` are those whose inputs are only the arguments of their export."""
 
     action: Action[ValidateInputs]
     workspace: Workspace
     manifest: Json
     programs: Mapping[str, ExportedProgram]
     examples: Mapping[str, list[InputSet]]
+    without_examples: frozenset[str] = frozenset()
 
     @classmethod
     def load(cls, action: Action[ValidateInputs], workspace: Workspace) -> Subject:
@@ -59,7 +61,8 @@ class Subject:
         given = read_examples(workspace.root, files, programs)
         examples = {n: given.get(n) or load_examples(each, store) for n, each in sources.items()}
         manifest = read_manifest(workspace, str(action.package)) or {}
-        return cls(action, workspace, manifest, programs, examples)
+        without = {n for n, each in sources.items() if each.examples_of_export and not given.get(n)}
+        return cls(action, workspace, manifest, programs, examples, frozenset(without))
 
     @property
     def key(self) -> Json:

@@ -1,0 +1,171 @@
+"""Judges the outputs of a call: against what was lowered, and, of a quantized method, against the
+float program as well."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from pipeline.config.validation import Limits
+from pipeline.program.inputs import InputSet
+from pipeline.report.records import FailureSubject
+from pipeline.validate.call_limits import CallLimits, DerivedLimits
+from pipeline.validate.limits import OutputLimits, judge_output
+from pipeline.validate.metrics import compare
+from pipeline.validate.quantization import QuantizationJudge
+from pipeline.validate.references import References
+from pipeline.validate.results import MethodValidation, Run
+
+_OF_FLOAT = ", against the float program: quantization loses it"
+_OF_QUANTIZED = ", against the quantized program that it was made of"
+# More runs with values rounded anew, where an integer differs: a near tie seldom flips.
+_MORE_RUNS = 8
+
+
+@dataclass
+class Call:
+    """One call: what the package gives, what its source gives, and on which inputs.
+
+    `where` names the inputs in messages, `as_it_lies` is that of `Source.run`, and `hint` is added
+    to what exceeds a limit.
+    """
+
+    actual: Sequence[Any]
+    expected: Sequence[Any]
+    inputs: InputSet
+    run: Run
+    where: str
+    as_it_lies: bool = False
+    hint: str = ""
+
+
+@dataclass
+class CallJudge:
+    """Judges the calls of a method, and adds them to its result.
+
+    Attributes:
+        quantization: collects what quantization does, where the method is quantized on the way.
+        has_examples: whether its examples are inputs that someone gave for this: the arguments of
+            an export are mostly random numbers.
+        unjudged: the first inputs on which an output could not be judged.
+        noisiest: the calls up to the one on which quantization loses most.
+    """
+
+    result: MethodValidation
+    held_to: CallLimits
+    quantization: QuantizationJudge | None = None
+    has_examples: bool = True
+    unjudged: InputSet | None = None
+    noisiest: Sequence[tuple[str, InputSet]] = ()
+    _least_sqnr: float = math.inf
+
+    def judge(
+        self, call: Call, references: References, calls: Sequence[tuple[str, InputSet]]
+    ) -> None:
+        """Compare the outputs of a call with the source's, and with the quantized program's.
+
+        Args:
+            calls: those since the package was opened, this one last.
+        """
+        inputs, run = call.inputs, call.run
+        quantized = references.run_quantized(inputs, call.as_it_lies)
+        lowered = call.expected if quantized is None else quantized
+        rounded = references.run_rounded(inputs, call.as_it_lies, run.step)
+        if not references.source.state and _has_other_integers(call.actual, lowered):
+            rounded += references.run_rounded_again(inputs, call.as_it_lies, _MORE_RUNS)
+        by_rounding = self.held_to.by_rounding(lowered, rounded, run.case)
+        if quantized is None:
+            limits = self._source_limits(call, by_rounding)
+            self.result.runs.append(self._judge_outputs(call, lowered, limits, call.hint))
+            return
+        self.result.runs.append(self.judge_quantization(call, calls))
+        made = self._judge_outputs(call, lowered, by_rounding, _OF_QUANTIZED, "quantized")
+        self.result.quantized_runs.append(made)
+
+    def judge_quantization(self, call: Call, calls: Sequence[tuple[str, InputSet]]) -> Run:
+        """Hold a quantized method to the limits of the config, on examples alone: on other inputs
+        its figures say nothing of accuracy."""
+        assert self.quantization is not None
+        generated = call.inputs.generated or bool(call.run.case) or not self.has_examples
+        self.quantization.add(call.actual, call.expected, generated)
+        errors = _compare(call.actual, call.expected)
+        least = min((e.sqnr_db for e in errors if e.sqnr_db is not None), default=math.inf)
+        if not generated and least < self._least_sqnr:
+            self._least_sqnr, self.noisiest = least, tuple(calls)
+        limits: list[Limits] = [OutputLimits(integers=True) for _ in call.expected]
+        if not generated:  # agreement holds over all of them together
+            given = self.held_to.of_config(call.inputs, call.expected)
+            limits = [
+                OutputLimits(**{**dict(own), "min_agreement": None}, integers=True) for own in given
+            ]
+        made = replace(call.run, outputs=errors, limits=tuple(limits))
+        ratios = self._fail_beyond(made, call, call.expected, _OF_FLOAT, "quantization")
+        return replace(made, of_limits=ratios)
+
+    def _source_limits(
+        self, call: Call, by_rounding: Sequence[DerivedLimits]
+    ) -> list[DerivedLimits]:
+        """Return the limits of a method that is not quantized on the way."""
+        if self.held_to.derived:
+            return self.held_to.with_config(by_rounding)
+        given = self.held_to.of_config(call.inputs, call.expected)
+        return [DerivedLimits(limits, limits) for limits in given]
+
+    def _judge_outputs(
+        self,
+        call: Call,
+        expected: Sequence[Any],
+        limits: Sequence[DerivedLimits],
+        more: str,
+        about: FailureSubject = "",
+    ) -> Run:
+        """Judge outputs: beyond wide limits they are wrong, within capped ones right, and between
+        them nothing is shown."""
+        errors = _compare(call.actual, expected)
+        outputs = list(zip(errors, call.actual, expected, limits, strict=True))
+        unjudged = tuple(
+            place
+            for place, (error, a, e, own) in enumerate(outputs)
+            if own.capped != own.wide and judge_output(error, a, e, own.capped).wrong
+        )
+        held = tuple(
+            own.wide if place in unjudged else own.capped for place, own in enumerate(limits)
+        )
+        if unjudged and self.unjudged is None:
+            self.unjudged = call.inputs
+        made = replace(call.run, outputs=errors, limits=held)
+        ratios = self._fail_beyond(made, call, expected, more, about)
+        return replace(made, of_limits=ratios, unjudged=unjudged)
+
+    def _fail_beyond(
+        self, run: Run, call: Call, expected: Sequence[Any], more: str, about: FailureSubject
+    ) -> tuple[float | None, ...]:
+        """Fail for each limit that an output exceeds; return the ratio of each to its limits."""
+        names = self.result.outputs
+        outputs = zip(names, run.outputs, call.actual, expected, run.limits, strict=True)
+        ratios = []
+        for name, error, a, e, limits in outputs:
+            judged = judge_output(error, a, e, limits)
+            ratios.append(judged.of_limit)
+            for what in judged.wrong:
+                self.result.fail(what + more, call.where, name, about, judged.of_limit)
+        return tuple(ratios)
+
+
+def _compare(actual: Sequence[Any], expected: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(compare(a, e) for a, e in zip(actual, expected, strict=True))
+
+
+def _has_other_integers(actual: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Return whether an output of integers or bools differs."""
+    for a, e in zip(actual, expected, strict=True):
+        if not isinstance(a, Tensor) or not isinstance(e, Tensor):
+            continue
+        counts = e.dtype.is_floating_point or e.is_complex()
+        if not counts and a.shape == e.shape and not bool((a == e).all()):
+            return True
+    return False
