@@ -88,7 +88,7 @@ MACHINE = (
 # What .eval() switches off: their ATen operators change buffers or draw random numbers.
 _OF_TRAINING = re.compile(
     r"_?native_batch_norm_legit_functional|_?batch_norm_with_update\w*|rrelu_with_noise\w*"
-    r"|native_dropout|_?fused_moving_avg_obs\w*"
+    r"|native_dropout|_?fused_moving_avg_obs\w*|bernoulli(?:\.p)?"
 )
 # The first that fits is given, so the more special ones come first.
 REMEDIES = (

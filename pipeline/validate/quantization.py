@@ -54,6 +54,7 @@ class PooledOutput:
     agreeing: int = 0
     rows: int = 0
     least_sqnr: float = math.inf
+    is_integer: bool = False
 
     def add(self, actual: Any, expected: Any) -> None:
         """Add the values of a call; a mismatch of shapes or dtypes counts as infinite noise."""
@@ -82,6 +83,7 @@ class PooledOutput:
         """Count equal integers and bools as agreement: they have no other figure."""
         if not isinstance(expected, Tensor) or expected.dtype.is_floating_point:
             return
+        self.is_integer = True
         if isinstance(actual, Tensor) and actual.shape == expected.shape:
             self.agreeing += int((actual == expected).sum())
             self.rows += expected.numel()
@@ -232,7 +234,7 @@ class QuantizationJudge:
         return [
             self.outputs[place]
             for place, pool in self.examples.items()
-            if not pool.is_covered(self.limit_names) and not (pool.rows and pool.is_exact)
+            if not pool.is_covered(self.limit_names) and not (pool.is_integer and pool.is_exact)
         ]
 
     def _figures(self) -> str:

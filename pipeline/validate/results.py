@@ -10,7 +10,7 @@ from pipeline.program.inputs import InputSet
 from pipeline.report.records import UNASKED, FailureSubject, QuantizationRecord
 from pipeline.report.verdicts import Verdict, package_verdict
 from pipeline.store.errors import listed
-from pipeline.validate.limits import FIGURES, widest
+from pipeline.validate.limits import FIGURES, OutputLimits, widest
 from pipeline.validate.metrics import OutputError, json_number
 
 _MOST_NAMED = 3  # outputs in a sentence
@@ -190,13 +190,13 @@ class MethodValidation:
         runs = self._unjudged_runs()
         places = dict.fromkeys(place for run in runs for place in run.unjudged)
         names = listed([self.outputs[place] for place in places], _MOST_NAMED)
-        sqnr = [run.limits[place].min_sqnr for run in runs for place in run.unjudged]
-        least = min((each for each in sqnr if each is not None), default=None)
-        if least is None:  # integers, whose ties rounding decides
-            return (
+        limits = [run.limits[place] for run in runs for place in run.unjudged]
+        if all(isinstance(each, OutputLimits) and each.integers for each in limits):
+            return (  # ties, which rounding decides
                 f"{names} departs where rounding alone may change it; "
                 "`validate: {allow: [not-judged]}` accepts that"
             )
+        least = min((each.min_sqnr for each in limits if each.min_sqnr is not None), default=0.0)
         share = f"{min(10 ** (-least / 20), 1.0):.0%}"
         why = self.ill_conditioned or f"rounding alone may change it by up to {share}"
         remedy = "set `atol`, `min_sqnr` or another limit that you need"

@@ -374,3 +374,64 @@ def test_within_the_ceiling_even_an_ill_conditioned_source_passes():
     settings, examples = ValidateConfig(inputs=0), {"run": [InputSet((x,), {}, "example 0")]}
     (method,) = validate_package(pte, (), {"run": program}, examples, settings, {}).methods
     assert method.verdict == "passed"
+
+
+class NearInfinity(nn.Module):
+    def forward(self, x):
+        return torch.log(1 - torch.tanh(x * 4) ** 2)
+
+
+def validated_as(module, other, x):
+    program, package = export(module, (x,)), export(other, (x,))
+    pte = write("other.pte", lowered({"run": package}).buffer)
+    settings, examples = ValidateConfig(inputs=0), {"run": [InputSet((x,), {}, "example 0")]}
+    (method,) = validate_package(pte, (), {"run": program}, examples, settings, {}).methods
+    return method
+
+
+class Infinite(nn.Module):
+    def forward(self, x):
+        y = torch.log(1 - torch.tanh(x * 4) ** 2)
+        return torch.where(y < -14, torch.full_like(y, -torch.inf), y)
+
+
+def test_rounding_that_reaches_infinity_is_not_judged():
+    x = torch.linspace(-3, 3, 96).reshape(4, 24)
+    assert validated_as(NearInfinity(), NearInfinity(), x).verdict == "passed"
+    method = validated_as(NearInfinity(), Infinite(), x)
+    assert method.verdict == "not judged", method.failures
+
+
+class Ties(nn.Module):
+    def __init__(self, tie):
+        super().__init__()
+        self.tie = tie
+
+    def forward(self, x):
+        few = torch.where(x < 0.54, x * self.tie, x * (1 - 6e-8))  # near ties, most of them
+        scores = torch.stack([x, few, x - 1], -1)
+        return scores.argmax(-1)
+
+
+class NoTies(nn.Module):
+    def forward(self, x):
+        return torch.stack([x - 1, x, x - 2], -1).argmax(-1)
+
+
+def test_integers_that_hang_on_a_tie_are_not_judged():
+    x = torch.linspace(0.5, 2, 64)
+    method = validated_as(Ties(1 - 6e-8), Ties(1 + 2e-7), x)
+    assert method.verdict == "not judged", method.failures
+    assert "allow: [not-judged]" in method.verdict_reason
+    other = validated_as(Ties(1 - 6e-8), NoTies(), x)
+    assert other.verdict == "failed"
+
+
+def test_a_limit_of_the_config_settles_what_is_not_judged():
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    program, other = export(Cancelling(), (x,)), export(Other(), (x,))
+    pte = write("cancelling.pte", lowered({"run": other}).buffer)
+    examples = {"run": [InputSet((x,), {}, "example 0")]}
+    settings = ValidateConfig(inputs=0, min_cosine=0.1)
+    (method,) = validate_package(pte, (), {"run": program}, examples, settings, {}).methods
+    assert method.verdict == "passed"

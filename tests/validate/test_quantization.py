@@ -159,3 +159,91 @@ def test_examples_that_were_left_out_leave_it_without_a_verdict():
     record = judge.judge(False, left_out=3)
     assert record["verdict"] == "not judged"
     assert record["reason"].startswith("validate.budget was spent before 3 examples ran")
+
+
+def test_limits_hold_where_the_package_can_not_run():
+    """The quantized program stands for it, and no limit is left out."""
+    pte = write("rounded.pte", lowered({"run": program(Rounded(4))}).buffer)
+    for settings in ({"min_sqnr": 60.0}, {"atol": 1e-9}, {"min_cosine": 0.9999999}):
+        (method,) = validate_package(
+            pte,
+            (),
+            {"run": program(Rounded())},
+            {"run": sets(1.0)},
+            ValidateConfig(**settings),
+            {},
+            {"run": "needs a phone"},
+            quantized={"run": program(Rounded(4))},
+        ).methods
+        assert (method.verdict, method.quantization["verdict"]) == ("not run", "failed")
+
+
+def test_the_arguments_of_an_export_are_no_examples():
+    pte = write("rounded.pte", lowered({"run": program(Rounded(4))}).buffer)
+    (method,) = validate_package(
+        pte,
+        (),
+        {"run": program(Rounded())},
+        {"run": sets(1.0)},
+        ValidateConfig(min_sqnr=10.0),
+        {},
+        quantized={"run": program(Rounded(4))},
+        without_examples={"run"},
+    ).methods
+    assert method.quantization["verdict"] == "not judged"
+    assert "the arguments of an export" in method.quantization["reason"]
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "verdict"),
+    [
+        (torch.ones(3, 1), {"min_agreement": 1.0}, "not judged"),  # a row of one has no greatest
+        (torch.ones(3, 1), {"min_sqnr": 10.0}, "passed"),
+        (torch.zeros(3, 4), {"min_sqnr": 10.0}, "not judged"),
+        (torch.full((3, 4), torch.nan), {"min_sqnr": 10.0}, "not judged"),
+        (torch.arange(4), {"min_sqnr": 10.0}, "passed"),  # exact
+    ],
+    ids=["one column", "regression", "zeros", "nan", "integers"],
+)
+def test_a_limit_that_says_nothing_of_an_output_does_not_judge_it(value, limits, verdict):
+    judge = QuantizationJudge(["output"], ValidateConfig(**limits).select_limits("run"))
+    judge.add([value], [value], generated=False)
+    assert judge.judge(False)["verdict"] == verdict
+
+
+def test_equal_integers_count_as_agreement():
+    judge = QuantizationJudge(["o"], ValidateConfig(min_agreement=0.7).select_limits("run"))
+    judge.add([torch.tensor([1, 2, 3, 4])], [torch.tensor([1, 2, 3, 0])], generated=False)
+    assert judge.find_departures() == [] and judge.judge(False)["verdict"] == "passed"
+    judge.add([torch.tensor([1, 2])], [torch.tensor([0, 0])], generated=False)
+    (departure,) = judge.find_departures()
+    assert "3 of 6" in departure.what
+
+
+class Chosen(nn.Module):
+    def __init__(self, steps=None):
+        super().__init__()
+        self.rounded = Rounded(steps)
+
+    def forward(self, x):
+        return self.rounded(x).argmax(-1)
+
+
+def test_integers_that_quantization_moves_fail_by_the_limits_of_the_config_alone():
+    pte = write("chosen.pte", lowered({"run": program(Chosen(1))}).buffer)
+    for settings, verdict in (
+        ({}, "not judged"),
+        ({"min_agreement": 0.2}, "passed"),
+        ({"min_agreement": 1.0}, "failed"),
+    ):
+        (method,) = validate_package(
+            pte,
+            (),
+            {"run": program(Chosen())},
+            {"run": sets(0.3)},
+            ValidateConfig(**settings),
+            {},
+            quantized={"run": program(Chosen(1))},
+        ).methods
+        assert method.quantization["verdict"] == verdict, method.failures
+        assert method.verdict == "passed"
