@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from pipeline.config.parser import Parsed
 
 
+ANY_TARGET = "*"
+
+
 @dataclass(frozen=True)
 class ConfigSummary:
     """The part of a config from which tasks and the digests of keys are made.
@@ -43,7 +46,8 @@ class ConfigSummary:
         family: the resolved family of the package, if it has one.
         revision: whether the package names the commit that it was built from.
         label: its `target`, unless `runs_on` says which runtimes it is held to.
-        targets: the names of targets that it is held to, if they have a file.
+        targets: the names of targets that it is held to, if they have a file; `ANY_TARGET` where
+            they may be values of variables, as `label` is None.
     """
 
     model: str
@@ -219,6 +223,8 @@ class ConfigCache:
 
         def compute(path: Path) -> dict[str, Any] | None:
             summary = self._summarize(package)
+            if summary and composed["variables"]:  # whose values are not kept as they are
+                summary |= {"label": None, "targets": [ANY_TARGET]}
             return summary and {"for": self._environment(_parse(summary)), "summary": summary}
 
         def is_valid(known: Mapping[str, Any]) -> bool:

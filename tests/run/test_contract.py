@@ -96,7 +96,8 @@ def test_mistakes_in_targets_are_told_before_anything_is_built(built):
     assert "targets/phone.yaml:1: unknown key 'kernals'; did you mean 'kernels'?" in built.output
     assert "targets/watch.yaml:1: memory: is 'much', must be a size" in built.output
     assert built.doit("lower:pack") == 1
-    assert "targets/phone.yaml:1: unknown key" in built.output and "watch" not in built.output
+    assert "targets/phone.yaml:1: unknown key" in built.output
+    assert "targets/watch.yaml:1" not in built.output  # no package is held to it
     write(built, "phone", phone)
     (built.root / "targets" / "watch.yaml").unlink()
     assert built.doit("check") == 0, built.output

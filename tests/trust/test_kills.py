@@ -109,7 +109,7 @@ def test_what_was_done_before_a_run_was_stopped_is_recorded(bench, ends, status)
         time.sleep(0.02)
     printed = driver.stdout.read()
     assert driver.wait(15) == status
-    assert "Traceback" not in printed and "not-run" in printed
+    assert "Traceback" not in printed and "not run" in printed
     assert gone(workers, 2)
     built = {name for name, outcome in bench.outcomes().items() if outcome == "built"}
     events = json.loads((bench.root / "build" / "timeline.json").read_text())["traceEvents"]
