@@ -12,7 +12,6 @@ from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import PackageFiles
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
-from pipeline.report.formatting import NOTHING
 from pipeline.report.markdown import markdown
 from pipeline.report.packages import describe_left_out
 from pipeline.report.verdicts import package_verdict
@@ -55,7 +54,7 @@ def test_only_the_first_call_is_made_whatever_that_takes(name, tmp_path):
     assert package_verdict(record) == "not run"
     text = markdown(record)
     assert f"{said}: validate.budget was spent." in text
-    assert f"| `{others[0].method}` (program) | source | {NOTHING} | not run |" in text
+    assert f"| `{others[0].method}` (program) | source | not run |" in text
     assert ("example 0, from call 2 on" in first.left_out) == (name == "sharing")
 
 

@@ -32,6 +32,7 @@ _FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 _EXAMPLES, _GENERATED = "examples", "generated inputs"
 _MOST_NAMED = 4  # methods in a sentence
+_OF_CALLS = ("99.9 %", "relative")  # figures that only the table of every call has room for
 _FEW_ROWS = 100  # from which on a share says more than it hides
 _MOST_SETS = 16  # of one output in the chart of errors; the worst
 
@@ -146,7 +147,7 @@ def _method_rows(method: Json, places: Mapping[str, str]) -> Iterator[Row]:
         yield {**head, **row, "agreement": _agreement(method)}
     else:
         lowering = held or {"limits": {}}
-        calls = f"all inputs ({plural(len(method['runs']), 'call')})" if held else NOTHING
+        calls = f"{plural(len(method['runs']), 'call')} on all inputs" if held else ""
         yield {**head, **_row(lowering, "quantized program", calls, method["verdict"])}
         yield {**head, **_quantization_row(method, quantization)}
     if generated := method.get("on_generated"):
@@ -158,16 +159,16 @@ def _method_rows(method: Json, places: Mapping[str, str]) -> Iterator[Row]:
 def _count_calls(method: Json, on: str) -> str:
     """Return what inputs a method was called on, with the number of calls."""
     runs = [run for run in method["runs"] if bool(run.get("generated")) == (on == _GENERATED)]
-    return f"{on} ({plural(len(runs), 'call')})" if runs else NOTHING
+    return f"{plural(len(runs), 'call')} on {on}" if runs else ""
 
 
 def _row(held: Json, compared: str, on: str, verdict: str) -> Row:
     """Return the cells of a comparison, with figures and limits of `held`."""
+    figures = _figures(held if on else {})
     return {
-        "against": compared,
-        "on": on,
+        "against": Cell(compared, note=on),
         "verdict": verdict_cell(verdict) if verdict else text(""),
-        **_figures(held if on != NOTHING else {}),
+        **{title: cell for title, cell in figures.items() if title not in _OF_CALLS},
         "held to": Cell("; ".join(_limit_words(held["limits"])) or NOTHING, kind="wide"),
     }
 
@@ -177,7 +178,7 @@ def _quantization_row(method: Json, quantization: Json) -> Row:
     any."""
     on = _EXAMPLES if quantization["examples"] else _GENERATED
     figures = method if method["runs"] and quantization["examples"] else {}
-    calls = _count_calls(method, on) if method["runs"] else on
+    calls = _count_calls(method, on) if method["runs"] else f"no call, {on} in eager mode"
     held = {**figures, "limits": quantization["limits"]}
     row = _row(held, "float program", calls, quantization["verdict"])
     pools = [pool for pool in quantization["examples"] if pool["rows"]]
