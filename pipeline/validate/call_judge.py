@@ -83,7 +83,8 @@ class CallJudge:
             self.result.runs.append(self._judge_outputs(call, lowered, limits, call.hint))
             return
         self.result.runs.append(self.judge_quantization(call, calls))
-        made = self._judge_outputs(call, lowered, by_rounding, _OF_QUANTIZED, "quantized")
+        limits = self.held_to.against_quantized(call.expected, lowered, by_rounding)
+        made = self._judge_outputs(call, lowered, limits, _OF_QUANTIZED, "quantized")
         self.result.quantized_runs.append(made)
 
     def judge_quantization(self, call: Call, calls: Sequence[tuple[str, InputSet]]) -> Run:

@@ -11,7 +11,7 @@ from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
 from pipeline.validate.cases import InputCase
 from pipeline.validate.default_limits import MOST_SHARE, cap_limits, limits_of_rounding
-from pipeline.validate.limits import drop_limits_of_noise
+from pipeline.validate.limits import OutputLimits, drop_limits_of_noise
 from pipeline.validate.metrics import compare, greatest_magnitude
 
 MARGIN_DB = 3.0  # twice the noise
@@ -84,6 +84,23 @@ class CallLimits:
             return list(derived)
         wide = [limits.wide.model_copy(update=given) for limits in derived]
         return [DerivedLimits(limits, limits) for limits in wide]
+
+    def against_quantized(
+        self, expected: Values, quantized: Values, by_rounding: Sequence[DerivedLimits]
+    ) -> list[DerivedLimits]:
+        """Return the limits of outputs against the quantized program's. Where the config sets
+        tolerances, which the package itself is held to, it fails only beyond the noise that
+        quantization makes: some backends quantize what the program does not."""
+        if self.derived:
+            return list(by_rounding)
+        found = []
+        for limits, e, q in zip(by_rounding, expected, quantized, strict=True):
+            least = limits.wide.min_sqnr
+            if least is not None and (noise := compare(q, e).sqnr_db) is not None:
+                least = min(least, noise - MARGIN_DB)
+            wide = OutputLimits(min_sqnr=least, integers=True, nonfinite=True)
+            found.append(DerivedLimits(wide, limits.capped))
+        return found
 
     def on_device(
         self, expected: Values, quantized: Values | None, rounded: Sequence[Values]

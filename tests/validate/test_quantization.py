@@ -247,3 +247,14 @@ def test_integers_that_quantization_moves_fail_by_the_limits_of_the_config_alone
         ).methods
         assert method.quantization["verdict"] == verdict, method.failures
         assert method.verdict == "passed"
+
+
+def test_tolerances_of_the_config_decide_what_a_backend_quantizes_more():
+    """As OpenVINO does with activations: within the noise of quantization, and not of rounding."""
+    for settings, expected in (
+        ({"atol": 1.0, "rtol": 0.0}, ("passed", "passed")),
+        ({"atol": 1e-6, "rtol": 0.0}, ("not judged", "failed")),
+        ({}, ("failed", "not judged")),
+    ):
+        validation = validated(Rounded(4.1), Rounded(4), sets(1.0), inputs=0, **settings)
+        assert verdicts(validation) == expected, validation.failures
