@@ -460,15 +460,6 @@ CASES: dict[str, Case] = {
     ),
     "operator that a backend can't compile": case(prelu, partial(prelu, ["0"])),
 }
-SLOW = {
-    "Core ML int8",
-    "Core ML state",
-    "Core ML version",
-    "delegated buffer returned",
-    "delegated buffer used elsewhere",
-    "quantized, not delegated",
-    "while_loop",
-}
 
 
 def test_every_remedy_is_followed():
@@ -489,7 +480,7 @@ def pattern_of(text: str) -> str:
 @pytest.mark.parametrize(
     "remedy",
     [
-        pytest.param(each, marks=[pytest.mark.slow] if each.name in SLOW else [], id=each.name)
+        pytest.param(each, marks=[] if each in MACHINE else [pytest.mark.slow], id=each.name)
         for each in REMEDIES
     ],
 )
