@@ -1,4 +1,4 @@
-"""What a person must hear of a method that was quantized, in sentences."""
+"""Warnings about a quantized method, in sentences."""
 
 from __future__ import annotations
 

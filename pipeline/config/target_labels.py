@@ -1,4 +1,4 @@
-"""Which `target` is a typing error: one that nearly is the name of another."""
+"""Find labels of targets that are probably misspelled: they are nearly the name of another."""
 
 from __future__ import annotations
 
