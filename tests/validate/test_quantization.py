@@ -33,20 +33,20 @@ def sets(*factors):
     return [InputSet((X * factor,), {}, f"example {n}") for n, factor in enumerate(factors)]
 
 
-def validated(made, quantized, examples=(), departures=None, **settings):
+def validated(made, quantized, examples=(), departures=None, not_run=None, without=(), **settings):
     """What comes of a package of `made`, whose float program rounds nothing."""
     pte = write("rounded.pte", lowered({"run": program(made)}).buffer)
-    programs, given = {"run": program(Rounded())}, {"run": program(quantized)}
-    settings = ValidateConfig(**{"inputs": 2} | settings)
     return validate_package(
         pte,
         (),
-        programs,
+        {"run": program(Rounded())},
         {"run": examples},
-        settings,
+        ValidateConfig(**{"inputs": 2} | settings),
         {},
-        quantized=given,
+        not_run,
+        quantized={"run": program(quantized)},
         departures=departures,
+        without_examples=without,
     )
 
 
@@ -137,19 +137,12 @@ def test_a_wrong_transformation_is_told_from_noise():
     assert departs in validation.failures[0]
 
 
+PHONE = {"run": "needs a phone"}
+
+
 def test_a_method_that_this_machine_can_not_run_has_its_quantization_judged():
-    pte = write("rounded.pte", lowered({"run": program(Rounded(4))}).buffer)
-    (method,) = validate_package(
-        pte,
-        (),
-        {"run": program(Rounded())},
-        {"run": sets(1.0)},
-        ValidateConfig(min_sqnr=10.0),
-        {},
-        {"run": "needs a phone"},
-        quantized={"run": program(Rounded(4))},
-    ).methods
-    assert (method.verdict, method.quantization["verdict"]) == ("not run", "passed")
+    validation = validated(Rounded(4), Rounded(4), sets(1.0), not_run=PHONE, min_sqnr=10.0)
+    assert verdicts(validation) == ("not run", "passed")
 
 
 def test_examples_that_were_left_out_leave_it_without_a_verdict():
@@ -163,35 +156,15 @@ def test_examples_that_were_left_out_leave_it_without_a_verdict():
 
 def test_limits_hold_where_the_package_can_not_run():
     """The quantized program stands for it, and no limit is left out."""
-    pte = write("rounded.pte", lowered({"run": program(Rounded(4))}).buffer)
     for settings in ({"min_sqnr": 60.0}, {"atol": 1e-9}, {"min_cosine": 0.9999999}):
-        (method,) = validate_package(
-            pte,
-            (),
-            {"run": program(Rounded())},
-            {"run": sets(1.0)},
-            ValidateConfig(**settings),
-            {},
-            {"run": "needs a phone"},
-            quantized={"run": program(Rounded(4))},
-        ).methods
-        assert (method.verdict, method.quantization["verdict"]) == ("not run", "failed")
+        validation = validated(Rounded(4), Rounded(4), sets(1.0), not_run=PHONE, **settings)
+        assert verdicts(validation) == ("not run", "failed")
 
 
 def test_the_arguments_of_an_export_are_no_examples():
-    pte = write("rounded.pte", lowered({"run": program(Rounded(4))}).buffer)
-    (method,) = validate_package(
-        pte,
-        (),
-        {"run": program(Rounded())},
-        {"run": sets(1.0)},
-        ValidateConfig(min_sqnr=10.0),
-        {},
-        quantized={"run": program(Rounded(4))},
-        without_examples={"run"},
-    ).methods
-    assert method.quantization["verdict"] == "not judged"
-    assert "the arguments of an export" in method.quantization["reason"]
+    validation = validated(Rounded(4), Rounded(4), sets(1.0), without={"run"}, min_sqnr=10.0)
+    assert verdicts(validation)[1] == "not judged"
+    assert "the arguments of an export" in validation.methods[0].quantization["reason"]
 
 
 @pytest.mark.parametrize(
