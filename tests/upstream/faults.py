@@ -39,7 +39,9 @@ _NOT_FINITE = r"\d+ values? NaN or infinite, and not alike on both sides, as at 
 _NO_VOLUMES = r"fails: .*Expect input tensor to be 3-D or 4-D.*aten::convolution\.out: 0x12.*"
 FAULTS = (
     Fault(
-        frozenset({"aten.conv3d.default", "aten.convolution.default"}),
+        frozenset(
+            {"aten.conv3d.default", "aten.conv_transpose3d.input", "aten.convolution.default"}
+        ),
         "aten::convolution.out",
         _NO_VOLUMES,
         "the portable convolution takes no volumes",
