@@ -1,58 +1,154 @@
-"""Print the lines of `pipeline/` by room, and what has grown since a revision.
+"""Print the weight of `pipeline/` by room, and fail where it passes a ceiling.
 
-Tables and templates (TOML, JSON, Jinja) are counted by themselves, after the sum of the modules.
+Lines and modules, then what a reader has to hold in mind (`tools/measures.py`): syntax nodes, nodes
+a code line, record types, the share of vague names, the share of comments. Tables and templates
+(TOML, JSON, Jinja) are counted by themselves, after the sum of the modules. The ceilings stand in
+`[tool.house]` of pyproject.toml.
 
-python tools/lines.py [REVISION]
+python tools/lines.py [REVISION]           what has grown since a revision, too
+python tools/lines.py --closure MODULE     what a module imports, and they import
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
-from collections import Counter
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[1]
-DATA = "data"
-KINDS = (".py", ".toml", ".json", ".j2")
-Counts = tuple[Counter[str], Counter[str]]  # modules and lines by room
+sys.path[:0] = [str(ROOT)]  # run as a script, this folder stands first
+
+from tools.measures import Measure, find_closure, find_imports, measure_modules  # noqa: E402
+
+_DATA_KINDS = (".toml", ".json", ".j2")
+_HEADINGS = ("room", "files", "lines", "grown", "nodes", "a line", "records", "vague", "comments")
 
 
-def count(revision: str | None = None) -> Counts:
-    """Count modules and lines by room, in the work tree or in a revision."""
-    modules: Counter[str] = Counter()
-    lines: Counter[str] = Counter()
-    for name, content in _sources(revision):
-        parts = PurePosixPath(name).parts
-        room = parts[1] if len(parts) > 2 else "(top)"
-        room = room if name.endswith(".py") else DATA
-        modules[room] += 1
-        lines[room] += content.count(b"\n")
-    return modules, lines
-
-
-def _sources(revision: str | None) -> list[tuple[str, bytes]]:
+def read_files(revision: str | None = None) -> dict[str, bytes]:
+    """Return the files of the package by their path, in the work tree or in a revision."""
+    kinds = (".py", *_DATA_KINDS)
     if revision is None:
-        paths = (path for path in (ROOT / "pipeline").rglob("*") if path.suffix in KINDS)
-        return [(path.relative_to(ROOT).as_posix(), path.read_bytes()) for path in sorted(paths)]
+        paths = sorted((ROOT / "pipeline").rglob("*"))
+        return {p.relative_to(ROOT).as_posix(): p.read_bytes() for p in paths if p.suffix in kinds}
     names = _git("ls-tree", "-r", "--name-only", revision, "pipeline").decode().split()
-    return [(n, _git("show", f"{revision}:{n}")) for n in names if n.endswith(KINDS)]
+    return {name: _git("show", f"{revision}:{name}") for name in names if name.endswith(kinds)}
 
 
 def _git(*arguments: str) -> bytes:
     return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True).stdout
 
 
-def main(revision: str | None) -> None:
-    modules, lines = count()
-    before = count(revision)[1] if revision else lines.copy()
-    data = [(DATA, modules.pop(DATA), lines.pop(DATA), before.pop(DATA, 0))]
-    rows = [(room, modules[room], lines[room], before[room]) for room in sorted({*lines, *before})]
-    rows += [("all", modules.total(), lines.total(), before.total()), *data]
-    for room, number, now, then in rows:
-        grown = f"{now - then:+7,}" if revision else ""
-        print(f"{room:<10} {number:>4} files {now:>7,} lines {grown}")
+def read_modules(files: Mapping[str, bytes]) -> dict[str, str]:
+    """Return the texts of the modules by their dotted name."""
+    texts = {}
+    for path, content in files.items():
+        if path.endswith(".py"):
+            parts = PurePosixPath(path).with_suffix("").parts
+            texts[".".join(parts).removesuffix(".__init__")] = content.decode()
+    return texts
+
+
+def room_of(module: str) -> str:
+    """Return the first folder of a module, `(top)` where it has none."""
+    parts = module.split(".")
+    is_folder = (ROOT / "pipeline" / parts[1]).is_dir() if len(parts) == 2 else len(parts) > 2
+    return parts[1] if is_folder else "(top)"
+
+
+def count_lines(files: Mapping[str, bytes]) -> Counter[str]:
+    """Return the lines of the modules by room."""
+    lines: Counter[str] = Counter()
+    for module, text in read_modules(files).items():
+        lines[room_of(module)] += text.count("\n")
+    return lines
+
+
+def find_excesses(
+    total: Measure, ceilings: Mapping[str, float], closures: Mapping[str, int]
+) -> list[str]:
+    """Return a line for each figure that passes its ceiling of `[tool.house]`.
+
+    Args:
+        closures: by module, how many modules it imports, directly and through others.
+    """
+    figures = {
+        "nodes-a-line": total.nodes_a_line,
+        "records": len(total.records),
+        "vague-names": total.vague_percent,
+    }
+    excesses = []
+    for name, figure in figures.items():
+        if figure > ceilings[name]:
+            excesses.append(f"{name}: {figure:.2f} exceeds {ceilings[name]:g}")
+    for module, most in closures.items():
+        ceiling = ceilings[f"closure.{module}"]
+        if most > ceiling:
+            excesses.append(f"{module}: imports {most} modules, which exceeds {ceiling:g}")
+    return excesses
+
+
+def read_ceilings() -> tuple[dict[str, float], dict[str, int]]:
+    """Return the ceilings of `[tool.house]`: of figures, and of modules in a closure."""
+    house = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["house"]
+    closures = house.pop("closures")
+    return house, closures
+
+
+def print_table(files: Mapping[str, bytes], before: Counter[str] | None) -> Measure:
+    """Print a row a room, and return the sum of all."""
+    rooms: dict[str, Measure] = defaultdict(Measure)
+    for module, measure in measure_modules(read_modules(files)).items():
+        rooms[room_of(module)] += measure
+    total = sum(rooms.values(), Measure())
+    print("{:<10}{:>6}{:>8}{:>8}{:>9}{:>8}{:>9}{:>8}{:>10}".format(*_HEADINGS))
+    for room in sorted({*rooms, *(before or ())}):
+        then = None if before is None else before[room]
+        _print_row(room, rooms[room], then)
+    _print_row("all", total, None if before is None else before.total())
+    data = [content for path, content in files.items() if path.endswith(_DATA_KINDS)]
+    data_lines = b"".join(data).count(b"\n")
+    print(f"{'data':<10}{len(data):>6}{data_lines:>8,}")
+    return total
+
+
+def _print_row(room: str, measure: Measure, lines_before: int | None) -> None:
+    grown = "" if lines_before is None else f"{measure.lines - lines_before:+,}"
+    print(
+        f"{room:<10}{measure.modules:>6}{measure.lines:>8,}{grown:>8}{measure.nodes:>9,}"
+        f"{measure.nodes_a_line:>8.2f}{len(measure.records):>9}{measure.vague_percent:>7.1f}%"
+        f"{measure.comment_percent:>9.1f}%"
+    )
+
+
+def main() -> int:
+    """Return 1 where a figure passes its ceiling."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("revision", nargs="?", default="")
+    parser.add_argument("--closure", metavar="MODULE")
+    arguments = parser.parse_args()
+    files = read_files()
+    imports = find_imports(read_modules(files))
+    if arguments.closure:
+        print(*sorted(find_closure(arguments.closure, imports)), sep="\n")
+        return 0
+    before = count_lines(read_files(arguments.revision)) if arguments.revision else None
+    total = print_table(files, before)
+    ceilings, closure_ceilings = read_ceilings()
+    closures = {module: len(find_closure(module, imports)) for module in closure_ceilings}
+    for module, number in closures.items():
+        print(f"{module} imports {number} modules, of at most {closure_ceilings[module]}")
+    limits = ceilings | {f"closure.{name}": most for name, most in closure_ceilings.items()}
+    excesses = find_excesses(total, limits, closures)
+    for excess in excesses:
+        print(f"above its ceiling in pyproject.toml: {excess}")
+    return int(bool(excesses))
 
 
 if __name__ == "__main__":
-    main(next(iter(sys.argv[1:]), None) or None)
+    sys.exit(main())
