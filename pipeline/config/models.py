@@ -174,6 +174,13 @@ class PackageConfig(Options):
         return [*own, *sorted(named - {*own})]
 
     @property
+    def needs_baseline(self) -> bool:
+        """Whether a gate compares the package, or one of its methods, with what was accepted."""
+        methods = self.validation.methods.values()
+        gates = [self.validation.gates, *(method.gates for method in methods)]
+        return any(gate.needs_baseline for gate in gates)
+
+    @property
     def stem(self) -> str:
         """How the package's .pte is called, without its ending."""
         return self.file or self.package
