@@ -39,7 +39,7 @@ def section(report: Json) -> ReportSection:
 def _gate(gate: Json) -> Row:
     style = _UNITS.get(gate.get("unit", ""), short)
     bound = "at least" if gate["gate"].startswith("min") else "at most"
-    unchecked = _LEFT_ALONE.get(gate.get("left_alone"), "not checked")
+    unchecked = _LEFT_ALONE.get(gate.get("left_alone", ""), "not checked")
     return {
         "gate": code(gate["gate"]),
         "verdict": verdict(gate["ok"], unchecked if is_unchecked(gate) else ""),
