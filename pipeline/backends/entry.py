@@ -14,6 +14,7 @@ from pipeline.backends.options import Options
 from pipeline.backends.quantize_options import QuantizeConfig
 
 if TYPE_CHECKING:
+    from executorch.exir.backend.compile_spec_schema import CompileSpec
     from executorch.exir.backend.partitioner import Partitioner
     from executorch.exir.pass_base import ExportedProgramPassBase
     from torch.export import ExportedProgram
@@ -129,7 +130,10 @@ class Preprocessing:
             is lowered: of a program and its compile specs to a `PreprocessResult`. A backend that
             has it needs no `BackendDetails` class; where both are there, the function is called.
         details: its `BackendDetails` class as `module:Class`, if one is installed.
-        joint: it sees all methods at once (`preprocess_multimethod`).
+        joint: its class overrides `preprocess_multimethod`, so that it sees all methods at once.
+        options_apart: whether, by the options of a method's partitioner, a joint backend
+            preprocesses each method by itself all the same, if the options of all methods say so.
+        specs_apart: the same by the compile specs of a partition.
         around: a context in which the function gives the same bytes for the same partition, and
             refuses what its runtime can't run; by default it does so anyway.
         make_cache_scope: returns what of a partition the function depends on.
@@ -148,6 +152,8 @@ class Preprocessing:
     function: str = ""
     details: str = ""
     joint: bool = False
+    options_apart: Callable[[Any], bool] = lambda options: False
+    specs_apart: Callable[[Sequence[CompileSpec]], bool] = lambda specs: False
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
     make_cache_scope: Callable[[], CacheScope] = CacheScope
     names_count: bool = True

@@ -20,12 +20,14 @@ _MOST_NAMED = 6  # methods in a line
 
 
 class StandingVerdict(NamedTuple):
-    """The verdict on a package that has not failed, and on its methods that have not passed."""
+    """The verdict on a package that has not failed, and on its methods that have not passed;
+    `no_baseline` are its gates that nothing can be compared with yet."""
 
     package: str
     verdict: str
     methods: dict[str, str]
     accepted: bool
+    no_baseline: tuple[str, ...] = ()
 
 
 def find_standing(plan: Plan, events: Iterable[Event]) -> list[StandingVerdict]:
@@ -47,7 +49,8 @@ def find_standing(plan: Plan, events: Iterable[Event]) -> list[StandingVerdict]:
             verdict = worst_verdict(methods.values())
         allowed = (*facts.get("allow", ()), *plan.workspace.allow)
         accepted = is_accepted(verdict, allowed)
-        standing.append(StandingVerdict(package, verdict, methods, accepted))
+        gates = tuple(facts.get("no_baseline", ()))
+        standing.append(StandingVerdict(package, verdict, methods, accepted, gates))
     return standing
 
 
@@ -67,6 +70,15 @@ def describe_standing(standing: Sequence[StandingVerdict]) -> Iterator[str]:
             token = verdict.replace(" ", "-")
             remedy = "" if accepted else f"; the reports say why, `--allow {token}` accepts it"
             yield one_line(f"{word}: {listed(names, _MOST_NAMED)}{remedy}")
+    yield from _describe_unrecorded(standing)
+
+
+def _describe_unrecorded(standing: Iterable[StandingVerdict]) -> Iterator[str]:
+    """Yield a line on the packages whose gates have no baseline to compare with yet."""
+    names = [each.package for each in standing if each.no_baseline]
+    if names:
+        command = f"doit baseline {names[0]}" if len(names) == 1 else "doit baseline"
+        yield one_line(f"no baseline yet: {listed(names, _MOST_NAMED)}; `{command}` records one")
 
 
 def _methods_of(standing: StandingVerdict, verdict: str) -> list[str]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from pipeline.store.errors import PipelineError
 from pipeline.store.releases import describe_unknown, installed_versions
-from pipeline.store.settings import TABLE, VARIABLES
+from pipeline.store.settings import TABLE, VARIABLES, in_ci
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
 
@@ -36,4 +35,4 @@ def check_toolchain(workspace: Workspace, builds: bool) -> None:
 def _is_refused(workspace: Workspace) -> bool:
     if workspace.unknown_toolchain:
         return workspace.unknown_toolchain == "refuse"
-    return os.environ.get("CI", "").lower() in ("1", "true")
+    return in_ci()

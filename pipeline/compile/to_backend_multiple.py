@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from pipeline.compile.module_filter import FilteredPartitioner, check_modules
 from pipeline.compile.preprocess.cache import cached_preprocess, sees_all_methods
 from pipeline.compile.shared_constants import retry_with_separate_constants
+from pipeline.config.units import merge_groups
 from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.store import Store
 
@@ -24,6 +25,7 @@ Partitioners: TypeAlias = Partitioner | Sequence[Partitioner]
 Modules: TypeAlias = Sequence[str]
 _Programs: TypeAlias = Mapping[str, ExportedProgram]
 _ByMethod: TypeAlias = Mapping[str, tuple[Partitioner, ...]]
+_ANY = ""  # in place of a backend's name, where it is not known
 
 
 def to_backend_multiple(
@@ -134,7 +136,7 @@ def _group_by_method(
 def _lower_by_unit(
     programs: _Programs, partitioners: _ByMethod, n_jobs: int, store: Store | None
 ) -> dict[str, ExportedProgram]:
-    units = list(_make_units(partitioners))
+    units = _make_units(partitioners)
     lowered: dict[str, ExportedProgram] = {}
     with ExitStack() as stack:
         if n_jobs > 1 and len(units) > 1:
@@ -145,18 +147,21 @@ def _lower_by_unit(
     return {name: lowered.get(name, edge) for name, edge in programs.items()}
 
 
-def _make_units(partitioners: _ByMethod) -> Iterator[tuple[str, ...]]:
-    """Yield methods that are lowered in one call: all that need each other, then single ones."""
-    joint = tuple(name for name, own in partitioners.items() if any(map(_sees_all_methods, own)))
-    if joint:
-        yield joint
-    yield from ((name,) for name in partitioners if name not in joint)
-
-
-def _sees_all_methods(partitioner: Partitioner) -> bool:
-    """Tell whether its backend sees all methods, or could: it does not say which it is."""
-    spec = getattr(partitioner, "delegation_spec", None)
-    return spec is None or sees_all_methods(spec.backend_id)
+def _make_units(partitioners: _ByMethod) -> list[tuple[str, ...]]:
+    """Return methods that are lowered in one call: those that a backend sees at once, then single
+    ones. A partitioner that does not say which backend it lowers to may need any other."""
+    calls: dict[tuple[int, str], list[str]] = {}
+    for name, own in partitioners.items():
+        for turn, partitioner in enumerate(own):
+            spec = getattr(partitioner, "delegation_spec", None)
+            backend_id = spec.backend_id if spec is not None else _ANY
+            if spec is None or sees_all_methods(backend_id):
+                calls.setdefault((turn, backend_id), []).append(name)
+    groups = list(calls.values())
+    for turn, backend_id in calls:
+        if backend_id == _ANY:
+            groups.append([name for (at, _), own in calls.items() if at == turn for name in own])
+    return merge_groups(partitioners, groups)
 
 
 def _lower_together(

@@ -33,6 +33,7 @@ from pipeline.config.fields import (
     Name,
     ParameterName,
 )
+from pipeline.config.units import group_methods
 from pipeline.config.validation import Cases, ValidateConfig
 from pipeline.store.errors import join
 
@@ -174,6 +175,13 @@ class PackageConfig(Options):
         return [*own, *sorted(named - {*own})]
 
     @property
+    def needs_baseline(self) -> bool:
+        """Whether a gate compares the package, or one of its methods, with what was accepted."""
+        methods = self.validation.methods.values()
+        gates = [self.validation.gates, *(method.gates for method in methods)]
+        return any(gate.needs_baseline for gate in gates)
+
+    @property
     def stem(self) -> str:
         """How the package's .pte is called, without its ending."""
         return self.file or self.package
@@ -182,17 +190,12 @@ class PackageConfig(Options):
     def units(self) -> list[tuple[str, ...]]:
         """The methods that are compiled together, then each other method alone.
 
-        Together are those of backends that see all methods at once, or all methods where they
-        share their mutable buffers.
+        Together are those that a backend sees at once, or all methods where they share their
+        mutable buffers: each then has the size of what all of them share.
         """
-        joint = tuple(
-            name
-            for name, method in self.methods.items()
-            if self._shares_state
-            or any(spec.backend.preprocessing.joint for spec in method.partitioners)
-        )
-        singles: list[tuple[str, ...]] = [(name,) for name in self.methods if name not in joint]
-        return [joint, *singles] if joint else singles
+        if self._shares_state:
+            return [tuple(self.methods)]
+        return group_methods({name: method.partitioners for name, method in self.methods.items()})
 
     @property
     def quantized(self) -> list[str]:

@@ -27,7 +27,7 @@ Cases = Annotated[tuple[Case, ...], Field(strict=False), AfterValidator(distinct
 # and to others than the examples' only where it finds its ranges as it goes.
 _CASES_OF_DYNAMIC: tuple[Case, ...] = ("zeros", "limits", "strided", "expanded")
 _CASES_OF_STATIC: tuple[Case, ...] = ("strided",)
-
+_OF_BASELINE = ("max_size_growth", "max_delegation_drop", "max_sqnr_drop")
 
 _OTHER = {"atol": 1e-4, "rtol": 1e-3}  # of the tolerances, where only the other one is given
 
@@ -55,6 +55,11 @@ class MethodGates(Options):
     0.05 or 5% is from 90 % to 85 %."""
     max_sqnr_drop: Decibel | None = None
     """By how many dB the SQNR of any output may fall below the baseline's."""
+
+    @property
+    def needs_baseline(self) -> bool:
+        """Whether one of them compares with what was accepted."""
+        return any(getattr(self, name, None) is not None for name in _OF_BASELINE)
 
 
 class Gates(MethodGates):

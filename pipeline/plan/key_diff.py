@@ -126,6 +126,8 @@ def _describe(each: Difference, file: str) -> str:
             return "what its family shares is chosen among other weights"
         case ("held_to", "family"):
             return "files of its family changed"
+        case ("held_to", "requires_baseline"):
+            return "gates that compare with a baseline need one in CI only"
         case ("held_to" | "settings", *rest):
             where = ".".join(("validate", *rest))
         case path:

@@ -264,6 +264,7 @@ def validate_action(
     family_files: FamilyFiles = NO_FILES,
     only: Sequence[str] = (),
     targets: Mapping[str, Mapping[str, Any]] = NO_FILES,
+    in_ci: bool = False,
 ) -> Action[ValidateInputs]:
     """Return the action that validates a package.
 
@@ -282,6 +283,7 @@ def validate_action(
         only: the methods that are validated, if not all are.
         targets: what the runtimes hold that the package is held to, by name; its own `target` is
             one of them unless `runs_on` names others.
+        in_ci: whether a baseline that is missing is a failure.
     """
     settings = config.validation.resolved()
     if settings["gates"]["runs_on"] is None and config.target in targets:
@@ -303,6 +305,7 @@ def validate_action(
             "allow": settings["allow"],
             **({"family": family} if family else {}),
             **({"targets": targets} if targets else {}),
+            **({"requires_baseline": True} if in_ci and config.needs_baseline else {}),
         },
         "baseline": baseline,
         "places": dict(places),

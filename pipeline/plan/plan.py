@@ -25,6 +25,7 @@ from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.errors import ConfigErrors, Problem, SourceError
 from pipeline.store.revision import find_revision
+from pipeline.store.settings import in_ci
 from pipeline.store.toolchain import host
 from pipeline.store.workspace import Workspace
 
@@ -352,6 +353,7 @@ class Plan:
             self.families.describe_files(package, files),
             [name for name in methods if name in only] if {*only} != {*methods} else (),
             targets,
+            in_ci(),
         )
 
     def _targets(self, config: PackageConfig) -> dict[str, dict[str, Any]]:
@@ -384,6 +386,7 @@ class Plan:
             quotable,
             self.inputs.libraries(package),
             self.families.hash_files(package, files, given),
+            in_ci(),
         ]
         found: Digest | None = self._derived(
             package,

@@ -297,6 +297,9 @@ class MethodRecord(FiguresRecord):
 GateUnit = Literal["share", "bytes", "times", "dB", "calls", "needs"]
 
 
+GateExemption = Literal["not run", "no partitioners", "no baseline"]
+
+
 class GateRecord(TypedDict):
     """A limit that the config sets on a package or on a method, and the figure it limits.
 
@@ -304,7 +307,9 @@ class GateRecord(TypedDict):
     where it is not known; the limit of allow_portable_ops is 0, and its figure the number of calls
     that are not allowed; that of runs_on is 0, and its figure the number of needs that runtimes do
     not meet. `sentence` says what is wrong, or why it was not checked; else it is empty. `place` is
-    its line in the config, `file:line`, or empty for one by default.
+    its line in the config, `file:line`, or empty for one by default. `left_alone` says why it
+    neither holds nor fails: the method was not run, has no partitioners on purpose, or there is no
+    baseline yet.
     """
 
     gate: str
@@ -315,6 +320,7 @@ class GateRecord(TypedDict):
     ok: bool
     sentence: str
     place: NotRequired[str]
+    left_alone: NotRequired[GateExemption]
 
 
 class SuiteRecord(TypedDict):

@@ -496,6 +496,7 @@ class _Verdict(TypedDict):
     sound: Literal[True]
     complete: Literal[True]
     only: NotRequired[list[str]]  # the methods that were asked for, where not all were
+    no_baseline: NotRequired[list[str]]  # the gates that had none to compare with
     measured: Digest
 
 

@@ -153,6 +153,11 @@ def _open_settings(root: Path) -> tuple[Callable[..., Any], bool]:
     return partial(_get, root, table), untrusted
 
 
+def in_ci() -> bool:
+    """Return whether this process runs in CI, by the variable that all CI services set."""
+    return os.environ.get("CI", "").lower() in ("1", "true")
+
+
 def usable_cores() -> int:
     """Return the number of cores that this process may use; all of them where the system, such as
     macOS, does not tell."""

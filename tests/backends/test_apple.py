@@ -76,6 +76,12 @@ MIXED = {
             "features": {"partitioners": ["coreml"]},
         }
     },
+    "turns": {  # Core ML sees the methods one after the other
+        "methods": {
+            "classify": {"partitioners": ["coreml"]},
+            "features": {"partitioners": ["xnnpack", "coreml"]},
+        }
+    },
 }
 QUANTIZED = {
     "weights8": {
@@ -163,13 +169,37 @@ def test_methods_of_a_joint_backend_are_compiled_together(bench):
             for a in bench.actions()
             if (a["kind"], a["package"]) == ("compile", package)
         }
-        for package in ("fp16", "mixed")
+        for package in ("fp16", "apart", "mixed", "turns")
     }
-    assert compiled == {"fp16": {"features+classify"}, "mixed": {"features", "classify"}}
+    apart = {"features", "classify"}
+    assert compiled["fp16"] == {"features+classify"}
+    assert [compiled[package] for package in ("apart", "mixed", "turns")] == [apart] * 3
+
+
+def count_preprocessed(bench):
+    """Return how many results of preprocessing the store has."""
+    entries = [json.loads(path.read_text()) for path in (bench.store / "actions").rglob("*.json")]
+    return sum(entry["key"]["kind"] == "preprocess" for entry in entries)
+
+
+def test_methods_that_share_no_weights_are_compiled_again_one_by_one(tmp_path):
+    """In one unit too, of methods that share their state, a partition at a time is preprocessed."""
+    shared = {"emit": {"memory_planning": {"share_mutable_buffers": True}}}
+    configs = {"apart": COREML["apart"], "shared": {**COREML["apart"], **shared}}
+    bench = bench_for(tmp_path, configs)
+    assert bench.doit("lower") == 0, bench.output
+    assert count_preprocessed(bench) == 2  # the same for both packages
+    bench.edit("models/small.py", "nn.Linear(8 * 4 * 4, 10)", "nn.Linear(8 * 4 * 4, 11)")
+    assert bench.doit("lower") == 0, bench.output
+    outcomes = bench.outcomes()
+    assert outcomes["compile apart/classify"] == "built"
+    assert outcomes["compile apart/features"] == "up-to-date"
+    assert outcomes["compile shared/features+classify"] == "built"
+    assert count_preprocessed(bench) == 3
 
 
 def test_bytes_are_those_of_the_joint_call_and_of_another_build(bench):
-    joint = ["apart", "mixed", "reversed", "mps", "mlx"]
+    joint = ["apart", "mixed", "reversed", "turns", "mps", "mlx"]
     others = {*COREML, *MIXED, *QUANTIZED, *OTHERS} - {*joint}
     check_same_bytes(bench, joint, *sorted(others))
 

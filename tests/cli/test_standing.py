@@ -15,6 +15,7 @@ from pipeline.report.events import Event
 FACTS = {
     "good": {"verdict": "passed"},
     "int8": {"verdict": "not judged", "methods": {"encode": "not judged"}},
+    "grown": {"verdict": "passed", "no_baseline": ["max_size_growth"]},
     "phone": {"verdict": "not run", "methods": {"decode": "not run"}, "allow": ["not-run"]},
 }
 
@@ -33,6 +34,14 @@ def test_a_run_with_nothing_to_do_counts_what_has_not_passed():
     assert list(describe_standing(standing)) == [
         "not run (allowed): phone/decode",
         "not judged: int8/encode; the reports say why, `--allow not-judged` accepts it",
+    ]
+
+
+def test_a_gate_without_a_baseline_is_reported_and_ends_well():
+    standing = standing_of("grown")
+    assert is_all_accepted(standing)
+    assert list(describe_standing(standing)) == [
+        "no baseline yet: grown; `doit baseline grown` records one"
     ]
 
 

@@ -140,12 +140,24 @@ def test_backend_that_sees_all_methods_is_given_them_together(edge, joint):
     }
 
 
-def test_partitioner_that_says_its_backend_is_judged_by_it():
+def lowers_to(backend_id):
     partitioner = Meddler()
-    partitioner.delegation_spec = DelegationSpec("FirstBackendWithPreprocessAll", [])
-    assert backend_api._sees_all_methods(partitioner)
-    partitioner.delegation_spec = DelegationSpec("XnnpackBackend", [])
-    assert not backend_api._sees_all_methods(partitioner)
+    partitioner.delegation_spec = DelegationSpec(backend_id, [])
+    return partitioner
+
+
+def units_of(**partitioners):
+    return backend_api._make_units({name: tuple(own) for name, own in partitioners.items()})
+
+
+def test_partitioner_that_says_its_backend_is_judged_by_it():
+    joint, alone = lowers_to("FirstBackendWithPreprocessAll"), lowers_to("XnnpackBackend")
+    other, unknown = lowers_to("SecondBackendWithPreprocessAll"), Meddler()
+    assert units_of(a=[alone], b=[joint], c=[joint]) == [("b", "c"), ("a",)]
+    assert units_of(a=[joint], b=[other]) == [("a",), ("b",)]  # neither sees both
+    assert units_of(a=[joint], b=[alone, joint]) == [("a",), ("b",)]  # nor in two turns
+    assert units_of(a=[joint, other], b=[joint], c=[alone, other]) == [("a", "b", "c")]
+    assert units_of(a=[unknown], b=[joint], c=[alone, joint]) == [("a", "b"), ("c",)]
 
 
 def test_result_equals_that_of_executorchs_own_call(edge):

@@ -1,11 +1,20 @@
-"""The files of examples/ci/ are what GitHub, GitLab and a POSIX shell take."""
+"""The files of examples/ci/ are what GitHub, GitLab and a POSIX shell take, and do what the guide
+says: what was built is kept also of a red run, and a change has one comment."""
 
+import json
+import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
 
+from pipeline.cli.commands import VERBS
+from pipeline.store.settings import VARIABLES
+from pipeline.store.sizes import parse_size
 from tests.support.bench import REPOSITORY
 
 FOLDER = REPOSITORY / "examples" / "ci"
@@ -17,6 +26,11 @@ GITLAB = ("gitlab-ci.yml", "vendor.gitlab-ci", "--data-transform", "gitlab-ci")
 def check(file, schema, *more):
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *more, file]
     return subprocess.run([str(word) for word in command], capture_output=True, text=True)
+
+
+def job_of(name):
+    document = yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+    return document.get("jobs", document)["packages"]
 
 
 @pytest.mark.parametrize(("name", "schema", "more"), [(n, s, m) for n, s, *m in (GITHUB, GITLAB)])
@@ -37,6 +51,222 @@ def test_file_keeps_the_store_the_history_and_the_reports(name):
     assert "fetch-depth: 0" in text or 'GIT_DEPTH: "0"' in text
 
 
+# The store
+
+
+@pytest.mark.parametrize(("name", "key"), [(GITHUB[0], "env"), (GITLAB[0], "variables")])
+def test_the_store_has_a_size_of_which_several_fit_in_the_services_cache(name, key):
+    settings = job_of(name)[key]
+    ours = {variable for variable in settings if variable.startswith("PTE_PIPELINE_")}
+    assert ours <= {*VARIABLES.values(), "PTE_PIPELINE_UNTRUSTED"}
+    assert parse_size(settings[VARIABLES["store_size"]]) * 5 <= parse_size("10GB")
+
+
+def test_github_saves_the_store_of_a_red_run_after_eviction():
+    steps = job_of(GITHUB[0])["steps"]
+    names = [step.get("uses", step.get("run", "")).split("@")[0] for step in steps]
+    assert "actions/cache" not in names  # it saves on success alone
+    restore, save = names.index("actions/cache/restore"), names.index("actions/cache/save")
+    (build,) = (number for number, name in enumerate(names) if "build.sh" in name)
+    (evict,) = (number for number, name in enumerate(names) if "doit cache gc" in name)
+    assert restore < build < evict < save
+    assert steps[evict]["if"] == steps[save]["if"] == "always()"
+    assert steps[restore]["with"]["key"] == steps[save]["with"]["key"]
+    assert steps[restore]["with"]["path"] == steps[save]["with"]["path"]
+    # An entry can't be written twice, and a run that is tried again has more to save.
+    assert "run_id" in steps[save]["with"]["key"] and "run_attempt" in steps[save]["with"]["key"]
+    assert steps[save]["with"]["key"].startswith(steps[restore]["with"]["restore-keys"])
+
+
+def test_gitlab_saves_the_store_of_a_red_run_after_eviction():
+    job = job_of(GITLAB[0])
+    (store,) = (cache for cache in job["cache"] if ".store" in cache["paths"])
+    assert store["when"] == "always"
+    assert "doit cache gc" in job["after_script"]  # it runs before caches are saved
+
+
+# build.sh
+
+DOIT = """#!/bin/sh
+echo "$PTE_PIPELINE_STORE_SIZE $*" >> called
+case "$1" in
+    "") exit "$BUILD" ;;
+    diff) echo "| a table |"; exit "$DIFF" ;;
+    cache) exit "$CACHE" ;;
+esac
+"""
+
+
 def test_script_is_one_of_posix():
     done = subprocess.run(["sh", "-n", FOLDER / "build.sh"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("revision", "build", "diff", "cache", "status"),
+    [
+        ("main", 0, 0, 0, 0),
+        ("main", 1, 3, 0, 1),
+        ("main", 0, 3, 0, 3),
+        ("main", 0, 0, 2, 2),
+        ("", 1, 0, 0, 1),
+    ],
+)
+def test_script_compares_and_evicts_in_any_case(revision, build, diff, cache, status, tmp_path):
+    (tmp_path / "build").mkdir()
+    (tmp_path / "doit").write_text(DOIT)
+    (tmp_path / "doit").chmod(0o755)
+    given = {"BUILD": build, "DIFF": diff, "CACHE": cache}
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    environment = {name: str(value) for name, value in given.items()} | {"PATH": path}
+    command = ["sh", FOLDER / "build.sh", revision]
+    done = subprocess.run(command, cwd=tmp_path, env=environment)
+    assert done.returncode == status
+    calls = ["", f"diff {revision} --markdown", "cache gc"] if revision else ["", "cache gc"]
+    assert (tmp_path / "called").read_text() == "".join(f"2GB {call}\n" for call in calls)
+    assert (tmp_path / "build" / "diff.md").exists() == bool(revision)
+    assert {"diff", "cache"} <= {*VERBS}
+
+
+# comment.py
+
+MARKER = "<!-- pte-pipeline: packages -->"
+
+
+class Comments(BaseHTTPRequestHandler):
+    """The comments of one pull request, as GitHub and GitLab serve them."""
+
+    def do_GET(self):
+        split = urlsplit(self.path)
+        if split.path.endswith("/user"):
+            return self.answer({"id": 7})
+        assert split.path == self.server.comments_path, self.path
+        query = parse_qs(split.query)
+        size, page = int(query["per_page"][0]), int(query["page"][0])
+        return self.answer(self.server.comments[size * (page - 1) : size * page])
+
+    def do_POST(self):
+        assert self.path == self.server.comments_path
+        body, number = self.body(), len(self.server.comments) + 1
+        self.server.comments.append(comment(self.server.service, body, "ours", number))
+        self.answer(self.server.comments[-1], status=201)
+
+    def do_PATCH(self):
+        self.edit("github")
+
+    def do_PUT(self):
+        self.edit("gitlab")
+
+    def edit(self, service):
+        folder, _, number = self.path.rpartition("/")
+        assert service == self.server.service and folder == self.server.comment_path
+        found = self.server.comments[int(number) - 1]
+        found["body"] = self.body()
+        self.answer(found)
+
+    def body(self):
+        text = self.rfile.read(int(self.headers["Content-Length"]))
+        return json.loads(text)["body"]
+
+    def answer(self, data, status=200):
+        expected = {
+            "github": ("Authorization", "Bearer t0ken"),
+            "gitlab": ("PRIVATE-TOKEN", "t0ken"),
+        }
+        name, value = expected[self.server.service]
+        status = status if self.headers[name] == value else 401
+        text = json.dumps(data).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *arguments):
+        pass
+
+
+def comment(service, body, who, number):
+    if service == "github":
+        login = "github-actions[bot]" if who == "ours" else who
+        return {"id": number, "body": body, "user": {"login": login}}
+    return {"id": number, "body": body, "author": {"id": 7 if who == "ours" else 8}}
+
+
+PATHS = {
+    "github": ("/repos/team/shop/issues/5/comments", "/repos/team/shop/issues/comments"),
+    "gitlab": ("/projects/12/merge_requests/5/notes", "/projects/12/merge_requests/5/notes"),
+}
+
+
+@pytest.fixture(params=["github", "gitlab"])
+def service(request):
+    """A server with 150 comments: others', and a later one of the same author."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Comments)
+    server.service = request.param
+    server.comments_path, server.comment_path = PATHS[request.param]
+    bodies = [(f"remark {number}", "someone") for number in range(148)]
+    bodies += [(f"{MARKER}\nnot ours", "someone"), ("of another pipeline", "ours")]
+    server.comments = [
+        comment(request.param, body, who, number) for number, (body, who) in enumerate(bodies, 1)
+    ]
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def post(server, folder, *words, token="t0ken"):
+    host, port = server.server_address
+    address = f"http://{host}:{port}"
+    if server.service == "github":
+        given = {
+            "GITHUB_API_URL": address,
+            "GITHUB_REPOSITORY": "team/shop",
+            "NUMBER": "5",
+            "GITHUB_TOKEN": token,
+        }
+    else:
+        given = {
+            "GITLAB_CI": "true",
+            "CI_API_V4_URL": address,
+            "CI_PROJECT_ID": "12",
+            "CI_MERGE_REQUEST_IID": "5",
+            "NOTES_TOKEN": token,
+        }
+    command = [sys.executable, FOLDER / "comment.py", "build/diff.md", *words]
+    return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True)
+
+
+def test_a_change_has_one_comment_which_is_edited(service, tmp_path):
+    before = json.dumps(service.comments)
+    (tmp_path / "build").mkdir()
+    file = tmp_path / "build" / "diff.md"
+    assert post(service, tmp_path).returncode == 0  # nothing was compared
+    for number, text in enumerate(("| first | ü |", "| second |")):
+        file.write_text(text, encoding="utf-8")
+        done = post(service, tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == ("wrote", "edited")[number] + " the comment\n"
+        assert json.dumps(service.comments[:150]) == before  # nobody else's is touched
+        assert [each["body"] for each in service.comments[150:]] == [f"{MARKER}\n{text}"]
+    assert post(service, tmp_path, "phone").stdout == "wrote the comment\n"  # another workspace's
+    assert service.comments[-1]["body"].startswith("<!-- pte-pipeline: phone -->")
+
+
+def test_a_long_comparison_is_cut_at_a_line(service, tmp_path):
+    (tmp_path / "build").mkdir()
+    line = "| a row of a long table |"
+    (tmp_path / "build" / "diff.md").write_text(f"{line}\n" * 10_000)
+    assert post(service, tmp_path).returncode == 0
+    body = service.comments[-1]["body"]
+    assert len(body) < 65_536 and body.endswith(f"{line}\n\nThe rest is in the artifact.")
+
+
+def test_a_token_that_is_refused_is_reported(service, tmp_path):
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "diff.md").write_text("| |")
+    done = post(service, tmp_path, token="wrong")
+    assert done.returncode == 1 and "answers 401" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -23,9 +23,9 @@ def settings(gates, **methods):
     return parse_config("asr", data, "asr.yaml").validation.resolved()
 
 
-def failures(gates, build=None, inside=None, record=None, baseline=BASELINE, own=None):
+def failures(gates, build=None, inside=None, record=None, baseline=BASELINE, own=None, in_ci=True):
     results = check_gates(
-        settings(gates, **(own or {})),
+        {**settings(gates, **(own or {})), "requires_baseline": in_ci},
         build or manifest(),
         inside or contents(),
         record or validation(),
@@ -271,6 +271,72 @@ def test_a_method_that_the_baseline_lacks_fails(gate):
     ]
 
 
+@pytest.mark.parametrize("gate", ["max_size_growth", "max_delegation_drop", "max_sqnr_drop"])
+@pytest.mark.parametrize("baseline", [None, BASELINE.model_copy(update={"methods": {}})])
+def test_outside_of_ci_a_gate_waits_for_its_baseline(gate, baseline):
+    results = check_gates(settings({gate: 0.5}), manifest(), contents(), validation(), baseline)
+    if baseline is not None and gate == "max_size_growth":
+        assert "left_alone" not in results[0]  # the size is in it
+        return
+    assert results and failed_gates(results) == []
+    for result in results:
+        assert result["ok"] and result["figure"] is None  # neither met nor broken
+        assert result["left_alone"] == "no baseline"
+        sentence = result["sentence"]
+        if baseline is None:
+            assert sentence == "no baseline yet; `doit baseline asr` records one"
+        else:
+            assert sentence.endswith(
+                "not in the baseline yet; `doit baseline asr` accepts its figures"
+            )
+
+
+def test_a_baseline_of_another_machine_that_ran_nothing_is_waited_for_too():
+    unrun = validation(decode=proved("decode", not_run="no device"))
+    baseline = make_figures(manifest(), contents(), unrun)
+    gates = {"max_sqnr_drop": 3}
+    told = "decode: no SQNR in the baseline; `doit baseline asr` accepts it"
+    assert failures(gates, baseline=baseline) == [told]
+    assert failures(gates, baseline=baseline, in_ci=False) == []
+
+
+def portable():
+    """A manifest whose decode has no partitioners."""
+    build = lowered(decode=delegation(0, {"aten.embedding": 1}))
+    build["methods"]["decode"]["lowering"] = {"partitioners": []}
+    return build
+
+
+DELEGATION = {
+    "min_delegated_nodes": 0.7,
+    "min_delegated_ops": 0.5,
+    "allow_portable_ops": ["aten.view_copy"],
+}
+
+
+@pytest.mark.parametrize("gate", DELEGATION)
+def test_delegation_of_a_method_without_partitioners_is_no_gate_of_the_package(gate):
+    results = check_gates(settings({gate: DELEGATION[gate]}), portable())
+    decode, encode = sorted(results, key=lambda result: result["method"])
+    assert failed_gates(results) == []
+    assert encode["figure"] is not None and "left_alone" not in encode
+    assert decode["ok"] and decode["figure"] is None
+    assert decode["left_alone"] == "no partitioners"
+    assert decode["sentence"] == "decode: no partitioners, said on purpose (`partitioners: []`)"
+
+
+@pytest.mark.parametrize("gate", DELEGATION)
+def test_delegation_of_a_method_without_partitioners_is_its_own_gate_where_it_says_so(gate):
+    own = {"decode": {gate: DELEGATION[gate]}}
+    (sentence,) = failures({}, build=portable(), own=own)
+    assert sentence.startswith("decode: ")
+
+
+def test_a_method_that_lost_its_partitioners_fell_below_its_baseline():
+    (sentence,) = failures({"max_delegation_drop": 0.5}, build=portable())
+    assert sentence.startswith("decode: 0.0 % of nodes delegated, 90.0 % in the baseline")
+
+
 def test_another_number_of_outputs_is_no_comparison():
     record = validation(decode=proved("decode", [42.06]))
     assert failures({"max_sqnr_drop": 3}, record=record) == [
@@ -378,15 +444,18 @@ def test_the_place_of_a_gate_is_where_it_was_written(tmp_path):
 
 
 def test_what_is_measured_does_not_depend_on_gates_and_baseline():
-    def key(baseline=None, gates=(("max_size", 1),), **validate):
+    def key(baseline=None, gates=(("max_size", 1),), in_ci=False, **validate):
         data = {
             "model": "asr",
             "methods": {"encode": {"partitioners": []}, "decode": {"partitioners": []}},
             "validate": {"gates": dict(gates), **validate},
         }
         config = parse_config("asr", data, "asr.yaml")
-        return validate_action(config, {}, {}, baseline=baseline).key
+        return validate_action(config, {}, {}, baseline=baseline, in_ci=in_ci).key
 
+    growth = {"max_size_growth": 0.1}
+    assert key(gates=growth, in_ci=True) != key(gates=growth)
+    assert key(in_ci=True) == key()  # nothing of it needs a baseline
     one, own = key(), {"decode": {"gates": {"max_sqnr_drop": 3}}}
     others = [key("f" * 64), key(gates=()), key(methods=own)]
     assert all(each["measured"] == one["measured"] and each != one for each in others)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -75,6 +75,17 @@ def _make_compile_specs(options: CoreMLOptions) -> list[CompileSpec]:
     return specs
 
 
+def _options_apart(options: CoreMLOptions) -> bool:
+    return options.multimethod_weight_sharing_strategy == "disabled"
+
+
+def _specs_apart(specs: Sequence[CompileSpec]) -> bool:
+    from executorch.backends.apple.coreml.compiler import CoreMLBackend
+
+    strategy = CoreMLBackend.multimethod_weight_sharing_strategy_from_compile_specs(specs)
+    return bool(strategy.value == "disabled")
+
+
 # What computes in no int8. The targets of other systems are named as of the same year.
 _WITHOUT_INT8 = frozenset(
     {"ios15", "ios16", "macos12", "macos13", "tvos15", "tvos16", "watchos8", "watchos9"}
@@ -143,6 +154,8 @@ ENTRIES = (
         preprocessing=Preprocessing(
             details=f"{_COREML}compiler.coreml_preprocess:CoreMLBackend",
             joint=True,
+            options_apart=_options_apart,
+            specs_apart=_specs_apart,
             around=lazy("pipeline.backends.coreml.reproducible:reproducible"),
         ),
         host=Host(distributions=(*EXECUTORCH, "cattrs", "coremltools", "protobuf")),

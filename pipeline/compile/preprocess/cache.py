@@ -195,7 +195,7 @@ class CachedBackend:
         """Preprocess partitions by method; a result of a joint backend may depend on all others."""
         given = {name: list(zip(own, specs[name], strict=True)) for name, own in programs.items()}
         joint = self._joint
-        if joint is None:
+        if joint is None or self._are_apart(specs):
             return {name: [self.preprocess(*each) for each in own] for name, own in given.items()}
 
         def by_method(values: Sequence[Any]) -> dict[str, list[Any]]:
@@ -212,6 +212,13 @@ class CachedBackend:
 
         every = [each for own in given.values() for each in own]
         return by_method(self.find_or_make(every, make, make_key))
+
+    def _are_apart(self, specs: Specs) -> bool:
+        """Tell whether a joint backend would preprocess each of these partitions by itself."""
+        if self._entry is None:
+            return False
+        is_apart = self._entry.preprocessing.specs_apart
+        return all(is_apart(each) for own in specs.values() for each in own)
 
     def _call(self, program: ExportedProgram, specs: list[CompileSpec]) -> PreprocessResult:
         if self._details is not None:

@@ -13,6 +13,7 @@ from pipeline.store.sizes import human_size
 
 _STEP = 1.1  # times a ratio of latencies, from which on it is another one
 _WORDS = {"bad": "worse", "good": "better"}
+_LEFT_ALONE = {"no partitioners": "does not apply", "no baseline": "no baseline yet"}
 _UNITS: dict[str, Callable[[Any], str]] = {
     "share": percent,
     "bytes": human_size,
@@ -38,9 +39,10 @@ def section(report: Json) -> ReportSection:
 def _gate(gate: Json) -> Row:
     style = _UNITS.get(gate.get("unit", ""), short)
     bound = "at least" if gate["gate"].startswith("min") else "at most"
+    unchecked = _LEFT_ALONE.get(gate.get("left_alone", ""), "not checked")
     return {
         "gate": code(gate["gate"]),
-        "verdict": verdict(gate["ok"], "not checked" if is_unchecked(gate) else ""),
+        "verdict": verdict(gate["ok"], unchecked if is_unchecked(gate) else ""),
         "of": gate["method"] or "package",
         "figure": figure(gate["figure"], style),
         "limit": figure(gate["limit"], lambda limit: f"{bound} {style(limit)}"),

@@ -6,7 +6,7 @@ key of its own, without the gates, so that another gate is a matter of milliseco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,7 @@ def validate(
             "measured": digest.hash_json(key),
             "complete": not any({*each["left_out"]} - {UNASKED} for each in measured["methods"]),
             **({"only": measured["only"]} if "only" in measured else {}),
+            **_describe_unrecorded(record["gates"]),
         }
         result = {"files": put, "facts": facts}
         if record["ok"] and facts["complete"]:
@@ -100,6 +101,12 @@ def _verdicts_short_of_passed(record: Json) -> dict[str, str]:
         for name, verdict in verdicts.items()
         if verdict != PASSED and (asked is None or name in asked)
     }
+
+
+def _describe_unrecorded(gates: Iterable[GateRecord]) -> dict[str, list[str]]:
+    """Return the fact that gates have no baseline to compare with yet, with their names."""
+    names = [gate["gate"] for gate in gates if gate.get("left_alone") == "no baseline"]
+    return {"no_baseline": list(dict.fromkeys(names))} if names else {}
 
 
 def check_integrity(

@@ -2,57 +2,41 @@
 
 A gate is a field of `pipeline/config/validation.py` and a row of `PACKAGE_GATES` or `METHOD_GATES`.
 Nodes that a backend's own kernels run, where it has kernels instead of a delegate, count as
-delegated. A gate that can't be checked fails, and says what would make it checkable; but what this
-machine can't run is left alone, as it is by the rest of a validation.
+delegated. A gate that can't be checked fails, and says what would make it checkable. Three are left
+alone, with a word: what this machine can't run, as in the rest of a validation; the delegation of a
+method that has no partitioners on purpose; and, outside of CI, a comparison with a baseline that
+nobody has recorded yet.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from pipeline.report.formatting import percent
-from pipeline.report.records import ALL, LATENCY, UNASKED, GateRecord, GateUnit, name_kernels
-from pipeline.store.errors import listed, plural
-from pipeline.validate.gates.figures import Figures, describe_left, make_figures, output_names
-from pipeline.validate.gates.runs_on import (
-    Method,
-    Runtime,
-    find_method_misfits,
-    find_package_misfits,
-    measure_misfits,
+from pipeline.report.records import ALL, LATENCY, UNASKED, GateExemption, GateRecord, GateUnit
+from pipeline.validate.gates.figures import Figures, make_figures
+from pipeline.validate.gates.measures import (
+    NOTHING,
+    ROUNDING,
+    Json,
+    Measured,
+    Subject,
+    measure_added_size,
+    measure_delegated,
+    measure_delegation_drop,
+    measure_family_size,
+    measure_latency,
+    measure_memory,
+    measure_portable,
+    measure_runs_method,
+    measure_runs_package,
+    measure_size,
+    measure_size_growth,
+    measure_sqnr_drop,
 )
 
-Json = Mapping[str, Any]
-# The figure, None where it is not known, and what is to be said if the gate fails.
-Measured = tuple[float | None, str]
-Increase = tuple[str, int | None, int]  # a name, and the figures before and now
-_MOST = 5  # changes of a kind that a sentence names
-_NOTHING: Json = MappingProxyType({})
-_NAME_FAMILY = "give it a `family`"
-_ROUNDING = 1e-12  # of figures: 0.9 - 0.85 is more than 0.05
-
-
-class Subject(NamedTuple):
-    """The package, or one of its methods: its figures now and in the baseline, its records, the
-    files of its family (`keys.FamilyFiles`), its contract, where it is known, with the calls that
-    delegates left, and what runtimes hold by target."""
-
-    package: str
-    method: str | None
-    now: Any
-    before: Any
-    facts: Json
-    run: Json
-    arenas: Iterable[Json]
-    family: Json = _NOTHING
-    contract: Json | None = None
-    left: Sequence[Json] = ()
-    targets: Json = _NOTHING
+NO_BASELINE = "no baseline yet"
 
 
 class Gate(NamedTuple):
@@ -61,8 +45,10 @@ class Gate(NamedTuple):
     Attributes:
         name: of its field in the config.
         measure: takes a package or a method, and the limit.
-        needs_baseline: fails where there is none, unmeasured.
-        needs_run: holds, with a word, where the method did not run.
+        needs_baseline: compares with what was accepted.
+        needs_run: is left alone where the method did not run.
+        needs_partitioners: is left alone where the method has none, unless it is set for this
+            method itself.
     """
 
     name: str
@@ -70,10 +56,28 @@ class Gate(NamedTuple):
     measure: Callable[[Subject, Any], Measured]
     needs_baseline: bool = False
     needs_run: bool = False
+    needs_partitioners: bool = False
 
     def holds(self, figure: float, limit: float) -> bool:
         beyond = limit - figure if self.name.startswith("min_") else figure - limit
-        return beyond <= _ROUNDING
+        return beyond <= ROUNDING
+
+
+class _Setting(NamedTuple):
+    """A limit as the config sets it: for all methods, or for the method itself; `place` is file and
+    line. `requires_baseline` makes a missing baseline a failure."""
+
+    limit: Any
+    of_method: bool
+    place: str
+    requires_baseline: bool
+
+
+class _Unmeasured(NamedTuple):
+    """Why a gate has no figure; it fails unless it is left alone."""
+
+    sentence: str
+    left_alone: GateExemption | None = None
 
 
 def failed_gates(gates: Iterable[GateRecord]) -> list[str]:
@@ -88,14 +92,14 @@ def check_gates(
     validation: Json | None = None,
     baseline: Figures | None = None,
     places: Mapping[str, str] | None = None,
-    family: Json = _NOTHING,
+    family: Json = NOTHING,
     contract: Json | None = None,
 ) -> list[GateRecord]:
     """Check the gates that are set: the package's, then method by method.
 
     Args:
         settings: `validate` of the config, resolved: `gates`, and `methods`, some with their own;
-            and what runtimes hold, by target.
+            what runtimes hold, by target; and whether a missing baseline is a failure.
         validation: the record of the package's validation; its `methods` are read, and the lines
             of calls that delegates left.
         places: by path in the config (`validate.gates.max_size`), file and line where it was
@@ -123,13 +127,76 @@ def check_gates(
         )
     records = []
     for subject in subjects:
-        own = settings["methods"].get(subject.method, {}).get("gates", {})
         for gate in PACKAGE_GATES if subject.method is None else METHOD_GATES:
-            limit = own.get(gate.name)
-            limit = settings["gates"].get(gate.name) if limit is None else limit
-            if limit is not None:
-                records.append(_check(gate, subject, limit, baseline is not None, places or {}))
+            setting = _find_setting(gate, subject.method, settings, places or {})
+            if setting is not None:
+                records.append(_check(gate, subject, setting, baseline is not None))
     return records
+
+
+def _find_setting(
+    gate: Gate, method: str | None, settings: Json, places: Mapping[str, str]
+) -> _Setting | None:
+    """Return the limit of a gate, the method's before the package's; None where it is not set."""
+    place = places.get(f"validate.gates.{gate.name}", "")
+    if gate.name == "runs_on":
+        place = place or places.get("target", "")
+    place = places.get(f"validate.methods.{method}.gates.{gate.name}", place)
+    limit = settings["methods"].get(method, {}).get("gates", {}).get(gate.name)
+    of_method = limit is not None
+    if not of_method:
+        limit = settings["gates"].get(gate.name)
+    if limit is None:
+        return None
+    return _Setting(limit, of_method, place, settings.get("requires_baseline", False))
+
+
+def _check(gate: Gate, subject: Subject, setting: _Setting, has_baseline: bool) -> GateRecord:
+    figure: float | None = None
+    limit = 0 if isinstance(setting.limit, list) else setting.limit
+    unmeasured = _why_unmeasured(gate, subject, setting, has_baseline)
+    if unmeasured is not None:
+        sentence, ok = unmeasured.sentence, unmeasured.left_alone is not None
+    else:
+        figure, sentence = gate.measure(subject, setting.limit)
+        ok = figure is not None and gate.holds(figure, limit)
+        if subject.method is not None:
+            sentence = f"{subject.method}: {sentence}"
+    record = GateRecord(
+        gate=gate.name,
+        method=subject.method,
+        unit=gate.unit,
+        figure=figure,
+        limit=limit,
+        ok=ok,
+        sentence="" if ok and unmeasured is None else sentence,
+        place=setting.place,
+    )
+    if unmeasured is not None and unmeasured.left_alone is not None:
+        record["left_alone"] = unmeasured.left_alone
+    return record
+
+
+def _why_unmeasured(
+    gate: Gate, subject: Subject, setting: _Setting, has_baseline: bool
+) -> _Unmeasured | None:
+    """Return why there is nothing to hold to a gate; None where there is."""
+    method = subject.method
+    unasked = UNASKED in subject.run.get("left_out", ())  # so nothing at all is said of it
+    not_run = _why_not_run(gate, subject.run) if gate.needs_run or unasked else ""
+    if not_run:
+        sentence = f"{method}: {gate.name} was not checked, since it {not_run}"
+        return _Unmeasured(sentence, "not run")
+    on_purpose = gate.needs_partitioners and not setting.of_method
+    if on_purpose and not subject.facts["lowering"].get("partitioners"):
+        sentence = f"{method}: no partitioners, said on purpose (`partitioners: []`)"
+        return _Unmeasured(sentence, "no partitioners")
+    required = setting.requires_baseline
+    if gate.needs_baseline and (
+        missing := _describe_missing(gate, subject, has_baseline, required)
+    ):
+        return _Unmeasured(missing, None if required else "no baseline")
+    return None
 
 
 def _why_not_run(gate: Gate, run: Json) -> str:
@@ -137,248 +204,43 @@ def _why_not_run(gate: Gate, run: Json) -> str:
     left = run.get("left_out", ())
     if run.get("not_run"):
         return f"did not run: {run['not_run']}"
-    if ALL in left or (LATENCY in left and gate.measure is _latency):
+    if ALL in left or (LATENCY in left and gate.measure is measure_latency):
         return "was left out: validate.budget was spent"
     return f"was {UNASKED}" if UNASKED in left else ""
 
 
-def _check(
-    gate: Gate, subject: Subject, limit: Any, has_baseline: bool, places: Mapping[str, str]
-) -> GateRecord:
-    method, command = subject.method, f"`doit baseline {subject.package}`"
-    unasked = UNASKED in subject.run.get("left_out", ())  # so not even what needs no run is told
-    not_run = (gate.needs_run or unasked) and _why_not_run(gate, subject.run)
-    compared = has_baseline or not gate.needs_baseline
-    figure: float | None = None
-    if not_run:
-        what = f"{gate.name} was not checked, since it {not_run}"
-    elif not compared:
-        what = f"no baseline; {command} accepts the present figures"
-    elif gate.needs_baseline and subject.before is None:
-        what = f"not in the baseline; {command} accepts its figures"
+def _describe_missing(gate: Gate, subject: Subject, has_baseline: bool, required: bool) -> str:
+    """Return what the baseline lacks that a gate compares with; "" where it is there."""
+    command = f"`doit baseline {subject.package}`"
+    if not has_baseline:  # the same sentence for all methods, so that it is said once
+        if required:
+            return f"no baseline; {command} accepts the present figures"
+        return f"{NO_BASELINE}; {command} records one"
+    if subject.before is None:
+        what, figures = "not in the baseline", "its figures"
+    elif gate.name == "max_sqnr_drop" and subject.now.sqnr_db and subject.before.sqnr_db is None:
+        what, figures = "no SQNR in the baseline", "it"
     else:
-        figure, what = gate.measure(subject, limit)
-    limit = 0 if isinstance(limit, list) else limit
-    ok = bool(not_run) if figure is None else gate.holds(figure, limit)
-    if ok and not not_run:
-        what = ""
-    elif method is not None and (compared or not_run):  # no baseline is said once, for all methods
-        what = f"{method}: {what}"
-    by_default = places.get("target", "") if gate.name == "runs_on" else ""
-    place = places.get(f"validate.gates.{gate.name}", by_default)
-    return GateRecord(
-        gate=gate.name,
-        method=method,
-        unit=gate.unit,
-        figure=figure,
-        limit=limit,
-        ok=ok,
-        sentence=what,
-        place=places.get(f"validate.methods.{method}.gates.{gate.name}", place),
-    )
-
-
-def _size(package: Subject, limit: int) -> Measured:
-    size = package.now.size
-    if package.before is not None:
-        more = _growth(package) or "no part of it grew since the baseline"
-    else:
-        parts = sorted(package.now.segments.items(), key=lambda pair: -pair[1])
-        more = ", ".join(f"{kind} {n:,}" for kind, n in parts)
-    return size, f"the package has {size:,} bytes, at most {limit:,} wanted; {more}"
-
-
-def _size_growth(package: Subject, limit: float) -> Measured:
-    size, before = package.now.size, package.before.size
-    growth = size / before - 1
-    what = f"the package grew by {percent(growth)} since the baseline, from {before:,}"
-    return growth, f"{what} to {size:,} bytes, at most {percent(limit)} wanted; {_growth(package)}"
-
-
-def _family_size(package: Subject, limit: int) -> Measured:
-    if not package.family:
-        return None, f"it has no family, whose size max_family_size limits; {_NAME_FAMILY}"
-    sizes = {content: n for own in package.family.values() for content, n in own.values()}
-    size = sum(sizes.values())
-    what = f"the {plural(len(package.family), 'package')} of the family have {size} bytes"
-    return size, f"{what}, at most {limit} wanted; {_describe_own_files(package)}"
-
-
-def _added_size(package: Subject, limit: int) -> Measured:
-    if not package.family:
-        return None, f"it has no family, to which max_added_size is added; {_NAME_FAMILY}"
-    own = _own_files(package.family, package.package)
-    size = sum(own.values())
-    named = ", ".join(f"{name} {n}" for name, n in own.items())
-    what = f"the package adds {size} bytes to its family, at most {limit} wanted"
-    return size, f"{what}; its own are {named}"
-
-
-def _own_files(family: Json, package: str) -> dict[str, int]:
-    """Return the sizes in bytes of the files that no other package of the family has."""
-    others = {
-        content for p, files in family.items() if p != package for content, _ in files.values()
-    }
-    return {name: n for name, (content, n) in family[package].items() if content not in others}
-
-
-def _describe_own_files(package: Subject) -> str:
-    own = {member: sum(_own_files(package.family, member).values()) for member in package.family}
-    largest = sorted(own.items(), key=lambda pair: (-pair[1], pair[0]))
-    return "their own: " + listed((f"{member} {size}" for member, size in largest), _MOST)
-
-
-def _growth(package: Subject) -> str:
-    """Describe which kinds of segments, methods and tensors grew since the baseline."""
-    segments, methods, tensors = zip(_sizes(package.before), _sizes(package.now), strict=True)
-    # A baseline names the largest tensors only, so a smaller one may not be new.
-    least = min(tensors[0].values(), default=math.inf)
-    new = [change for change in _increases(*tensors) if change[1] is not None or change[2] > least]
-    grown = {"grew": _increases(*segments), "methods": _increases(*methods), "tensors": new}
-    sentences = {
-        what: [
-            f"{name} is new, {size:,} bytes"
-            if before is None
-            else f"{name} by {size - before:,} bytes to {size:,}"
-            for name, before, size in changes
-        ]
-        for what, changes in grown.items()
-    }
-    return "; ".join(f"{what}: {listed(each, _MOST)}" for what, each in sentences.items() if each)
-
-
-def _sizes(figures: Figures) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
-    """Return bytes of segments, of methods as far as they are known, and of tensors, by name."""
-    methods = {
-        name: (method.constants or 0) + (method.delegated or 0)
-        for name, method in figures.methods.items()
-        if method.constants is not None or method.delegated is not None
-    }
-    return figures.segments, methods, {name: t.size for name, t in figures.tensors.items()}
-
-
-def _increases(before: Mapping[str, int], after: Mapping[str, int]) -> list[Increase]:
-    """Return what is more than before, the greatest increase first."""
-    found = [(name, before.get(name), n) for name, n in after.items() if n > before.get(name, 0)]
-    return sorted(found, key=lambda each: ((each[1] or 0) - each[2], each[0]))
-
-
-def _delegated(noun: str, method: Subject, limit: float) -> Measured:
-    found = method.now.share(noun)
-    why = partial(describe_left, method.facts["delegation"])
-    left = ", ".join(f"{name} x{calls}{why(name)}" for name, calls in method.now.left.items())
-    what = f"{percent(found)} of {noun} delegated, at least {percent(limit)} wanted"
-    newly = _newly_left(method, "since the baseline", reasons=False)
-    return found, f"{what}; left to {name_kernels(method.now.left)}: {left or 'none'}{newly}"
-
-
-def _newly_left(method: Subject, words: str, reasons: bool = True) -> str:
-    """Describe the calls left to kernels now that were not in the baseline, with `reasons`."""
-    if method.before is None:
         return ""
-    delegation = method.facts["delegation"] if reasons else {}
-    calls = [
-        f"{name} x{calls}{f' (was x{before})' if before else ''}{describe_left(delegation, name)}"
-        for name, before, calls in _increases(method.before.left, method.now.left)
-    ]
-    return f"; newly left {words}: {listed(calls, _MOST)}" if calls else ""
+    return f"{subject.method}: {what}{'' if required else ' yet'}; {command} accepts {figures}"
 
 
-def _portable(method: Subject, allowed: Iterable[str]) -> Measured:
-    patterns = [pattern.removesuffix(".default") for pattern in allowed]
-    left = {
-        name: calls
-        for name, calls in method.now.left.items()
-        if not any(fnmatchcase(name, pattern) for pattern in patterns)
-    }
-    why = partial(describe_left, method.facts["delegation"])
-    calls = ", ".join(f"{name} x{count}{why(name)}" for name, count in left.items())
-    also = f"only {', '.join(patterns)} may be" if patterns else "none may be"
-    newly = _newly_left(method, "since the baseline", reasons=False)
-    kernels = name_kernels(method.now.left)
-    return sum(left.values()), f"left to {kernels}, where {also}: {calls}{newly}"
-
-
-def _memory(method: Subject, limit: int) -> Measured:
-    planned = method.now.planned_memory
-    if planned is None:
-        what = "its planned memory is not known, since there is no contents.json"
-        return None, f"{what}; `doit -a lower:{method.package}` makes it"
-    what = f"plans {planned:,} bytes of memory, at most {limit:,} wanted"
-    arenas = [f"arena {a['arena']}: {a['size']:,}" for a in method.arenas if a["size"]]
-    what += "; " + ", ".join(arenas) if arenas[1:] else ""
-    before = method.before.planned_memory if method.before else None
-    return planned, what + ("" if before is None else f"; {before:,} in the baseline")
-
-
-def _runs_package(package: Subject, names: Iterable[str]) -> Measured:
-    find = partial(find_package_misfits, package.contract or {})
-    runtimes = [Runtime(name, package.targets[name]) for name in names]
-    return measure_misfits(package.package, package.contract, runtimes, find)
-
-
-def _runs_method(method: Subject, names: Iterable[str]) -> Measured:
-    needs = Method(method.package, method.facts, method.contract or {}, tuple(method.left))
-    runtimes = [Runtime(name, method.targets[name]) for name in names]
-    find = partial(find_method_misfits, needs)
-    return measure_misfits(method.package, method.contract, runtimes, find)
-
-
-def _latency(method: Subject, limit: float) -> Measured:
-    latency = method.run.get("latency")
-    if not latency:
-        return None, "its latency was not measured, and max_latency_ratio limits it"
-    ratio = latency["ratio"]
-    ours, source = (latency[name]["median"] for name in ("steady_ms", "source_ms"))
-    what = f"takes {ratio:.2f} times as long as its source ({ours:.3g} ms against {source:.3g} ms)"
-    return ratio, f"{what}, at most {limit:g} times wanted"
-
-
-def _delegation_drop(method: Subject, limit: float) -> Measured:
-    here, there = method.now.share(), method.before.share()
-    drop = there - here
-    what = f"{percent(here)} of nodes delegated, {percent(there)} in the baseline"
-    what += f": {percent(drop)} less"
-    newly = _newly_left(method, f"to {name_kernels(method.now.left)}")
-    return drop, f"{what}, at most {percent(limit)} wanted{newly}"
-
-
-def _sqnr_drop(method: Subject, limit: float) -> Measured:
-    here, there = method.now.sqnr_db, method.before.sqnr_db
-    command = f"`doit baseline {method.package}`"
-    if here is None:
-        return None, "its SQNR was not measured, and max_sqnr_drop limits its fall"
-    if there is None:
-        return None, f"no SQNR in the baseline; {command}"
-    if len(here) != len(there):
-        what = f"has {len(here)} outputs, {len(there)} in the baseline; {command} accepts that"
-        return None, what
-    names = output_names(method.facts.get("signature", {}), len(here))
-    drops = [
-        (before - now, f"{name} from {before:g} dB to {now:g} dB, {before - now:.1f} dB less")
-        for name, before, now in zip(names, there, here, strict=True)
-        if before is not None and now is not None
-    ]
-    wrong = listed((what for drop, what in drops if drop > limit + _ROUNDING), _MOST)
-    what = f"SQNR fell since the baseline: {wrong}; at most {limit:g} dB wanted"
-    worst = max((drop for drop, _ in drops), default=0.0)
-    return (worst if math.isfinite(worst) else None), what  # a record holds no infinities
-
-
+_delegated_nodes = partial(measure_delegated, "nodes")
+_delegated_operators = partial(measure_delegated, "operators")
 PACKAGE_GATES = (
-    Gate("max_size", "bytes", _size),
-    Gate("max_size_growth", "share", _size_growth, needs_baseline=True),
-    Gate("max_family_size", "bytes", _family_size),
-    Gate("max_added_size", "bytes", _added_size),
-    Gate("runs_on", "needs", _runs_package),
+    Gate("max_size", "bytes", measure_size),
+    Gate("max_size_growth", "share", measure_size_growth, needs_baseline=True),
+    Gate("max_family_size", "bytes", measure_family_size),
+    Gate("max_added_size", "bytes", measure_added_size),
+    Gate("runs_on", "needs", measure_runs_package),
 )
 METHOD_GATES = (
-    Gate("min_delegated_nodes", "share", partial(_delegated, "nodes")),
-    Gate("min_delegated_ops", "share", partial(_delegated, "operators")),
-    Gate("allow_portable_ops", "calls", _portable),
-    Gate("runs_on", "needs", _runs_method),
-    Gate("max_planned_memory", "bytes", _memory),
-    Gate("max_latency_ratio", "times", _latency, needs_run=True),
-    Gate("max_delegation_drop", "share", _delegation_drop, needs_baseline=True),
-    Gate("max_sqnr_drop", "dB", _sqnr_drop, needs_baseline=True, needs_run=True),
+    Gate("min_delegated_nodes", "share", _delegated_nodes, needs_partitioners=True),
+    Gate("min_delegated_ops", "share", _delegated_operators, needs_partitioners=True),
+    Gate("allow_portable_ops", "calls", measure_portable, needs_partitioners=True),
+    Gate("runs_on", "needs", measure_runs_method),
+    Gate("max_planned_memory", "bytes", measure_memory),
+    Gate("max_latency_ratio", "times", measure_latency, needs_run=True),
+    Gate("max_delegation_drop", "share", measure_delegation_drop, needs_baseline=True),
+    Gate("max_sqnr_drop", "dB", measure_sqnr_drop, needs_baseline=True, needs_run=True),
 )

@@ -137,6 +137,8 @@ def remake(parcel: Parcel, workspace: Workspace) -> Action:
         key["held_to"].get("family"),
         parcel["family"],
         only=[name for name in key["measured"].get("only", "").split("+") if name],
+        targets=key["held_to"].get("targets", {}),
+        in_ci=key["held_to"].get("requires_baseline", False),
     )
 
 

@@ -1,0 +1,55 @@
+"""Compile units: which methods of a package ExecuTorch's joint call hands to a backend together.
+
+Knows partitioners and their options, and no program: whether a partitioner takes anything is not
+known yet, so methods that may need each other are one unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipeline.backends import PartitionerSpec
+
+Units = list[tuple[str, ...]]
+
+
+def group_methods(methods: Mapping[str, Sequence[PartitionerSpec]]) -> Units:
+    """Return methods by unit: those that a backend sees at once, then each other method alone.
+
+    ExecuTorch lowers in turns, a partitioner of each method per turn. So a backend that sees all
+    methods at once sees those that name it in the same place, unless all of these say that each is
+    preprocessed by itself.
+    """
+    calls: dict[tuple[int, str], list[str]] = {}
+    joined: set[tuple[int, str]] = set()
+    for name, specs in methods.items():
+        for turn, spec in enumerate(specs):
+            preprocessing = spec.backend.preprocessing
+            if not preprocessing.joint:
+                continue
+            call = (turn, spec.backend.backend_id)
+            calls.setdefault(call, []).append(name)
+            if not preprocessing.options_apart(spec.options):
+                joined.add(call)
+    return merge_groups(methods, [names for call, names in calls.items() if call in joined])
+
+
+def merge_groups(names: Iterable[str], groups: Iterable[Collection[str]]) -> Units:
+    """Return names by unit, groups with a common name as one: the units of several names, then each
+    other name alone, all in the order of `names`."""
+    names, units = list(names), list[set[str]]()
+    for group in groups:
+        joined = set(group)
+        apart = []
+        for unit in units:
+            if unit & joined:
+                joined |= unit
+            else:
+                apart.append(unit)
+        units = [*apart, joined]
+    together = [tuple(name for name in names if name in unit) for unit in units if len(unit) > 1]
+    together.sort(key=lambda unit: names.index(unit[0]))
+    grouped = {name for unit in together for name in unit}
+    return [*together, *((name,) for name in names if name not in grouped)]
