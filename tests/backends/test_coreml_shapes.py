@@ -8,7 +8,9 @@ from pydantic import ValidationError
 from torch.export import Dim, export
 
 from pipeline.backends.coreml.options import CoreMLOptions
+from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
+from pipeline.validate.interface import find_unlisted
 from tests.support.lowerable import bench_for, check_fresh_checkout_hits, check_same_bytes
 
 PAIR = {"x": [[1, 5, 10], [4, 6, 10]], "y": [[3, 11], [5, 11]]}
@@ -130,7 +132,7 @@ def test_an_input_within_a_container_has_the_name_that_people_write():
     program = export(Nested(), ({"key": [torch.randn(3, 2)]},), dynamic_shapes=dims)
     name = "states['key'][0]"
     assert listed(program, {name: [[2, 2], [4, 2]]}) == {"states_key_0": [[2, 2], [4, 2]]}
-    with pytest.raises(PipelineError, match="no input states_key_0; .*known: states"):
+    with pytest.raises(PipelineError, match=r"no input states_key_0; .*known: states"):
         listed(program, {"states_key_0": [[2, 2], [4, 2]]})
 
 
@@ -221,11 +223,9 @@ LISTED = {
 }
 CONFIGS = {
     "listed": {"methods": dict.fromkeys(("features", "classify"), LISTED)},
-    "all": {
-        "methods": {
-            "classify": LISTED | {"enumerated_shapes": "all"},
-        }
-    },
+    "all": {"methods": {"classify": LISTED | {"enumerated_shapes": "all"}}},
+    # A range of multiples, which upstream lowers of a program in memory.
+    "range": {"methods": {"classify": {}}},
 }
 
 
@@ -238,7 +238,8 @@ def bench(tmp_path_factory):
             for name, own in config["methods"].items()
         }
         left_out = {"features", "classify"} - methods.keys()
-        configs[package] = {"methods": methods | {name: {"partitioners": []} for name in left_out}}
+        methods |= {name: {"partitioners": []} for name in left_out}
+        configs[package] = {"methods": methods, "validate": {"bundle": True, "inputs": 6}}
     bench = bench_for(tmp_path_factory.mktemp("shapes") / "workspace", configs)
     (bench.root / "models" / "small.py").write_text(MODEL)
     assert bench.doit(timeout=600) == 0, bench.output
@@ -276,9 +277,36 @@ def test_the_model_takes_these_shapes_and_the_first_by_default(bench, tmp_path):
 
 @pytest.mark.slow
 def test_bytes_are_those_of_the_joint_call_and_of_another_build(bench):
-    check_same_bytes(bench, ["all"], "listed")
+    check_same_bytes(bench, ["all", "range"], "listed")
+
+
+@pytest.mark.slow
+def test_expected_outputs_for_a_device_are_of_the_listed_shapes(bench):
+    from executorch.devtools.bundled_program.serialize import (
+        deserialize_from_flatbuffer_to_bundled_program as read,
+    )
+
+    for package, allowed in (("listed", {16, 32}), ("all", {16, 24, 32})):
+        suites = read(bench.bytes_of(package, f"{package}.bpte")).method_test_suites
+        sizes = {
+            case.inputs[0].val.sizes[2]
+            for suite in suites
+            if suite.method_name == "classify"
+            for case in suite.test_cases
+        }
+        assert 16 in sizes and sizes <= allowed, (package, sizes)
 
 
 @pytest.mark.slow
 def test_a_fresh_checkout_compiles_nothing(bench, tmp_path):
     check_fresh_checkout_hits(bench, tmp_path / "other", "listed", "all")
+
+
+def test_an_example_of_another_shape_is_told():
+    program = export(Pair(), (torch.randn(3, 2), torch.randn(5, 2)), dynamic_shapes=({0: ROWS}, {}))
+    inputs = InputSet((torch.ones(3, 2), torch.ones(5, 2)), {}, "example 0")
+    shapes = {"x": [[2, 2], [4, 2]]}
+    (outside,) = find_unlisted(program, inputs, shapes)
+    assert outside == "x [3, 2] is not among the package's enumerated_shapes; list it there"
+    assert not list(find_unlisted(program, inputs, {"x": [[2, 2], [3, 2]]}))
+    assert not list(find_unlisted(program, inputs, None))

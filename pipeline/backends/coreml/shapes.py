@@ -50,8 +50,9 @@ class EnumeratedPartitioner(CoreMLPartitioner):  # type: ignore[misc]
         with with_derived_ranges([exported_program]):
             spec = make_spec(exported_program, self._shapes, self._several)
         specs = [*self.delegation_spec.compile_specs, spec]
-        before, self.delegation_spec = self.delegation_spec, DelegationSpec(
-            CoreMLBackend.__name__, specs
+        before, self.delegation_spec = (
+            self.delegation_spec,
+            DelegationSpec(CoreMLBackend.__name__, specs),
         )
         try:
             return super().partition(exported_program)
@@ -180,4 +181,3 @@ def _all_shapes(
                 shape = [int(expression(size).xreplace(chosen)) for size in argument.value.shape]
                 shapes.setdefault(argument.name, []).append(shape)
     return shapes
-
