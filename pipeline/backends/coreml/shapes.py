@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import sympy
 import torch
@@ -20,7 +20,7 @@ from executorch.exir.backend.partitioner import DelegationSpec, PartitionResult
 from torch.export import ExportedProgram
 
 from pipeline.backends.coreml.derived_sizes import with_derived_ranges
-from pipeline.backends.coreml.enumerated import ALL, MOST_SHAPES
+from pipeline.backends.coreml.enumerated import MOST_SHAPES
 from pipeline.program.argument_specs import Argument, TensorSpec, check_values
 from pipeline.program.signature import (
     bounds,
@@ -32,12 +32,14 @@ from pipeline.program.signature import (
 from pipeline.store.errors import PipelineError, did_you_mean
 
 Shapes = Mapping[str, Sequence[Sequence[int]]]
-Listed = Literal["all"] | Shapes
+Listed = str | Shapes  # "all", or those of each input
 _DTYPES = (torch.float16, torch.float32, torch.int32)  # upstream refuses others, `_get_ct_inputs`
 
 
 class EnumeratedPartitioner(CoreMLPartitioner):  # type: ignore[misc]
     """Core ML's partitioner for a method whose inputs have a few shapes."""
+
+    delegation_spec: DelegationSpec
 
     def __init__(self, shapes: Listed, several: bool, **options: Any) -> None:
         super().__init__(**options)
@@ -48,16 +50,14 @@ class EnumeratedPartitioner(CoreMLPartitioner):  # type: ignore[misc]
         """Partition with the compile spec of the shapes. Raises PipelineError for shapes that the
         program does not take."""
         with with_derived_ranges([exported_program]):
-            spec = make_spec(exported_program, self._shapes, self._several)
-        specs = [*self.delegation_spec.compile_specs, spec]
-        before, self.delegation_spec = (
-            self.delegation_spec,
-            DelegationSpec(CoreMLBackend.__name__, specs),
-        )
+            shapes = make_spec(exported_program, self._shapes, self._several)
+        usual = self.delegation_spec
+        specs = [*usual.compile_specs, shapes]
+        self.delegation_spec = DelegationSpec(usual.backend_id, specs)
         try:
             return super().partition(exported_program)
         finally:
-            self.delegation_spec = before
+            self.delegation_spec = usual
 
 
 def make_spec(program: ExportedProgram, shapes: Listed, several: bool) -> CompileSpec:
@@ -74,7 +74,7 @@ def make_spec(program: ExportedProgram, shapes: Listed, several: bool) -> Compil
     dynamic = list(dict.fromkeys(name.partition(".shape")[0] for name, _ in _sizes(arguments)))
     if not dynamic:
         raise _error("no input of the method has a dynamic size; leave the option out")
-    by_name = _all_shapes(program, arguments) if shapes == ALL else dict(shapes)
+    by_name = _all_shapes(program, arguments) if isinstance(shapes, str) else dict(shapes)
     _check_names(by_name, dynamic, arguments)
     if len(dynamic) > 1 and not several:
         raise _error(
@@ -157,7 +157,7 @@ def _all_shapes(
 
     Raises PipelineError for a size without a limit, and for more shapes than Core ML takes.
     """
-    ranges = {}
+    ranges: dict[sympy.Symbol, range] = {}
     for shown, size in _sizes(arguments):
         for symbol in sorted(expression(size).free_symbols, key=str):
             least, greatest = bounds(program, symbol)
@@ -175,9 +175,10 @@ def _all_shapes(
         )
     shapes: dict[str, list[list[int]]] = {}
     for values in itertools.product(*ranges.values()):
-        chosen = {s: sympy.Integer(v) for s, v in zip(ranges, values, strict=True)}
+        sizes = {symbol: sympy.Integer(n) for symbol, n in zip(ranges, values, strict=True)}
         for argument in arguments:
-            if any(isinstance(size, torch.SymInt) for size in argument.value.shape):
-                shape = [int(expression(size).xreplace(chosen)) for size in argument.value.shape]
+            extents = [expression(size) for size in argument.value.shape]
+            if any(extent.free_symbols for extent in extents):
+                shape = [int(extent.xreplace(sizes)) for extent in extents]
                 shapes.setdefault(argument.name, []).append(shape)
     return shapes
