@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,11 @@ MOST_ELEMENTS = 1 << 22
 
 
 def generate_inputs(
-    program: ExportedProgram, count: int, seed: int, examples: Sequence[InputSet] = ()
+    program: ExportedProgram,
+    count: int,
+    seed: int,
+    examples: Sequence[InputSet] = (),
+    shapes: Shapes | None = None,
 ) -> list[InputSet]:
     """Make input sets from the signature alone, the same for the same seed.
 
@@ -41,11 +45,14 @@ def generate_inputs(
     0), set 1 the greatest, set 2 something between, and so on in turn; a symbol has one size
     everywhere. The greatest is the export's bound, up to LONGEST_DIMENSION, or where there is none
     the largest example: ExecuTorch plans memory for that size. Python numbers are the examples'.
+    `shapes` are the only ones that inputs may have, instead of all sizes.
     """
-    made = Generator(program, seed, examples)
+    made = Generator(program, seed, examples, shapes)
     return [made.set(number) for number in range(count)]
 
 
+# By the name of an input, the shapes that it may have; the first of every list go together.
+Shapes = Mapping[str, Sequence[Sequence[int]]]
 # A tensor of a shape for an argument: given the argument's fake tensor, the values that it has in
 # the examples, and where random numbers come from.
 Fill = Callable[[torch.Tensor, Sequence[int], Sequence[Any], torch.Generator], torch.Tensor]
@@ -55,7 +62,11 @@ class Generator:
     """Makes input sets for a program. Raises PipelineError for examples that do not fit it."""
 
     def __init__(
-        self, program: ExportedProgram, seed: int, examples: Sequence[InputSet] = ()
+        self,
+        program: ExportedProgram,
+        seed: int,
+        examples: Sequence[InputSet] = (),
+        shapes: Shapes | None = None,
     ) -> None:
         if not examples and program.example_inputs is not None:
             args, kwargs = program.example_inputs
@@ -67,10 +78,13 @@ class Generator:
         self._given = [[value for _, value in pair_leaves(program, each, [])] for each in examples]
         self._arguments = signature(program)
         self._symbols = _symbols(program, self._arguments, self._given)
+        self._listed = _listed_sizes(program, shapes) if shapes else []
 
     @property
     def is_dynamic(self) -> bool:
         """Tell whether there are sizes to choose."""
+        if self._listed:
+            return len(self._listed) > 1
         return any(symbol.least < symbol.greatest for symbol in self._symbols)
 
     def set(
@@ -86,6 +100,9 @@ class Generator:
         generator = torch.Generator().manual_seed((self.seed << 20) + number)
         which = number if sizes is None else sizes
         chosen = _choose(self._arguments, self._symbols, which, generator)
+        if self._listed:
+            drawn = int(torch.randint(len(self._listed), (), generator=generator))
+            chosen |= self._listed[(0, -1, drawn)[which % 3]]
         leaves = [
             _value(argument.value, chosen, [v[index] for v in self._given], generator, fill)
             for index, argument in enumerate(self._arguments)
@@ -129,6 +146,24 @@ def _symbols(
         greatest = max(seen) if greatest is None else min(greatest, LONGEST_DIMENSION)
         chosen.append(_Symbol(symbol, least, max(least, greatest), names.get(symbol, str(symbol))))
     return chosen
+
+
+def _listed_sizes(program: ExportedProgram, shapes: Shapes) -> list[dict[sympy.Symbol, int]]:
+    """Return the sizes of the symbols for each of the listed shapes that the program itself takes,
+    from the least to the greatest: a package may take a size of 1 where torch exports 2 at least.
+    """
+    listed = []
+    for place in range(len(next(iter(shapes.values())))):
+        pairs = [
+            (argument, torch.empty(list(shapes[argument.name][place]), device="meta"))
+            for argument in leaf_signature(program)
+            if argument.name in shapes
+        ]
+        bound = bind_symbols([(size.expression, size.given) for size in iter_sizes(pairs)])
+        sizes = {symbol: int(size) for symbol, size in bound.items()}
+        if all(size >= bounds(program, symbol)[0] for symbol, size in sizes.items()):
+            listed.append(sizes)
+    return sorted(listed, key=lambda sizes: math.prod(sizes.values()))
 
 
 def _choose(

@@ -16,7 +16,13 @@ from pipeline.program.eager import Source
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
 from pipeline.program.operators import base_name
-from pipeline.program.random_inputs import Generator, fill_random, integer_range, is_floating
+from pipeline.program.random_inputs import (
+    Generator,
+    Shapes,
+    fill_random,
+    integer_range,
+    is_floating,
+)
 from pipeline.program.signature import flatten, nest_leaves, signature
 from pipeline.store.reasons import reason
 from pipeline.validate.budget import Budget, OutOfTimeError
@@ -64,6 +70,7 @@ class CaseMaker:
     Attributes:
         count: of random sets, which are numbered before these.
         limits: of the method, for outputs of the usual size.
+        shapes: the only ones that the package takes, where it does not take all sizes.
         budget: the time for trying which values are large.
         skipped: the cases that could not be made, each with the reason.
         left_out: those for which there was no time.
@@ -75,12 +82,13 @@ class CaseMaker:
     examples: Sequence[InputSet]
     limits: Limits
     budget: Budget = field(default_factory=Budget)
+    shapes: Shapes | None = None
     sets: list[InputCase] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.generator = Generator(self.source.program, self.seed, self.examples)
+        self.generator = Generator(self.source.program, self.seed, self.examples, self.shapes)
 
     def make(self, wanted: Sequence[str]) -> Iterator[InputCase]:
         """Make the wanted cases, each as it is asked for."""

@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 
 from pipeline.devices.interface import DeclaredTensor
 from pipeline.program.inputs import InputSet
+from pipeline.program.random_inputs import Shapes
 from pipeline.program.signature import bounds, expression, flatten, signature
 from pipeline.store.remedies import range_remedy
 
@@ -112,3 +113,17 @@ def find_outside(
         if size is not None and (size < least or (greatest is not None and size > greatest)):
             words = f"{least} or more" if greatest is None else f"{least} to {greatest}"
             yield f"{limits.size} is {size}, and it is lowered for {words}; {limits.remedy}"
+
+
+def find_unlisted(
+    program: ExportedProgram, inputs: InputSet, shapes: Shapes | None
+) -> Iterator[str]:
+    """Yield a sentence for an input set whose shapes are not among those that a package lists."""
+    if not shapes:
+        return
+    values = zip(signature(program), flatten(program, inputs), strict=True)
+    given = {a.name: list(value.shape) for a, value in values if isinstance(value, torch.Tensor)}
+    size = tuple(tuple(given[name]) for name in shapes)
+    if size not in {tuple(map(tuple, listed)) for listed in zip(*shapes.values(), strict=True)}:
+        shown = ", ".join(f"{name} {given[name]}" for name in shapes)
+        yield f"{shown} is not among the package's enumerated_shapes; list it there"

@@ -25,7 +25,7 @@ from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
 from pipeline.program.mapped_files import release_pages
 from pipeline.program.operators import base_name
-from pipeline.program.random_inputs import generate_inputs
+from pipeline.program.random_inputs import Shapes, generate_inputs
 from pipeline.program.random_operators import find_random_operators
 from pipeline.program.signature import check_inputs, flatten, signature
 from pipeline.program.source_lines import source_line
@@ -50,6 +50,7 @@ from pipeline.validate.interface import (
     add_range_remedy,
     compare_declared,
     find_outside,
+    find_unlisted,
 )
 from pipeline.validate.limits import LIMITS
 from pipeline.validate.quantization import QuantizationJudge
@@ -89,6 +90,7 @@ class MethodValidator:
         quantized: the program that quantization made of it, which the package is held to.
         departs: how the program with observers departs from the float one (`QuantizationJudge`).
         narrowed: the sizes that the package was lowered for a smaller range of.
+        shapes: the only ones that the package takes, where it does not take all sizes.
         has_examples: as in `CallJudge`.
         sets: the examples that fit, and the generated sets.
         calls: those since the package was opened.
@@ -106,6 +108,7 @@ class MethodValidator:
     quantized: ExportedProgram | None = None
     departs: str = ""
     narrowed: Sequence[NarrowedSize] = ()
+    shapes: Shapes | None = None
     examples: list[InputSet] = field(default_factory=list)
     sets: list[InputSet] = field(default_factory=list)
     calls: list[tuple[str, InputSet]] = field(default_factory=list)
@@ -288,7 +291,13 @@ class MethodValidator:
                 call()
         settings, result = self.settings, self.result
         maker = CaseMaker(
-            self.source, settings.inputs, settings.seed, self.examples, self.limits, self.budget
+            self.source,
+            settings.inputs,
+            settings.seed,
+            self.examples,
+            self.limits,
+            self.budget,
+            self.shapes,
         )
         for case in maker.make(self._choose_cases()):
             if self._leaves_out(case.origin):
@@ -352,14 +361,16 @@ class MethodValidator:
             try:
                 check_inputs(self.program, inputs, self.result.method)
                 self.examples.append(inputs)
-                for what in find_outside(self.program, inputs, self.narrowed):
+                outside = find_outside(self.program, inputs, self.narrowed)
+                for what in (*outside, *find_unlisted(self.program, inputs, self.shapes)):
                     self.result.fail(f"{inputs.origin}: {what}", about="declared")
             except PipelineError as error:
                 prefix = f"{self.result.method}: {inputs.origin}: "
                 for line in str(error).splitlines():
                     self.result.fail(line.removeprefix(prefix), inputs.origin)
         count, seed = self.settings.inputs, self.settings.seed
-        return self.examples + generate_inputs(self.program, count, seed, self.examples)
+        generated = generate_inputs(self.program, count, seed, self.examples, self.shapes)
+        return self.examples + generated
 
     def _sequences(self, sets: Sequence[InputSet]) -> Iterator[tuple[str, Callable[[], None]]]:
         """Yield sequences of `steps` calls from each set on, going on with the sets that follow it,

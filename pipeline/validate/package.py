@@ -24,6 +24,7 @@ from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import INTERPRETER, Session
 from pipeline.program.eager import common_buffers
 from pipeline.program.inputs import InputSet
+from pipeline.program.random_inputs import Shapes
 from pipeline.program.signature import signature
 from pipeline.program.training import MISCOUNTED, trained_method, training_methods
 from pipeline.report.records import UNASKED
@@ -61,6 +62,7 @@ def validate_package(
     departures: Mapping[str, str] | None = None,
     narrowed: Mapping[str, Sequence[NarrowedSize]] | None = None,
     without_examples: Collection[str] = (),
+    shapes: Mapping[str, Shapes] | None = None,
 ) -> Validation:
     """Validate every method that a package should have, and that it has no other.
 
@@ -86,6 +88,7 @@ def validate_package(
         departures: by method, how its program with observers departs from the float one.
         without_examples: the methods whose examples are only the arguments of their export.
         narrowed: by method, the sizes that it was lowered for a smaller range of.
+        shapes: by method, the only shapes that the package takes, where it lists some.
     """
     kept_to = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
     budget = budget or Budget()
@@ -126,6 +129,7 @@ def validate_package(
                 quantized=(quantized or {}).get(name),
                 departs=(departures or {}).get(name, ""),
                 narrowed=(narrowed or {}).get(name, ()),
+                shapes=(shapes or {}).get(name),
                 budget=budget,
                 has_examples=name not in without_examples,
             )

@@ -307,6 +307,21 @@ def test_generated_sizes_respect_derived_and_equal_symbols():
         check_inputs(program, inputs)
 
 
+def test_generated_sizes_are_among_the_shapes_that_a_package_lists():
+    size, other = Dim("size", min=2, max=9), Dim("other", min=2, max=9)
+    shapes = ({0: size}, {0: 2 * size, 1: other})
+    program = summed(torch.ones(4), torch.ones(8, 4), shapes=shapes)
+    # Core ML takes a size of 1 where torch exports 2 at least, and the source doesn't.
+    rows = [[8], [2], [1], [3]]
+    listed = {"tensors_1": [[16, 3], [4, 2], [2, 5], [6, 9]], "tensors_0": rows}
+    sets = generate_inputs(program, 24, 0, shapes=listed)
+    sizes = [tuple(tuple(t.shape) for t in inputs.args) for inputs in sets]
+    assert sizes[:2] == [((2,), (4, 2)), ((3,), (6, 9))]
+    assert set(sizes) == {((2,), (4, 2)), ((3,), (6, 9)), ((8,), (16, 3))}
+    for inputs in sets:
+        check_inputs(program, inputs)
+
+
 def test_generated_sizes_without_a_bound_end_at_the_example():
     program = summed(torch.ones(6), shapes=({0: Dim("size")},))
     assert [s.args[0].shape[0] for s in generate_inputs(program, 2, 0)] == [1, 6]

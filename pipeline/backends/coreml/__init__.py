@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pipeline.backends.coreml.buffers import find_taken_over
+from pipeline.backends.coreml.enumerated import takes_several
 from pipeline.backends.coreml.options import CoreMLOptions, CoreMLQuantize
 from pipeline.backends.entry import (
     Backend,
@@ -38,13 +39,19 @@ def _make_partitioner(options: CoreMLOptions) -> Partitioner:
     lowered = [name.lower() for name in names]
     # The partitioner compares in lower case and, before the edge dialect, without a namespace.
     skipped = [form for name in lowered for form in (name, name.partition(".")[2])]
-    return CoreMLPartitioner(
-        skip_ops_for_coreml_delegation=skipped or None,
-        compile_specs=_make_compile_specs(options),
-        take_over_mutable_buffer=options.take_over_mutable_buffer,
-        lower_full_graph=options.lower_full_graph,
-        take_over_constant_data=options.take_over_constant_data,
-    )
+    arguments = {
+        "skip_ops_for_coreml_delegation": skipped or None,
+        "compile_specs": _make_compile_specs(options),
+        "take_over_mutable_buffer": options.take_over_mutable_buffer,
+        "lower_full_graph": options.lower_full_graph,
+        "take_over_constant_data": options.take_over_constant_data,
+    }
+    if options.enumerated_shapes is None:
+        return CoreMLPartitioner(**arguments)
+    from pipeline.backends.coreml.shapes import EnumeratedPartitioner
+
+    several = takes_several(options.minimum_deployment_target)
+    return EnumeratedPartitioner(options.enumerated_shapes, several, **arguments)
 
 
 def _make_compile_specs(options: CoreMLOptions) -> list[CompileSpec]:

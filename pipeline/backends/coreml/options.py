@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from pipeline.backends.coreml.enumerated import EnumeratedShapes, takes_several
 from pipeline.backends.options import NAMES, Distinct, OneOf, OperatorName, Options, rule
 from pipeline.backends.quantize_options import (
     NOT,
@@ -54,6 +55,10 @@ class CoreMLOptions(Options):
     the model needs."""
     compute_precision: Literal["float16", "float32"] = "float16"
     """What the model computes in."""
+    enumerated_shapes: EnumeratedShapes | None = None
+    """The shapes that inputs with dynamic sizes may have, instead of any in a range: of each such
+    input, by its name, a list; the first of every list go together, and so on. Or all: each size
+    that the method takes. Needs lower_full_graph, and ios18 for more than one such input."""
     model_type: Literal["model", "compiled_model"] = "model"
     """Whether devices compile the model, or it is compiled here, for which coremltools needs
     macOS."""
@@ -75,6 +80,17 @@ class CoreMLOptions(Options):
             if full and info.data.get(name) is False:
                 raise rule(f"needs {name}: true")
         return full
+
+    @field_validator("enumerated_shapes")
+    @classmethod
+    def _can_be_lowered(cls, shapes: Any, info: ValidationInfo) -> Any:
+        if shapes is not None and info.data.get("lower_full_graph") is False:
+            raise rule("needs lower_full_graph: true")
+        target = info.data.get("minimum_deployment_target")
+        several = isinstance(shapes, dict) and len(shapes) > 1
+        if several and "minimum_deployment_target" in info.data and not takes_several(target):
+            raise rule(f"needs minimum_deployment_target: ios18 or later for {len(shapes)} inputs")
+        return shapes
 
     @field_validator("model_type")
     @classmethod

@@ -19,10 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from pipeline.backends.coreml.derived_sizes import with_derived_ranges
 from pipeline.program.patching import replaced
 from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import PipelineError
@@ -51,7 +53,8 @@ def reproducible() -> Iterator[None]:
             specs: Mapping[str, Sequence[Any]],
         ) -> dict[str, list[Any]]:
             _check_sharing(cls, programs, specs)
-            results = original.__func__(cls, programs, specs)
+            with with_derived_ranges(chain.from_iterable(programs.values())):
+                results = original.__func__(cls, programs, specs)
             return {
                 method: [_rename(result, identifiers) for result in made]
                 for method, made in results.items()

@@ -154,6 +154,7 @@ def _run(
         _describe_departures(quantized),
         subject.narrowed,
         subject.without_examples,
+        subject.listed_shapes,
     )
 
 

@@ -20,6 +20,7 @@ from pipeline.plan.actions import Action, ValidateInputs
 from pipeline.program.graphs import iter_nodes, map_places
 from pipeline.program.input_files import read_examples
 from pipeline.program.inputs import InputSet
+from pipeline.program.random_inputs import Shapes
 from pipeline.program.source_lines import describe_node
 from pipeline.report.records import read_manifest
 from pipeline.run.build.compile import emit_methods, lower_methods
@@ -106,6 +107,17 @@ class Subject:
             if lacking := [f"{each}: {reasons[each]}" for each in used if each in reasons]:
                 found[name] = "; ".join(lacking)
         return found
+
+    @property
+    def listed_shapes(self) -> dict[str, Shapes]:
+        """The shapes that methods' inputs may have, where a partitioner's options list them."""
+        shapes: dict[str, Shapes] = {}
+        for name, facts in self.methods.items():
+            for partitioner in facts["lowering"].get("partitioners", ()):
+                listed = partitioner.get("options", {}).get("enumerated_shapes")
+                if isinstance(listed, Mapping):
+                    shapes[name] = listed
+        return shapes
 
     @property
     def narrowed(self) -> dict[str, list[NarrowedSize]]:

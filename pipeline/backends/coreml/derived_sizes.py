@@ -1,0 +1,44 @@
+"""Ranges of derived sizes, such as the 8*n of a multiple, where a program was read from an archive.
+
+A program in memory has ranges of them, and coremltools takes only sizes that have one. torch fails
+to decompose a loaded program that has any, so loading forgets them (`forget_derived_sizes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import sympy
+import torch
+from torch.export import ExportedProgram
+from torch.utils._sympy.value_ranges import bound_sympy
+
+from pipeline.program.signature import expression
+
+
+@contextmanager
+def with_derived_ranges(programs: Iterable[ExportedProgram]) -> Iterator[None]:
+    """Let programs have, within the context, a range for each expression that is an input's size:
+    what it can be for the symbols in their ranges."""
+    added = []
+    for program in programs:
+        ranges = program.range_constraints
+        for size in _input_sizes(program):
+            known = size.free_symbols <= ranges.keys()
+            if not size.is_Symbol and size not in ranges and known:
+                added.append((ranges, size))
+                ranges[size] = bound_sympy(size, {s: ranges[s] for s in size.free_symbols})
+    try:
+        yield
+    finally:
+        for ranges, size in added:
+            del ranges[size]
+
+
+def _input_sizes(program: ExportedProgram) -> Iterator[sympy.Expr]:
+    for node in program.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        for size in value.shape if isinstance(value, torch.Tensor) else ():
+            if isinstance(size, torch.SymInt):
+                yield expression(size)
