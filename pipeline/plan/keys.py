@@ -22,6 +22,7 @@ from pipeline.plan.actions import (
     unit_name,
 )
 from pipeline.plan.calibration import calibration_digests
+from pipeline.plan.shared_state import says_sharing
 from pipeline.program.constant_values import find_blobs
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest, hash_json
@@ -301,6 +302,7 @@ def validate_action(
             "gates": settings["gates"],
             "methods": {name: {"gates": each["gates"]} for name, each in own},
             "allow": settings["allow"],
+            **({} if says_sharing(config) else {"share_mutable_buffers": None}),
             **({"family": family} if family else {}),
             **({"targets": targets} if targets else {}),
         },

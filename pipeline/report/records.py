@@ -361,6 +361,14 @@ class WarningRecord(TypedDict):
     line: str
 
 
+class CommonStateRecord(TypedDict):
+    """The buffers that several methods use by one name and at least one changes, each with its
+    methods; `shared` says whether they are one in the package, or each method has a copy."""
+
+    shared: bool
+    buffers: dict[str, list[str]]
+
+
 class FamilyRecord(TypedDict):
     """The family of a package; `packages` has, by package and name, digest and size in bytes of the
     files of those that share weights, this package among them."""
@@ -414,6 +422,7 @@ class ReportRecord(TypedDict):
     baseline: NotRequired[dict[str, Any] | None]
     bundle: NotRequired[BundleRecord]
     family: NotRequired[FamilyRecord]
+    common_state: NotRequired[CommonStateRecord]
     only: NotRequired[list[str]]
     processor: NotRequired[str]
     worst: NotRequired[dict[str, Figure]]

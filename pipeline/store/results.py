@@ -49,6 +49,12 @@ class _Outline(TypedDict):
     tensors: dict[str, str]
 
 
+class _Buffer(TypedDict):
+    shape: list[Count]
+    dtype: str
+    changed: bool
+
+
 class _ProgramParts(TypedDict):
     modules: dict[str, str]
     tensors: dict[str, str]
@@ -58,6 +64,7 @@ class _ProgramParts(TypedDict):
     wiring: str
     schema: str
     outline: _Outline
+    buffers: dict[str, _Buffer]
 
 
 class _Run(TypedDict):
