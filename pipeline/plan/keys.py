@@ -139,7 +139,7 @@ def compile_action(
             name: {
                 "program": methods[name].program,
                 "names": methods[name].names if config.names_count(name) else None,
-                **config.methods[name].resolved(),
+                **_lowering(config, name),
                 "quantize": own[name].digest if name in own else None,
                 **_files(files.get(name, NO_FILES), quantizer=False),
             }
@@ -207,6 +207,7 @@ def link_action(
         "order": list(methods),
         "layout": config.emit.layout.resolved(),
         "compiles": digests,
+        **_allowing_none(config),
         "constant_methods": [[name, value] for name, value in config.constant_methods.items()],
     }
     if config.family is not None:
@@ -365,6 +366,18 @@ def exported_blobs(result: Mapping[str, Any]) -> Iterator[Digest]:
 
 def _common(kind: str, distributions: Sequence[str] = ()) -> Key:
     return {"kind": kind, "code": code(kind), "toolchain": toolchain(distributions)}
+
+
+def _lowering(config: PackageConfig, method: str) -> Key:
+    """Return what a method's object depends on of its config: not what linking accepts."""
+    resolved = config.methods[method].resolved()
+    return {name: value for name, value in resolved.items() if name != "allow_none"}
+
+
+def _allowing_none(config: PackageConfig) -> Key:
+    """Return the methods that may be delegated or quantized nowhere, where there are some."""
+    names = sorted(name for name, method in config.methods.items() if method.allow_none)
+    return {"allow_none": names} if names else {}
 
 
 def _operators(libraries: Libraries) -> Key:

@@ -7,7 +7,7 @@ may be there. `python -m pipeline.report.schema` prints these shapes as a JSON S
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,6 +49,12 @@ def read_fitting(path: Path) -> dict[str, Any] | None:
     form than the records of this name."""
     found = read_record(path)
     return found if fits_name(path.name, found) else None
+
+
+def read_drops(workspace: Workspace, package: str) -> dict[str, Sequence[float]]:
+    """Return the methods of which less is delegated than in the build before: the share then and
+    now, as installing the package recorded it."""
+    return dict(workspace.state(package).get("link", {}).get("drops", {}))
 
 
 def fits_name(name: str, record: Any) -> bool:
