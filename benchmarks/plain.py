@@ -26,6 +26,7 @@ from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
     get_symmetric_quantization_config,
 )
 from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.passes import MemoryPlanningPass
 from torch.export import Dim, ExportedProgram, export
 from torch.export.pt2_archive._package import load_pt2
 from torchao.quantization.pt2e import move_exported_model_to_eval
@@ -64,7 +65,10 @@ def build(
     )
     emit = config.get("emit", {})
     made = lowered.to_executorch(
-        ExecutorchBackendConfig(external_constants=emit.get("external_constants", False))
+        ExecutorchBackendConfig(
+            external_constants=emit.get("external_constants", False),
+            memory_planning_pass=MemoryPlanningPass(**emit.get("memory_planning", {})),
+        )
     )
     out.mkdir(parents=True)
     made.save(str(out / f"{out.name}.pte"))

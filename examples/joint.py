@@ -99,8 +99,10 @@ def by_script(script: str) -> Callable[..., ExecutorchProgramManager]:
 # How packages are lowered that are not lowered by `lower` alone.
 OWN: dict[str, Callable[..., ExecutorchProgramManager]] = {
     "executorch_llama": as_export_llama,
+    "gemma3": share_cache,
     "gemma4_speech": unchecked,
     "llama": share_cache,
+    "qwen3": share_cache,
     "silero_vad": by_script("silero_vad.export_silero_vad"),
     "voxtral_tts": by_script("voxtral_tts.export_voxtral_tts"),
     "voxtral_realtime": by_script("voxtral_realtime.export_voxtral_rt"),

@@ -3,10 +3,9 @@ RMSNorm (Zhang and Sennrich, 2019), rotary positions (Su et al., 2021), SwiGLU (
 the grouped-query attention of LLaMA 2 (Ainslie et al., 2023).
 
 `prefill` reads a whole prompt at once; `decode` reads one token at a time and attends to all that
-came before through a key-value cache in mutable buffers. Each method of a package has its own copy
-of the cache unless the package plans its mutable buffers together, so `prefill` fills the cache for
-`decode` only there; alone, `decode` reads the prompt too. After the same tokens both give the same
-logits.
+came before through a key-value cache in mutable buffers. Its packages have one cache for both
+(`share_mutable_buffers`), which `prefill` fills for `decode`. After the same tokens both give the
+same logits.
 """
 
 from __future__ import annotations

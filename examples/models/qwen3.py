@@ -4,6 +4,6 @@ import _transformers as models
 
 from pipeline.program.hugging_face import CausalLM
 
-model = CausalLM(models.QWEN3, models.POSITIONS)
+model = CausalLM(models.QWEN3, models.POSITIONS, methods=("prefill", "decode"))
 export_methods, example_inputs = model.export_methods, model.example_inputs
 constant_methods = model.constant_methods

@@ -147,6 +147,7 @@ def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     linked = {str(e.package) for e in events if e.kind == "link" and e.outcome in DONE}
     for package in sorted(linked):
         if manifest := read_manifest(plan.workspace, package):
+            yield from _dropped(plan, package)
             yield from _warnings(package, manifest["methods"])
             yield from _narrowed(package, manifest["methods"])
             yield from _quantized(package, manifest["methods"])
@@ -156,6 +157,18 @@ def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
             unwritten = find_unwritten(manifest["emit"], manifest["files"], tensors)
             for what in (*unknown, *unwritten):
                 yield one_line(f"{package}: {what}")
+
+
+def _dropped(plan: Plan, package: str) -> Iterator[str]:
+    """Yield a line for each method of which less is delegated than in the last build."""
+    from pipeline.report.formatting import percent
+    from pipeline.report.records import read_drops
+
+    for method, (was, now) in sorted(read_drops(plan.workspace, package).items()):
+        yield one_line(
+            f"{package}/{method}: warning: {percent(now)} of nodes delegated, {percent(was)} in "
+            "the last build"
+        )
 
 
 def _warnings(package: str, methods: Mapping[str, Any]) -> Iterator[str]:

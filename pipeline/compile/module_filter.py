@@ -21,6 +21,7 @@ from torch.fx import GraphModule, Node
 
 from pipeline.backends import PartitionerSpec, make_partitioners, with_partitioner
 from pipeline.compile.inspect.reasons import note_reasons, record_reasons
+from pipeline.compile.inspect.uptake import OUTSIDE, Uptake, measure_uptake
 from pipeline.compile.name_lists import ListedName, look_up_names
 from pipeline.compile.shared_constants import SharedConstantsError
 from pipeline.compile.split_partition import TAG, split_partition
@@ -62,6 +63,7 @@ class FilteredPartitioner(Partitioner):
     Attributes:
         listed: the names in options of the config, once it has partitioned.
         warnings: what its backend makes of the method otherwise than the config says, likewise.
+        uptake: what it was offered and took, likewise.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class FilteredPartitioner(Partitioner):
         self.config = config
         self.listed: list[ListedName] = []
         self.warnings: list[str] = []
+        self.uptake: Uptake | None = None
         self.filters = [ModuleFilter(tuple(names)) for names in allowed if names is not None]
         if hasattr(inner, "delegation_spec"):
             self.delegation_spec = inner.delegation_spec
@@ -121,12 +124,14 @@ class FilteredPartitioner(Partitioner):
         if shared:
             raise SharedConstantsError(*shared)
         outside = {
-            node: f"outside of `modules: [{', '.join(modules.names)}]`"
+            node: f"{OUTSIDE}: [{', '.join(modules.names)}]`"
             for modules in self.filters
             for node in iter_nodes(program)
             if node.op == "call_function" and not _stands_in(node, modules)
         }
         note_reasons(backend, program, why, outside)
+        if self.config is not None:
+            self.uptake = measure_uptake(self.config, program)
         if self.config is not None and backend is not None and backend.lowering.check is not None:
             self.warnings = list(backend.lowering.check(self.config.options, program))
         return result

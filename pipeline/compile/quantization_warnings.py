@@ -74,6 +74,21 @@ def describe_undelegated(facts: Mapping[str, Any]) -> str:
     )
 
 
+def describe_unused_quantization(delegation: Mapping[str, Any]) -> str:
+    """Say that no delegate runs what was quantized; "" where one does, or nothing is delegated."""
+    delegated = [each["operators"] for each in delegation["segments"] if each["backend"]]
+    quantizing = [name for names in delegated for name in names if "quantize" in name]
+    left = [name for name in delegation["undelegated"] if "quantize" in name]
+    if not delegated or quantizing or not left:
+        return ""
+    calls = sum(delegation["undelegated"][name] for name in left)
+    return (
+        f"quantized, and no delegate runs what was quantized: portable kernels run {calls} quantize"
+        " and dequantize calls, and compute in floating point between them; name a partitioner that"
+        " takes it, or leave `quantize` out"
+    )
+
+
 def _place(operator: str, module: str) -> str:
     return f"{operator} in module {module}" if module else operator
 

@@ -41,8 +41,9 @@ class MemoryPlanning(MemoryPlan):
     """Settings by which the memory of a package's methods is planned."""
 
     share_mutable_buffers: bool = False
-    """Methods that change a buffer of the same name change the same memory, such as the cache that
-    prefill fills and decode reads. All methods are then compiled together."""
+    """Buffers of one name are one memory in all methods, such as the cache that prefill fills and
+    decode reads. All methods are then compiled together. A package whose methods use the same
+    buffers must set it: false gives each method a copy."""
 
 
 SymShapeEval = Literal["constraint_based", "hint_based"]

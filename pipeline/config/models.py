@@ -52,6 +52,9 @@ class MethodConfig(Options):
     quantize: SerializeAsAny[QuantizeConfig] | None = None
     """Quantize the method before it is lowered; by default it is not quantized."""
     emit: MethodEmit = MethodEmit()
+    allow_none: bool = False
+    """Accept a partitioner that takes nothing of the method, and a quantizer that quantizes nothing
+    of it. By default the package is not linked: what was asked for did not happen."""
 
     @field_validator("quantize")
     @classmethod

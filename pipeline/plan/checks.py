@@ -13,6 +13,7 @@ from pipeline.config.passes import NOT_OFFERED, remedy, source_files
 from pipeline.plan import keys
 from pipeline.plan.calibration import calibration_remedy, lacks_calibration
 from pipeline.plan.patterns import check_patterns
+from pipeline.plan.shared_state import check_shared_state
 from pipeline.program.module_paths import Outline, check_names
 from pipeline.program.sources import MethodSource
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, listed
@@ -232,13 +233,14 @@ def check_model(
     document: Document,
     methods: Mapping[str, MethodSource],
     outline: Callable[[MethodSource], Outline | None],
+    buffers: Callable[[MethodSource], Mapping[str, Any] | None],
 ) -> list[Problem]:
-    """Return where config and model disagree: methods, their modules, quantizers without inputs,
-    and patterns that fit nothing.
+    """Return where config and model disagree: methods, their modules, their state, quantizers
+    without inputs, and patterns that fit nothing.
 
     Args:
-        outline: tells what a method's program has, None where that is not known. Its errors are
-            raised.
+        outline, buffers: tell what a method's program has, None where that is not known. Their
+            errors are raised.
     """
     if found := list(check_methods(config, document, methods)):
         return found
@@ -250,6 +252,8 @@ def check_model(
             what = "static quantization observes calibration inputs, and the model gives none"
             remedy = calibration_remedy(method.quantize, methods[name])
             found.append(document.problem(f"methods.{name}.quantize", what, remedy))
+    used = {name: buffers(methods[name]) or {} for name in config.methods}
+    found += check_shared_state(config, document, used)
     return [*found, *check_patterns(config, document, methods, outline)]
 
 

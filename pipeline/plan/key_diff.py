@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pipeline.plan.reads import WHOLE_ENVIRONMENT, is_inside
+from pipeline.plan.shared_state import WHERE
 from pipeline.store.digest import Digest
 from pipeline.store.json_diff import ABSENT, Difference, diff_json, show_value
 
@@ -124,6 +125,8 @@ def _describe(each: Difference, file: str) -> str:
             where = "emit.etrecord"
         case ("family", "objects"):
             return "what its family shares is chosen among other weights"
+        case ("held_to", "share_mutable_buffers"):
+            where = WHERE
         case ("held_to", "family"):
             return "files of its family changed"
         case ("held_to", "requires_baseline"):

@@ -22,6 +22,7 @@ from pipeline.plan.actions import (
     unit_name,
 )
 from pipeline.plan.calibration import calibration_digests
+from pipeline.plan.shared_state import says_sharing
 from pipeline.program.constant_values import find_blobs
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest, hash_json
@@ -138,7 +139,7 @@ def compile_action(
             name: {
                 "program": methods[name].program,
                 "names": methods[name].names if config.names_count(name) else None,
-                **config.methods[name].resolved(),
+                **_lowering(config, name),
                 "quantize": own[name].digest if name in own else None,
                 **_files(files.get(name, NO_FILES), quantizer=False),
             }
@@ -206,6 +207,7 @@ def link_action(
         "order": list(methods),
         "layout": config.emit.layout.resolved(),
         "compiles": digests,
+        **_allowing_none(config),
         "constant_methods": [[name, value] for name, value in config.constant_methods.items()],
     }
     if config.family is not None:
@@ -303,6 +305,7 @@ def validate_action(
             "gates": settings["gates"],
             "methods": {name: {"gates": each["gates"]} for name, each in own},
             "allow": settings["allow"],
+            **({} if says_sharing(config) else {"share_mutable_buffers": None}),
             **({"family": family} if family else {}),
             **({"targets": targets} if targets else {}),
             **({"requires_baseline": True} if in_ci and config.needs_baseline else {}),
@@ -366,6 +369,18 @@ def exported_blobs(result: Mapping[str, Any]) -> Iterator[Digest]:
 
 def _common(kind: str, distributions: Sequence[str] = ()) -> Key:
     return {"kind": kind, "code": code(kind), "toolchain": toolchain(distributions)}
+
+
+def _lowering(config: PackageConfig, method: str) -> Key:
+    """Return what a method's object depends on of its config: not what linking accepts."""
+    resolved = config.methods[method].resolved()
+    return {name: value for name, value in resolved.items() if name != "allow_none"}
+
+
+def _allowing_none(config: PackageConfig) -> Key:
+    """Return the methods that may be delegated or quantized nowhere, where there are some."""
+    names = sorted(name for name, method in config.methods.items() if method.allow_none)
+    return {"allow_none": names} if names else {}
 
 
 def _operators(libraries: Libraries) -> Key:

@@ -254,19 +254,34 @@ class Models:
         return sources.parse_archive(*described)
 
     def outline(self, source: MethodSource) -> Outline | None:
-        """Return which modules and tensors a method's program has, as the store tells or else its
-        archive: it must not depend on what was built before what a config may say. None where there
-        is neither, as of an exporter whose results are at a remote. Raises SourceError."""
+        """Return which modules and tensors a method's program has, None where that is not known.
+        Raises SourceError."""
+        parts = self._find_parts(source, "outline")
+        return None if parts is None else Outline(**parts["outline"])
+
+    def buffers(self, source: MethodSource) -> Mapping[str, Any] | None:
+        """Return the buffers that a method's program uses (`describe_buffers`), None where they are
+        not known. Raises SourceError."""
+        parts = self._find_parts(source, "buffers")
+        return None if parts is None else parts["buffers"]
+
+    def _find_parts(self, source: MethodSource, wanted: str) -> Mapping[str, Any] | None:
+        """Return the parts of a method's program, as the store tells or else its archive: it must
+        not depend on what was built before what a config may say. None where there is neither, as
+        of an exporter whose results are at a remote. Raises SourceError.
+
+        Args:
+            wanted: the part that is asked for, which the record of an older release may lack.
+        """
         for facts, _ in self._described.values():
             if (parts := facts.find_parts(source.program)) is not None:
-                return Outline(**parts["outline"])
+                return parts
         entry = self.workspace.store.get_by_key(keys.program_key(source.program))
-        if entry is not None and "outline" in entry.result:
-            return Outline(**entry.result["outline"])
+        if entry is not None and wanted in entry.result:
+            return entry.result
         if not source.archive.is_file():
             return None
-        parts = self._read(source.archive, source.content).find_parts(source.program)
-        return Outline(**parts["outline"]) if parts is not None else None
+        return self._read(source.archive, source.content).find_parts(source.program)
 
     def _read(self, path: Path, content: Digest | None) -> ArchiveFacts:
         """Read an archive and keep what it is until `remember`. Raises SourceError."""

@@ -128,7 +128,8 @@ class Plan:
             methods = self.models.methods(str(self.export(package)))
             if methods is not None:
                 config = self._complete(package)
-                found += check_model(config, document, methods, self.models.outline)
+                outline, buffers = self.models.outline, self.models.buffers
+                found += check_model(config, document, methods, outline, buffers)
         except SourceError as error:
             found += (document.problem("model", str(error)),)
         return tuple(found)

@@ -15,6 +15,7 @@ from torch.export.graph_signature import OutputKind
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
+from pipeline.program.buffers import find_common
 from pipeline.program.inputs import InputSet
 from pipeline.program.signature import (
     find_changed_inputs,
@@ -62,12 +63,13 @@ class Source:
 
         A buffer begins as the first program has it.
         """
-        common: dict[str, torch.Tensor] = {}
-        for name in common_buffers(programs):
-            holders = (p.state_dict | p.constants for p in programs.values())
-            first = next(tensors[name] for tensors in holders if name in tensors)
-            common[name] = first.detach().clone()
-        return {method: cls(program, common) for method, program in programs.items()}
+        common: dict[str, dict[str, torch.Tensor]] = {method: {} for method in programs}
+        for name, methods in common_buffers(programs).items():
+            first = programs[methods[0]]
+            tensor = {**first.constants, **first.state_dict}[name].detach().clone()
+            for method in methods:
+                common[method][name] = tensor
+        return {method: cls(program, common[method]) for method, program in programs.items()}
 
     def reset(self) -> None:
         """Restore the initial state."""
@@ -182,14 +184,21 @@ def _give_own(
 
 def common_buffers(programs: Mapping[str, ExportedProgram]) -> dict[str, tuple[str, ...]]:
     """Return the methods of each buffer that several use by one name and at least one changes."""
-    changed = dict.fromkeys(name for p in programs.values() for name in find_effects(p).state)
-    used = {method: _used_buffers(program) for method, program in programs.items()}
-    using = {name: tuple(m for m, own in used.items() if name in own) for name in changed}
-    return {name: methods for name, methods in using.items() if len(methods) > 1}
+    return find_common({method: _describe_buffers(p) for method, p in programs.items()})
 
 
-def _used_buffers(program: ExportedProgram) -> set[str]:
-    """Return the buffers that a program reads or changes; an export lists all of its module."""
+def _describe_buffers(program: ExportedProgram) -> dict[str, dict[str, Any]]:
+    """Describe the buffers that a program reads or changes; an export lists all of its module."""
+    changed = find_effects(program).state
     names = program.graph_signature.inputs_to_buffers
     read = (n for n in program.graph.nodes if n.op == "placeholder" and n.users)
-    return {names[n.name] for n in read if n.name in names} | {*find_effects(program).state}
+    used = dict.fromkeys([*changed, *(names[n.name] for n in read if n.name in names)])
+    tensors = {**program.constants, **program.state_dict}
+    return {
+        name: {
+            "shape": list(tensors[name].shape),
+            "dtype": str(tensors[name].dtype).removeprefix("torch."),
+            "changed": name in changed,
+        }
+        for name in used
+    }

@@ -55,20 +55,21 @@ class CausalLM(_HuggingFace):
     Every method takes `input_ids`, int64 [1, T], and `cache_position`, int64 [T], the positions of
     these tokens; it returns their logits, [1, T, vocabulary], and writes their keys and values
     into the cache. T is 1 for `decode`, 2 to `max_seq_len - 1` for `prefill`, and 1 to
-    `max_seq_len - 1` for `forward`, the one method that ExecuTorch's text runner calls. Each method
-    has a cache of its own unless the package says `share_mutable_buffers`.
+    `max_seq_len - 1` for `forward`, the one method that ExecuTorch's text runner calls, for prompts
+    and for single tokens (`TextDecoderRunner` in executorch/extension/llm/runner). A package of
+    several methods says whether they have one cache (`share_mutable_buffers`).
 
     Args:
         model: a folder, or a model.
         max_seq_len: how many positions the cache has.
-        methods: of `prefill`, `decode` and `forward`.
+        methods: of `forward`, `prefill` and `decode`.
     """
 
     def __init__(
         self,
         model: Model,
         max_seq_len: int = 2048,
-        methods: Sequence[str] = ("prefill", "decode"),
+        methods: Sequence[str] = ("forward",),
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(model, "AutoModelForCausalLM", dtype)

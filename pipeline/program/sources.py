@@ -19,6 +19,7 @@ from pipeline.program.archive_reader import (
     open_archive,
     shown,
 )
+from pipeline.program.buffers import describe_buffers
 from pipeline.program.canonical import Canonical, canonical_program, summarize_parts
 from pipeline.program.module_paths import outline_archive
 from pipeline.store import digest
@@ -122,7 +123,7 @@ class ProgramFacts:
     """The description of one entry of an archive.
 
     `parts` are short digests by which two programs can be compared: of its sub-modules, its tensors
-    and so on; they are not part of any key.
+    and so on; they are not part of any key. Among them are its `outline` and its `buffers`.
     """
 
     entry: str
@@ -262,7 +263,11 @@ def _describe_entry(archive: ArchiveReader, entry: str) -> tuple[ProgramFacts, P
     canonical = canonical_program(program)
     tensors = _tensor_digests(archive, entry)
     outline = asdict(outline_archive(program, tensors))
-    parts = {**summarize_parts(canonical, tensors), "outline": outline}
+    parts = {
+        **summarize_parts(canonical, tensors),
+        "outline": outline,
+        "buffers": describe_buffers(program),
+    }
     examples = f"data/sample_inputs/{entry}.pt"
     inputs = archive.members.hash(examples) if archive.members.has(examples) else None
     identity = _identify(canonical, tensors)

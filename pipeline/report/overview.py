@@ -97,6 +97,22 @@ def changes_section(entries: Sequence[Entry]) -> ReportSection:
     )
 
 
+def drops_section(entries: Sequence[Entry]) -> ReportSection:
+    """Return the section of methods of which less is delegated than in the build before."""
+    rows: list[Row] = [
+        {
+            "package": name(entry.package, href=entry.page),
+            "method": name(method),
+            "nodes delegated": figure(now, percent, kind="bad"),
+            "in the build before": figure(was, percent),
+        }
+        for entry in entries
+        for method, (was, now) in entry.drops.items()
+    ]
+    table = DataTable("drops", "Methods without a baseline", rows)
+    return ReportSection("drops", "What is delegated less than before", table)
+
+
 def families_section(entries: Sequence[Entry]) -> ReportSection:
     """Return the section of packages that share weights, family by family."""
     families: dict[str, dict[str, family.Files]] = {}

@@ -63,8 +63,27 @@ class GraphSegmentRecord(TypedDict):
     operators: dict[str, int]
 
 
+class RefusalRecord(TypedDict):
+    """An operator that a partitioner left, in how many calls, and why, where it is known."""
+
+    operator: str
+    calls: int
+    reason: str
+
+
+class UptakeRecord(TypedDict):
+    """The calls of operators that a partitioner was offered, those that it took, and, where it took
+    none, why."""
+
+    partitioner: str
+    offered: int
+    taken: int
+    refusals: list[RefusalRecord]
+
+
 class DelegationRecord(TypedDict):
-    """Counts of operator calls, over control flow too; `undelegated` maps operators to calls."""
+    """Counts of operator calls, over control flow too; `undelegated` maps operators to calls.
+    `partitioners` are those of the config, in its order."""
 
     nodes: int
     delegated_nodes: int
@@ -78,6 +97,7 @@ class DelegationRecord(TypedDict):
     left: NotRequired[list[UndelegatedRecord]]
     boundary: NotRequired[BoundaryRecord]
     segments: NotRequired[list[GraphSegmentRecord]]
+    partitioners: NotRequired[list[UptakeRecord]]
 
 
 class SegmentRecord(TypedDict):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -22,11 +23,13 @@ _MOST_NAMED, _MOST_REASONS = 4, 2  # in a sentence: methods, why they could not 
 
 class Entry(NamedTuple):
     """A package. `report` is its record, or None; then `error` says why the package could not be
-    built, and is empty where it only was not validated yet."""
+    built, and is empty where it only was not validated yet. `drops` has, by method, the shares of
+    nodes delegated in the build before and now, where there are less."""
 
     package: str
     report: Json | None = None
     error: str = ""
+    drops: Mapping[str, Sequence[float]] = MappingProxyType({})
 
     @property
     def failed(self) -> bool:

@@ -7,7 +7,7 @@ may be there. `python -m pipeline.report.schema` prints these shapes as a JSON S
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,6 +49,12 @@ def read_fitting(path: Path) -> dict[str, Any] | None:
     form than the records of this name."""
     found = read_record(path)
     return found if fits_name(path.name, found) else None
+
+
+def read_drops(workspace: Workspace, package: str) -> dict[str, Sequence[float]]:
+    """Return the methods of which less is delegated than in the build before: the share then and
+    now, as installing the package recorded it."""
+    return dict(workspace.state(package).get("link", {}).get("drops", {}))
 
 
 def fits_name(name: str, record: Any) -> bool:
@@ -367,6 +373,14 @@ class WarningRecord(TypedDict):
     line: str
 
 
+class CommonStateRecord(TypedDict):
+    """The buffers that several methods use by one name and at least one changes, each with its
+    methods; `shared` says whether they are one in the package, or each method has a copy."""
+
+    shared: bool
+    buffers: dict[str, list[str]]
+
+
 class FamilyRecord(TypedDict):
     """The family of a package; `packages` has, by package and name, digest and size in bytes of the
     files of those that share weights, this package among them."""
@@ -420,6 +434,7 @@ class ReportRecord(TypedDict):
     baseline: NotRequired[dict[str, Any] | None]
     bundle: NotRequired[BundleRecord]
     family: NotRequired[FamilyRecord]
+    common_state: NotRequired[CommonStateRecord]
     only: NotRequired[list[str]]
     processor: NotRequired[str]
     worst: NotRequired[dict[str, Figure]]

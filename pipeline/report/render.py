@@ -24,7 +24,7 @@ from pipeline.report.junit import junit
 from pipeline.report.markdown import markdown, markdown_summary
 from pipeline.report.packages import Entry
 from pipeline.report.provenance import find_provenance
-from pipeline.report.records import read_fitting, read_manifest
+from pipeline.report.records import read_drops, read_fitting, read_manifest
 from pipeline.report.sections import caches, report_sections, run
 from pipeline.store.digest import hash_bytes
 from pipeline.store.files import REPORT, read_record, write_atomically
@@ -79,6 +79,7 @@ def render_all(
         overview.not_judged_section(entries),
         overview.not_run_section(entries),
         overview.changes_section(entries),
+        overview.drops_section(entries),
         ReportSection("packages", "All packages", packages.table(entries)),
         overview.families_section(entries),
         overview.sums_section(entries),
@@ -196,7 +197,7 @@ def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
     entries = [
         Entry(package, None, error)
         if (error := _build_error(package, actions))
-        else Entry(package, read_report(workspace, package))
+        else Entry(package, read_report(workspace, package), drops=read_drops(workspace, package))
         for package in packages
     ]
     provenance = find_provenance(workspace, [entry.package for entry in entries])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -50,6 +51,7 @@ def install(
     if not are_distinct(files):
         raise PipelineError(f"{package}: two of its files have one name where case does not count")
     state = dict(workspace.state(package))
+    compare = _compare_builds(workspace, package) if section == "link" else None
     former = (state.pop(each, {}).get("files", {}) for each in (section, ATTEST))  # of what was
     earlier = dict(chain.from_iterable(map(dict.items, former)))
     workspace.write_state(package, state)
@@ -68,10 +70,22 @@ def install(
     record = {"action": action.digest, "files": files, **result.get("facts", {})}
     if workspace.store.believes_all:
         record["unsigned"] = True
+    if compare is not None:
+        record |= compare()
     if isinstance(action.inputs, LinkInputs):
         state["compile"] = dict(action.inputs.compiles)
         state["quantize"] = dict(action.inputs.quantizes)
     workspace.write_state(package, {**state, section: record})
+
+
+def _compare_builds(workspace: Workspace, package: str) -> Callable[[], Mapping[str, Any]]:
+    """Return a function that, once another build is installed, compares it with the one that is
+    there now."""
+    from pipeline.report.records import read_manifest  # which a no-op run does without
+    from pipeline.run.last_build import find_drops
+
+    last, recorded = read_manifest(workspace, package), workspace.state(package).get("link", {})
+    return partial(find_drops, workspace, package, last, recorded)
 
 
 def find_orphans(workspace: Workspace, packages: Collection[str]) -> list[str]:

@@ -49,6 +49,12 @@ class _Outline(TypedDict):
     tensors: dict[str, str]
 
 
+class _Buffer(TypedDict):
+    shape: list[Count]
+    dtype: str
+    changed: bool
+
+
 class _ProgramParts(TypedDict):
     modules: dict[str, str]
     tensors: dict[str, str]
@@ -58,6 +64,7 @@ class _ProgramParts(TypedDict):
     wiring: str
     schema: str
     outline: _Outline
+    buffers: dict[str, _Buffer]
 
 
 class _Run(TypedDict):
@@ -286,6 +293,19 @@ class _BackendCounts(TypedDict):
     partitions: Count
 
 
+class _Refusal(TypedDict):
+    operator: str
+    calls: Count
+    reason: str
+
+
+class _Uptake(TypedDict):
+    partitioner: str
+    offered: Count
+    taken: Count
+    refusals: list[_Refusal]
+
+
 class Delegation(TypedDict):
     """A `DelegationRecord` of the report, with places instead of lines."""
 
@@ -301,6 +321,7 @@ class Delegation(TypedDict):
     left: list[_Left]
     boundary: _Boundary
     segments: list[_Segment]
+    partitioners: list[_Uptake]
 
 
 class _Delegate(TypedDict):
@@ -473,6 +494,7 @@ class _Installed(TypedDict):
     only: NotRequired[list[str]]
     measured: NotRequired[Digest]
     unsigned: NotRequired[bool]
+    drops: NotRequired[dict[MethodName, tuple[float, float]]]
     key: NotRequired[dict[str, Any]]  # of a validation that the store does not hold
 
 

@@ -1,17 +1,11 @@
 """Checks of a config against the methods of its model."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from pipeline.backends import BACKENDS, QUANTIZERS, RECIPES, quantizes_for
 from pipeline.plan.checks import _emission_conflicts, _foreign_quantizers, check_methods
-from pipeline.store.errors import Problem
 from tests.support.configs import parse_config
-
-DOCUMENT = SimpleNamespace(
-    problem=lambda path, what, known="": Problem("f.yaml", path, what, known)
-)
+from tests.support.documents import DOCUMENT
 
 
 def problems(methods, known, **more):

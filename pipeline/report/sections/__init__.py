@@ -18,6 +18,7 @@ from pipeline.report.sections import (
     operators,
     quantization,
     ranges,
+    state,
     warnings,
 )
 
@@ -25,6 +26,7 @@ SECTIONS = (
     failures.section,
     gates.section,
     warnings.section,
+    state.section,
     ranges.section,
     numerics.section,
     quantization.section,

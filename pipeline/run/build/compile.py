@@ -24,6 +24,7 @@ from pipeline.compile.emit_trace import Emission, record_emission
 from pipeline.compile.etrecord import map_current_lines, record_etrecord
 from pipeline.compile.inspect.constants import describe_constants
 from pipeline.compile.inspect.delegation import describe_delegation, find_debug_handles
+from pipeline.compile.inspect.uptake import measure_kernels
 from pipeline.compile.large_sizes import explain_large_sizes
 from pipeline.compile.lower import adapt_edge_config, lower
 from pipeline.compile.lowering_warnings import LoweringWarning, find_lost_conds, find_training_mode
@@ -31,7 +32,10 @@ from pipeline.compile.module_filter import FilteredPartitioner, make_filtered_pa
 from pipeline.compile.objects import MethodObject, make_object
 from pipeline.compile.preprocess.cache import keyed_preprocess
 from pipeline.compile.preprocess.spill import spilled_constants
-from pipeline.compile.quantization_warnings import describe_undelegated
+from pipeline.compile.quantization_warnings import (
+    describe_undelegated,
+    describe_unused_quantization,
+)
 from pipeline.compile.ranges import InputSizes, RangeWatch, watch_ranges
 from pipeline.compile.refit.watch import watched
 from pipeline.compile.steps import timed_steps
@@ -310,8 +314,12 @@ def _describe(
     spec = replace(method.spec, changes=tuple(find_changed_inputs(lowered)))
     warnings = find_training_mode(method.program, method.origins)
     warnings += [LoweringWarning(what) for own in partitioners for what in own.warnings]
+    delegation = describe_delegation(lowered, config.partitioners, method.places)
+    delegation["partitioners"] = _describe_uptake(config, partitioners, delegation)
+    if method.quantization and (what := describe_unused_quantization(delegation)):
+        warnings.append(LoweringWarning(what))
     return CompiledMethod(
-        delegation=describe_delegation(lowered, config.partitioners, method.places),
+        delegation=delegation,
         signature=spec.to_json(),
         instructions={},
         debug_handles=find_debug_handles(lowered, method.places, in_python),
@@ -321,6 +329,22 @@ def _describe(
         listed=[name.to_json() for own in partitioners for name in own.listed],
         warnings=[warning.to_json() for warning in warnings],
     )
+
+
+def _describe_uptake(
+    config: MethodConfig,
+    partitioners: Sequence[FilteredPartitioner],
+    delegation: dict[str, Any],
+) -> list[dict[str, Any]]:
+    """Return what each partitioner of a method was offered and took, in the config's order."""
+    measured = iter(partitioners)
+    uptakes = []
+    for spec in config.partitioners:
+        if spec.backend.lowering.make_passes is not None:
+            uptakes.append(measure_kernels(spec, delegation))
+        elif (uptake := next(measured).uptake) is not None:
+            uptakes.append(uptake)
+    return [uptake.to_json() for uptake in uptakes]
 
 
 def emit_methods(

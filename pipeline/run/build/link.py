@@ -17,6 +17,7 @@ from pipeline.program.constant_values import find_blobs
 from pipeline.run.build.called_operators import join_libraries
 from pipeline.run.build.family import LayOut, find_shared
 from pipeline.run.build.metadata import all_constants, make_metadata
+from pipeline.run.build.unmet import find_unmet
 from pipeline.run.stages import Stages
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError
@@ -54,7 +55,7 @@ def link_package(
     units, spent = _load_units(action, store)
     order, layout = action.key["order"], action.key["layout"]
     with stages.stage("link"):
-        _check_patterns(action, units)
+        _check(action, units)
         objects = [parse_object(each) for each in _in_order(units, order)]
         metadata = make_metadata(action.key, units)
         constants = all_constants({**action.key, "metadata": metadata})
@@ -93,7 +94,7 @@ def relink_package(
         if record is None:
             return False
         with stages.stage("relink"):
-            _check_patterns(action, units)
+            _check(action, units)
             if (pieces := _exchange(record.result, units, store)) is None:
                 return False
             pieces = shared.add_files(pieces, [unit["object"] for unit in units.values()])
@@ -224,8 +225,16 @@ def _exchange(record: Json, units: Units, store: Store) -> dict[str, list[Piece]
     }
 
 
-def _check_patterns(action: Action[LinkInputs], units: Units) -> None:
-    """Raise PipelineError for patterns of weights that fit none: planning does not know the names
+def _check(action: Action[LinkInputs], units: Units) -> None:
+    """Raise PipelineError for all that a config asks for and that did not happen."""
+    methods = {name: own for unit in units.values() for name, own in unit["methods"].items()}
+    lines = [*find_unmet(methods, action.inputs.lowering), *_find_unfitting(action, units)]
+    if lines:
+        raise PipelineError(*lines)
+
+
+def _find_unfitting(action: Action[LinkInputs], units: Units) -> list[str]:
+    """Return a line for each pattern of weights that fits none: planning does not know the names
     of constants that quantizing and passes make."""
     names = {
         name
@@ -236,8 +245,7 @@ def _check_patterns(action: Action[LinkInputs], units: Units) -> None:
     }
     modules = {name.rpartition(".")[0] for name in names}
     found = find_unfitting(action.inputs.emit, names, modules)
-    if lines := [f"{path}: {what}; {known}" for path, what, known in found]:
-        raise PipelineError(*lines)
+    return [f"{path}: {what}; {known}" for path, what, known in found]
 
 
 def _load_units(action: Action[LinkInputs], store: Store) -> tuple[dict[str, Json], float]:

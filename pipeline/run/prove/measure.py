@@ -21,6 +21,7 @@ from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import guarded
 from pipeline.plan.actions import Action, ValidateInputs
 from pipeline.program.constant_values import decode_constant
+from pipeline.program.eager import common_buffers
 from pipeline.program.mapped_files import unlocked
 from pipeline.run.build.load import Quantized
 from pipeline.run.build.metadata import all_constants
@@ -186,6 +187,7 @@ def _make_record(
         "files": subject.key["files"],
         "processor": describe_processor(),
         **({"only": subject.key["only"].split("+")} if subject.asked is not None else {}),
+        **_describe_common_state(subject),
         "delegation": {
             name: add_source_lines(facts["delegation"], programs[name], subject.workspace.root)
             for name, facts in methods.items()
@@ -212,6 +214,17 @@ def _make_record(
         "operators": subject.manifest.get("operators", []),
         "sizes": {n: file["size"] for n, file in subject.manifest.get("files", {}).items()},
     }
+
+
+def _describe_common_state(subject: Subject) -> dict[str, Any]:
+    """Return which methods use the same buffers, where some do, and whether they share them."""
+    buffers = common_buffers(subject.programs)
+    if not buffers:
+        return {}
+    planning = subject.manifest.get("emit", {}).get("memory_planning", {})
+    shared = bool(planning.get("share_mutable_buffers"))
+    users = {name: list(methods) for name, methods in buffers.items()}
+    return {"common_state": {"shared": shared, "buffers": users}}
 
 
 def _keep(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.plan.actions import Action, ValidateInputs
+from pipeline.plan.shared_state import WHERE, describe_unsaid, says_sharing
 from pipeline.report.records import FORMAT, UNASKED, GateRecord, read_fitting, read_manifest
 from pipeline.report.render import render_package
 from pipeline.report.sections.failures import describe_failed, first_culprit
@@ -176,7 +177,8 @@ def _make_record(
         gates = check_gates(
             held_to, manifest, contents, measured, baseline, places, family, contract
         )
-    failures = [*wrong, *measured["failures"], *failed_gates(gates)]
+    unsaid = _find_unsaid_sharing(action.inputs, measured)
+    failures = [*wrong, *measured["failures"], *unsaid, *failed_gates(gates)]
     ok = not failures
     return {
         "format": FORMAT,
@@ -199,6 +201,14 @@ def _make_record(
         **_describe_family(action.inputs),
         "sources": action.inputs.quotable,
     }
+
+
+def _find_unsaid_sharing(inputs: ValidateInputs, measured: Json) -> list[str]:
+    """Return the failure of a config that does not say whether methods share their state, where
+    planning could not see that they have some: operators of a model's own can change buffers."""
+    if says_sharing(inputs.config) or "common_state" not in measured:
+        return []
+    return [f"{WHERE}: {'; '.join(describe_unsaid(measured['common_state']['buffers']))}"]
 
 
 def _describe_family(inputs: ValidateInputs) -> dict[str, Any]:

@@ -1,0 +1,83 @@
+"""State that several methods name alike: whether they share it is a word of the config.
+
+A key-value cache that `prefill` fills and `decode` reads is one buffer of the model. ExecuTorch
+gives each method its own copy unless their memory is planned together, and a package that is split
+so by accident computes something else than its model.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pipeline.program.buffers import describe_form, find_common
+from pipeline.store.errors import Problem, listed
+
+if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+    from pipeline.config.compose import Document
+    from pipeline.config.models import PackageConfig
+
+Json = Mapping[str, Any]
+
+WHERE = "emit.memory_planning.share_mutable_buffers"
+SHARED = "`emit: {memory_planning: {share_mutable_buffers: true}}`"
+SPLIT = "`emit: {memory_planning: {share_mutable_buffers: false}}`"
+_MOST_NAMED = 3  # buffers in a message
+
+
+def says_sharing(config: PackageConfig) -> bool:
+    """Return whether a config says if its methods share buffers, or leaves them to the app."""
+    planning = config.emit.memory_planning
+    is_written = "share_mutable_buffers" in planning.model_fields_set
+    return is_written or not planning.alloc_mutable_buffers
+
+
+def describe_unsaid(buffers: Mapping[str, tuple[str, ...]]) -> tuple[str, str]:
+    """Return what is wrong with a config that does not say whether its methods share buffers, and
+    the lines of which one is missing.
+
+    Args:
+        buffers: the methods that use each buffer that one of them changes.
+    """
+    methods = listed(dict.fromkeys(name for own in buffers.values() for name in own))
+    names = listed(buffers, _MOST_NAMED)
+    what = f"is missing: {methods} use the same buffers ({names}), and by default each has a copy"
+    return what, f"{SHARED} is one state for all of them, {SPLIT} a copy for each"
+
+
+def check_shared_state(
+    config: PackageConfig,
+    document: Document,
+    buffers: Mapping[str, Mapping[str, Json]],
+) -> Iterator[Problem]:
+    """Find state that methods name alike while the config does not say whether they share it, and
+    shared buffers of one name that are not one tensor.
+
+    Args:
+        buffers: by method, the buffers that its program uses (`describe_buffers`).
+    """
+    common = find_common(buffers)
+    if common and not says_sharing(config):
+        yield document.problem(WHERE, *describe_unsaid(common))
+    if config.emit.memory_planning.share_mutable_buffers:
+        for name, forms in _find_several_forms(buffers).items():
+            what = f"shares the memory of '{name}', which is {listed(forms)}"
+            yield document.problem(WHERE, what, f"rename one of them, or say {SPLIT}")
+
+
+def _find_several_forms(buffers: Mapping[str, Mapping[str, Json]]) -> dict[str, list[str]]:
+    """Return the forms of each buffer that is another tensor in another method, if one changes
+    it: ExecuTorch gives all of them the memory of the first."""
+    forms: dict[str, dict[str, str]] = defaultdict(dict)
+    changed = set()
+    for method, own in buffers.items():
+        for name, use in own.items():
+            forms[name].setdefault(describe_form(use), method)
+            if use["changed"]:
+                changed.add(name)
+    return {
+        name: [f"{form} in {method}" for form, method in own.items()]
+        for name, own in forms.items()
+        if name in changed and len(own) > 1
+    }

@@ -1,0 +1,9 @@
+"""A document that tells nothing of lines."""
+
+from types import SimpleNamespace
+
+from pipeline.store.errors import Problem
+
+DOCUMENT = SimpleNamespace(
+    problem=lambda path, what, known="": Problem("f.yaml", path, what, known)
+)
