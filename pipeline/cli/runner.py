@@ -1,4 +1,4 @@
-"""doit's runner for our tasks: it gives all that is ready and stale to one joblib run.
+"""doit's runner for our tasks: it gives all that is ready and stale to one pool.
 
 doit walks the graph and yields tasks as their dependencies end. Ours are gathered until doit has no
 other task to give, and then run together; any other task in the same dodo file is executed at once,
@@ -268,7 +268,7 @@ class BatchRunner(Runner):
             return
         self._hold(plan.workspace)
         if self._pool is None:
-            from pipeline.run.pool import Pool  # imports joblib, which a no-op run does without
+            from pipeline.run.pool import Pool  # which a no-op run does without
 
             jobs = self._jobs or plan.workspace.jobs
             self._pool = Pool(plan.workspace, jobs, self.always_execute)

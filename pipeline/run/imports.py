@@ -19,6 +19,7 @@ from pipeline.program.patching import replaced
 _COMPILER = "torch._inductor.fx_passes.post_grad"
 _OPERATOR = re.compile(r"- func: .*\n  namespace: edge\n  inherits: ([\w:.]+)\n(?:  .*\n)+")
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+_SET_BY_JOBLIB = "KMP_INIT_AT_FORK"
 _BETWEEN = re.compile(r"(?:#.*\n|\n)*")
 
 
@@ -58,16 +59,26 @@ def _by_name(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def import_numpy() -> None:
-    """Import numpy without the threads of its linear algebra, which the process that builds has no
-    use for: each waits busily for some 0.1 s before it sleeps."""
-    before = os.environ.get(_BLAS_THREADS)
+    """Import numpy as `leaving_environment` does."""
+    with leaving_environment():
+        import numpy  # noqa: F401
+
+
+@contextmanager
+def leaving_environment() -> Iterator[None]:
+    """Import numpy, or joblib, within the context: without the threads of linear algebra, which the
+    process that builds has no use for (each waits busily for some 0.1 s before it sleeps), and with
+    the variables as before."""
+    before = {name: os.environ.get(name) for name in (_BLAS_THREADS, _SET_BY_JOBLIB)}
     os.environ[_BLAS_THREADS] = "1"
     try:
-        import numpy  # noqa: F401
+        yield
     finally:
-        del os.environ[_BLAS_THREADS]
-        if before is not None:
-            os.environ[_BLAS_THREADS] = before
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def import_executorch() -> None:

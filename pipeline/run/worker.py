@@ -1,7 +1,7 @@
 """A worker process around an action: its log, its memory, its end.
 
-A worker gives a result or an error back as data and never lets an exception out, since joblib
-would end the other workers' tasks with it.
+A worker gives a result or an error back as data and never lets an exception out: an executor need
+not carry exceptions, and what one holds might not unpickle.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class WorkerGroup:
 def starting_workers() -> Iterator[None]:
     """Hold back the signals that stop a run while workers are started.
 
-    None of them breaks off joblib in between; and a worker does not print that it was interrupted
+    None of them interrupts joblib in between; and a worker does not print that it was interrupted
     before it has joined its group, as it inherits the mask.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
@@ -77,9 +77,9 @@ def join(group: int, parent: int) -> None:
 
 
 def _keep_for_ever() -> None:
-    """Keep loky from ending this worker when it has grown by 300 MB, which it does where psutil is
-    installed (loky 3.7, `_process_worker`): it would import all again. It can go when that is an
-    option."""
-    from loky import process_executor
+    """Keep joblib from ending this worker when it has grown by 300 MB, which it does where psutil
+    is installed (joblib 1.6, `_process_worker`): it would import all again. It can go when that is
+    an option."""
+    from joblib.externals.loky import process_executor
 
     process_executor._USE_PSUTIL = False

@@ -36,13 +36,13 @@ assert sum(len(each) > 1 for each in _ops._edge_dialect_info.values()) < 50
 """
 
 
-NUMPY = """
+QUIETLY = """
 import os
 from pipeline.run.imports import import_numpy
 
 os.environ |= {set!r}
 before = dict(os.environ)
-import_numpy()
+{imports}
 import numpy
 
 assert (numpy.ones((2, 2)) @ numpy.ones((2, 2)) == 2).all()
@@ -51,9 +51,17 @@ print(len(os.listdir("/proc/self/task")))
 """
 
 
-@pytest.mark.parametrize("threads", [{}, {"OPENBLAS_NUM_THREADS": "2"}])
-def test_numpy_starts_no_threads_and_leaves_the_environment_alone(threads):
-    command = [sys.executable, "-c", NUMPY.format(set=threads)]
+@pytest.mark.parametrize(
+    ("imports", "variables"),
+    [
+        ("import_numpy()", {}),
+        ("import_numpy()", {"OPENBLAS_NUM_THREADS": "2"}),
+        ("import pipeline.run.executors.processes", {}),
+        ("import pipeline.run.executors.processes", {"KMP_INIT_AT_FORK": "TRUE"}),
+    ],
+)
+def test_numpy_and_joblib_start_no_threads_and_leave_the_environment_alone(imports, variables):
+    command = [sys.executable, "-c", QUIETLY.format(imports=imports, set=variables)]
     assert subprocess.check_output(command, text=True) == "1\n"
 
 

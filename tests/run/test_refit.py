@@ -137,7 +137,7 @@ def test_one_worker_at_a_time_is_none(learnt):
     assert done.returncode == 0, done.stderr
     assert {a["method"] or a["kind"]: a["outcome"] for a in learnt.actions()} == REFIT
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "numpy" in imported and not {"torch", "loky"} & imported
+    assert "numpy" in imported and not {"torch", "joblib"} & imported
     events = read_events(learnt.root / "build")
     told = [(e["event"], e["method"] or e["kind"]) for e in events if "method" in e]
     ways = "action-started", "action-ended"

@@ -50,7 +50,7 @@ def warm_up() -> None:
 @contextmanager
 def forked_workers() -> Iterator[None]:
     """Let workers that joblib starts be forks of this process."""
-    from loky.backend import context
+    from joblib.externals.loky.backend import context
 
     warm_up()
     before = context.get_start_method()

@@ -78,7 +78,7 @@ def _resident(*values: str | None) -> Any:
 
 def _serve() -> None:
     import executorch.exir  # noqa: F401
-    import loky.backend.context as workers
+    import joblib.externals.loky.backend.context as workers
     import torch.ao.quantization  # noqa: F401
 
     from tests.support.drawing import draw_in_helper, start_helper

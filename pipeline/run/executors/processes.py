@@ -1,7 +1,8 @@
 """Worker processes on this machine.
 
-Each is a pool of one process of loky, as joblib's workers are, so that one that dies takes nothing
-else with it. A process starts when there is a call for it, and is kept until `close`.
+Each is a pool of one of joblib's workers, so that one that dies takes nothing else with it. A
+process starts when there is a call for it, and is kept until `close`. joblib's `Parallel` has one
+pool for all: a worker's death ends the whole call, and results wait while its iterator does.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from loky import BrokenProcessPool, ProcessPoolExecutor
-from loky.process_executor import ShutdownExecutorError
-
 from pipeline.run.executors import WorkerLostError
+from pipeline.run.executors.joblib_workers import (
+    BrokenProcessPool,
+    ProcessPoolExecutor,
+    ShutdownExecutorError,
+)
 from pipeline.run.executors.system import (
     available_memory,
     count_oom_kills,
