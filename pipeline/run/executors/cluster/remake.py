@@ -137,6 +137,12 @@ def remake(parcel: Parcel, workspace: Workspace) -> Action:
         key["held_to"].get("family"),
         parcel["family"],
         only=[name for name in key["measured"].get("only", "").split("+") if name],
+        golden={
+            name: (path, content)
+            for name, each in key["measured"]["programs"].items()
+            for path in each.get("golden", ())[:1]
+            for content in _hash(workspace, [path])
+        },
     )
 
 
