@@ -28,7 +28,7 @@ from pipeline.program.recordings import (
     count_bytes,
     with_departure,
 )
-from pipeline.run.build.reference_state import KeptState, Key, preserving_globals, seed_all
+from pipeline.run.export.reference_state import KeptState, Key, preserving_globals, seed_all
 from pipeline.store.reasons import reason
 from pipeline.validate.locate.reference_departure import describe_departure
 from pipeline.validate.randomness import REPEATS
@@ -225,7 +225,7 @@ class _Recorder:
 
 def _modules_in_training(reference: Reference) -> list[str]:
     """Name the modules of a reference in training mode that behave otherwise in it."""
-    from pipeline.run.build.reference_state import iter_reachable
+    from pipeline.run.export.reference_state import iter_reachable
 
     kinds = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase)
     found = []

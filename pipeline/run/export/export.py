@@ -34,19 +34,19 @@ from pipeline.program.operator_libraries import explain_missing
 from pipeline.program.random_operators import describe_random_operators, find_random_operators
 from pipeline.program.recordings import save_recording
 from pipeline.program.workspace_modules import explain_hidden, load_file, own_name
-from pipeline.run.build.export_reads import ExportReads
-from pipeline.run.build.exporter import (
+from pipeline.run.build.load import check_libraries
+from pipeline.run.explain_error import explain_error
+from pipeline.run.export.export_reads import ExportReads
+from pipeline.run.export.exporter import (
     call_constants,
     call_export_methods,
     call_inputs,
     find_references,
     parse_inputs,
 )
-from pipeline.run.build.exporter_imports import import_afresh, importing_for
-from pipeline.run.build.handover import Handover, handing_over
-from pipeline.run.build.load import check_libraries
-from pipeline.run.build.references import Defaults, record_references
-from pipeline.run.explain_error import explain_error
+from pipeline.run.export.exporter_imports import import_afresh, importing_for
+from pipeline.run.export.handover import Handover, handing_over
+from pipeline.run.export.references import Defaults, record_references
 from pipeline.run.imports import keeping_all
 from pipeline.run.stages import IMPORT, Stages
 from pipeline.run.trace import isolated
