@@ -7,7 +7,7 @@ Whoever compares an exported program with one reads its recording and runs no re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
@@ -145,8 +145,3 @@ def count_bytes(outputs: Outputs) -> int:
     """Return the bytes of the tensors among outputs."""
     tensors = [value for value in outputs.values() if isinstance(value, torch.Tensor)]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def with_departure(recording: Recording, departure: str) -> Recording:
-    """Return a recording that says where the exported program departs."""
-    return replace(recording, departure=departure)

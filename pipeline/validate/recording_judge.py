@@ -26,6 +26,7 @@ from pipeline.validate.references import References
 
 # Of the greatest value and of each: what one kernel may be apart from another that does the same.
 _UNITS = 16
+_ALONE = {"output", "output[0]"}  # by itself, or in a tuple of one, which a runtime knows no more
 _RETURNED = ("output", "input ")  # not gradients and parameters of a program that trains
 
 
@@ -177,7 +178,7 @@ def _pair(actual: Outputs, given: Outputs) -> list[tuple[str, Any]] | None:
     names = [name for name in actual if name.startswith(_RETURNED)]
     if {*names} == given.keys():
         return [(name, given[name]) for name in names]
-    if len(names) == len(given) == 1:  # in a container of one, or by itself
+    if len(names) == len(given) == 1 and {*names, *given} == _ALONE:
         return [(names[0], value) for value in given.values()]
     return None
 

@@ -102,7 +102,7 @@ class ReferenceJudge:
         for output in outcome.outputs:
             if output.unjudged:
                 self._unjudged[output.name] = None
-            for what in output.wrong:
+            for what in output.wrong[:1]:  # the error; what follows from it stands in the record
                 self._fail(recording, what, outcome.where, output.name, output.of_limit)
 
     def _fail(

@@ -208,7 +208,9 @@ def _restore(value: Any, content: Any) -> None:
 
 def _restore_tensor(tensor: Tensor, content: _TensorContent) -> None:
     if content.values is None:
-        raise PipelineError("it changes a parameter in place; let it change buffers alone")
+        raise PipelineError(
+            "no error, but changes a parameter in place; let it change buffers alone"
+        )
     with torch.no_grad():
         if tensor.shape == content.values.shape and tensor.dtype == content.values.dtype:
             tensor.copy_(content.values)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any
 
@@ -26,9 +26,15 @@ from pipeline.program.recordings import (
     Recording,
     call_reference,
     count_bytes,
-    with_departure,
 )
-from pipeline.run.export.reference_state import KeptState, Key, preserving_globals, seed_all
+from pipeline.run.export.reference_state import (
+    KeptState,
+    Key,
+    iter_reachable,
+    preserving_globals,
+    seed_all,
+)
+from pipeline.store.errors import PipelineError
 from pipeline.store.reasons import reason
 from pipeline.validate.locate.reference_departure import describe_departure
 from pipeline.validate.randomness import REPEATS
@@ -42,7 +48,12 @@ _STEPS = 3  # calls of a method in sequence, where it keeps state
 _MOST_STARTS = 4  # of such sequences
 _MOST_EXAMPLES = 32
 _RUNS, _RUNS_OF_RANDOM = 2, 6  # as validate/determinism.py has it
-_MOST_BYTES = 1 << 28  # of the outputs of a call, which the store keeps
+_MOST_BYTES = 1 << 28  # of the outputs of a method, which the store keeps
+_OTHERWISE_IN_TRAINING = (
+    torch.nn.modules.dropout._DropoutNd,
+    torch.nn.modules.batchnorm._NormBase,
+    torch.nn.RNNBase,
+)
 
 
 @dataclass(frozen=True)
@@ -74,18 +85,12 @@ def record_references(
     recorder = _Recorder(references, programs, examples, defaults)
     recordings = {method: recorder.record(method) for method in references}
     for first, calls in recorder.joint_sequences(recordings):
-        own = recordings[first]
-        recordings[first] = Recording(
-            own.origin,
-            [*own.sequences, calls],
-            random=own.random,
-            repeats=own.repeats,
-            skipped=own.skipped,
-        )
-    return {
-        method: with_departure(recording, recorder.locate(recording))
-        for method, recording in recordings.items()
-    }
+        sequences = [*recordings[first].sequences, calls]
+        recordings[first] = replace(recordings[first], sequences=sequences)
+    for method, recording in recordings.items():
+        departure = recorder.locate(recording)
+        recordings[method] = _leave_out_large(replace(recording, departure=departure))
+    return recordings
 
 
 class _Recorder:
@@ -99,6 +104,7 @@ class _Recorder:
         self._references, self._programs, self._defaults = references, programs, defaults
         self._state = KeptState(references.values())
         self._reachable = {n: self._state.reachable(each) for n, each in references.items()}
+        self._changed_for_good = False
         self._changes: dict[str, set[Key]] = {name: set() for name in references}
         self._sets = {
             name: [
@@ -111,6 +117,8 @@ class _Recorder:
     def record(self, method: str) -> Recording:
         origin, sets = f"reference({method!r})", self._sets[method]
         first = self._run([(method, sets[0])])
+        if self._changed_for_good:
+            return Recording(origin, [first])
         random, repeats = self._describe_randomness(method, sets[0], first[0])
         if random:
             return Recording(origin, [first], random=random, repeats=repeats)
@@ -120,7 +128,7 @@ class _Recorder:
             runs = [self._run(self._following(method, start)) for start in chosen]
         else:
             runs = [first, *(self._run([(method, inputs)]) for inputs in sets[1:])]
-        return _leave_out_large(Recording(origin, runs))
+        return Recording(origin, runs)
 
     def _following(self, method: str, start: int) -> list[tuple[str, InputSet]]:
         sets = self._sets[method]
@@ -137,9 +145,7 @@ class _Recorder:
             first, *others = group
             order = [first, *(name for name in others for _ in range(_STEPS))]
             sets = {name: cycle(self._sets[name]) for name in group}
-            calls = self._run([(name, next(sets[name])) for name in order])
-            if not any(call.error for call in calls) and not _is_large(calls):
-                yield first, calls
+            yield first, self._run([(name, next(sets[name])) for name in order])
 
     def _groups(self) -> list[list[str]]:
         """Return the methods of each group that shares state, in the order of the model."""
@@ -161,9 +167,13 @@ class _Recorder:
                 done.append(call)
                 if call.error:
                     break
-        for method in {method for method, _ in calls}:
-            self._changes[method] |= self._state.changed() if len(calls) == 1 else set()
-        self._state.restore()
+        if len(calls) == 1:
+            self._changes[calls[0][0]] |= self._state.changed()
+        try:
+            self._state.restore()
+        except PipelineError as error:
+            self._changed_for_good = True
+            done[-1] = replace(done[-1], outputs={}, error=str(error))
         return done
 
     def _call(self, method: str, inputs: InputSet) -> RecordedCall:
@@ -195,10 +205,8 @@ class _Recorder:
         if training:
             random += f"; it is in training mode: {', '.join(training[:3])}"
         keeps = draws and count_bytes(first.outputs) * REPEATS <= _MOST_BYTES
-        repeats = (
-            [self._run([(method, inputs)], seed)[0] for seed in range(REPEATS)] if keeps else []
-        )
-        return random, [call.outputs for call in repeats]
+        seeds = range(REPEATS if keeps else 0)
+        return random, [self._run([(method, inputs)], seed)[0].outputs for seed in seeds]
 
     def locate(self, recording: Recording) -> str:
         """Say where the exported program departs from a reference; "" where it does not, or where
@@ -206,6 +214,8 @@ class _Recorder:
         if recording.random or (departure := find_departure(recording, self._programs)) is None:
             return ""
         calls = departure.calls
+        if calls[-1].error or self._changed_for_good:
+            return ""
         try:
             with self._defaults.applied():
                 seed_all(_SEED)
@@ -225,29 +235,28 @@ class _Recorder:
 
 def _modules_in_training(reference: Reference) -> list[str]:
     """Name the modules of a reference in training mode that behave otherwise in it."""
-    from pipeline.run.export.reference_state import iter_reachable
-
-    kinds = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase)
-    found = []
     for value in iter_reachable(reference):
-        for name, module in value.named_modules() if isinstance(value, torch.nn.Module) else ():
-            if module.training and isinstance(module, kinds):
-                found.append(f"{name or 'itself'} ({type(module).__name__})")
-        if found:
-            break
-    return found
-
-
-def _is_large(calls: Sequence[RecordedCall]) -> bool:
-    return sum(count_bytes(call.outputs) for call in calls) > _MOST_BYTES
+        if not isinstance(value, torch.nn.Module):
+            continue
+        names = [
+            f"{name or 'the module'} ({type(module).__name__})"
+            for name, module in value.named_modules()
+            if module.training and isinstance(module, _OTHERWISE_IN_TRAINING)
+        ]
+        if names:
+            return names
+    return []
 
 
 def _leave_out_large(recording: Recording) -> Recording:
-    """Leave out the sequences whose outputs are too large to be kept."""
-    skipped = [
-        (calls[0].inputs.origin, f"more than {_MOST_BYTES >> 20} MiB of outputs are not kept")
-        for calls in recording.sequences
-        if _is_large(calls)
-    ]
-    kept = [calls for calls in recording.sequences if not _is_large(calls)]
-    return Recording(recording.origin, kept, skipped=skipped)
+    """Leave out the sequences for whose outputs there is no room."""
+    kept, skipped, size = [], [*recording.skipped], 0
+    for calls in recording.sequences:
+        own = sum(count_bytes(call.outputs) for call in calls)
+        if size + own <= _MOST_BYTES:
+            size += own
+            kept.append(calls)
+        else:
+            why = f"more than {_MOST_BYTES >> 20} MiB of a method's outputs are not kept"
+            skipped.append((calls[0].inputs.origin, why))
+    return replace(recording, sequences=kept, skipped=skipped)
