@@ -121,7 +121,7 @@ def _cpu() -> float:
 
 
 def _tracked(checkout: Checkout, kernel: bool, model: str) -> None:
-    from pipeline.run.build.export import export
+    from pipeline.run.export.export import export
     from pipeline.run.stages import Stages
 
     plan = plan_of(checkout)
@@ -129,8 +129,8 @@ def _tracked(checkout: Checkout, kernel: bool, model: str) -> None:
 
 
 def _untracked(checkout: Checkout, model: str) -> None:
-    from pipeline.run.build.export import run_exporter, store_exported
-    from pipeline.run.build.handover import handing_over
+    from pipeline.run.export.export import run_exporter, store_exported
+    from pipeline.run.export.handover import handing_over
     from pipeline.run.stages import Stages
 
     plan = plan_of(checkout)

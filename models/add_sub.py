@@ -28,10 +28,11 @@ class Sub(nn.Module):
         return torch.add(a, b, alpha=-1)
 
 
-def export_methods() -> dict[str, ExportedProgram]:
+def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
     """`add` and `sub`, each (a, b) -> result, all float32 [2, 3]."""
     arguments = (torch.ones(SHAPE), torch.ones(SHAPE))
-    return {"add": export(Add(), arguments), "sub": export(Sub(), arguments)}
+    add, sub = Add(), Sub()
+    return {"add": (export(add, arguments), add), "sub": (export(sub, arguments), sub)}
 
 
 def example_inputs(method: str) -> list[tuple[Tensor, Tensor]]:

@@ -149,15 +149,16 @@ def build() -> LanguageModel:
     return LanguageModel().requires_grad_(False).eval()
 
 
-def export_methods() -> dict[str, ExportedProgram]:
+def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
     """`prefill`, with T dynamic from 2 to MAX_LENGTH, and `decode`."""
     model = build()
+    prefill, decode = Prefill(model), Decode(model)
     length = Dim("length", min=2, max=MAX_LENGTH)
     prompt = torch.zeros(1, 8, dtype=torch.int64)
     token, position = torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     return {
-        "prefill": export(Prefill(model), (prompt,), dynamic_shapes=({1: length},)),
-        "decode": export(Decode(model), (token, position)),
+        "prefill": (export(prefill, (prompt,), dynamic_shapes=({1: length},)), prefill),
+        "decode": (export(decode, (token, position)), decode),
     }
 
 

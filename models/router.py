@@ -78,14 +78,14 @@ def build() -> Router:
     return Router().requires_grad_(False).eval()
 
 
-def export_methods() -> dict[str, ExportedProgram]:
+def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
     """`route` and `score`, whose length T is dynamic, from 2 to MAX_LENGTH."""
     model = build()
     length = Dim("length", min=2, max=MAX_LENGTH)
     arguments = (torch.zeros(8, WIDTH),)
     methods = {"route": Route(model), "score": Score(model)}
     return {
-        name: export(method, arguments, dynamic_shapes=({0: length},))
+        name: (export(method, arguments, dynamic_shapes=({0: length},)), method)
         for name, method in methods.items()
     }
 

@@ -121,17 +121,19 @@ def build() -> Transformer:
     return Transformer().requires_grad_(False).eval()
 
 
-def export_methods() -> dict[str, ExportedProgram]:
+def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
     """`encode` and `decode`, whose lengths S and T are dynamic, from 2 to MAX_LENGTH."""
     model = build()
+    encode, decode = Encode(model), Decode(model)
     source = Dim("source", min=2, max=MAX_LENGTH)
     target = Dim("target", min=2, max=MAX_LENGTH)
     tokens = torch.zeros(1, 8, dtype=torch.int64)
     memory = torch.zeros(1, 12, WIDTH)
     return {
-        "encode": export(Encode(model), (tokens,), dynamic_shapes=({1: source},)),
-        "decode": export(
-            Decode(model), (tokens, memory), dynamic_shapes=({1: target}, {1: source})
+        "encode": (export(encode, (tokens,), dynamic_shapes=({1: source},)), encode),
+        "decode": (
+            export(decode, (tokens, memory), dynamic_shapes=({1: target}, {1: source})),
+            decode,
         ),
     }
 

@@ -136,14 +136,14 @@ def build() -> Speech:
     return model.requires_grad_(False).eval()
 
 
-def export_methods() -> dict[str, ExportedProgram]:
+def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
     """`encode` and `detect`, with T dynamic from MIN_FRAMES to MAX_FRAMES."""
     model = build()
     frames = Dim("frames", min=MIN_FRAMES, max=MAX_FRAMES)
     arguments = (torch.zeros(1, MELS, 100),)
     methods = {"encode": Encode(model), "detect": Detect(model)}
     return {
-        name: export(method, arguments, dynamic_shapes=({2: frames},))
+        name: (export(method, arguments, dynamic_shapes=({2: frames},)), method)
         for name, method in methods.items()
     }
 

@@ -135,12 +135,12 @@ def build() -> Vision:
     return model.requires_grad_(False).eval()
 
 
-def export_methods() -> dict[str, ExportedProgram]:
+def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
     """`features`, `classify` and `embed`, each of one image, float32 [1, 3, 64, 64]."""
     model = build()
     arguments = (torch.zeros(1, 3, SIZE, SIZE),)
     methods = {"features": Features(model), "classify": Classify(model), "embed": Embed(model)}
-    return {name: export(method, arguments) for name, method in methods.items()}
+    return {name: (export(method, arguments), method) for name, method in methods.items()}
 
 
 def example_inputs(method: str) -> list[tuple[Tensor]]:

@@ -43,11 +43,12 @@ class Classify(torch.nn.Module):
 def export_methods():
     torch.manual_seed(0)
     model = Hello().eval().requires_grad_(False)
+    classify = Classify(model)
     inputs = (torch.randn(2, 16),)
     batch = {"x": {0: Dim("batch", max=8)}}
-    return {
-        "embed": export(model, inputs, dynamic_shapes=batch),
-        "classify": export(Classify(model), inputs, dynamic_shapes=batch),
+    return {  # each with the module that it is compared with
+        "embed": (export(model, inputs, dynamic_shapes=batch), model),
+        "classify": (export(classify, inputs, dynamic_shapes=batch), classify),
     }
 '''
 

@@ -39,6 +39,8 @@ Libraries = Sequence[tuple[str, Mapping[str, str | None]]]
 OptionFiles = Mapping[str, Sequence[Digest]]
 # By package and name, the digest and the size in bytes of each file that a device loads.
 FamilyFiles = Mapping[str, Mapping[str, tuple[str, int]]]
+# By method, the path and the digest of a file of recorded outputs.
+GoldenFiles = Mapping[str, tuple[str, Digest]]
 CALIBRATION = "quantize.calibration"
 NO_FILES: Mapping[str, Any] = MappingProxyType({})
 # Of `emit`: what no object depends on.
@@ -267,6 +269,7 @@ def validate_action(
     only: Sequence[str] = (),
     targets: Mapping[str, Mapping[str, Any]] = NO_FILES,
     in_ci: bool = False,
+    golden: GoldenFiles = NO_FILES,
 ) -> Action[ValidateInputs]:
     """Return the action that validates a package.
 
@@ -286,6 +289,7 @@ def validate_action(
         targets: what the runtimes hold that the package is held to, by name; its own `target` is
             one of them unless `runs_on` names others.
         in_ci: whether a baseline that is missing is a failure.
+        golden: the file of recorded outputs of each method that has one.
     """
     settings = config.validation.resolved()
     if settings["gates"]["runs_on"] is None and config.target in targets:
@@ -296,7 +300,7 @@ def validate_action(
     key = {
         **_common("validate"),
         "measured": {
-            **_measure_key(config, files, methods, examples),
+            **_measure_key(config, files, methods, examples, golden),
             **_operators(libraries),
             "sources": {**archives, **quotable},
             **({"only": unit_name(only)} if only else {}),
@@ -324,6 +328,7 @@ def _measure_key(
     files: Mapping[str, Digest],
     methods: Mapping[str, MethodSource],
     examples: OptionFiles,
+    golden: GoldenFiles,
 ) -> Key:
     settings = config.validation.resolved()
     machines = {b.backend_id: b.machine for b in config.backends(config.methods)}
@@ -340,7 +345,12 @@ def _measure_key(
         "package": config.package,
         "files": files,
         "programs": {
-            name: {"program": m.program, "examples": list(examples.get(name, ())) or m.examples}
+            name: {
+                "program": m.program,
+                "examples": list(examples.get(name, ())) or m.examples,
+                **({"reference": m.reference} if m.reference else {}),
+                **({"golden": list(golden[name])} if name in golden else {}),
+            }
             for name, m in methods.items()
         },
         "cases": {name: list(config.select_cases(name)) for name in methods},
@@ -363,7 +373,7 @@ def exported_blobs(result: Mapping[str, Any]) -> Iterator[Digest]:
     for _, value in result["constant_methods"]:
         yield from find_blobs(value)
     for method in result["methods"]:
-        yield from [method["examples"]] if method["examples"] else []
+        yield from filter(None, (method["examples"], method["reference"]))
         yield from method["batches"]
 
 

@@ -219,6 +219,7 @@ class Models:
                 calibration=method["calibration"],
                 batches=tuple(method["batches"]),
                 exported=True,
+                reference=method["reference"],
             )
             for method in result["methods"]
         }

@@ -19,6 +19,7 @@ from pipeline.plan.actions import Action
 from pipeline.plan.checks import check_backends, check_config, check_model, find_places
 from pipeline.plan.config_cache import ConfigCache
 from pipeline.plan.families import Families
+from pipeline.plan.golden import find_golden, find_golden_problems
 from pipeline.plan.models import Models, once
 from pipeline.plan.named_inputs import NamedInputs
 from pipeline.program.sources import MethodSource
@@ -130,6 +131,8 @@ class Plan:
                 config = self._complete(package)
                 outline, buffers = self.models.outline, self.models.buffers
                 found += check_model(config, document, methods, outline, buffers)
+                export, every = str(self.export(package)), self._all_methods(package)
+                found += find_golden_problems(self.workspace, export, every, document)
         except SourceError as error:
             found += (document.problem("model", str(error)),)
         return tuple(found)
@@ -355,6 +358,7 @@ class Plan:
             [name for name in methods if name in only] if {*only} != {*methods} else (),
             targets,
             in_ci(),
+            find_golden(self.workspace, str(self.export(package)), methods),
         )
 
     def _targets(self, config: PackageConfig) -> dict[str, dict[str, Any]]:
@@ -388,6 +392,8 @@ class Plan:
             self.inputs.libraries(package),
             self.families.hash_files(package, files, given),
             in_ci(),
+            [[name, method.reference] for name, method in methods.items()],
+            find_golden(self.workspace, summary.export, methods),
         ]
         found: Digest | None = self._derived(
             package,
@@ -418,9 +424,13 @@ class Plan:
             for name, m in methods.items()
         ]
         files = [self.inputs.hash_file(path) for path in summary.files] + self.inputs.targets
-        every = list(self.models.methods(summary.export) or ())  # those that are omitted too
+        every = self._all_methods(package)
         constants = self.models.constants(summary.export) if methods else {}
         return hash_json([sources, every, [*constants.items()], summary.machine, host(), files])
+
+    def _all_methods(self, package: str) -> list[str]:
+        """Return the methods of a package's model, those that are omitted too."""
+        return list(self.models.methods(str(self.export(package))) or ())
 
     def linked(self, package: str) -> dict[str, Digest]:
         """Return the files of a linked package that a device loads."""

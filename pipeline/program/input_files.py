@@ -103,12 +103,7 @@ def read_file(path: Path, name: str, program: ExportedProgram) -> list[InputSet]
             with open(path, "rb") as file:
                 calls = load_tensor_file(file)
             return _parse_calls(calls, name, program)
-        if path.suffix == ".npz":
-            _check_arrays(path)
-            with numpy.load(path, allow_pickle=False) as arrays:
-                tensors = {key: torch.from_numpy(arrays[key]) for key in arrays.files}
-        else:
-            tensors = safetensors.torch.load_file(path)
+        tensors = _load_named(path)
     except pickle.UnpicklingError as error:
         raise PipelineError(
             f"{name}: holds more than tensors, numbers, text and containers of them, and is not "
@@ -117,9 +112,30 @@ def read_file(path: Path, name: str, program: ExportedProgram) -> list[InputSet]
     except PipelineError:
         raise
     except Exception as error:  # zipfile, numpy, safetensors and torch raise what damage leads to
-        what = str(error).strip().split("\n")[0] or type(error).__name__
-        raise PipelineError(f"{name}: cannot be read as a {path.suffix} file ({what})") from error
-    return _unstack(tensors, name, program)
+        raise _unreadable(path, name, error) from error
+    return unstack(tensors, name, program)
+
+
+def read_named_tensors(path: Path, name: str) -> dict[str, torch.Tensor]:
+    """Read the tensors of a `.npz` or `.safetensors` file by name. Raises PipelineError."""
+    try:
+        return _load_named(path)
+    except Exception as error:  # zipfile, numpy and safetensors raise what damage leads to
+        raise _unreadable(path, name, error) from error
+
+
+def _load_named(path: Path) -> dict[str, torch.Tensor]:
+    if path.suffix != ".npz":
+        tensors: dict[str, torch.Tensor] = safetensors.torch.load_file(path)
+        return tensors
+    _check_arrays(path)
+    with numpy.load(path, allow_pickle=False) as arrays:
+        return {key: torch.from_numpy(arrays[key]) for key in arrays.files}
+
+
+def _unreadable(path: Path, name: str, error: Exception) -> PipelineError:
+    what = str(error).strip().split("\n")[0] or type(error).__name__
+    return PipelineError(f"{name}: cannot be read as a {path.suffix} file ({what})")
 
 
 def _check_arrays(path: Path) -> None:
@@ -166,7 +182,7 @@ def _parse_calls(data: Any, name: str, program: ExportedProgram) -> list[InputSe
     return [replace(each, origin=f"{name}[{number}]") for number, each in sets]
 
 
-def _unstack(
+def unstack(
     tensors: Mapping[str, torch.Tensor], name: str, program: ExportedProgram
 ) -> list[InputSet]:
     """Return input sets of tensors that hold all batches, each named as an argument."""
@@ -175,22 +191,8 @@ def _unstack(
     varying = (torch.Tensor, torch.SymInt)
     wanted = [a.name for a in arguments if isinstance(a.value, varying)]
     _check_names(name, tensors, wanted, [a.name for a in arguments])
-    counts = {key: len(t) if t.ndim else None for key, t in tensors.items()}
-    first, count = next(iter(counts.items()))
-    for key, other in counts.items():
-        if other is None:
-            raise PipelineError(
-                f"{name}: argument '{key}': a single number, must have a first dimension, that of "
-                "the batches"
-            )
-        if other != count:
-            raise PipelineError(
-                f"{name}: argument '{key}': {other} batches, must be {count}, as many as '{first}'"
-            )
-    if count and count > _MOST_BATCHES:
-        raise PipelineError(f"{name}: {count} batches, at most {_MOST_BATCHES} are read")
     sets = []
-    for number in range(count or 0):
+    for number in range(count_batches(tensors, name, "argument")):
         leaves = []
         for argument in arguments:
             leaf = tensors[argument.name][number] if argument.name in tensors else argument.value
@@ -199,6 +201,26 @@ def _unstack(
             leaves.append(leaf)
         sets.append(nest_leaves(program, leaves, f"{name}[{number}]"))
     return sets
+
+
+def count_batches(tensors: Mapping[str, torch.Tensor], name: str, kind: str) -> int:
+    """Return the number of batches that all tensors of a file have. Raises PipelineError where they
+    have none in common."""
+    counts = {key: len(t) if t.ndim else None for key, t in tensors.items()}
+    first, count = next(iter(counts.items()))
+    for key, other in counts.items():
+        if other is None:
+            raise PipelineError(
+                f"{name}: {kind} '{key}': a single number, must have a first dimension, that of "
+                "the batches"
+            )
+        if other != count:
+            raise PipelineError(
+                f"{name}: {kind} '{key}': {other} batches, must be {count}, as many as '{first}'"
+            )
+    if count and count > _MOST_BATCHES:
+        raise PipelineError(f"{name}: {count} batches, at most {_MOST_BATCHES} are read")
+    return count or 0
 
 
 def _check_names(

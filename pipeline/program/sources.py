@@ -103,7 +103,8 @@ class MethodSource:
     pickled sample inputs inside an archive, or of a record in the store for what an exporter gave
     (`exported`); `examples_of_export` says that they are nothing but the arguments that the method
     was exported with. `batches` are the records of the calibration inputs, one by one; their digest
-    is that of this list.
+    is that of this list. `reference` is the record of what PyTorch gave in eager mode, where the
+    exporter says how to run it.
     """
 
     archive: Path
@@ -116,6 +117,7 @@ class MethodSource:
     calibration: Digest | None = None
     batches: tuple[Digest, ...] = ()
     exported: bool = False
+    reference: Digest | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pipeline.report.formatting import decibel, error, percent, ratio, short
-from pipeline.report.verdicts import VERDICTS, Verdict, method_verdict
+from pipeline.report.verdicts import PASSED, VERDICTS, Verdict, method_verdict
 
 Json = Mapping[str, Any]
 NO_LIMIT = "none"
@@ -35,9 +35,11 @@ _JUDGED: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def headline(method: Json) -> Headline:
-    """Return the figure and limit of a method's worse verdict."""
+    """Return the figure and limit of a method's worst verdict."""
     verdict = method_verdict(method)
-    quantization = method.get("quantization")
+    quantization, reference = method.get("quantization"), method.get("reference")
+    if reference and reference["verdict"] == verdict not in (PASSED, method["verdict"]):
+        return Headline(verdict, *_reference_figures(reference))
     if quantization and quantization["verdict"] == verdict:
         return Headline(verdict, *_quantization_figures(method, quantization))
     if method.get("quantized"):
@@ -72,6 +74,13 @@ def _quantization_figures(method: Json, quantization: Json) -> tuple[str, str, f
     failed = quantization["verdict"] == "failed"
     limit = f"≥ {decibel(quantization['floor'])}" if failed else NO_LIMIT
     return decibel(figures["sqnr_db"]), limit, distance
+
+
+def _reference_figures(reference: Json) -> tuple[str, str, float]:
+    """Return the error of the exported program against its reference."""
+    ratio = reference["of_limit"]
+    distance = float("inf") if ratio == "inf" else ratio or 0.0
+    return error(reference["max_abs"]), "reference", distance
 
 
 def _pooled_agreement(pools: Iterable[Json]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from xml.etree import ElementTree as Xml
 from pipeline.report.elements import Json
 from pipeline.report.records import ALL, UNASKED, is_unchecked
 from pipeline.report.sections.failures import failed_by_check, package_failures
+from pipeline.report.sections.reference import describe_reference
+from pipeline.report.verdicts import PASSED
 from pipeline.store.visible import visible
 
 
@@ -58,8 +60,8 @@ def _add_report(suite: Xml.Element, package: str, report: Json) -> None:
 
 
 def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float) -> None:
-    """Add that a method has the interface of its source, that it computes the same, and that its
-    quantization is good enough."""
+    """Add that a method has the interface of its source, that it computes the same, that its
+    quantization is good enough, and that its export is what its reference is."""
     failed = failed_by_check(method)
     own, wrong = failed.get("interface", []), failed.get("numerics", [])
     left_out = method.get("left_out", ())
@@ -84,6 +86,10 @@ def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float
         verdict, why = quantization["verdict"], quantization["reason"]
         skipped = f"{verdict}: {why}" if verdict in ("not judged", "not run") else ""
         _add_case(suite, classname, "quantization", lost, skipped, why)
+    if reference := method.get("reference"):
+        departs, why = failed.get("reference", []), describe_reference(reference)
+        skipped = "" if reference["verdict"] == PASSED else f"{reference['verdict']}: {why}"
+        _add_case(suite, classname, "reference", departs, skipped, why)
 
 
 def _describe_culprits(method: Json) -> list[str]:

@@ -42,6 +42,8 @@ def _unjudged(entry: Entry) -> dict[tuple[str, str], list[str]]:
         parts = {"lowering": (method["verdict"], method.get("verdict_reason", ""))}
         if quantization := method.get("quantization"):
             parts["quantization"] = (quantization["verdict"], quantization["reason"])
+        if reference := method.get("reference"):
+            parts["export"] = (reference["verdict"], reference["reason"])
         for what, (verdict, why) in parts.items():
             if verdict == "not judged":
                 found.setdefault((what, why), []).append(method["method"])

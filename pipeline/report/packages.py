@@ -14,6 +14,7 @@ from pipeline.report.formatting import NOTHING, percent
 from pipeline.report.headlines import worst_headline
 from pipeline.report.records import ALL, LATENCY, UNASKED, delegated_share, is_unchecked
 from pipeline.report.sections.failures import group_failures, package_failures
+from pipeline.report.sections.reference import describe_referenced, describe_unreferenced
 from pipeline.report.verdicts import PASSED, VERDICTS
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
@@ -136,8 +137,10 @@ def lead(report: Json) -> str:
         gates = sum(not gate["ok"] for gate in report.get("gates") or ())
         wrong = [f"{failed} of {plural(len(methods), 'method')} failed"] if failed else []
         wrong += [f"{plural(gates, 'gate')} not met"] if gates else []
-        return f"{'; '.join(wrong) or plural(len(report['failures']), 'failure')}."
+        wrong_in_all = f"{'; '.join(wrong) or plural(len(report['failures']), 'failure')}."
+        return " ".join([wrong_in_all, *describe_unreferenced(methods)])
     sentences = [*_describe_lowering(methods), *_describe_quantization(methods)]
+    sentences += [*describe_referenced(methods), *describe_unreferenced(methods)]
     unrun = [method for method in methods if method["not_run"]]
     ran = any(method["runs"] and method["kind"] == "program" for method in methods)
     sentences += [_describe_unrun(unrun, total=len(methods), none=not ran)] if unrun else []

@@ -155,9 +155,12 @@ class SkipRecord(TypedDict):
 # and all of one that was not asked for.
 ALL, LATENCY, UNASKED = "all", "latency", "not asked for"
 # Whether the package lacks the method, what the method declares, how far an output is from that of
-# the program that it was quantized to, how far that one is from the float program, or that the
-# source itself is no measure of anything; anything else is "".
-FailureSubject = Literal["", "lacking", "declared", "quantized", "quantization", "source"]
+# the program that it was quantized to, how far that one is from the float program, that the source
+# itself is no measure of anything, or how far the exported program is from its reference; anything
+# else is "".
+FailureSubject = Literal[
+    "", "lacking", "declared", "quantized", "quantization", "source", "reference"
+]
 
 
 class FailureRecord(TypedDict):
@@ -260,13 +263,32 @@ class QuantizationRecord(TypedDict):
     generated: list[PooledRecord]
 
 
+class ReferenceRecord(TypedDict):
+    """The verdict on an export, the exported program against its references, and its reason.
+
+    `compared` names them: `reference('encode')` of the exporter, which runs PyTorch in eager mode,
+    or files of recorded outputs. `calls` were compared; `max_abs` is the greatest absolute error of
+    all outputs, `of_limit` the greatest ratio of an error to its limit; `skipped` are input sets
+    and sequences that were not compared.
+    """
+
+    verdict: Verdict
+    reason: str
+    compared: list[str]
+    calls: int
+    max_abs: Figure
+    of_limit: Figure
+    skipped: list[SkipRecord]
+
+
 class MethodRecord(FiguresRecord):
     """The outcome of one method, with the worst figures over all outputs of the calls on examples,
     of which there are `examples`; without any, of the calls on generated inputs. `on_generated` has
     those of generated inputs where there are both.
 
     `verdict` is about the lowering, the package against what was lowered, and `verdict_reason` why
-    it is not `passed`; `quantization` is the other verdict, of a method that the config quantizes;
+    it is not `passed`; `quantization` is the verdict on what the config quantizes, and `reference`
+    that on the export, of a method that has a reference;
     `random` says how a method that is declared random was judged. `kind` is `program`, `constant`
     or `unknown`; `outputs` are the names of its outputs, `limits` what these were held to, as in
     `HeldRecord`; `limits_from` is what they follow: `config`, a dtype, or `quantized`; `quantized`
@@ -281,6 +303,7 @@ class MethodRecord(FiguresRecord):
     verdict: Verdict
     verdict_reason: NotRequired[str]
     quantization: NotRequired[QuantizationRecord]
+    reference: NotRequired[ReferenceRecord]
     random: NotRequired[str]
     examples: NotRequired[int]
     on_generated: NotRequired[FiguresRecord]

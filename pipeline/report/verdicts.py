@@ -24,13 +24,14 @@ def worst_verdict(verdicts: Iterable[Verdict], default: Verdict = PASSED) -> Ver
 
 
 def method_verdicts(method: Mapping[str, Any]) -> list[Verdict]:
-    """Return the verdict on a method's lowering, and on its quantization where there is one."""
-    quantization = method.get("quantization")
-    return [method["verdict"], *([quantization["verdict"]] if quantization else [])]
+    """Return the verdict on a method's lowering, and, where there are any, those on its
+    quantization and on its export."""
+    others = [method.get(name) for name in ("quantization", "reference")]
+    return [method["verdict"], *(other["verdict"] for other in others if other)]
 
 
 def method_verdict(method: Mapping[str, Any]) -> Verdict:
-    """Return the worse of a method's verdicts."""
+    """Return the worst of a method's verdicts."""
     return worst_verdict(method_verdicts(method))
 
 

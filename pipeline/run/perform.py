@@ -16,10 +16,10 @@ from pipeline.plan.actions import Action
 from pipeline.plan.kinds import KINDS
 from pipeline.plan.models import Models
 from pipeline.run.build.compile import Keep, compile_unit
-from pipeline.run.build.export import export
 from pipeline.run.build.link import link_package
 from pipeline.run.build.load import check_libraries
 from pipeline.run.build.quantize import quantize_method
+from pipeline.run.export.export import export
 from pipeline.run.install import install
 from pipeline.run.stages import IMPORT, WAIT, Stages
 from pipeline.run.stored import find_stored

@@ -91,6 +91,7 @@ class _ExportedMethod(TypedDict):
     examples_of_export: bool
     calibration: Digest | None
     batches: list[Digest]
+    reference: Digest | None
 
 
 class _ConstantTensor(TypedDict):

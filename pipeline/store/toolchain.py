@@ -25,6 +25,7 @@ _BUILDING = (*_PLANNING, "compile", "run/*.py", "run/build", "run/trace", "repor
 _UNITS = {
     "describe": _DESCRIBING,
     "plan": _PLANNING,
+    "export": (*_BUILDING, "run/export", "validate", "devices", "report/verdicts.py"),
     "measure": (*_BUILDING, "devices", "validate", "run/prove", "report/verdicts.py"),
     "validate": ("report", "validate", "run/prove"),
 }

@@ -37,10 +37,12 @@ class CallLimits:
     Attributes:
         given: those of the config; without tolerances they are derived.
         most_share: the greatest share of the signal that a derived limit may be.
+        least_units: as in `limits_of_rounding`.
     """
 
     given: Limits
     most_share: float = MOST_SHARE
+    least_units: int | None = None
     _usual: dict[int, float] = field(default_factory=lambda: defaultdict(float))
 
     @property
@@ -62,7 +64,8 @@ class CallLimits:
             usual = max(self._usual[place], greatest_magnitude(value))
             if case != "large":
                 self._usual[place] = usual
-            wide = limits_of_rounding(value, [outputs[place] for outputs in rounded], usual)
+            others = [outputs[place] for outputs in rounded]
+            wide = limits_of_rounding(value, others, usual, self.least_units)
             capped = cap_limits(wide, value, usual, self.most_share)
             found.append(
                 DerivedLimits(

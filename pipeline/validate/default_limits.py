@@ -42,12 +42,16 @@ def margin(samples: int) -> float:
     return 1 + 4 / samples
 
 
-def limits_of_rounding(expected: Any, rounded: Sequence[Any], usual: float) -> OutputLimits:
+def limits_of_rounding(
+    expected: Any, rounded: Sequence[Any], usual: float, least_units: int | None = None
+) -> OutputLimits:
     """Return the limits of an output.
 
     Args:
         rounded: the same output with every value of the program rounded anew, once for each run.
         usual: the greatest magnitude of this output on any inputs so far.
+        least_units: the least that is allowed, in units in the last place, where both sides run the
+            same kernels; by default what kernels of others need.
     """
     if not isinstance(expected, Tensor) or not expected.numel():
         return OutputLimits(atol=0.0, rtol=0.0)
@@ -61,6 +65,8 @@ def limits_of_rounding(expected: Any, rounded: Sequence[Any], usual: float) -> O
     finite = [torch.where(r.isfinite() & expected.isfinite(), r, expected) for r in same]
     eps = torch.finfo(expected.dtype).eps
     least, rtol = max(LEAST_ATOL, _UNITS * eps), max(LEAST_RTOL, _UNITS * eps)
+    if least_units is not None:
+        least = rtol = least_units * eps
     errors = [compare(r, expected) for r in finite]
     places = (
         find_worst_place(error, r, expected, 0.0, rtol / times)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
-from pipeline.report.records import UNASKED, FailureSubject, QuantizationRecord
+from pipeline.report.records import UNASKED, FailureSubject, QuantizationRecord, ReferenceRecord
 from pipeline.report.verdicts import Verdict, package_verdict
 from pipeline.store.errors import listed
 from pipeline.validate.limits import FIGURES, OutputLimits, widest
@@ -91,6 +91,7 @@ class MethodValidation:
             quantized on the way.
         quantized_reason: as `limits_reason`, of those.
         quantization: the verdict on quantization, where the method was quantized on the way.
+        reference: the verdict on the export, where the method has a reference.
         ill_conditioned: where the source itself is, in words; "" where that is not known.
         random: how a method that is declared random was judged, in words; "" for any other.
         left_out: input sets, kinds of them, `ALL` and `LATENCY`, for which there was no time; or
@@ -115,6 +116,7 @@ class MethodValidation:
     quantized_runs: list[Run] = field(default_factory=list)
     quantized_reason: str = ""
     quantization: QuantizationRecord | None = None
+    reference: ReferenceRecord | None = None
     ill_conditioned: str = ""
     random: str = ""
     left_out: list[str] = field(default_factory=list)
@@ -145,11 +147,15 @@ class MethodValidation:
     @property
     def verdict(self) -> Verdict:
         """Return the verdict on the lowering: is the package what was lowered?"""
-        if any(failure.about != "quantization" for failure in self.failures):
+        if self._lowering_failures():
             return "failed"
         if self.not_run or not (self.runs or self.random):
             return "not run"
         return "not judged" if self._unjudged_runs() and not self._is_good_enough else "passed"
+
+    def _lowering_failures(self) -> list[Failure]:
+        others = ("quantization", "reference")
+        return [failure for failure in self.failures if failure.about not in others]
 
     @property
     def _is_good_enough(self) -> bool:
@@ -160,10 +166,9 @@ class MethodValidation:
     @property
     def verdict_reason(self) -> str:
         """Return why the lowering has not passed; of one that failed, its first failure."""
-        failures = [each for each in self.failures if each.about != "quantization"]
         match self.verdict:
             case "failed":
-                return failures[0].sentence
+                return self._lowering_failures()[0].sentence
             case "not run":
                 return self.not_run or self._why_no_runs()
             case "not judged":
@@ -246,6 +251,7 @@ class MethodValidation:
             "verdict": self.verdict,
             "verdict_reason": self.verdict_reason,
             **({"quantization": self.quantization} if self.quantization else {}),
+            **({"reference": self.reference} if self.reference else {}),
             **({"random": self.random} if self.random else {}),
             "state": list(self.state),
             "outputs": list(self.outputs),

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import export_status
-from pipeline.run.build.export import export
+from pipeline.run.export.export import export
 from pipeline.run.stages import Stages
 from pipeline.store.errors import SourceError
 from pipeline.store.workspace import open_workspace

@@ -11,7 +11,7 @@ import yaml
 from torch.export import export
 
 from pipeline.plan.export_parameters import find_wrong, name_export, parse_export, read_parameters
-from pipeline.run.build.export import _call, _programs
+from pipeline.run.export.exporter import call_export_methods, call_with
 from pipeline.store.errors import SourceError
 from tests.support.bench import Bench
 
@@ -206,7 +206,7 @@ def test_method_names_that_differ_by_case_alone_are_told():
     module = ModuleType("cased")
     module.export_methods = lambda: {"Encode": program, "encode": program}
     with pytest.raises(SourceError, match=r"cased.py: method names Encode, encode: two of them"):
-        _programs(module, {})
+        call_export_methods(module, {})
 
 
 @pytest.mark.parametrize(
@@ -224,4 +224,4 @@ def test_a_parameter_called_method_does_not_meet_the_name_of_the_method(signatur
     scope = {}
     exec(f"def example_inputs({signature}): return locals()", scope)
     parameters = {"method": "fast", "size": 4}
-    assert _call(scope["example_inputs"], parameters, "encode") == got
+    assert call_with(scope["example_inputs"], parameters, "encode") == got

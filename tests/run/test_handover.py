@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pipeline.run.build.handover import handing_over
+from pipeline.run.export.handover import handing_over
 from pipeline.run.trace.isolated import has_kernel_view, run_isolated
 from pipeline.run.trace.watch import Watch
 from pipeline.store.digest import hash_bytes

@@ -14,6 +14,7 @@ ROOT = Path(pipeline.__file__).parent
 ENTRIES = {
     "describing": ["pipeline.program.sources", "pipeline.program.canonical"],
     "planning": ["pipeline.plan.plan"],
+    "export": ["pipeline.run.export.*"],
     "compile": ["pipeline.run.build.*"],
     "measure": ["pipeline.run.prove.measure"],
     "validate": ["pipeline.run.prove.validate"],
@@ -23,6 +24,7 @@ HARNESS = ("pipeline.run.perform", "pipeline.run.worker")
 CODES = {
     "describing": lambda: toolchain.code("describe"),
     "planning": lambda: toolchain.code("plan"),
+    "export": lambda: toolchain.code("export"),
     "compile": lambda: toolchain.code("compile"),
     "measure": lambda: toolchain.code("measure"),
     "validate": lambda: toolchain.code("validate") + toolchain.code("measure"),
@@ -78,6 +80,7 @@ def test_a_line_more_in_any_module_changes_every_key_that_can_reach_it(
 
 def test_reports_are_made_without_measuring_and_packages_measured_without_building(reached):
     for kind, rooms in {
+        "export": ("cli", "run.prove", "report.sections", "report.charts"),
         "compile": ("cli", "devices", "report", "run.prove", "validate"),
         "measure": ("cli", "report.html", "report.sections", "report.charts"),
     }.items():

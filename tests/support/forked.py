@@ -35,7 +35,7 @@ def warm_up() -> None:
 
     import pipeline.run.perform
     import pipeline.run.prove.validate  # noqa: F401
-    from pipeline.run.build.export_reads import _installed
+    from pipeline.run.export.export_reads import _installed
 
     start_helper()
     make_torch_quick()

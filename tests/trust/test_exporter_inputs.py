@@ -29,7 +29,7 @@ from pipeline.plan.reads import parse_records
 from pipeline.plan.status import export_status
 from pipeline.run.build import chance
 from pipeline.run.build.chance import find_chance
-from pipeline.run.build.export import export
+from pipeline.run.export.export import export
 from pipeline.run.stages import Stages
 from pipeline.run.trace.isolated import has_kernel_view
 from pipeline.store.distributions import identity

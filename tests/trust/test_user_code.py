@@ -24,8 +24,8 @@ from pipeline.program.archive import load_program
 from pipeline.program.kept_state import _PARTS, _SEEDS, keep_state, kept_state
 from pipeline.run import worker
 from pipeline.run.build.compile import _load_passes
-from pipeline.run.build.export import export
 from pipeline.run.build.load import load_method
+from pipeline.run.export.export import export
 from pipeline.run.perform import runs_user_code
 from pipeline.run.stages import Stages
 from pipeline.store.errors import PipelineError, SourceError

@@ -102,11 +102,12 @@ def describe_failure(failure: Json) -> str:
 
 def failed_by_check(method: Json) -> dict[str, list[str]]:
     """Return the failures of a method by check: of its interface, that is all that it declares and
-    whether it can be run, of its numerics, the values that it gives, of its quantization, or of
-    its source, that it is no measure of anything."""
+    whether it can be run, of its numerics, the values that it gives, of its quantization, of its
+    source, that it is no measure of anything, or of its reference, which its export departs
+    from."""
     found: dict[str, list[str]] = {}
     for failure in method["failures"]:
-        if (about := failure.get("about")) in ("quantization", "source"):
+        if (about := failure.get("about")) in ("quantization", "source", "reference"):
             found.setdefault(about, []).append(describe_failure(failure))
             continue
         is_value = failure["inputs"] or (method["kind"] == "constant" and method["runs"])

@@ -10,6 +10,7 @@ from pipeline.report.cells import figure, name, source, text, verdict_cell
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import NOTHING, decibel, error, percent, ratio, short
 from pipeline.report.records import UNASKED
+from pipeline.report.sections.reference import describe_comparison
 from pipeline.store.errors import listed, plural
 
 _LIMITS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -136,7 +137,8 @@ def _output_verdict(output: Output) -> Cell:
 
 def _method_rows(method: Json, places: Mapping[str, str]) -> Iterator[Row]:
     """Yield a row for each comparison of a method: with what it was lowered from, and, where it was
-    quantized on the way, with the float program; on examples and on generated inputs apart."""
+    quantized on the way, with the float program; of what it was exported to with its reference; on
+    examples and on generated inputs apart."""
     note = "with state" if method["state"] else method["kind"]
     href = source(places.get(f"methods.{method['method']}")).href
     head = {"method": name(method["method"], note, href)}
@@ -150,6 +152,11 @@ def _method_rows(method: Json, places: Mapping[str, str]) -> Iterator[Row]:
         calls = f"{plural(len(method['runs']), 'call')} on all inputs" if held else ""
         yield {**head, **_row(lowering, "quantized program", calls, method["verdict"])}
         yield {**head, **_quantization_row(method, quantization)}
+    if method["kind"] == "program":
+        reference = method.get("reference")
+        figures: Json = {"max_abs": reference["max_abs"] if reference else None, "limits": {}}
+        what, verdict = ("reference", reference["verdict"]) if reference else ("no reference", "")
+        yield {**head, **_row(figures, what, describe_comparison(reference), verdict)}
     if generated := method.get("on_generated"):
         other = "source" if quantization is None else "float program"
         calls = _count_calls(method, _GENERATED)
@@ -228,6 +235,11 @@ def _skipped(methods: Sequence[Json]) -> list[Row]:
         else (method, each, "left out: validate.budget was spent")
         for method in methods
         for each in method.get("left_out", ())
+    ]
+    found += [
+        (method, f"{skip['origin']}, against the reference", skip["reason"])
+        for method in methods
+        for skip in method.get("reference", {}).get("skipped", ())
     ]
     return [
         {"method": name(method["method"]), "input set": inputs, "why": Cell(why, kind="wide")}

@@ -1,1 +1,1 @@
-"""The actions that make a package: export, quantize, compile, link."""
+"""The actions that make a package: quantize, compile, link."""

@@ -26,6 +26,7 @@ from pipeline.program.mapped_files import unlocked
 from pipeline.run.build.load import Quantized
 from pipeline.run.build.metadata import all_constants
 from pipeline.run.build.planned import guard_sources
+from pipeline.run.prove.references import judge_references
 from pipeline.run.prove.subject import Subject, lines_of_handles
 from pipeline.run.stages import Stages
 from pipeline.store import digest
@@ -107,6 +108,8 @@ def _measure(
                 looking = Budget(max(budget.left, share))
                 evidence = subject.evidence(opened, looking)
                 located = locate_failures(evidence, validation, examples, looking)
+        with stages.stage("reference"):
+            judge_references(validation, subject, budget)
     crash_log.clear()
     record = _make_record(subject, validation, located)
     for method in record["methods"]:

@@ -31,9 +31,9 @@ from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.program.archive import load_program, save_programs
 from pipeline.run.build.compile import compile_unit
-from pipeline.run.build.export import export
 from pipeline.run.build.quantize import quantize_method
 from pipeline.run.build.refit import find_record, make_refit, why_never
+from pipeline.run.export.export import export
 from pipeline.run.stages import Stages
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError

@@ -25,6 +25,7 @@ class Source(TypedDict):
     examples_of_export: bool
     calibration: Digest | None
     batches: list[Digest]
+    reference: Digest | None
 
 
 class Parcel(TypedDict):

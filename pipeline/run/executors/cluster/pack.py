@@ -113,6 +113,8 @@ class Packer:
         names = {str(folder / name) for name in built}
         for limits in inputs.config.validation.methods.values():
             names |= set(limits.examples or ())
+        planned = action.key["measured"]["programs"].values()
+        names |= {each["golden"][0] for each in planned if "golden" in each}
         baseline = workspace.baseline(str(action.package)).relative_to(workspace.root)
         return {*names, str(baseline), *inputs.quotable}
 
@@ -134,7 +136,8 @@ class Packer:
     ) -> Iterator[Digest]:
         """Yield the blobs of the store that an action needs, beside files of the workspace."""
         for each in sources.values():
-            given = (each.content, each.examples, *each.batches) if each.exported else ()
+            given = (each.content, each.examples, each.reference, *each.batches)
+            given = given if each.exported else ()
             yield from filter(None, given)
         for value in constants.values():
             yield from find_blobs(value)

@@ -139,6 +139,12 @@ def remake(parcel: Parcel, workspace: Workspace) -> Action:
         only=[name for name in key["measured"].get("only", "").split("+") if name],
         targets=key["held_to"].get("targets", {}),
         in_ci=key["held_to"].get("requires_baseline", False),
+        golden={
+            name: (path, content)
+            for name, each in key["measured"]["programs"].items()
+            for path in each.get("golden", ())[:1]
+            for content in _hash(workspace, [path])
+        },
     )
 
 

@@ -8,41 +8,45 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import inspect
 import io
 import linecache
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor
 from torch.export import ExportedProgram
 
 from pipeline.config.operators import load_libraries
 from pipeline.plan import keys
 from pipeline.plan.actions import Action, ExportInputs
-from pipeline.plan.export_parameters import FUNCTION
 from pipeline.plan.places import Folders, environment_folders
 from pipeline.plan.reads import MOST_RECORDS, Reads, parse_records
 from pipeline.program import sources
 from pipeline.program.archive import save_programs
-from pipeline.program.constant_values import encode_constant
 from pipeline.program.fresh_imports import FromText
-from pipeline.program.inputs import InputSet, as_input_sets, save_inputs
+from pipeline.program.inputs import InputSet, save_inputs
 from pipeline.program.operator_libraries import explain_missing
 from pipeline.program.random_operators import describe_random_operators, find_random_operators
-from pipeline.program.signature import check_inputs
+from pipeline.program.recordings import save_recording
 from pipeline.program.workspace_modules import explain_hidden, load_file, own_name
-from pipeline.run.build.export_reads import ExportReads
-from pipeline.run.build.exporter_imports import import_afresh, importing_for
-from pipeline.run.build.handover import Handover, handing_over
 from pipeline.run.build.load import check_libraries
 from pipeline.run.explain_error import explain_error
+from pipeline.run.export.export_reads import ExportReads
+from pipeline.run.export.exporter import (
+    call_constants,
+    call_export_methods,
+    call_inputs,
+    find_references,
+    parse_inputs,
+)
+from pipeline.run.export.exporter_imports import import_afresh, importing_for
+from pipeline.run.export.handover import Handover, handing_over
+from pipeline.run.export.references import Defaults, record_references
 from pipeline.run.imports import keeping_all
 from pipeline.run.stages import IMPORT, Stages
 from pipeline.run.trace import isolated
@@ -51,7 +55,6 @@ from pipeline.run.trace.watch import Watch, running_files
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
-from pipeline.store.names import METHOD_NAME, METHOD_RULE, are_distinct
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
@@ -127,15 +130,12 @@ def store_exported(made: Mapping[str, Any], handover: Handover, store: Store) ->
     programs = {each.entry: each for each in facts}
     methods = [
         {
-            "name": name,
-            "program": programs[name].program,
-            "names": programs[name].names,
-            "examples": examples,
-            "examples_of_export": of_export,
-            "calibration": digest.hash_json(batches) if batches else None,
-            "batches": batches,
+            **given,
+            "program": programs[given["name"]].program,
+            "names": programs[given["name"]].names,
+            "calibration": digest.hash_json(given["batches"]) if given["batches"] else None,
         }
-        for name, examples, of_export, batches in made["methods"]
+        for given in made["methods"]
     ]
     return {
         "archive": archive,
@@ -204,29 +204,41 @@ def _run(
     prepare()
     with _explaining_imports(path):
         module = _load(path, text)
-        programs = _programs(module, parameters)
-    put = handover.put
-    constants = _constants(module, parameters, programs, put)
+        exported = call_export_methods(module, parameters)
+    programs, put = exported.programs, handover.put
+    constants = call_constants(module, parameters, programs, put)
 
     def calibration(method: str) -> Iterator[InputSet]:
-        value = _call_inputs(module, "calibration", method, parameters)
-        return _inputs(module, "calibration", method, programs[method], value)
+        value = call_inputs(module, "calibration", method, parameters)
+        return parse_inputs(module, "calibration", method, programs[method], value)
 
-    values = {name: _call_inputs(module, "example", name, parameters) for name in programs}
+    values = {name: call_inputs(module, "example", name, parameters) for name in programs}
     examples = {
-        name: list(_inputs(module, "example", name, program, values[name]))
+        name: list(parse_inputs(module, "example", name, program, values[name]))
         for name, program in programs.items()
     }
+    references = find_references(module, exported, parameters)
     # Each set has a record of its own, so that an exporter that yields them has one of them in
     # memory at a time.
     batches = {name: [put(save_inputs([each])) for each in calibration(name)] for name in programs}
+    defaults = Defaults()
     torch.set_default_device(None)  # whatever the exporter works with
     torch.set_default_dtype(torch.float32)
     save_programs(programs, handover.archive)
     kept = {name: put(save_inputs(sets)) if sets else None for name, sets in examples.items()}
+    recordings = {
+        name: put(save_recording(recording))
+        for name, recording in record_references(references, programs, examples, defaults).items()
+    }
     return {
         "methods": [
-            (name, kept[name], values[name] is None and bool(kept[name]), batches[name])
+            {
+                "name": name,
+                "examples": kept[name],
+                "examples_of_export": values[name] is None and bool(kept[name]),
+                "batches": batches[name],
+                "reference": recordings.get(name),
+            }
             for name in programs
         ],
         "constants": constants,
@@ -280,130 +292,3 @@ class _Loader(FromText):
         lines = importlib.util.decode_source(self._text).splitlines(keepends=True)
         linecache.cache[self.path] = (len(self._text), None, lines, self.path)
         return super().get_code(fullname)
-
-
-def _programs(module: ModuleType, parameters: Mapping[str, Any]) -> dict[str, ExportedProgram]:
-    function = getattr(module, FUNCTION, None)
-    if callable(function):
-        _check_parameters(module, function, parameters)
-    programs = function(**parameters) if callable(function) else None
-    if not callable(function):
-        what = "has no function export_methods(); it must return a dict of method name to "
-        what += "ExportedProgram"
-    elif not (
-        isinstance(programs, Mapping)
-        and programs
-        and all(isinstance(program, ExportedProgram) for program in programs.values())
-    ):
-        what = f"export_methods() returned {_describe(programs)}; must be a dict of method name to "
-        what += "torch.export.ExportedProgram"
-    elif wrong := [repr(name) for name in programs if not METHOD_NAME.fullmatch(str(name))]:
-        what = f"method names {', '.join(wrong)}; {METHOD_RULE}"
-    elif not are_distinct(programs):
-        what = f"method names {', '.join(sorted(programs))}: two of them differ by case alone; "
-        what += "rename one, since archives and some file systems take both for one"
-    else:
-        return dict(programs)
-    raise SourceError(f"{_file_of(module)}: {what}")
-
-
-def _file_of(module: ModuleType) -> str:
-    """Return the file of an exporter as it is called in the workspace."""
-    path = Path(getattr(module, "__file__", None) or f"{module.__name__}.py")
-    return f"{path.parent.name}/{path.name}"
-
-
-def _check_parameters(
-    module: ModuleType, function: Callable[..., Any], parameters: Mapping[str, Any]
-) -> None:
-    """Raise SourceError where the exporter takes other parameters than the config gives."""
-    try:
-        inspect.signature(function).bind(**parameters)
-    except TypeError as error:
-        known = ", ".join(inspect.signature(function).parameters) or "none"
-        what = f"{FUNCTION}() can't be called with what `export` gives: {error}; it takes {known}"
-        raise SourceError(f"{_file_of(module)}: {what}") from error
-
-
-def _call(function: Callable[..., Any], parameters: Mapping[str, Any], *given: str) -> Any:
-    """Call a function of an exporter with those of the parameters that it takes beside what is
-    given by place: `example_inputs(method)` gets the method, whatever `export` calls so."""
-    taken = list(inspect.signature(function).parameters.values())
-    every = any(each.kind is each.VAR_KEYWORD for each in taken)
-    places = {each.name for each in taken[: len(given)] if each.kind is each.POSITIONAL_OR_KEYWORD}
-    by_name = {each.name for each in taken} - places
-    own = {n: v for n, v in parameters.items() if n in by_name or (every and n not in places)}
-    return function(*given, **own)
-
-
-def _constants(
-    module: ModuleType,
-    parameters: Mapping[str, Any],
-    programs: Collection[str],
-    put: Callable[[bytes], Digest],
-) -> list[tuple[str, Any]]:
-    """Return the constant methods of an exporter, by name and in its order."""
-    function = getattr(module, "constant_methods", None)
-    found = _call(function, parameters) if callable(function) else {}
-    where = f"{_file_of(module)}: constant_methods()"
-    if not isinstance(found, Mapping):
-        raise SourceError(f"{where} returned {_describe(found)}; must be a dict of name to value")
-    constants: list[tuple[str, Any]] = []
-    for name, value in found.items():
-        if not METHOD_NAME.fullmatch(str(name)) or name in programs:
-            raise SourceError(f"{where}: {name!r} can't name one, or names a method already")
-        try:
-            constants.append((str(name), encode_constant(value, put)))
-        except ValueError as error:
-            raise SourceError(f"{where}: {name} is {_describe(value)}, {error}") from error
-    return constants
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, Mapping):
-        kinds = ", ".join(f"{name}: {type(v).__name__}" for name, v in value.items())
-        return f"a dict of {kinds}" if kinds else "an empty dict"
-    return type(value).__name__
-
-
-def _call_inputs(
-    module: ModuleType,
-    kind: Literal["example", "calibration"],
-    method: str,
-    parameters: Mapping[str, Any],
-) -> Any:
-    """Return what the exporter gives as the example or the calibration inputs of a method; None
-    where it gives none."""
-    function = getattr(module, f"{kind}_inputs", None)
-    return _call(function, parameters, method) if callable(function) else None
-
-
-def _inputs(
-    module: ModuleType,
-    kind: Literal["example", "calibration"],
-    method: str,
-    program: ExportedProgram,
-    value: Any,
-) -> Iterator[InputSet]:
-    """Yield the example or the calibration inputs of a method, of what the exporter's function
-    returned; without that, its examples are those of the export."""
-    if value is None and kind == "example" and program.example_inputs:
-        value = [tuple(program.example_inputs)]
-    eager = kind == "example" or isinstance(value, tuple | list | Mapping | str | Tensor)
-    sets: Iterable[InputSet]
-    if value is None or (isinstance(value, tuple | list) and not value):
-        sets = []
-    elif eager or not isinstance(value, Iterable):
-        sets = as_input_sets(value, kind)  # which says what may be wrong with it
-    else:
-        sets = (
-            replace(as_input_sets([call], kind)[0], origin=f"{kind} {number}")
-            for number, call in enumerate(value)
-        )
-    for inputs in sets:
-        try:
-            check_inputs(program, inputs)
-        except Exception as error:
-            where = f"{_file_of(module)}: {kind}_inputs({method!r})"
-            raise SourceError(f"{where}: {error}") from error
-        yield inputs

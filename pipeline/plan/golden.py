@@ -1,0 +1,63 @@
+"""Files of recorded outputs, `golden/<model>/<method>.npz` or `.safetensors`: which method has one.
+
+The folder of an export with parameters has the export's name, `golden/llama+max_seq_len~2048/`,
+since its outputs are others. Nothing here reads a file's content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.store.digest import Digest
+from pipeline.store.errors import Problem, did_you_mean
+from pipeline.store.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pipeline.config.compose import Document
+
+FOLDER = "golden"
+SUFFIXES = (".npz", ".safetensors")
+
+
+def find_golden(
+    workspace: Workspace, export: str, methods: Collection[str]
+) -> dict[str, tuple[str, Digest]]:
+    """Return path and digest of the file of each method that has one."""
+    found = {}
+    for path in _list_files(workspace, export):
+        name = str(path.relative_to(workspace.root))
+        if path.stem in methods and (content := workspace.find_data(name)) is not None:
+            found[path.stem] = (name, content)
+    return found
+
+
+def find_golden_problems(
+    workspace: Workspace, export: str, methods: Collection[str], document: Document
+) -> Iterator[Problem]:
+    """Yield a problem for each file that no method of the model has, that no reader knows, or that
+    is the second one of a method: it would be passed over without a word."""
+    seen: dict[str, str] = {}
+    for path in _list_files(workspace, export):
+        name = str(path.relative_to(workspace.root))
+        if path.suffix not in SUFFIXES:
+            known = f"recorded outputs are {' or '.join(SUFFIXES)} files"
+            yield document.problem("model", f"{name}: is of another kind", known)
+        elif path.stem not in methods:
+            what = f"{name}: the model has no method '{path.stem}'"
+            yield document.problem("model", what, did_you_mean(path.stem, [*methods]))
+        elif path.stem in seen:
+            what = f"{name}: '{path.stem}' has recorded outputs in {seen[path.stem]}"
+            yield document.problem("model", what, "keep one of them")
+        elif workspace.find_data(name) is None:
+            yield document.problem("model", f"{name}: cannot be read", "")
+        seen.setdefault(path.stem, name)
+
+
+def _list_files(workspace: Workspace, export: str) -> list[Path]:
+    folder = workspace.root / FOLDER / export
+    try:
+        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except OSError:  # mostly: there is none
+        return []

@@ -1,0 +1,92 @@
+"""Reads files of recorded outputs, from training or another framework.
+
+A `.npz` or `.safetensors` file holds a tensor for each output, under its name as reports show it
+(`output`, `output[0]`, `output['logits']`), with one dimension in front: that of the batches. The
+inputs may stand in the same file under the names of arguments, as in a file of examples
+(input_files.py); else the outputs belong to the method's examples, in their order. Each batch is a
+call from the initial state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from pipeline.program.input_files import count_batches, read_named_tensors, unstack
+from pipeline.program.inputs import InputSet
+from pipeline.program.recordings import RecordedCall, Recording
+from pipeline.program.signature import check_inputs, returned_values, signature
+from pipeline.store.errors import PipelineError, did_you_mean, listed
+
+
+def read_golden(
+    root: Path,
+    path: str,
+    method: str,
+    program: ExportedProgram,
+    examples: Sequence[InputSet],
+) -> Recording:
+    """Read the recorded outputs of a method from a file of the workspace at `root`.
+
+    Raises:
+        PipelineError: it can't be read, lacks an output or an argument, holds others, or has
+            another number of batches than there are inputs.
+    """
+    tensors = read_named_tensors(root / path, path)
+    expected = dict(_returned(program))
+    outputs = {name: tensor for name, tensor in tensors.items() if name in expected}
+    inputs = {name: tensor for name, tensor in tensors.items() if name not in expected}
+    _check_outputs(path, outputs, inputs, program)
+    count = count_batches(outputs, path, "output")
+    sets = unstack(inputs, path, program) if inputs else list(examples)
+    if len(sets) != count:
+        whose = "inputs in the file" if inputs else "examples of the method"
+        what = f"{count} batches of outputs, {len(sets)} {whose}"
+        raise PipelineError(f"{path}: {what}; each output belongs to one")
+    calls = []
+    for number, inputs_of_call in enumerate(sets):
+        check_inputs(program, inputs_of_call, method)
+        values = {
+            name: None if like is None else _as_output(outputs[name][number], like, path)
+            for name, like in expected.items()
+        }
+        calls.append([RecordedCall(method, inputs_of_call, values)])
+    return Recording(path, calls, here=False)
+
+
+def _returned(program: ExportedProgram) -> list[tuple[str, object]]:
+    """Return name and fake value of each output that a method returns."""
+    return [(f"output{path}", value) for path, value in returned_values(program)]
+
+
+def _check_outputs(
+    path: str,
+    outputs: dict[str, Tensor],
+    inputs: dict[str, Tensor],
+    program: ExportedProgram,
+) -> None:
+    names = [name for name, like in _returned(program) if like is not None]
+    arguments = [argument.name for argument in signature(program)]
+    mistakes = [f"output '{name}' is missing" for name in names if name not in outputs]
+    for name in inputs:
+        if name not in arguments:
+            known = did_you_mean(name, [*names, *arguments])
+            mistakes.append(f"'{name}' is neither an output nor an argument; {known}")
+    if both := sorted({*names} & {*arguments}):
+        mistakes.append(f"{listed(both, 3)}: an argument has the name of an output; rename it")
+    if mistakes:
+        raise PipelineError(*(f"{path}: {mistake}" for mistake in mistakes))
+
+
+def _as_output(recorded: Tensor, like: object, path: str) -> object:
+    """Return a recorded value as the method gives it: a number where it returns one, and bfloat16
+    where a `.npz` file, which has no such numbers, holds float32."""
+    if not isinstance(like, Tensor):
+        return recorded.item() if not recorded.ndim else recorded
+    if like.dtype is torch.bfloat16 and recorded.dtype is torch.float32 and path.endswith(".npz"):
+        return recorded.to(torch.bfloat16)
+    return recorded

@@ -1,0 +1,147 @@
+"""Recordings: what the reference of a method gave on which inputs, and how the store keeps it.
+
+A reference is the eager module, any function, or a file of outputs that were recorded elsewhere.
+Whoever compares an exported program with one reads its recording and runs no reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from pipeline.program.containers import make_plain
+from pipeline.program.eager import find_effects
+from pipeline.program.inputs import InputSet, load_inputs, save_inputs
+from pipeline.program.signature import flatten
+from pipeline.store.errors import PipelineError
+
+Outputs = Mapping[str, Any]
+_ORIGIN = "recording"
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedCall:
+    """A call of a method's reference: its outputs by the names that reports give them, in order, or
+    `error`, what it raised instead."""
+
+    method: str
+    inputs: InputSet
+    outputs: Outputs
+    error: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """What a reference gave.
+
+    Attributes:
+        origin: what was recorded, for people: `reference('encode')`, or a file of the workspace.
+        sequences: calls one after another, each sequence from the initial state.
+        here: whether PyTorch ran it with the export, so that both round alike.
+        random: how it differs from itself, in words; "" where it does not.
+        repeats: outputs of repeated calls on the inputs of the first call, of a random reference.
+        departure: where the exported program departs from it, in words; "" where that is not known.
+        skipped: input sets whose outputs were not kept, and why.
+    """
+
+    origin: str
+    sequences: Sequence[Sequence[RecordedCall]] = ()
+    here: bool = True
+    random: str = ""
+    repeats: Sequence[Outputs] = ()
+    departure: str = ""
+    skipped: Sequence[tuple[str, str]] = ()
+
+
+def save_recording(recording: Recording) -> bytes:
+    """Return a recording as input sets are stored, without pickle. Raises PipelineError for what
+    has no such form."""
+    facts = {
+        "origin": recording.origin,
+        "here": recording.here,
+        "random": recording.random,
+        "departure": recording.departure,
+        "sequences": [list(map(_call_tree, calls)) for calls in recording.sequences],
+        "repeats": [dict(outputs) for outputs in recording.repeats],
+        "skipped": [list(skip) for skip in recording.skipped],
+    }
+    return save_inputs([InputSet((facts,), {}, _ORIGIN)])
+
+
+def load_recording(data: bytes) -> Recording:
+    """Return the recording that `save_recording` stored. Raises PipelineError for anything else."""
+    try:
+        (facts,) = load_inputs(data)[0].args
+        sequences = [list(map(_call_of_tree, calls)) for calls in facts["sequences"]]
+        skipped = [(origin, reason) for origin, reason in facts["skipped"]]
+        return Recording(**{**facts, "sequences": sequences, "skipped": skipped})
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise PipelineError(f"a stored recording cannot be read: {error!r}") from error
+
+
+def _call_tree(call: RecordedCall) -> dict[str, Any]:
+    return {
+        "method": call.method,
+        "args": call.inputs.args,
+        "kwargs": dict(call.inputs.kwargs),
+        "origin": call.inputs.origin,
+        "generated": call.inputs.generated,
+        "outputs": dict(call.outputs),
+        "error": call.error,
+    }
+
+
+def _call_of_tree(tree: Mapping[str, Any]) -> RecordedCall:
+    inputs = InputSet(tree["args"], tree["kwargs"], tree["origin"], tree["generated"])
+    return RecordedCall(tree["method"], inputs, tree["outputs"], tree["error"])
+
+
+def call_reference(
+    reference: Callable[..., Any], program: ExportedProgram, inputs: InputSet
+) -> dict[str, Any]:
+    """Call a reference on copies of a method's inputs, and return its outputs by name; inputs that
+    the program changes in place come first, as a runtime returns them.
+
+    Raises:
+        PipelineError: it returned something else than tensors, numbers and text.
+        Exception: whatever the reference raises.
+    """
+    leaves = flatten(program, inputs)
+    args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
+    with torch.no_grad():
+        returned = reference(*args, **kwargs)
+    effects = find_effects(program)
+    names = [name for name, _ in effects.outputs]
+    changed = {name: leaves[place] for name, place in zip(names, effects.changed, strict=False)}
+    return {name: _own(name, value) for name, value in (changed | name_outputs(returned)).items()}
+
+
+def name_outputs(returned: Any) -> dict[str, Any]:
+    """Return the leaves of what a method returned by their names in reports: `output`,
+    `output[0]`, `output['logits']`."""
+    paths = pytree.tree_flatten_with_path(make_plain(returned))[0]
+    return {f"output{pytree.keystr(path)}": value for path, value in paths}
+
+
+def _own(name: str, value: Any) -> Any:
+    """Return an output that shares no memory with anything, on the CPU."""
+    if isinstance(value, numpy.ndarray | numpy.generic):
+        value = torch.as_tensor(value)
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().clone(memory_format=torch.contiguous_format)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    kind = type(value).__name__
+    raise PipelineError(f"{name} is of type {kind}, must be a tensor, number, bool, str or None")
+
+
+def count_bytes(outputs: Outputs) -> int:
+    """Return the bytes of the tensors among outputs."""
+    tensors = [value for value in outputs.values() if isinstance(value, torch.Tensor)]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

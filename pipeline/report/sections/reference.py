@@ -1,0 +1,68 @@
+"""The comparison of exported programs with their references: PyTorch in eager mode, or recorded
+outputs. Where a method has none, the report says that PyTorch itself was not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pipeline.report.elements import Json
+from pipeline.report.formatting import error
+from pipeline.report.verdicts import PASSED
+from pipeline.store.errors import listed, plural
+
+UNREFERENCED = "against the exported program; PyTorch itself was not run"
+_MOST_NAMED = 4
+
+
+def describe_reference(reference: Json) -> str:
+    """Return what came of the comparison with a reference: why it has not passed, or how near the
+    exported program is."""
+    if reference["verdict"] != PASSED:
+        return str(reference["reason"])
+    worst = reference["max_abs"]
+    near = f"within {error(worst)}" if worst else "exactly"
+    return f"{plural(reference['calls'], 'call')} of {_compared(reference)} {near}"
+
+
+def _compared(reference: Json) -> str:
+    return listed(reference["compared"], _MOST_NAMED)
+
+
+def is_unreferenced(method: Json) -> bool:
+    """Tell whether a method of programs is compared with nothing but the exported program."""
+    return method["kind"] == "program" and not method.get("reference")
+
+
+def describe_referenced(methods: Sequence[Json]) -> Iterator[str]:
+    """Yield what was seen of the references of methods that have some."""
+    references = {m["method"]: m["reference"] for m in methods if m.get("reference")}
+    passed = [each for each in references.values() if each["verdict"] == PASSED]
+    if passed:
+        calls = plural(sum(each["calls"] for each in passed), "call")
+        ran = any(name.startswith("reference(") for each in passed for name in each["compared"])
+        what = "PyTorch in eager mode" if ran else "recorded outputs"
+        worst = [each["max_abs"] for each in passed if each["max_abs"]]
+        numbers = [each for each in worst if isinstance(each, int | float)]
+        near = f"within {error(max(numbers))}" if numbers else "exactly"
+        yield f"The exported program gives what {what} gives, {near} ({calls})."
+    for name, each in references.items():
+        if each["verdict"] in ("not judged", "not run"):
+            yield f"The export of {name} is {each['verdict']}: {each['reason']}."
+
+
+def describe_unreferenced(methods: Sequence[Json]) -> Iterator[str]:
+    """Yield a sentence where methods have no reference."""
+    programs = [method for method in methods if method["kind"] == "program"]
+    lacking = [method["method"] for method in programs if is_unreferenced(method)]
+    if len(lacking) == len(programs) and lacking:
+        yield f"Compared {UNREFERENCED}."
+    elif lacking:
+        yield f"{listed(lacking, _MOST_NAMED)}: {UNREFERENCED}."
+
+
+def describe_comparison(reference: Json | None) -> str:
+    """Return what a method's export is compared with, for a table; without a reference, that
+    nothing is."""
+    if reference is None:
+        return UNREFERENCED
+    return f"{plural(reference['calls'], 'call')} of the export, by {_compared(reference)}"

@@ -1,0 +1,199 @@
+"""The functions of an exporter: how they are called, and whether what they return is what they
+should. Nothing here runs a program or knows of a store's place."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from pipeline.plan.export_parameters import FUNCTION
+from pipeline.program.constant_values import encode_constant
+from pipeline.program.inputs import InputSet, as_input_sets
+from pipeline.program.signature import check_inputs
+from pipeline.store.digest import Digest
+from pipeline.store.errors import SourceError
+from pipeline.store.names import METHOD_NAME, METHOD_RULE, are_distinct
+
+Reference = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class ExportedMethods:
+    """The programs of an exporter by method, and the references that came with them."""
+
+    programs: dict[str, ExportedProgram]
+    references: dict[str, Reference] = field(default_factory=dict)
+
+
+def call_export_methods(module: ModuleType, parameters: Mapping[str, Any]) -> ExportedMethods:
+    """Call `export_methods`. Raises SourceError where it returns something else than it should."""
+    function = getattr(module, FUNCTION, None)
+    if callable(function):
+        _check_parameters(module, function, parameters)
+    returned = function(**parameters) if callable(function) else None
+    programs, references = _split(returned)
+    if not callable(function):
+        what = "has no function export_methods(); it must return a dict of method name to "
+        what += "ExportedProgram"
+    elif programs is None:
+        what = f"export_methods() returned {_describe(returned)}; must be a dict of method name to "
+        what += "torch.export.ExportedProgram, or to a pair of it and the module that it is of"
+    elif wrong := [repr(name) for name in programs if not METHOD_NAME.fullmatch(str(name))]:
+        what = f"method names {', '.join(wrong)}; {METHOD_RULE}"
+    elif not are_distinct(programs):
+        what = f"method names {', '.join(sorted(programs))}: two of them differ by case alone; "
+        what += "rename one, since archives and some file systems take both for one"
+    else:
+        return ExportedMethods(programs, references)
+    raise SourceError(f"{name_file(module)}: {what}")
+
+
+def _split(returned: Any) -> tuple[dict[str, ExportedProgram] | None, dict[str, Reference]]:
+    """Return the programs that `export_methods` returned, None for anything else, and the
+    references among them."""
+    if not isinstance(returned, Mapping) or not returned:
+        return None, {}
+    programs: dict[str, ExportedProgram] = {}
+    references: dict[str, Reference] = {}
+    for name, value in returned.items():
+        program, reference = value if type(value) is tuple and len(value) == 2 else (value, None)
+        if not isinstance(program, ExportedProgram):
+            return None, {}
+        if reference is not None and not callable(reference):
+            return None, {}
+        programs[name] = program
+        if reference is not None:
+            references[name] = reference
+    return programs, references
+
+
+def find_references(
+    module: ModuleType, methods: ExportedMethods, parameters: Mapping[str, Any]
+) -> dict[str, Reference]:
+    """Return the references of methods, by method: what `reference(method)` returns, or else what
+    came with the program. Raises SourceError for what can't be called."""
+    function = getattr(module, "reference", None)
+    if not callable(function):
+        return dict(methods.references)
+    references = {}
+    for method in methods.programs:
+        reference = call_with(function, parameters, method)
+        if reference is None:
+            reference = methods.references.get(method)
+        if reference is None:
+            continue
+        if not callable(reference):
+            where = f"{name_file(module)}: reference({method!r})"
+            what = "must be a module, a function or None"
+            raise SourceError(f"{where} returned {_describe(reference)}; {what}")
+        references[method] = reference
+    return references
+
+
+def name_file(module: ModuleType) -> str:
+    """Return the file of an exporter as it is called in the workspace."""
+    path = Path(getattr(module, "__file__", None) or f"{module.__name__}.py")
+    return f"{path.parent.name}/{path.name}"
+
+
+def _check_parameters(
+    module: ModuleType, function: Callable[..., Any], parameters: Mapping[str, Any]
+) -> None:
+    """Raise SourceError where the exporter takes other parameters than the config gives."""
+    try:
+        inspect.signature(function).bind(**parameters)
+    except TypeError as error:
+        known = ", ".join(inspect.signature(function).parameters) or "none"
+        what = f"{FUNCTION}() can't be called with what `export` gives: {error}; it takes {known}"
+        raise SourceError(f"{name_file(module)}: {what}") from error
+
+
+def call_with(function: Callable[..., Any], parameters: Mapping[str, Any], *given: str) -> Any:
+    """Call a function of an exporter with those of the parameters that it takes beside what is
+    given by place: `example_inputs(method)` gets the method, whatever `export` calls so."""
+    taken = list(inspect.signature(function).parameters.values())
+    every = any(each.kind is each.VAR_KEYWORD for each in taken)
+    places = {each.name for each in taken[: len(given)] if each.kind is each.POSITIONAL_OR_KEYWORD}
+    by_name = {each.name for each in taken} - places
+    own = {n: v for n, v in parameters.items() if n in by_name or (every and n not in places)}
+    return function(*given, **own)
+
+
+def call_constants(
+    module: ModuleType,
+    parameters: Mapping[str, Any],
+    programs: Collection[str],
+    put: Callable[[bytes], Digest],
+) -> list[tuple[str, Any]]:
+    """Return the constant methods of an exporter, by name and in its order."""
+    function = getattr(module, "constant_methods", None)
+    found = call_with(function, parameters) if callable(function) else {}
+    where = f"{name_file(module)}: constant_methods()"
+    if not isinstance(found, Mapping):
+        raise SourceError(f"{where} returned {_describe(found)}; must be a dict of name to value")
+    constants: list[tuple[str, Any]] = []
+    for name, value in found.items():
+        if not METHOD_NAME.fullmatch(str(name)) or name in programs:
+            raise SourceError(f"{where}: {name!r} can't name one, or names a method already")
+        try:
+            constants.append((str(name), encode_constant(value, put)))
+        except ValueError as error:
+            raise SourceError(f"{where}: {name} is {_describe(value)}, {error}") from error
+    return constants
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Mapping):
+        kinds = ", ".join(f"{name}: {type(v).__name__}" for name, v in value.items())
+        return f"a dict of {kinds}" if kinds else "an empty dict"
+    return type(value).__name__
+
+
+def call_inputs(
+    module: ModuleType,
+    kind: Literal["example", "calibration"],
+    method: str,
+    parameters: Mapping[str, Any],
+) -> Any:
+    """Return what the exporter gives as the example or the calibration inputs of a method; None
+    where it gives none."""
+    function = getattr(module, f"{kind}_inputs", None)
+    return call_with(function, parameters, method) if callable(function) else None
+
+
+def parse_inputs(
+    module: ModuleType,
+    kind: Literal["example", "calibration"],
+    method: str,
+    program: ExportedProgram,
+    value: Any,
+) -> Iterator[InputSet]:
+    """Yield the example or the calibration inputs of a method, of what the exporter's function
+    returned; without that, its examples are those of the export."""
+    if value is None and kind == "example" and program.example_inputs:
+        value = [tuple(program.example_inputs)]
+    eager = kind == "example" or isinstance(value, tuple | list | Mapping | str | Tensor)
+    sets: Iterable[InputSet]
+    if value is None or (isinstance(value, tuple | list) and not value):
+        sets = []
+    elif eager or not isinstance(value, Iterable):
+        sets = as_input_sets(value, kind)  # which says what may be wrong with it
+    else:
+        sets = (
+            replace(as_input_sets([call], kind)[0], origin=f"{kind} {number}")
+            for number, call in enumerate(value)
+        )
+    for inputs in sets:
+        try:
+            check_inputs(program, inputs)
+        except Exception as error:
+            where = f"{name_file(module)}: {kind}_inputs({method!r})"
+            raise SourceError(f"{where}: {error}") from error
+        yield inputs

@@ -1,0 +1,245 @@
+"""The state that references can change as they run, so that each sequence begins with the first.
+
+A reference is any callable: what it reaches through attributes, containers, closures and globals of
+the workspace is walked; tensors, containers and generators of random numbers are restored.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import ExportedProgram
+from torch.fx import Graph
+
+from pipeline.plan.places import Folders, environment_folders
+from pipeline.store.errors import PipelineError
+
+Key = int | tuple[int, str]
+_ATOMS = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size)
+# Nothing in them is state of a reference, and there is much.
+_CLOSED = (type, types.ModuleType, types.BuiltinFunctionType, ExportedProgram, Graph, FakeTensor)
+
+
+@dataclass(frozen=True, eq=False)
+class Global:
+    """A global variable that a function of the workspace reads or sets."""
+
+    variables: dict[str, Any]
+    name: str
+
+
+def iter_reachable(root: Any) -> Iterator[Any]:
+    """Yield all that a reference reaches, once each."""
+    installed = Folders(environment_folders())
+    seen: dict[Key, Any] = {}  # keeps what has no other owner, so that no id comes again
+    pending = [root]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, (*_ATOMS, *_CLOSED)) or _key(value) in seen:
+            continue
+        seen[_key(value)] = value
+        yield value
+        pending.extend(_parts(value, installed))
+
+
+def _key(value: Any) -> Key:
+    return (id(value.variables), value.name) if isinstance(value, Global) else id(value)
+
+
+def _parts(value: Any, installed: Folders) -> Iterable[Any]:
+    match value:
+        case Tensor():
+            return ()
+        case Global():
+            return [value.variables.get(value.name)]
+        case dict():
+            return value.values()
+        case list() | tuple() | set() | frozenset() | deque():
+            return value
+        case functools.partial():
+            return [value.func, value.args, value.keywords, vars(value)]
+        case types.MethodType():
+            return [value.__self__, value.__func__]
+        case types.FunctionType():
+            return _parts_of_function(value, installed)
+        case types.CellType():
+            with suppress(ValueError):  # an empty one
+                return [value.cell_contents]
+            return ()
+    return [vars(value)] if hasattr(value, "__dict__") else ()
+
+
+def _parts_of_function(function: types.FunctionType, installed: Folders) -> list[Any]:
+    parts: list[Any] = [*(function.__closure__ or ()), function.__defaults__, vars(function)]
+    if not installed.hold(function.__code__.co_filename):
+        names = set(_names_in(function.__code__)) & function.__globals__.keys()
+        parts += [Global(function.__globals__, name) for name in sorted(names)]
+    return parts
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
+
+
+class KeptState:
+    """The state of references as it is now."""
+
+    def __init__(self, roots: Iterable[Any]) -> None:
+        self._kept: dict[Key, tuple[Any, Any]] = {}  # with the objects, so that no id comes again
+        for root in roots:
+            for value in iter_reachable(root):
+                if (content := _content(value)) is not None:
+                    self._kept.setdefault(_key(value), (value, content))
+
+    def reachable(self, root: Any) -> set[Key]:
+        """Return the keys of the kept state that a reference reaches."""
+        return {_key(value) for value in iter_reachable(root)} & self._kept.keys()
+
+    def changed(self) -> set[Key]:
+        """Return the keys of what is no longer as it was kept."""
+        return {key for key, (value, content) in self._kept.items() if _differs(value, content)}
+
+    def restore(self) -> None:
+        """Restore what changed. Raises PipelineError for a parameter, of which no copy is kept."""
+        for value, content in self._kept.values():
+            if _differs(value, content):
+                _restore(value, content)
+
+
+@dataclass(frozen=True, eq=False)
+class _TensorContent:
+    version: int
+    values: Tensor | None  # None for a parameter
+
+
+# Generators of random numbers: how their state is read and set.
+_GENERATORS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]] = {
+    torch.Generator: (torch.Generator.get_state, torch.Generator.set_state),
+    random.Random: (random.Random.getstate, random.Random.setstate),
+}
+
+
+def _content(value: Any) -> Any:
+    """Return a copy of the content of what can change; None for anything else."""
+    match value:
+        case torch.nn.Parameter():
+            return _TensorContent(_version(value), None)
+        case Tensor():
+            return _TensorContent(_version(value), value.detach().clone())
+        case Global():
+            return [value.variables.get(value.name)]
+        case dict():
+            return list(value.items())
+        case list() | set() | deque():
+            return list(value)
+        case types.CellType():
+            with suppress(ValueError):
+                return [value.cell_contents]
+    get, _ = _GENERATORS.get(type(value), (None, None))
+    return None if get is None else get(value)
+
+
+def _version(tensor: Tensor) -> int:
+    with suppress(RuntimeError):  # one of inference mode counts no versions
+        return tensor._version
+    return 0
+
+
+def _differs(value: Any, content: Any) -> bool:
+    if isinstance(content, _TensorContent):
+        if content.values is None:
+            return _version(value) != content.version
+        return not _same(value, content.values)
+    now = _content(value)
+    if type(value) in _GENERATORS:
+        return bool((now != content).any() if isinstance(now, Tensor) else now != content)
+    if isinstance(value, dict):
+        now = [part for item in now for part in item]
+        content = [part for item in content for part in item]
+    pairs = zip(now or (), content, strict=False)
+    return len(now or ()) != len(content) or any(a is not b for a, b in pairs)
+
+
+def _same(tensor: Tensor, kept: Tensor) -> bool:
+    if tensor.shape != kept.shape or tensor.dtype != kept.dtype:
+        return False
+    if torch.equal(tensor, kept):
+        return True
+    counts_nan = kept.dtype.is_floating_point or kept.is_complex()
+    return counts_nan and bool(torch.isclose(tensor, kept, 0, 0, equal_nan=True).all())
+
+
+def _restore(value: Any, content: Any) -> None:
+    match value:
+        case Tensor():
+            _restore_tensor(value, content)
+        case Global():
+            value.variables[value.name] = content[0]
+        case dict():
+            value.clear()
+            value.update(content)
+        case list():
+            value[:] = content
+        case set():
+            value.clear()
+            value.update(content)
+        case deque():
+            value.clear()
+            value.extend(content)
+        case types.CellType():
+            value.cell_contents = content[0]
+        case _:
+            _GENERATORS[type(value)][1](value, content)
+
+
+def _restore_tensor(tensor: Tensor, content: _TensorContent) -> None:
+    if content.values is None:
+        raise PipelineError(
+            "no error, but changes a parameter in place; let it change buffers alone"
+        )
+    with torch.no_grad():
+        if tensor.shape == content.values.shape and tensor.dtype == content.values.dtype:
+            tensor.copy_(content.values)
+        else:
+            tensor.data = content.values.clone()
+
+
+@contextmanager
+def preserving_globals() -> Iterator[None]:
+    """Restore what a reference may change of its process: modes, defaults and generators."""
+    grad, dtype, device = (
+        torch.is_grad_enabled(),
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+    )
+    states = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_grad_enabled(grad)
+        torch.set_default_dtype(dtype)
+        torch.set_default_device(device)
+        random.setstate(states[0])
+        numpy.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+
+
+def seed_all(seed: int) -> None:
+    """Seed the generators of Python, numpy and torch."""
+    random.seed(seed)
+    numpy.random.seed(seed)
+    torch.manual_seed(seed)

@@ -1,0 +1,44 @@
+"""Comparing exported programs with their references, which ran with the export or elsewhere."""
+
+from __future__ import annotations
+
+from pipeline.program.golden import read_golden
+from pipeline.program.input_files import check_file
+from pipeline.program.recordings import load_recording
+from pipeline.run.prove.subject import Subject
+from pipeline.store.errors import PipelineError, SourceError
+from pipeline.validate.budget import Budget
+from pipeline.validate.reference_verdict import ReferenceJudge
+from pipeline.validate.results import MethodValidation, Validation
+
+
+def judge_references(validation: Validation, subject: Subject, budget: Budget) -> None:
+    """Add the verdict on its export to each method that has a reference, of those that are asked
+    for, also where this machine can't run its package. Raises SourceError for a file of recorded
+    outputs that changed while the build ran."""
+    sequences, asked = subject.key["sequences"], subject.asked
+    shares_state = sequences is None or bool(sequences)
+    for result in validation.methods:
+        is_asked = asked is None or result.method in asked
+        if is_asked and result.method in subject.programs:
+            is_random = subject.settings.select_random(result.method)
+            judge = ReferenceJudge(result, subject.programs, shares_state, is_random, budget)
+            _judge_method(result, subject, judge)
+
+
+def _judge_method(result: MethodValidation, subject: Subject, judge: ReferenceJudge) -> None:
+    method, root = result.method, subject.workspace.root
+    source, planned = subject.action.inputs.sources[method], subject.key["programs"][method]
+    if source.reference is not None:
+        judge.judge(load_recording(subject.workspace.store.read(source.reference)))
+    if "golden" in planned:
+        path, content = planned["golden"]
+        check_file(root, path, content)
+        program, examples = subject.programs[method], subject.examples[method]
+        try:
+            judge.judge(read_golden(root, path, method, program, examples))
+        except SourceError:
+            raise
+        except PipelineError as error:
+            judge.fail_to_read(path, error)
+    judge.conclude()

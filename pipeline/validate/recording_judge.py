@@ -1,0 +1,225 @@
+"""Compares exported programs with what their references gave: PyTorch in eager mode, or outputs
+that were recorded elsewhere.
+
+It is the first of two comparisons: the package is compared with the exported program. A reference
+that was run here, on the same kernels, is held to a few units in the last place and to what
+rounding does to this program (rounding.py); one from elsewhere to the usual limits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from pipeline.config.validation import Limits
+from pipeline.program.recordings import Outputs, RecordedCall, Recording
+from pipeline.store.reasons import reason
+from pipeline.validate.call_limits import CallLimits, DerivedLimits
+from pipeline.validate.default_limits import most_share
+from pipeline.validate.limits import judge_output
+from pipeline.validate.metrics import OutputError, compare
+from pipeline.validate.references import References
+
+# Of the greatest value and of each: what one kernel may be apart from another that does the same.
+_UNITS = 16
+_ALONE = {"output", "output[0]"}  # by itself, or in a tuple of one, which a runtime knows no more
+_RETURNED = ("output", "input ")  # not gradients and parameters of a program that trains
+
+
+@dataclass(frozen=True, eq=False)
+class OutputOutcome:
+    """An output of the exported program against the reference's: the error, its ratio to the
+    limits, what is wrong, and whether it is beyond what limits that mean something allow."""
+
+    name: str
+    error: OutputError
+    of_limit: float | None = 0.0
+    wrong: tuple[str, ...] = ()
+    unjudged: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class CallOutcome:
+    """A call of the exported program against a recorded one. `skipped` says why it counts for
+    nothing."""
+
+    call: RecordedCall
+    where: str
+    outputs: Sequence[OutputOutcome] = ()
+    wrong: str = ""
+    skipped: str = ""
+
+    @property
+    def departs(self) -> bool:
+        return bool(self.wrong) or any(output.wrong for output in self.outputs)
+
+
+class Departure(NamedTuple):
+    """The calls of a sequence up to the first that departs."""
+
+    calls: Sequence[RecordedCall]
+
+
+def find_departure(
+    recording: Recording, programs: Mapping[str, ExportedProgram]
+) -> Departure | None:
+    """Return the first departure of exported programs from a recording, on few calls if possible;
+    None without one."""
+    comparison = RecordingComparison(programs, recording.here)
+    for calls in sorted(recording.sequences, key=len):
+        for step, outcome in enumerate(comparison.compare(calls), 1):
+            if outcome.departs:
+                return Departure(calls[:step])
+    return None
+
+
+@dataclass
+class RecordingComparison:
+    """Runs exported programs on recorded calls.
+
+    Attributes:
+        here: as in `Recording`.
+    """
+
+    programs: Mapping[str, ExportedProgram]
+    here: bool = True
+    _limits: dict[str, CallLimits] = field(default_factory=dict)
+    _sources: dict[tuple[tuple[str, ...], bool], dict[str, References]] = field(
+        default_factory=dict
+    )
+
+    def compare(self, calls: Sequence[RecordedCall]) -> list[CallOutcome]:
+        """Compare a sequence of calls, which begins with the initial state, up to the first that
+        one side fails on."""
+        outcomes = list(self._run(calls, rounds=False))
+        if all(_is_exact(outcome) for outcome in outcomes):
+            return outcomes
+        # Only now is it worth the time: most programs give the same bits.
+        return list(self._run(calls, rounds=True))
+
+    def _run(self, calls: Sequence[RecordedCall], rounds: bool) -> Iterator[CallOutcome]:
+        references = self._initial(tuple(dict.fromkeys(call.method for call in calls)), rounds)
+        for step, call in enumerate(calls, 1):
+            where = _where(calls, step)
+            outcome = self._compare_call(references[call.method], call, step, where, rounds)
+            yield outcome
+            if not outcome.outputs:  # no call goes on from the state that the other side has
+                return
+
+    def _compare_call(
+        self, references: References, call: RecordedCall, step: int, where: str, rounds: bool
+    ) -> CallOutcome:
+        """Compare a call; with `rounds`, its outputs are held to limits."""
+        source = references.source
+        try:
+            values = source.run(call.inputs)
+        except Exception as error:  # whatever an operator raises
+            raised = f"the exported program raises {type(error).__name__}: {reason(error)}"
+            if call.error or call.inputs.generated:
+                return CallOutcome(call, where, skipped=raised)
+            return CallOutcome(call, where, wrong=raised)
+        if call.error:
+            return CallOutcome(call, where, wrong=f"the reference raises {call.error}")
+        names = [name for name, _ in source.outputs]
+        actual = dict(zip(names, values, strict=True))
+        pairs = _pair(actual, call.outputs)
+        if pairs is None:
+            returned = [name for name in names if name.startswith(_RETURNED)]
+            ours, theirs = (", ".join(each) or "nothing" for each in (returned, call.outputs))
+            what = f"the exported program gives {ours}, the reference {theirs}"
+            return CallOutcome(call, where, wrong=what)
+        if not rounds:
+            outcomes = [OutputOutcome(name, _glance(actual[name], e)) for name, e in pairs]
+            return CallOutcome(call, where, outcomes)
+        rounded = references.run_rounded(call.inputs, step=step)
+        limits = self._limits_of(call.method).by_rounding(values, rounded)
+        outcomes = [
+            _judge(name, actual[name], expected, limits[names.index(name)])
+            for name, expected in pairs
+        ]
+        return CallOutcome(call, where, outcomes)
+
+    def _initial(self, methods: tuple[str, ...], rounds: bool) -> dict[str, References]:
+        """Return the programs of methods in their initial state, made once."""
+        key = methods, rounds
+        if key not in self._sources:
+            programs = {method: self.programs[method] for method in methods}
+            self._sources[key] = References.make(programs, {}, methods if rounds else ())
+        for references in self._sources[key].values():
+            references.reset()
+        return self._sources[key]
+
+    def _limits_of(self, method: str) -> CallLimits:
+        if method not in self._limits:
+            share = most_share(self.programs[method])
+            units = _UNITS if self.here else None
+            self._limits[method] = CallLimits(Limits(), share, units)
+        return self._limits[method]
+
+
+def _glance(actual: Any, expected: Any) -> OutputError:
+    """Measure the error of an output, at once where there is none."""
+    tensors = isinstance(actual, Tensor) and isinstance(expected, Tensor)
+    if tensors and actual.dtype == expected.dtype and torch.equal(actual, expected):
+        return OutputError(0.0, 0.0, math.inf)
+    return compare(actual, expected)
+
+
+def _judge(name: str, actual: Any, expected: Any, limits: DerivedLimits) -> OutputOutcome:
+    """Judge an output: beyond wide limits it departs, within capped ones it does not, and between
+    them nothing is shown."""
+    error = compare(actual, expected)
+    wide = judge_output(error, actual, expected, limits.wide)
+    capped = judge_output(error, actual, expected, limits.capped)
+    if wide.wrong or not capped.wrong:
+        return OutputOutcome(name, error, capped.of_limit, wide.wrong)
+    return OutputOutcome(name, error, wide.of_limit, unjudged=True)
+
+
+def _where(calls: Sequence[RecordedCall], step: int) -> str:
+    """Name the inputs of a call, and its place in a sequence."""
+    origin = calls[step - 1].inputs.origin
+    if len(calls) == 1:
+        return origin
+    methods = list(dict.fromkeys(call.method for call in calls))
+    if len(methods) == 1:
+        return f"{origin} (call {step} from {calls[0].inputs.origin})"
+    return f"{calls[step - 1].method} on {origin} (call {step} of {' > '.join(methods)})"
+
+
+def _pair(actual: Outputs, given: Outputs) -> list[tuple[str, Any]] | None:
+    """Return the name of each output that the exported program returns with what the reference
+    gave for it; None where these are others."""
+    names = [name for name in actual if name.startswith(_RETURNED)]
+    if {*names} == given.keys():
+        return [(name, given[name]) for name in names]
+    if len(names) == len(given) == 1 and {*names, *given} == _ALONE:
+        return [(names[0], value) for value in given.values()]
+    return None
+
+
+def _is_exact(outcome: CallOutcome) -> bool:
+    return not outcome.wrong and all(
+        output.error.mismatch is None and not output.error.max_abs for output in outcome.outputs
+    )
+
+
+def describe_difference(outputs: Outputs, others: Outputs) -> str:
+    """Describe the output that differs most between two calls; "" where none does."""
+    if outputs.keys() != others.keys():
+        return f"what it returns differs ({', '.join(outputs)}; {', '.join(others)})"
+    worst, words = 0.0, ""
+    for name, value in outputs.items():
+        error = compare(value, others[name])
+        if not error.max_abs:
+            continue
+        by = f" by up to {error.max_abs:.3g}" if math.isfinite(error.max_abs) else ""
+        if error.max_abs > worst:
+            worst, words = error.max_abs, f"{name} differs{by}"
+    return words

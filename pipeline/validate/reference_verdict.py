@@ -1,0 +1,169 @@
+"""The verdict on an export: does the exported program give what its references gave?
+
+It is apart from the verdicts on lowering and quantization, which are about the package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from torch.export import ExportedProgram
+
+from pipeline.program.eager import Source
+from pipeline.program.recordings import RecordedCall, Recording
+from pipeline.report.records import ReferenceRecord
+from pipeline.report.verdicts import Verdict
+from pipeline.store.errors import PipelineError, listed
+from pipeline.validate.budget import Budget
+from pipeline.validate.determinism import outputs_of_runs
+from pipeline.validate.metrics import json_number
+from pipeline.validate.randomness import REPEATS, judge_random
+from pipeline.validate.recording_judge import CallOutcome, OutputOutcome, RecordingComparison
+from pipeline.validate.results import MethodValidation
+
+_MOST_NAMED = 3
+_SPLIT = "each method has state of its own: `emit.memory_planning.share_mutable_buffers` is off"
+
+
+class ReferenceJudge:
+    """Compares a method with its recordings, and adds the verdict, and each departure as a failure,
+    to its result.
+
+    Args:
+        programs: those of all methods of the package, with which some recordings call in sequence.
+        shares_state: whether the methods of the package share state.
+        is_random: whether the config declares that the method samples.
+    """
+
+    def __init__(
+        self,
+        result: MethodValidation,
+        programs: Mapping[str, ExportedProgram],
+        shares_state: bool,
+        is_random: bool,
+        budget: Budget,
+    ) -> None:
+        self._result, self._programs = result, programs
+        self._shares_state, self._is_random, self._budget = shares_state, is_random, budget
+        self._origins: list[str] = []
+        self._outputs: list[OutputOutcome] = []
+        self._skipped: list[tuple[str, str]] = []
+        self._unjudged: dict[str, None] = {}
+        self._calls = 0
+        self._failed = False
+
+    def judge(self, recording: Recording) -> None:
+        """Compare a recording of the method."""
+        self._origins.append(recording.origin)
+        self._skipped += recording.skipped
+        if recording.random:
+            self._judge_random(recording)
+            return
+        comparison = RecordingComparison(self._programs, recording.here)
+        for calls in recording.sequences:
+            self._judge_sequence(recording, comparison, calls)
+
+    def fail_to_read(self, path: str, error: PipelineError) -> None:
+        """Fail for recorded outputs that can't be read."""
+        self._origins.append(path)
+        self._failed = True
+        for line in str(error).splitlines():
+            self._result.fail(line, about="reference")
+
+    def conclude(self) -> None:
+        """Add what came of all recordings to the method's result; nothing without any."""
+        if self._origins:
+            self._result.reference = self._make_record()
+
+    def _judge_sequence(
+        self, recording: Recording, comparison: RecordingComparison, calls: Sequence[RecordedCall]
+    ) -> None:
+        methods = list(dict.fromkeys(call.method for call in calls))
+        name = " > ".join(methods) if len(methods) > 1 else calls[0].inputs.origin
+        if len(methods) > 1 and not self._shares_state:
+            self._skipped.append((name, _SPLIT))
+        elif not {*methods} <= self._programs.keys():
+            self._skipped.append((name, "the package lacks one of the methods"))
+        elif self._budget.spent:
+            self._result.left_out.append(f"{name}, against {recording.origin}")
+        else:
+            for outcome in comparison.compare(calls):
+                self._add(recording, outcome)
+
+    def _add(self, recording: Recording, outcome: CallOutcome) -> None:
+        if outcome.skipped:
+            self._skipped.append((outcome.where, outcome.skipped))
+            return
+        self._calls += 1
+        self._outputs += outcome.outputs
+        if outcome.wrong:
+            self._fail(recording, outcome.wrong, outcome.where)
+        for output in outcome.outputs:
+            if output.unjudged:
+                self._unjudged[output.name] = None
+            for what in output.wrong[:1]:  # the error; what follows from it stands in the record
+                self._fail(recording, what, outcome.where, output.name, output.of_limit)
+
+    def _fail(
+        self,
+        recording: Recording,
+        what: str,
+        where: str,
+        output: str = "",
+        of_limit: float | None = None,
+    ) -> None:
+        self._failed = True
+        place = f"; {recording.departure}" if recording.departure else ""
+        sentence = f"the export departs from {recording.origin}: {what}{place}"
+        self._result.fail(sentence, where, output, "reference", of_limit)
+
+    def _judge_random(self, recording: Recording) -> None:
+        """Fail for a reference that differs from itself, or, of a method that is declared to
+        sample, compare how both are distributed."""
+        if not self._is_random:
+            self._failed = True
+            what = f"{recording.origin}: {recording.random}"
+            self._result.fail(what, about="reference")
+            return
+        if not recording.repeats:
+            self._unjudged["its distribution"] = None
+            return
+        call = recording.sequences[0][0]
+        source = Source(self._programs[call.method])
+        names = list(recording.repeats[0])
+        given = [list(outputs.values()) for outputs in recording.repeats]
+        expected = outputs_of_runs(source, call.inputs, range(2 * REPEATS))
+        self._calls += len(given)
+        if len(names) != len(expected[0]):
+            self._fail(recording, "the exported program gives other outputs", call.inputs.origin)
+            return
+        for output, what in judge_random(names, expected, given):
+            self._fail(recording, what, call.inputs.origin, output)
+
+    def _make_record(self) -> ReferenceRecord:
+        verdict, why = self._verdict()
+        errors = [output.error for output in self._outputs]
+        ratios = [output.of_limit for output in self._outputs if output.of_limit is not None]
+        record: dict[str, Any] = {
+            "verdict": verdict,
+            "reason": why,
+            "compared": self._origins,
+            "calls": self._calls,
+            "max_abs": json_number(max((error.max_abs for error in errors), default=None)),
+            "of_limit": json_number(max(ratios, default=None)),
+            "skipped": [{"origin": origin, "reason": why} for origin, why in self._skipped],
+        }
+        return cast(ReferenceRecord, record)
+
+    def _verdict(self) -> tuple[Verdict, str]:
+        if self._failed:
+            own = [each for each in self._result.failures if each.about == "reference"]
+            return "failed", own[0].sentence
+        if self._unjudged:
+            names = listed([*self._unjudged], _MOST_NAMED)
+            return "not judged", f"{names} departs from the reference where rounding alone may"
+        if not self._calls:
+            reasons = listed(dict.fromkeys(why for _, why in self._skipped), _MOST_NAMED)
+            return "not run", f"no call of the reference counts: {reasons or 'none was made'}"
+        return "passed", ""

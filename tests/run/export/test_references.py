@@ -1,0 +1,275 @@
+"""References that depart from what was exported, each kind once, and references that don't."""
+
+import random
+
+import numpy
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, export
+
+from pipeline.run.export.reference_state import KeptState
+from tests.support.referenced import judge, record
+
+X = torch.linspace(-1, 1, 8).reshape(2, 4)
+
+
+def verdict_of(module, reference=None, inputs=(X,), shapes=None, is_random=False, examples=None):
+    """Export a module, and judge it by a reference, by default itself."""
+    programs = {"forward": export(module, inputs, dynamic_shapes=shapes)}
+    recordings = record({"forward": reference or module}, programs, examples)
+    return judge(recordings, programs, is_random=is_random)["forward"]
+
+
+class Branches(nn.Module):
+    """What it does depends on `way`, while it is exported and else."""
+
+    def __init__(self, way=""):
+        super().__init__()
+        self.way, self.steps = way, 0
+        self.register_buffer("total", torch.zeros(4))
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 4).requires_grad_(False)
+
+    def forward(self, x):
+        exporting, y = torch.compiler.is_exporting(), self.linear(x)
+        match self.way:
+            case "zero":
+                return y * 0 if exporting else y
+            case "nan":
+                return y if exporting else torch.where(y > 0, y, torch.nan)
+            case "large":
+                return y if exporting or x.shape[0] < 6 else y + 1
+            case "small":
+                return y if exporting or x.shape[0] > 1 else y + 1
+            case "dict":
+                return {"a": y} if exporting else {"b": y}
+            case "two":
+                return y if exporting else (y, y)
+            case "shape":
+                return y if exporting else y[:, :1]
+            case "dtype":
+                return y if exporting else y.double()
+            case "raises":
+                if not exporting:
+                    raise ValueError("no such thing")
+            case "noise":
+                return y if exporting else y + torch.rand(4)
+            case "count":
+                self.steps += not exporting
+                return y + max(self.steps - 1, 0)
+            case "slight":
+                return y if exporting else y * (1 + 2e-5)
+            case "total":
+                return self.total.add_(y.sum(0)) if exporting else self.total.add_(y.sum(0)) + 0
+            case "forgets":
+                return y if exporting else self.total.add_(y.sum(0)) * 0 + y + self.total * 0.1
+        return y
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("zero", "absolute error"),
+        ("nan", "NaN or infinite"),
+        ("dict", "the exported program gives output['a'], the reference output['b']"),
+        ("two", "the exported program gives output, the reference output[0], output[1]"),
+        ("shape", "shape (2, 4), must be (2, 1)"),
+        ("dtype", "dtype float32, must be float64"),
+        ("raises", "the reference raises ValueError: no such thing"),
+        ("noise", "the reference is random: output differs by up to"),
+        ("count", "(call 2 from example 0)"),
+        ("slight", "absolute error"),
+        ("forgets", "absolute error"),
+    ],
+)
+def test_an_export_that_departs_fails(way, said):
+    result = verdict_of(Branches(way).eval())
+    assert result.reference["verdict"] == "failed"
+    assert {failure.about for failure in result.failures} == {"reference"}
+    assert any(said in failure.sentence for failure in result.failures)
+    assert result.verdict == "not run"  # the lowering has a verdict of its own
+
+
+@pytest.mark.parametrize(("way", "size"), [("small", "x.shape[0]=1"), ("large", "x.shape[0]=8")])
+def test_sizes_are_tried_at_both_ends(way, size):
+    result = verdict_of(Branches(way), shapes=({0: Dim("batch", max=8)},))
+    assert [failure.inputs.partition(": ")[2] for failure in result.failures] == [size]
+
+
+@pytest.mark.parametrize("way", ["", "total"])
+def test_an_export_that_is_its_reference_passes_exactly(way):
+    result = verdict_of(Branches(way), shapes=({0: Dim("batch", max=8)},))
+    assert not result.failures
+    assert (result.reference["verdict"], result.reference["max_abs"]) == ("passed", 0.0)
+    assert result.reference["calls"] == (12 if way else 4)
+
+
+def test_another_order_of_sums_is_rounding():
+    torch.manual_seed(0)
+    layer = nn.Linear(200, 4).requires_grad_(False)
+    result = verdict_of(
+        layer,
+        lambda x: (x.flip(1) @ layer.weight.flip(1).T) + layer.bias,
+        inputs=(torch.randn(1, 200),),
+    )
+    assert result.reference["verdict"] == "passed"
+    assert 0 < result.reference["max_abs"] < 1e-5
+
+
+def test_a_function_is_a_reference_as_well():
+    linear = Branches().linear
+    result = verdict_of(linear, lambda input: (input.numpy() @ linear.weight.numpy().T + 0,))
+    assert result.reference["verdict"] == "failed"  # without the bias
+    bias = linear.bias.numpy()
+    result = verdict_of(linear, lambda input: (input.numpy() @ linear.weight.numpy().T + bias,))
+    assert result.reference["verdict"] == "passed"
+
+
+def test_a_module_runs_as_it_is_handed_over():
+    """In training mode it is random, or changes its statistics; neither its mode nor those
+    change by being run."""
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)).requires_grad_(False).eval()
+    programs = {"forward": export(module, (X,))}
+    module.train()
+    (result,) = judge(record({"forward": module}, programs), programs).values()
+    assert "it is in training mode: 1 (Dropout)" in result.failures[0].sentence
+    norm = nn.Sequential(nn.BatchNorm1d(4)).requires_grad_(False).eval()
+    programs = {"forward": export(norm, (X,))}
+    norm.train()
+    (result,) = judge(record({"forward": norm}, programs), programs).values()
+    assert result.reference["verdict"] == "failed"
+    assert norm.training and not norm[0].running_mean.any()
+
+
+def test_what_a_reference_changes_of_its_process_is_restored():
+    def disturb(x):
+        random.random(), numpy.random.rand(), torch.rand(1)
+        torch.set_grad_enabled(True)
+        torch.set_default_dtype(torch.float64)
+        return x + 1
+
+    class Add(nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    before = random.getstate(), torch.get_rng_state()
+    assert verdict_of(Add(), disturb).reference["verdict"] == "passed"
+    assert random.getstate() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+    assert torch.get_default_dtype() is torch.float32
+
+
+class Cache(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(4))
+
+
+class Method(nn.Module):
+    def __init__(self, shared):
+        super().__init__()
+        self.shared = shared
+
+
+class Prefill(Method):
+    def forward(self, x):
+        self.shared.cache.copy_(x.sum(0))
+        return x * 2
+
+
+class Decode(Method):
+    def forward(self, x):
+        self.shared.cache.add_(x.sum(0))
+        return self.shared.cache * 1
+
+
+class Forgetful(Method):
+    """A decode that, exported, reads a cache of another name."""
+
+    def __init__(self, shared):
+        super().__init__(shared)
+        self.register_buffer("own", torch.zeros(4))
+
+    def forward(self, x):
+        cache = self.own if torch.compiler.is_exporting() else self.shared.cache
+        cache.add_(x.sum(0))
+        return cache * 1
+
+
+def test_methods_that_change_one_module_are_run_in_sequence():
+    def judged(decode_class, shares_state=True):
+        shared = Cache()
+        prefill, decode = Prefill(shared), decode_class(shared)
+        programs = {"prefill": export(prefill, (X,)), "decode": export(decode, (X,))}
+        recordings = record({"prefill": prefill, "decode": decode}, programs)
+        assert not shared.cache.any()
+        return judge(recordings, programs, shares_state)
+
+    results = judged(Decode)
+    assert not results["prefill"].failures + results["decode"].failures
+    calls = results["prefill"].reference["calls"]
+    (failure, *_) = judged(Forgetful)["prefill"].failures
+    assert failure.inputs == "decode on example 0 (call 2 of prefill > decode)"
+    split = judged(Decode, shares_state=False)["prefill"]
+    assert not split.failures and split.reference["calls"] == calls - 4
+    (skip,) = split.reference["skipped"]
+    assert skip["origin"] == "prefill > decode"
+
+
+def test_a_random_reference_of_a_method_that_samples_is_judged_by_its_distribution():
+    class Noise(nn.Module):
+        def __init__(self, width=1.0):
+            super().__init__()
+            self.width = width
+
+        def forward(self, x):
+            return x + torch.rand_like(x) * self.width
+
+    assert verdict_of(Noise(), is_random=True).reference["verdict"] == "passed"
+    result = verdict_of(Noise(), Noise(4.0), is_random=True)
+    assert result.reference["verdict"] == "failed"
+    assert verdict_of(Noise()).reference["verdict"] == "failed"
+
+
+COUNTER = [0]
+
+
+def test_all_that_a_reference_reaches_is_restored():
+    class Holder:
+        pass
+
+    holder, steps = Holder(), [0]
+    holder.tensors, holder.count = [torch.zeros(2)], 0
+    module = Branches()
+    module.register_buffer("late", None)
+
+    def reference(x):
+        nonlocal module
+        steps.append(1)
+        COUNTER[0] += 1
+        holder.count += 1
+        holder.tensors[0] = holder.tensors[0] + 1
+        module.total.data.fill_(3.0)
+        module.late = torch.ones(1)
+        module.linear.weight.grad = None
+        return x
+
+    state = KeptState([reference])
+    reference(X)
+    assert state.changed()
+    state.restore()
+    assert (steps, COUNTER, holder.count) == ([0], [0], 0)
+    assert not holder.tensors[0].any() and not module.total.any() and module.late is None
+    assert not state.changed()
+
+
+def test_a_changed_parameter_is_a_failure():
+    module = Branches()
+
+    def reference(x):
+        module.linear.weight.add_(1)
+        return module(x)
+
+    result = verdict_of(Branches(), reference)
+    assert "changes a parameter in place" in result.failures[0].sentence

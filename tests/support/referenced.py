@@ -1,0 +1,46 @@
+"""Exported programs beside their references, judged as a build does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch.export import ExportedProgram
+
+from pipeline.program.inputs import InputSet, as_input_sets
+from pipeline.program.recordings import Recording, load_recording, save_recording
+from pipeline.run.export.references import Defaults, record_references
+from pipeline.validate.budget import Budget
+from pipeline.validate.reference_verdict import ReferenceJudge
+from pipeline.validate.results import MethodValidation
+
+
+def record(
+    references: Mapping[str, Callable[..., Any]],
+    programs: Mapping[str, ExportedProgram],
+    examples: Mapping[str, list[Any]] | None = None,
+) -> dict[str, Recording]:
+    """Record references on the arguments of the exports, or on the given ones, and take each
+    recording through the form in which the store keeps it."""
+    sets: dict[str, Sequence[InputSet]] = {}
+    for name, program in programs.items():
+        given = (examples or {}).get(name, [program.example_inputs])
+        sets[name] = as_input_sets([tuple(each) for each in given], "example")
+    recordings = record_references(references, programs, sets, Defaults())
+    return {name: load_recording(save_recording(each)) for name, each in recordings.items()}
+
+
+def judge(
+    recordings: Mapping[str, Recording],
+    programs: Mapping[str, ExportedProgram],
+    shares_state: bool = True,
+    is_random: bool = False,
+) -> dict[str, MethodValidation]:
+    """Judge recordings as a validation does."""
+    results = {}
+    for name, recording in recordings.items():
+        results[name] = MethodValidation(name)
+        judge = ReferenceJudge(results[name], programs, shares_state, is_random, Budget())
+        judge.judge(recording)
+        judge.conclude()
+    return results
