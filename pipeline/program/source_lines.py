@@ -55,22 +55,58 @@ def source_line(node: Node, root: Path | None = None) -> SourceLine | None:
     Args:
         root: the workspace; by default the working directory.
     """
-    trace = node.meta.get("stack_trace") or ""
-    frames = [frame for frame in _FRAME.finditer(trace) if _is_model(frame["file"])]
-    if not frames:
-        return None
-    root = root or Path.cwd()
-    own = [frame for frame in frames if _in_workspace(frame["file"], root)]
-    foreign = [frame for frame in frames if not _INSTALLED & set(PurePath(frame["file"]).parts)]
-    frame = (own or foreign or frames)[-1]
-    inside = _in_workspace(frame["file"], root)
-    line, code = int(frame["line"]), frame["code"].strip()
-    function = _find_function(root / inside, line, code) if inside else ""
-    function = function or _name_function(frame["function"].strip(), frame["file"], node)
-    return SourceLine(code, inside or _short_name(frame["file"]), line, function)
+    frames = parse_trace(node.meta.get("stack_trace") or "")
+    frame = choose_frame(frames, root or Path.cwd())
+    return name_line(frame, root or Path.cwd(), node) if frame is not None else None
 
 
-def _is_model(file: str) -> bool:
+@dataclass(frozen=True)
+class TraceFrame:
+    """One call in the trace of a node, or of a run; `code` is the text of the line."""
+
+    file: str
+    line: int
+    function: str
+    code: str
+
+
+def parse_trace(trace: str, tracers: bool = False) -> list[TraceFrame]:
+    """Return the calls of a trace, outermost first.
+
+    Args:
+        tracers: keep torch's own as well, which can't be in a model.
+    """
+    frames = []
+    for frame in _FRAME.finditer(trace):
+        if tracers or is_model_file(frame["file"]):
+            line, function = int(frame["line"]), frame["function"].strip()
+            frames.append(TraceFrame(frame["file"], line, function, frame["code"].strip()))
+    return frames
+
+
+def choose_frame(frames: Sequence[TraceFrame], root: Path) -> TraceFrame | None:
+    """Return the innermost call in a file of the workspace, or else outside of installed packages,
+    or else the innermost of all."""
+    own = [frame for frame in frames if _in_workspace(frame.file, root)]
+    foreign = [frame for frame in frames if not _INSTALLED & set(PurePath(frame.file).parts)]
+    return next(reversed(own or foreign or frames), None)
+
+
+def name_line(frame: TraceFrame, root: Path, node: Node | None = None) -> SourceLine:
+    """Return a call's line as people name it.
+
+    Args:
+        node: what the line is of, whose modules can tell a function's class.
+    """
+    inside = _in_workspace(frame.file, root)
+    function = _find_function(root / inside, frame.line, frame.code) if inside else ""
+    if not function and node is not None:
+        function = _name_function(frame.function, frame.file, node)
+    file = inside or _short_name(frame.file)
+    return SourceLine(frame.code, file, frame.line, function or frame.function)
+
+
+def is_model_file(file: str) -> bool:
     """Return whether a frame can be in a model: torch's own are not, nor is code that torch makes
     while it traces, whose files are called `<eval_with_key>.5`."""
     parts = PurePath(file).parts

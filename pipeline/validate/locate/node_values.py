@@ -93,4 +93,4 @@ class Walker(Interpreter):
     def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return a body of control flow as a function that is walked through as well."""
         value = super().get_attr(target, args, kwargs)
-        return Walker(value, self._keep).run if isinstance(value, GraphModule) else value
+        return type(self)(value, self._keep).run if isinstance(value, GraphModule) else value

@@ -1,18 +1,119 @@
-"""Finds where an exported program departs from its reference, by running both."""
+"""Names where an exported program departs from its eager reference, and why.
+
+Both run once on the same inputs, recorded operator by operator. The first operator whose inputs
+agree and whose result doesn't is the place; the source around it tells the cause. It is told in a
+sentence, and is no verdict: whether a difference matters is judged elsewhere.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch.export import ExportedProgram
 
 from pipeline.program.inputs import InputSet
+from pipeline.program.source_lines import name_line
+from pipeline.validate.locate.departure.causes import Cause, find_cause
+from pipeline.validate.locate.departure.difference import Difference, make_difference, place_of
+from pipeline.validate.locate.departure.frontier import Comparison
+from pipeline.validate.locate.departure.places import Call, ModuleName, Place
+from pipeline.validate.locate.departure.runs import run_program, run_reference
+from pipeline.validate.locate.departure.trace import Event
 
 
 def describe_departure(
-    program: ExportedProgram, reference: Callable[..., Any], inputs: InputSet
+    program: ExportedProgram,
+    reference: Callable[..., object],
+    inputs: InputSet,
+    root: Path | None = None,
 ) -> str:
-    """Return a sentence with the module, the operator and the line where an exported program first
-    departs from its reference on these inputs; "" where that can't be found."""
-    return ""  # a stand-in
+    """Return a sentence that names where a program departs from its reference, and the cause.
+
+    It is "" where the outputs are equal, and where nothing can be said. Nothing of the reference
+    is changed: not its buffers, attributes or mode, nor the generators of random numbers.
+
+    Args:
+        reference: an eager module, or a function of the method's inputs.
+        root: the workspace, whose files lines are named in; by default the working directory.
+    """
+    try:
+        return locate_departure(program, reference, inputs, root or Path.cwd())
+    except Exception:  # user code raises whatever it likes; whoever judges the reference reports it
+        return ""
+
+
+def locate_departure(
+    program: ExportedProgram, reference: Callable[..., object], inputs: InputSet, root: Path
+) -> str:
+    """Return what `describe_departure` does. Raises whatever the reference raises."""
+    expected = run_reference(reference, program, inputs)
+    actual = run_program(program, inputs)
+    comparison = Comparison(actual.trace, expected.trace)
+    difference = make_difference(comparison, actual, expected, root)
+    return "" if difference is None else _describe(difference)
+
+
+def _describe(difference: Difference) -> str:
+    cause = find_cause(difference)
+    event = difference.reference or difference.program
+    if cause is None and event is None:
+        return _describe_outputs(difference)
+    cause = cause or _describe_operators(difference)
+    place = cause.place or (place_of(event.site) if event is not None else Place(None, ()))
+    call = cause.call or place.call(difference.root)
+    subject = cause.subject or (event.operator if event is not None else "")
+    where = ", ".join(
+        filter(None, (_in_module(subject, place, call, difference), _line(call, difference)))
+    )
+    return f"{where}: {cause.text}"
+
+
+def _in_module(subject: str, place: Place, call: Call | None, difference: Difference) -> str:
+    module: ModuleName | None = place.module
+    usual = place.call(difference.root)
+    if call is not None and usual is not None and call.frame != usual.frame:
+        module = call.module
+    return f"{subject} in {module}" if module is not None else subject
+
+
+def _line(call: Call | None, difference: Difference) -> str:
+    if call is None:
+        return ""
+    line = name_line(call.frame, difference.root)
+    return f"{line.file}:{line.line}"
+
+
+def _describe_operators(difference: Difference) -> Cause:
+    """Say what each of both runs, where no cause was recognised."""
+    mine, other = difference.program, difference.reference
+    if mine is None and other is not None:
+        return Cause("the reference runs it, and the program has nothing like it there")
+    if other is None and mine is not None:
+        return Cause("the program runs it, and the reference has nothing like it there")
+    assert mine is not None and other is not None
+    same = mine.base == other.base
+    what = "both run it" if same else f"the program runs {_name(mine, difference)} instead"
+    departure = difference.departure
+    if departure.is_rounding:
+        return Cause(f"{what}, and rounds differently; {departure.output_error:.1e} of the outputs")
+    if not same:
+        return Cause(what)
+    off = f", off by {departure.error:.1e} of it" if departure.error < float("inf") else ""
+    return Cause(f"both give it the same inputs and get another result{off}")
+
+
+def _name(event: Event[Any], difference: Difference) -> str:
+    call = place_of(event.site).call(difference.root)
+    line = _line(call, difference)
+    return f"{event.operator} ({line})" if line else event.operator
+
+
+def _describe_outputs(difference: Difference) -> str:
+    """Say what differs where all operators agree: what is returned, or how much of it."""
+    mine, other = difference.program_run.returned, difference.reference_run.returned
+    if len(mine) != len(other):
+        return f"the program returns {len(mine)} values, the reference {len(other)}"
+    labels = ", ".join(difference.departure.labels)
+    return f"{labels}: the program returns another of the values that both compute"

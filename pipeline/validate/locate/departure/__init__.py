@@ -1,0 +1,1 @@
+"""Records an exported program and its eager reference, and finds where they part."""

@@ -1,0 +1,192 @@
+"""A Python file, and what the names in a line of it stand for, as far as the file says.
+
+It is looked up by name alone, in the function, the class and its bases in the same file. No torch
+here.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+_LARGEST = 1 << 21  # bytes of a file that is read
+_DEPTH = 3  # of definitions that are followed
+_DEFINITIONS = 24
+
+
+@dataclass(frozen=True)
+class _Definition:
+    """A function, or a value that is assigned; where it stands."""
+
+    target: ast.expr | None
+    value: ast.AST
+    name: str
+    scope: ast.AST
+    owner: ast.AST
+
+
+class SourceFile:
+    """A file, and where each of its nodes stands: in which function, in which class."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.tree = tree
+        self.scopes: list[ast.AST] = [tree]
+        self.owners: list[ast.AST] = [tree]
+        self.definitions: list[_Definition] = []
+        self._index(tree, tree, tree)
+
+    def _index(self, node: ast.AST, scope: ast.AST, owner: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            inner, holder = scope, owner
+            if isinstance(child, ast.FunctionDef):
+                self.scopes.append(child)
+                self.definitions.append(_Definition(None, child, child.name, scope, owner))
+                inner = child
+            elif isinstance(child, ast.ClassDef):
+                self.owners.append(child)
+                holder = child
+            for target, value in _assignments(child):
+                name = getattr(target, "attr", getattr(target, "id", ""))
+                self.definitions.append(_Definition(target, value, name, scope, owner))
+            self._index(child, inner, holder)
+
+    def scope(self, line: int) -> ast.AST:
+        """Return the innermost function around a line, or the module."""
+        return innermost(self.scopes, line) or self.tree
+
+    def owner(self, line: int) -> ast.AST:
+        """Return the innermost class around a line, or the module."""
+        return innermost(self.owners, line) or self.tree
+
+    def statement(self, line: int) -> ast.stmt | None:
+        """Return the innermost statement on a line."""
+        statements = [node for node in ast.walk(self.scope(line)) if isinstance(node, ast.stmt)]
+        statement = innermost(statements, line)
+        return statement if isinstance(statement, ast.stmt) else None
+
+    def explain(self, node: ast.AST) -> str:
+        """Return a node's text, with those of the definitions that it names."""
+        texts: list[str] = []
+        pending = [(node, 0)]
+        while pending and len(texts) < _DEFINITIONS:
+            part, depth = pending.pop(0)
+            texts.append(_own_text(part))
+            if depth < _DEPTH:
+                pending += [(definition, depth + 1) for definition in self.find_definitions(part)]
+        return "\n".join(texts)
+
+    def find_definitions(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield what the names in a node stand for: values assigned to variables of the same
+        function and to attributes, and functions of the file."""
+        variables, attributes = _names(node)
+        line = getattr(node, "lineno", 0)
+        scope, owner = self.scope(line), self.owner(line)
+        for definition in self.definitions:
+            if definition.name in variables and definition.owner in (owner, self.tree):
+                if definition.scope in (scope, self.tree):
+                    yield definition.value
+            elif definition.name in attributes and self._is_visible(definition, owner):
+                yield definition.value
+
+    def _is_visible(self, definition: _Definition, owner: ast.AST) -> bool:
+        """Return whether a name can be an attribute of a class's objects, by what stands in the
+        file: another class must be one of its bases."""
+        if isinstance(definition.target, ast.Name) and definition.scope is not self.tree:
+            return False
+        holder = definition.owner
+        if holder in (owner, self.tree) or not isinstance(owner, ast.ClassDef):
+            return True
+        bases = [getattr(base, "id", getattr(base, "attr", "")) for base in owner.bases]
+        return getattr(holder, "name", "") in bases
+
+    def called(self, node: ast.AST, depth: int) -> Iterator[ast.FunctionDef]:
+        """Yield functions of the file that a statement calls, and those that they call."""
+        names = set()
+        owner = self.owner(getattr(node, "lineno", 0))
+        for part in shallow_walk(node):
+            if isinstance(part, ast.Call):
+                names.add(getattr(part.func, "attr", getattr(part.func, "id", "")))
+        for definition in self.definitions:
+            function = definition.value
+            if not isinstance(function, ast.FunctionDef) or function is node:
+                continue
+            if definition.name in names and self._is_visible(definition, owner):
+                yield function
+                if depth:
+                    yield from self.called(function, depth - 1)
+
+
+def innermost(nodes: Iterable[ast.AST], line: int) -> ast.AST | None:
+    """Return the smallest of some nodes that a line is in."""
+    around = []
+    for node in nodes:
+        if getattr(node, "lineno", 0) <= line <= (getattr(node, "end_lineno", 0) or 0):
+            around.append(node)
+    return min(around, key=extent, default=None)
+
+
+def _names(node: ast.AST) -> tuple[set[str], set[str]]:
+    """Return the variables and the attributes that a node names."""
+    variables, attributes = set(), set()
+    for part in shallow_walk(node):
+        if isinstance(part, ast.Name):
+            variables.add(part.id)
+        elif isinstance(part, ast.Attribute):
+            attributes.add(part.attr)
+    return variables, attributes
+
+
+def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield target, node.value
+    elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+        yield node.target, node.value
+
+
+def _own_text(node: ast.AST) -> str:
+    """Return a node's text; of a compound statement only its head."""
+    if isinstance(node, (ast.If, ast.While)):
+        return ast.unparse(node.test)
+    if isinstance(node, ast.For):
+        return ast.unparse(node.iter)
+    return ast.unparse(node)
+
+
+def shallow_walk(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield a node's parts; of a compound statement those of its head alone."""
+    if isinstance(node, (ast.If, ast.While)):
+        yield from ast.walk(node.test)
+    elif isinstance(node, ast.For):
+        yield from ast.walk(node.iter)
+    else:
+        yield from ast.walk(node)
+
+
+def extent(node: ast.AST) -> tuple[int, int]:
+    """Return how large a node is in its file, in lines and then in columns."""
+    first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0) or 0
+    width = (getattr(node, "end_col_offset", 0) or 0) - getattr(node, "col_offset", 0)
+    return last - first, width
+
+
+def read_source(path: Path) -> SourceFile | None:
+    """Return a file, parsed once; None if it can't be read, isn't Python, or is too large."""
+    try:
+        state = path.stat()
+    except OSError:
+        return None
+    return _parse(path, state.st_mtime_ns) if state.st_size <= _LARGEST else None
+
+
+@lru_cache(maxsize=32)
+def _parse(path: Path, changed: int) -> SourceFile | None:
+    """Parse a file; `changed` is when it was, for the cache."""
+    try:
+        text = path.read_text()
+        return SourceFile(ast.parse(text))
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return None

@@ -1,0 +1,177 @@
+"""The Python state that a reference can change as it runs: attributes, containers, random numbers.
+
+Memory of tensors is kept elsewhere (`storages.py`), when it is written to.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, MutableMapping, MutableSequence, MutableSet
+from dataclasses import dataclass, field
+from types import CellType, FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_DEPTH = 3  # of containers in attributes
+_TORCH_DICTS = ("_parameters", "_buffers", "_modules")
+_CALLABLES = (nn.Module, FunctionType, MethodType, functools.partial)
+_OWN = "__dict__"
+_MISSING = object()
+
+
+def find_holders(reference: Callable[..., object]) -> dict[int, tuple[str, Any]]:
+    """Return what a callable has its state in, by id, with qualified names: modules, and other
+    objects that it is a method of or refers to in its closure."""
+    holders: dict[int, tuple[str, Any]] = {}
+    pending: list[tuple[str, Any]] = [("", reference)]
+    while pending:
+        name, value = pending.pop(0)
+        if id(value) in holders:
+            continue
+        if isinstance(value, nn.Module):
+            for path, module in value.named_modules():
+                holders.setdefault(id(module), (path, module))
+            pending.extend(("", hook) for hook in _hooks(value))
+        elif isinstance(value, functools.partial):
+            pending += [("", part) for part in (value.func, *value.args, *value.keywords.values())]
+        elif isinstance(value, MethodType):
+            pending += [("", value.__self__), ("", value.__func__)]
+        elif isinstance(value, FunctionType):
+            pending += [(name, part) for name, part in _referred(value)]
+        elif _is_plain_object(value):
+            holders[id(value)] = (name, value)
+            pending += [(key, part) for key, part in vars(value).items() if _may_hold(part)]
+    return holders
+
+
+def _hooks(module: nn.Module) -> Iterator[Any]:
+    for owner in module.modules():
+        yield from owner._forward_hooks.values()
+        yield from owner._forward_pre_hooks.values()
+
+
+def _referred(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what a function refers to in its closure, and modules and functions that are global."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        value = _cell_value(cell)
+        if _may_hold(value):
+            yield name, value
+    for name in function.__code__.co_names:
+        value = function.__globals__.get(name)
+        is_local = getattr(value, "__module__", None) == function.__module__
+        if isinstance(value, _CALLABLES) and (is_local or not isinstance(value, FunctionType)):
+            yield name, value
+
+
+def _cell_value(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not set yet
+        return None
+
+
+def _may_hold(value: Any) -> bool:
+    return isinstance(value, _CALLABLES) or _is_plain_object(value)
+
+
+def _is_plain_object(value: Any) -> bool:
+    if isinstance(value, (type, Tensor)) or not hasattr(value, "__dict__"):
+        return False
+    return type(value).__module__.partition(".")[0] not in _NO_HOLDERS
+
+
+# Objects of these have no state of a model, and much that is better left alone.
+_NO_HOLDERS = frozenset({"torch", "numpy", "builtins", "types", "functools", "sympy"})
+
+
+@dataclass
+class PythonState:
+    """Attributes and containers of the holders of a reference, as they are now.
+
+    `changed` names the attributes that a run changed, once `restore` was called.
+    """
+
+    holders: dict[int, tuple[str, Any]]
+    changed: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._attributes = [(n, h, dict(vars(h))) for n, h in self.holders.values()]
+        self._containers: list[tuple[str, Any, Any]] = []
+        for name, _, attributes in self._attributes:
+            for key, value in attributes.items():
+                self._keep_container(_join(name, key), value, _DEPTH)
+        self._random = _RandomState()
+
+    def _keep_container(self, name: str, value: Any, depth: int) -> None:
+        if depth and isinstance(value, (list, dict, set, deque)):
+            self._containers.append((name, value, value.copy()))
+            for part in value.values() if isinstance(value, dict) else value:
+                self._keep_container(name, part, depth - 1)
+
+    def restore(self) -> None:
+        """Restore what a run changed."""
+        for name, holder, before in self._attributes:
+            now = vars(holder)
+            if not _same_elements(now, before):
+                self.changed += _changed_keys(_join(name, _OWN), now, before)
+                now.clear()
+                now.update(before)
+        for name, container, before in self._containers:
+            if not _same_elements(container, before):
+                self.changed += _changed_keys(name, container, before)
+                _refill(container, before)
+        self.changed = sorted(set(self.changed))
+        self._random.restore()
+
+
+def _join(name: str, key: str) -> str:
+    return f"{name}.{key}" if name else key
+
+
+def _changed_keys(name: str, now: Any, before: Any) -> Iterator[str]:
+    """Yield the names of what changed in a container; of an object's own dicts, their entries."""
+    owner, _, key = name.rpartition(".")
+    if key not in (*_TORCH_DICTS, _OWN):
+        yield name
+        return
+    for entry in {*now, *before}:
+        if now.get(entry, _MISSING) is not before.get(entry, _MISSING):
+            yield _join(owner, entry)
+
+
+def _same_elements(one: Any, other: Any) -> bool:
+    if len(one) != len(other):
+        return False
+    if isinstance(one, dict):
+        return all(k in other and other[k] is value for k, value in one.items())
+    if isinstance(one, set):
+        return bool(one == other)
+    return all(a is b for a, b in zip(one, other, strict=True))
+
+
+def _refill(container: Any, before: Any) -> None:
+    container.clear()
+    if isinstance(container, (MutableMapping, MutableSet)):
+        container.update(before)  # type: ignore[union-attr]
+    elif isinstance(container, MutableSequence):
+        container.extend(before)
+
+
+class _RandomState:
+    """The generators of random numbers, as they are now."""
+
+    def __init__(self) -> None:
+        self._torch, self._python = torch.get_rng_state(), random.getstate()
+        numpy = sys.modules.get("numpy")
+        self._numpy = numpy.random.get_state() if numpy else None
+
+    def restore(self) -> None:
+        torch.set_rng_state(self._torch)
+        random.setstate(self._python)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)  # type: ignore[attr-defined]

@@ -1,0 +1,129 @@
+"""Sketches of tensors: a few numbers from which the distance between two tensors can be estimated.
+
+All values of two runs can't be held at once for a large model; their sketches can. It is the sketch
+of Alon, Matias and Szegedy (1996): projections on random signs, whose differences have the square
+of the distance as their mean square. Equal values give equal sketches.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_PROJECTIONS = 8
+_COLUMNS, _ROWS = 4096, 256  # of a block of values; one block is projected at a time
+_SEED = 38
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """What is kept of a tensor's values, in reading order, whatever its shape.
+
+    Attributes:
+        count: the number of values.
+        projections: sums of the finite values, each with a random sign.
+        nonfinite: the same of the places with NaN, inf or -inf.
+        norm: the square root of the sum of the squares of the finite values.
+        uniform: whether all values are the same.
+    """
+
+    count: int
+    dtype: torch.dtype
+    projections: tuple[float, ...]
+    nonfinite: tuple[float, ...]
+    norm: float
+    uniform: bool
+
+    @property
+    def group(self) -> tuple[Any, ...]:
+        """What two tensors have in common if a distance between them means anything."""
+        return self.count, self.dtype, self.nonfinite
+
+    @property
+    def eps(self) -> float:
+        """The relative spacing of the dtype's values; that of float32 for integers."""
+        inexact = self.dtype.is_floating_point or self.dtype.is_complex
+        return float(torch.finfo(self.dtype if inexact else torch.float32).eps)
+
+
+def sketch(tensor: Tensor) -> Sketch | None:
+    """Return a tensor's sketch; None for one whose values can't be read, such as a fake one."""
+    threads = torch.get_num_threads()
+    # What is read once from memory gains nothing by threads, and loses where others are busy.
+    torch.set_num_threads(1)
+    try:
+        values = _flat_values(tensor.detach())
+        return _project(values, tensor.numel(), tensor.dtype)
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+    finally:
+        torch.set_num_threads(threads)
+
+
+def distance(one: Sketch, other: Sketch) -> float:
+    """Estimate |a - b| / max(|a|, |b|) of two tensors; infinite where they can't be compared."""
+    if one.group != other.group:
+        return math.inf
+    pairs = zip(one.projections, other.projections, strict=True)
+    squares = sum((a - b) ** 2 for a, b in pairs)
+    if squares == 0:
+        return 0.0
+    scale = max(one.norm, other.norm)
+    return math.sqrt(squares / _PROJECTIONS) / scale if scale else math.inf
+
+
+def _flat_values(tensor: Tensor) -> Tensor:
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        raise NotImplementedError(f"no sketch of a tensor on {tensor.device}, {tensor.layout}")
+    if tensor.is_quantized:
+        tensor = tensor.int_repr()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor.resolve_neg().cpu().reshape(-1)
+
+
+def _project(values: Tensor, count: int, dtype: torch.dtype) -> Sketch:
+    projections = torch.zeros(_PROJECTIONS, dtype=torch.float64)
+    nonfinite = torch.zeros(_PROJECTIONS, dtype=torch.float64)
+    squares = 0.0
+    size = _COLUMNS * _ROWS
+    for number, start in enumerate(range(0, len(values), size)):
+        block = values[start : start + size].to(torch.float64)
+        finite = block.isfinite()
+        if not finite.all():
+            kinds = torch.where(block.isnan(), 1.0, torch.where(block > 0, 2.0, 3.0))
+            kinds = torch.where(finite, 0.0, kinds.to(torch.float64))
+            nonfinite += _project_block(kinds, number)
+            block = torch.where(finite, block, 0.0)
+        squares += float(block.dot(block))
+        projections += _project_block(block, number)
+    uniform = len(values) > 0 and bool((values == values[0]).all())
+    sums, places = tuple(projections.tolist()), tuple(nonfinite.tolist())
+    return Sketch(count, dtype, sums, places, math.sqrt(squares), uniform)
+
+
+def _project_block(block: Tensor, number: int) -> Tensor:
+    """Return the projections of a block, the block's number deciding the signs of its rows."""
+    columns, rows = _signs()
+    full = len(block) // _COLUMNS
+    sums = block[: full * _COLUMNS].reshape(full, _COLUMNS) @ columns
+    rest = block[full * _COLUMNS :]
+    last = (rest @ columns[: len(rest)]).unsqueeze(0)
+    turned = rows.roll(number, 0)  # another sign for the same place of another block
+    return (torch.cat([sums, last]) * turned[: full + 1]).sum(0)
+
+
+@cache
+def _signs() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(_SEED)
+
+    def draw(count: int) -> Tensor:
+        bits = torch.randint(2, (count, _PROJECTIONS), generator=generator, device="cpu")
+        return bits.to(torch.float64) * 2 - 1
+
+    return draw(_COLUMNS), draw(_ROWS + 1)

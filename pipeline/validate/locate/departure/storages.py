@@ -1,0 +1,66 @@
+"""Keeps the memory that a run changes, as it was before, and restores it.
+
+Only memory that is written to is copied, before it is first written: a model's weights are not.
+What the run itself allocates is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+
+def memory_key(tensor: Tensor) -> tuple[Any, ...]:
+    """Return what names a tensor's memory, equal for all views of it."""
+    if tensor.layout is not torch.strided:
+        return ("object", id(tensor))
+    return (_address(tensor),)
+
+
+def storage_key(tensor: Tensor) -> tuple[Any, ...]:
+    """Return what names a tensor's values, equal for all tensors that have them in one place."""
+    if tensor.layout is not torch.strided:
+        return memory_key(tensor)
+    return (_address(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.dtype)
+
+
+def _address(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+class StorageKeeper:
+    """The memory that a run changed, but for what it allocated itself."""
+
+    def __init__(self) -> None:
+        self._allocated: set[int] = set()
+        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+
+    def before_write(self, tensors: Sequence[Tensor]) -> None:
+        """Copy the memory of tensors that are about to be written to."""
+        for tensor in tensors:
+            if tensor.layout is torch.strided and not tensor.is_meta:
+                address = _address(tensor)
+                if address not in self._allocated and address not in self._before:
+                    storage = tensor.untyped_storage()
+                    self._before[address] = storage, storage.clone()
+
+    def after_call(self, result: Any, given: Sequence[Tensor]) -> None:
+        """Note what an operator allocated: memory of its results that none of its arguments has."""
+        there = {_address(t) for t in given if t.layout is torch.strided}
+        for leaf in pytree.tree_leaves(result):
+            if isinstance(leaf, Tensor) and leaf.layout is torch.strided:
+                address = _address(leaf)
+                if address not in there:
+                    self._allocated.add(address)
+
+    def restore(self) -> None:
+        """Write back what was there before the run."""
+        for storage, before in self._before.values():
+            if storage.nbytes() != before.nbytes():
+                storage.resize_(before.nbytes())
+            storage.copy_(before)
+        self._before.clear()
