@@ -1,3 +1,3 @@
 """The doit tasks of this workspace: `doit list` names them."""
 
-from pipeline.tasks import *
+from pte_pipeline.tasks import *

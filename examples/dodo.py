@@ -1,3 +1,3 @@
 """The doit tasks of the gallery: `doit validate:llama`, say, with the extra `gallery` installed."""
 
-from pipeline.tasks import *
+from pte_pipeline.tasks import *

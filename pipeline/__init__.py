@@ -1,6 +1,7 @@
 """A multi-method batch build system for ExecuTorch packages.
 
-Each public name comes from its module when it is asked for: importing this package imports nothing.
+`pte_pipeline` is its public interface. Each public name comes from its module when it is asked for:
+importing this package imports nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 _PUBLIC = {
     "executorch.exir.backend.backend_api": ("validation_disabled",),
+    "pipeline.compile.etrecord": ("load_etrecord",),
     "pipeline.compile.preprocess.registry": (
         *("is_registered", "preprocess_function", "register_preprocess"),
         *("registered", "unregister_preprocess"),
@@ -17,6 +19,8 @@ _PUBLIC = {
     "pipeline.compile.to_backend": ("to_backend",),
     "pipeline.compile.to_backend_multiple": ("to_backend_multiple",),
     "pipeline.devices.load_package": ("LoadedMethod", "LoadedPackage", "load_package"),
+    "pipeline.store.errors": ("PipelineError",),
+    "pipeline.store.store": ("Store",),
 }
 _MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
 

@@ -1,4 +1,4 @@
-"""`python -m pipeline.schema [FILE]` writes the JSON Schema of package configs, for editors.
+"""`python -m pte_pipeline.schema [FILE]` writes the JSON Schema of package configs, for editors.
 
 By default to partition_configs/schema.json of the workspace that the current folder is, and, where
 it has targets, theirs to targets/schema.json."""
@@ -19,7 +19,9 @@ DEFAULT = Path("partition_configs", "schema.json")
 def main(words: list[str]) -> int:
     """Write the schema, say where, and return the exit status."""
     if len(words) > 1 or any(word.startswith("-") for word in words):
-        print(f"usage: python -m pipeline.schema [FILE]; without FILE: {DEFAULT}", file=sys.stderr)
+        print(
+            f"usage: python -m pte_pipeline.schema [FILE]; without FILE: {DEFAULT}", file=sys.stderr
+        )
         return 2
     schemas = {Path(*words) if words else DEFAULT: json_schema}
     if not words and Path(TARGETS).is_dir():

@@ -1,1 +1,1 @@
-from pipeline.tasks import *
+from pte_pipeline.tasks import *

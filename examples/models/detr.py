@@ -3,7 +3,7 @@
 import _transformers as models
 import torch
 
-from pipeline.program.hugging_face import OneForward
+from pte_pipeline.hugging_face import OneForward
 
 model = OneForward(
     models.detr(),

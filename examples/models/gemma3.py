@@ -2,7 +2,7 @@
 
 import _transformers as models
 
-from pipeline.program.hugging_face import CausalLM
+from pte_pipeline.hugging_face import CausalLM
 
 model = CausalLM(models.gemma3(), models.POSITIONS, methods=("prefill", "decode"))
 export_methods, example_inputs = model.export_methods, model.example_inputs

@@ -2,7 +2,7 @@
 
 import _transformers as models
 
-from pipeline.program.hugging_face import Seq2SeqLM
+from pte_pipeline.hugging_face import Seq2SeqLM
 
 model = Seq2SeqLM(models.t5(), max_seq_len=32, max_source_len=48)
 export_methods, example_inputs = model.export_methods, model.example_inputs

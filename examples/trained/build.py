@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from examples.trained.measures import HERE, TASKS, Answers
-from pipeline import load_package
+from pte_pipeline import load_package
 
 RECORDS = HERE / "build" / "trained.json"
 PRECISIONS = ("fp32", "int8")

@@ -1,3 +1,3 @@
 """The doit tasks of the trained models, with the extra `gallery` and the wheels of `wheels.txt`."""
 
-from pipeline.tasks import *
+from pte_pipeline.tasks import *

@@ -11,7 +11,7 @@ from pipeline.store.files import write_atomically
 _DODO = '''\
 """The tasks of this workspace; `doit help` lists them."""
 
-from pipeline.tasks import *
+from pte_pipeline.tasks import *
 '''
 
 _MODEL = '''\

@@ -1,4 +1,4 @@
-"""The doit tasks of a workspace. A `dodo.py` needs one line: `from pipeline.tasks import *`.
+"""The doit tasks of a workspace. A `dodo.py` needs one line: `from pte_pipeline.tasks import *`.
 
 export:<model>, quantize:<package>/<method>, compile:<package>/<method>, lower:<package> and
 validate:<package>. `lower` has its compile tasks as setup tasks, and those their quantize tasks, so

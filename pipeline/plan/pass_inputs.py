@@ -26,7 +26,7 @@ from pipeline.store.file_digests import FileDigests
 from pipeline.store.toolchain import CORE, code, version_of
 from pipeline.store.workspace import Workspace
 
-_KNOWN = {*CORE, "pipeline"}  # count in every key
+_KNOWN = {*CORE, "pipeline", "pte_pipeline"}  # count in every key
 
 
 class PassInputs:

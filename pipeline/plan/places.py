@@ -28,7 +28,8 @@ EXECUTABLE = " executable"  # behind the digest of a file that can be executed
 SYSTEM = ("/etc", "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/run", "/var/run")
 _KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
 _MEMORY = "/dev/shm"  # holds files as any folder does
-_OWN_CODE = str(Path(__file__).resolve().parents[1])  # counts in every key as `code`
+_PACKAGE = Path(__file__).resolve().parents[1]
+_OWN_CODE = (str(_PACKAGE), str(_PACKAGE.with_name("pte_pipeline")))  # in every key as `code`
 # Folders of a workspace that nobody means to export from, where all of its files are inputs.
 _PASSED_OVER = {".git", ".hg", ".svn", ".jj", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
 
@@ -106,7 +107,7 @@ class Places:
         self.installed = _installation_folders()
         written = [str(workspace.build), os.path.join(self.root, "build")]
         written += map(str, workspace.store.own_places)
-        folders = [*written, *environment_folders(), sys.executable, _OWN_CODE]
+        folders = [*written, *environment_folders(), sys.executable, *_OWN_CODE]
         self._inside = Folders(each for each in folders if within(each, self.root))
         self._outside = Folders([*folders, *_KERNEL_FOLDERS])
         self._hidden: dict[str, set[str]] = {}

@@ -1,13 +1,15 @@
 """Remarks: what is no mistake, and is hardly meant.
 
 They are told in each run, since what is ignored without a word is taken for done: a `target` that
-is nearly another, and files in `passes/`, `operators/` and `targets/` that nothing uses.
+is nearly another, files in `passes/`, `operators/` and `targets/` that nothing uses, and a module
+that the package of this build hides.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from pipeline.config.target_labels import KNOWN_LABELS, near_labels
 from pipeline.plan.code_files import CodeFiles, find_unread_targets
@@ -22,6 +24,7 @@ def find_remarks(plan: Plan) -> list[Problem]:
     """Return the remarks about a workspace, sorted by file."""
     files = CodeFiles(plan)
     found = [*_find_strange_targets(plan), *files.find_unused(), *find_unread_targets(plan)]
+    found += _find_hidden_modules(plan.workspace.root)
     broken = {problem.file for problem in files.find_broken()}
     found = [remark for remark in found if remark.file not in broken]
     return sorted(dict.fromkeys(found), key=lambda remark: (remark.file, remark.line, remark.what))
@@ -30,6 +33,16 @@ def find_remarks(plan: Plan) -> list[Problem]:
 def find_broken_files(plan: Plan) -> list[Problem]:
     """Return the mistakes in files of code, whether or not a config names them."""
     return list(CodeFiles(plan).find_broken())
+
+
+def _find_hidden_modules(root: Path) -> Iterator[Problem]:
+    """Yield a workspace's own module `pipeline`: all its code is imported beside this package."""
+    package = Path(__file__).resolve().parents[1]
+    for place, name in ((root / "pipeline", "pipeline/"), (root / "pipeline.py", "pipeline.py")):
+        is_module = place.is_file() or any(place.glob("*.py"))
+        if is_module and place.resolve() != package:
+            what = "is hidden here: `import pipeline` means the package of pte-pipeline"
+            yield Problem(name, "", what, "rename it if models or passes import it")
 
 
 def _find_strange_targets(plan: Plan) -> Iterator[Problem]:

@@ -28,8 +28,8 @@ from typing import Any
 from pipeline.program.fresh_imports import FromText
 
 _NAMED = re.compile(
-    r"module '(?P<a>\w+)' has no attribute"
-    r"|cannot import name .* from (partially initialized module )?'(?P<b>\w+)'"
+    r"module '(?P<a>\w+)[\w.]*' has no attribute"
+    r"|cannot import name .* from (partially initialized module )?'(?P<b>\w+)[\w.]*'"
     r"|No module named '(?P<c>\w+)\."
 )
 
@@ -233,18 +233,45 @@ def explain_hidden(error: BaseException, folder: Path) -> str:
     """Return what hides a file of a folder that an import may have meant, or "" for other errors.
 
     An installed library without an attribute or a part, as the error says, may be taken for a file
-    beside the one that imports it.
+    beside the one that imports it, or at the top of the workspace.
     """
-    text = str(error) if isinstance(error, ImportError | AttributeError) else ""
-    named = _NAMED.search(text)
-    name = next(filter(None, named.groupdict().values()), "") if named else ""
-    file = next((p for p in (folder / f"{name}.py", folder / name) if name and p.exists()), None)
-    if file is None or _is_from(sys.modules.get(name, ModuleType(name)), folder.parent):
+    name = _name_of(error)
+    file = _find_file(name, folder)
+    if file is None:
+        return explain_hidden_at_top(error, folder.parent)
+    if _is_from(sys.modules.get(name, ModuleType(name)), folder.parent):
         return ""
     return (
         f"`import {name}` means the installed {name}, which hides {folder.name}/{file.name}; for "
         f"that say `from . import {name}`"
     )
+
+
+def explain_hidden_at_top(error: BaseException, root: Path) -> str:
+    """Return what hides a module at the top of a workspace, which has no other name, or ""."""
+    name = _name_of(error)
+    file, loaded = _find_file(name, root), sys.modules.get(name)
+    if file is None or loaded is None or _is_from(loaded, root):
+        return ""
+    slash = "/" if file.is_dir() else ""
+    installed = "package of pte-pipeline" if name == "pipeline" else f"installed {name}"
+    return (
+        f"`import {name}` means the {installed}, which hides {file.name}{slash} of this "
+        "workspace; rename that"
+    )
+
+
+def _name_of(error: BaseException) -> str:
+    """Return the first name of the module that lacks something, as an error says, or ""."""
+    text = str(error) if isinstance(error, ImportError | AttributeError) else ""
+    named = _NAMED.search(text)
+    return next(filter(None, named.groupdict().values()), "") if named else ""
+
+
+def _find_file(name: str, folder: Path) -> Path | None:
+    """Return the file or folder that would be a module of a name."""
+    places = (folder / f"{name}.py", folder / name) if name else ()
+    return next((place for place in places if place.exists()), None)
 
 
 def describe_load_error(error: BaseException, folder: Path) -> str:

@@ -2,7 +2,7 @@
 
 Renderers read nothing but `report.json`, so a page can be rendered again without measuring again.
 Parts that not every package has, or that an older build did not write, may be missing; further keys
-may be there. `python -m pipeline.report.schema` prints these shapes as a JSON Schema.
+may be there. `python -m pte_pipeline.report.schema` prints these shapes as a JSON Schema.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The JSON Schemas of `report.json` and of lines of `events.jsonl`.
 
-`python -m pipeline.report.schema [report | events]` prints one.
+`python -m pte_pipeline.report.schema [report | events]` prints one.
 """
 
 from __future__ import annotations
@@ -68,6 +68,12 @@ def _for_pydantic(form: Any) -> Any:
 
 _SCHEMAS = {"report": report_schema, "events": events_schema}
 
-if __name__ == "__main__":
-    which = sys.argv[1] if len(sys.argv) > 1 else "report"
+
+def main(words: list[str]) -> None:
+    """Print the schema that a command line asks for."""
+    which = words[0] if words else "report"
     print(json.dumps(_SCHEMAS[which](), indent=2))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,5 +1,7 @@
-"""The form of each line of `build/events.jsonl`. `python -m pipeline.report.schema events` prints
-it as a JSON Schema. A reader should pass over events and fields that it does not know.
+"""The form of each line of `build/events.jsonl`.
+
+`python -m pte_pipeline.report.schema events` prints it as a JSON Schema. A reader should pass over
+events and fields that it does not know.
 """
 
 from __future__ import annotations

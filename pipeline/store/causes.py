@@ -36,6 +36,13 @@ def is_of_installed(error: BaseException) -> bool:
     return any(name.partition(".")[0] in sys.modules for name in names if "." in name)
 
 
+def is_of_this_package(error: BaseException) -> bool:
+    """Tell whether an import meant a workspace's own module `pipeline`: a note of the error says
+    what hides that."""
+    names = [c.name or "" for c in iter_causes(error) if isinstance(c, ImportError)]
+    return any(name.partition(".")[0] == "pipeline" for name in names)
+
+
 def is_full(folder: str) -> bool:
     """Tell whether the disk of a folder has no room left."""
     try:

@@ -15,7 +15,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pipeline.store.causes import is_full, is_of_an_operator, is_of_installed, iter_causes
+from pipeline.store.causes import (
+    is_full,
+    is_of_an_operator,
+    is_of_installed,
+    is_of_this_package,
+    iter_causes,
+)
 
 
 @dataclass(frozen=True)
@@ -179,12 +185,15 @@ REMEDIES = (
         "into the workspace folder",
         fits=lambda error: not is_of_installed(error),
     ),
-    _remedy(
+    Remedy(
         "missing part of a library",
-        r"No module named '(?P<module>\w+)\."
-        r"|cannot import name '\w+' from '(?P<package>\w+)[\w.]*' \(.*(?:site|dist)-packages",
+        re.compile(
+            r"No module named '(?P<module>\w+)\."
+            r"|cannot import name '\w+' from '(?P<package>\w+)[\w.]*' \(.*(?:site|dist)-packages"
+        ),
         "the installed {library} lacks it: install the release that the model needs, or import "
         "what this one has",
+        fits=lambda error: not is_of_this_package(error),
     ),
     _remedy(
         "numpy",

@@ -21,7 +21,10 @@ from pipeline.store.distributions import identity
 # that its entry points import.
 _DESCRIBING = ("store", "program")
 _PLANNING = (*_DESCRIBING, "backends", "config", "plan")
-_BUILDING = (*_PLANNING, "compile", "run/*.py", "run/build", "run/trace", "report/*records.py")
+_BUILDING = (
+    *(*_PLANNING, "compile", "run/*.py", "run/build", "run/trace", "report/*records.py"),
+    "../pte_pipeline",  # by which exporters and plugins import the others
+)
 _UNITS = {
     "describe": _DESCRIBING,
     "plan": _PLANNING,

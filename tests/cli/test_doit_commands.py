@@ -114,8 +114,10 @@ def test_projects_of_others_are_as_they_were(doit, tmp_path):
         "def task_imports():\n"
         "    import sys\n"
         "    def check():\n"
-        "        found = {m for m in sys.modules if m.split('.')[0] == 'pipeline'}\n"
-        "        assert found == {'pipeline', 'pipeline.doit_commands'}, found\n"
+        "        packages = 'pipeline', 'pte_pipeline'\n"
+        "        found = {m for m in sys.modules if m.split('.')[0] in packages}\n"
+        "        door = {'', '.doit_commands', '.name_conflict'}\n"
+        "        assert found == {f'pte_pipeline{name}' for name in door}, found\n"
         "    return {'actions': [check]}\n"
     )
     assert doit(tmp_path) == (0, ".  init\nhello\n.  plan\nplanned\n.  imports\n")
@@ -129,6 +131,72 @@ def test_projects_of_others_are_as_they_were(doit, tmp_path):
     code, said = doit(tmp_path / "below")
     assert code == 3 and said.startswith("ERROR: Could not find dodo file")
     assert not (tmp_path / "build").exists()
+
+
+OWN = {"pipeline/__init__.py": "VERSION = 3\n", "pipeline/steps.py": "def run(): return 1\n"}
+HIDDEN = "`import pipeline` means the package of pte-pipeline"
+
+
+def write(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def test_tasks_of_another_project_may_stand_in_a_module_of_our_name(doit, tmp_path):
+    """By the name that our tasks have as well, with and without a dodo file of this folder."""
+    task = "def task_hi():\n    return {'actions': ['echo hi'], 'verbosity': 2}\n"
+    own = {**OWN, "pipeline/tasks.py": task, "dodo.py": "from pipeline.tasks import *\n"}
+    write(tmp_path, own)
+    assert doit(tmp_path) == (0, ".  hi\nhi\n")
+    code, said = doit(tmp_path, "help")
+    assert code == 0 and said.startswith("doit -- automation tool")
+
+
+def test_a_workspace_with_a_module_of_our_name_works_and_is_told(doit, tmp_path):
+    bench = bench_of("pair", tmp_path)
+    write(bench.root, OWN)
+    rename = "rename it if models or passes import it"
+    warning = f"warning: pipeline/: is hidden here: {HIDDEN}; {rename}\n"
+    told = f"{warning}1 package: no mistakes, 1 warning\n"
+    for package, folder in (("pipeline", bench.root), ("pte_pipeline", bench.root / "models")):
+        (bench.root / "dodo.py").write_text(f"from {package}.tasks import *\n")
+        assert doit(folder, "check") == (0, told)
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("from pipeline import VERSION", "cannot import name 'VERSION' from 'pipeline' ("),
+        ("import pipeline; pipeline.VERSION", "module 'pipeline' has no attribute 'VERSION'; "),
+        ("from pipeline.steps import run", "No module named 'pipeline.steps'; "),
+    ],
+)
+def test_a_dodo_file_that_imports_what_our_name_hides_is_told_in_a_line(
+    doit, tmp_path, line, error
+):
+    write(tmp_path, {**OWN, "dodo.py": f"{line}\nfrom pte_pipeline.tasks import *\n"})
+    code, said = doit(tmp_path, "list")
+    assert code == 3 and said.startswith(f"ERROR: dodo.py: {error}")
+    assert said.endswith(f"{HIDDEN}, which hides pipeline/ of this workspace; rename that\n")
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_package_is_built_beside_a_module_of_our_name(doit, tmp_path):
+    """By worker processes, whose path for modules has the workspace first; an exporter that means
+    that module fails in a line."""
+    write(tmp_path, OWN)
+    assert doit(tmp_path, "init")[0] == 0
+    code, said = doit(tmp_path)
+    assert code == 0, said
+    model = tmp_path / "models" / "hello.py"
+    model.write_text(f"from pipeline.steps import run\n{model.read_text()}")
+    code, said = doit(tmp_path, "lower")
+    assert code == 1
+    (line,) = (each for each in said.splitlines() if "in stage 'run the exporter'" in each)
+    assert f"{HIDDEN}, which hides pipeline/ of this workspace; rename that: " in line
+    assert line.endswith("No module named 'pipeline.steps'")
 
 
 @pytest.mark.slow

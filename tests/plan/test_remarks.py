@@ -8,10 +8,10 @@ from pipeline.cli import console
 from pipeline.cli.verbs import check, plan
 from pipeline.config.target_labels import KNOWN_LABELS, near_labels
 from pipeline.plan.plan import Plan
-from pipeline.plan.remarks import find_broken_files, find_remarks
+from pipeline.plan.remarks import _find_hidden_modules, find_broken_files, find_remarks
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import open_workspace
-from tests.support.bench import SAMPLES
+from tests.support.bench import REPOSITORY, SAMPLES
 
 CONFIG = "model: m\ntarget: {target}\nmethods:\n  forward: {{partitioners: []{more}}}\n"
 PORTABLE = "kernels: [portable]\n"
@@ -34,6 +34,29 @@ def configure(root, name="p", target="here", more="", end=""):
 
 def remarks(root):
     return [str(each) for each in find_remarks(Plan(open_workspace(root)))]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("pipeline/__init__.py", "pipeline/"),
+        ("pipeline/steps.py", "pipeline/"),
+        ("pipeline.py", "pipeline.py"),
+        ("pipeline/ci.yaml", ""),
+        ("models/pipeline.py", ""),  # which has another name, too
+    ],
+)
+def test_a_module_that_this_package_hides_is_told(root, path, name):
+    configure(root)
+    (root / path).parent.mkdir(exist_ok=True)
+    (root / path).touch()
+    what = "is hidden here: `import pipeline` means the package of pte-pipeline"
+    line = f"{name}: {what}; rename it if models or passes import it"
+    assert remarks(root) == ([line] if name else [])
+
+
+def test_this_package_itself_is_not_told():
+    assert not list(_find_hidden_modules(REPOSITORY))
 
 
 # Targets

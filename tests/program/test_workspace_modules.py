@@ -118,6 +118,35 @@ def test_a_file_that_an_installed_module_hides_is_named(folder, text, place):
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("from pipeline import nothing", "package of pte-pipeline"),
+        ("import pipeline.nothing", "package of pte-pipeline"),
+        ("from pipeline.store import nothing", "package of pte-pipeline"),
+        ("from json.decoder import nothing", "installed json"),
+    ],
+)
+def test_a_file_at_the_top_that_an_installed_module_hides_is_named(folder, text, name):
+    write(folder, a=text)
+    module = "json" if "json" in text else "pipeline"
+    (folder.parent / module).mkdir()
+    with pytest.raises(ImportError) as caught:
+        load(folder, "a")
+    assert describe_load_error(caught.value, folder).endswith(
+        f"`import {module}` means the {name}, which hides {module}/ of this workspace; rename that"
+    )
+
+
+def test_a_module_at_the_top_that_was_meant_hides_nothing(folder, monkeypatch):
+    (folder.parent / "ours.py").write_text("X = 1\n")
+    monkeypatch.setattr(sys, "path", [str(folder.parent), *sys.path])
+    write(folder, a="from ours import Y")
+    with pytest.raises(ImportError) as caught:
+        load(folder, "a")
+    assert "hides" not in describe_load_error(caught.value, folder)
+
+
 def test_other_errors_name_no_file(folder):
     write(folder, a="import json\njson.make()\n")
     with pytest.raises(AttributeError) as caught:

@@ -526,6 +526,11 @@ def test_a_name_that_a_library_lacks_is_no_module_to_install():
     assert "the installed torch lacks it" in text and "install torch into" not in text
 
 
+def test_a_module_that_this_package_hides_is_no_part_of_a_library():
+    text = explain(lambda: importlib.import_module("pipeline.steps"))
+    assert "the installed pipeline lacks it" not in text and "No module named" in text
+
+
 def fail_after(handled: OSError) -> None:
     """Fail for something else after an error that was expected, and handled."""
     try:

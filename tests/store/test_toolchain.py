@@ -101,6 +101,18 @@ def test_data_files_count(name, tmp_path, monkeypatch):
     assert (now[0] == before[0], now[1] == before[1]) == (reports, not reports)
 
 
+def test_the_public_interface_counts_for_what_user_code_makes(tmp_path, monkeypatch):
+    root = Path(shutil.copytree(ROOT, tmp_path / "pipeline"))
+    public = Path(shutil.copytree(ROOT.with_name("pte_pipeline"), tmp_path / "pte_pipeline"))
+    monkeypatch.setattr(toolchain, "__file__", str(root / "store" / "toolchain.py"))
+    monkeypatch.setattr(toolchain, "_room", toolchain._room.__wrapped__)
+    monkeypatch.setattr(toolchain, "code", toolchain.code.__wrapped__)
+    before = toolchain.code("compile"), toolchain.code("plan")
+    (public / "report" / "schema.py").write_text("changed")
+    now = toolchain.code("compile"), toolchain.code("plan")
+    assert (now[0] == before[0], now[1] == before[1]) == (False, True)
+
+
 def test_bytecode_does_not_count_while_it_is_written(tmp_path, monkeypatch):
     root = Path(shutil.copytree(ROOT, tmp_path / "pipeline"))
     monkeypatch.setattr(toolchain, "__file__", str(root / "store" / "toolchain.py"))

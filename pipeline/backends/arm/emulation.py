@@ -1,6 +1,6 @@
 """Arm's emulation layers, with which any Vulkan driver runs VGF, and what of them is missing.
 
-`eval "$(python -m pipeline.backends.arm.emulation FOLDER)"` sets them up for a shell.
+`eval "$(python -m pte_pipeline.emulation FOLDER)"` sets them up for a shell.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pipeline.backends.host import package_folders
 
 # Instance layers in the order in which calls go through them, and their folders' names.
 LAYERS = {"VK_LAYER_ML_Graph_Emulation": "graph", "VK_LAYER_ML_Tensor_Emulation": "tensor"}
-_SETUP = 'eval "$(python -m pipeline.backends.arm.emulation FOLDER)" sets it up'
+_SETUP = 'eval "$(python -m pte_pipeline.emulation FOLDER)" sets it up'
 _DRIVERS = [Path(each, "vulkan/icd.d") for each in ("/etc", "/usr/local/share", "/usr/share")]
 
 
@@ -77,8 +77,13 @@ def set_up(folder: Path) -> dict[str, str]:
     }
 
 
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m pipeline.backends.arm.emulation FOLDER")
-    for name, value in set_up(Path(sys.argv[1])).items():
+def main(words: list[str]) -> None:
+    """Set the layers up in a folder, and print what a shell has to export."""
+    if len(words) != 1:
+        sys.exit("usage: python -m pte_pipeline.emulation FOLDER")
+    for name, value in set_up(Path(words[0])).items():
         print(f"export {name}={shlex.quote(value)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

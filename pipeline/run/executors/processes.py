@@ -34,6 +34,7 @@ from pipeline.run.under_way import read_status
 from pipeline.run.worker_group import WorkerGroup, join, starting_workers
 from pipeline.store.files import remove
 from pipeline.store.toolchain import HASH_SEED, hash_seed
+from pte_pipeline.name_conflict import claim_pipeline
 
 # Libraries of native code start a thread a core otherwise, whose number changes what they compute.
 _THREADS = (
@@ -132,10 +133,10 @@ class WorkerProcesses:
             os.environ[HASH_SEED] = hash_seed()  # for all of them
         process: Any = ProcessPoolExecutor(
             max_workers=1,
-            initializer=join,
-            initargs=(self._group.number, os.getpid()),
+            initializer=claim_pipeline,  # before anything of it is unpickled there
             env={name: os.environ.get(name, "1") for name in _THREADS},
         )
+        process.submit(join, self._group.number, os.getpid())
         self._processes.append(process)
         return process
 

@@ -27,7 +27,7 @@ from pipeline.store.workspace import Workspace
 
 _OWN = "pte-pipeline"  # counts in every key as `code`
 _WITH_TORCH = ("mpmath", "sympy")  # compute sizes in all programs
-_ALWAYS = ("pipeline", "dodo", "__main__", "__mp_main__")
+_ALWAYS = ("pipeline", "pte_pipeline", "dodo", "__main__", "__mp_main__")
 _MOST_BESIDE = 1000  # entries beside a file outside the workspace, where only Python can be asked
 Seen = dict[tuple[Kind, str], str | None]
 

@@ -18,8 +18,14 @@ from pipeline.store.reasons import reason
 
 _CONNECT = "10s"
 _CLOSE = 5.0  # seconds
-# Ctrl-C in a terminal reaches them too; they are this process's matter.
-_NO_INTERRUPTS = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+# Run by workers that are started here. Ctrl-C in a terminal reaches them too; they are this
+# process's matter. Their path for modules is that of this process, with the workspace first.
+_PRELOAD = """\
+import signal
+from pte_pipeline.name_conflict import claim_pipeline
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+claim_pipeline()
+"""
 _SILENT = logging.CRITICAL + 1
 
 
@@ -80,7 +86,7 @@ def _start_cluster(jobs: int) -> LocalCluster:
         threads_per_worker=1,
         memory_limit=0,
         dashboard_address="127.0.0.1:0",  # a port that nobody has
-        preload=[_NO_INTERRUPTS],
+        preload=[_PRELOAD],
         silence_logs=_SILENT,
     )
 

@@ -3,18 +3,21 @@
 
 A dodo file can't add any of this, since it is about folders without one: `doit init`, `doit help`,
 and doit in a folder below a workspace. Where the nearest dodo file is not ours, everything is as
-doit does it, and nothing else of this package is imported.
+doit does it, and nothing else of this package is imported: `pipeline` means the project's own.
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from doit import cmd_clean, cmd_forget, cmd_help, cmd_info, cmd_list, cmd_run
 from doit.exceptions import InvalidCommand, InvalidDodoFile
+
+from pte_pipeline.name_conflict import NAME, claim_pipeline, is_package
 
 _DODO = "dodo.py"
 _print_usage = cmd_help.Help.print_usage
@@ -28,20 +31,41 @@ def nearest_dodo() -> Path | None:
 
 
 def is_ours(dodo: Path) -> bool:
-    """Tell whether a dodo file takes the tasks of this package."""
+    """Tell whether a dodo file takes the tasks of this package: by the public name, or from
+    `pipeline.tasks` where no module beside the file is called so."""
     with suppress(OSError):
-        return b"pipeline.tasks" in dodo.read_bytes()
+        text = dodo.read_bytes()
+        folder = dodo.parent / NAME
+        hidden = not is_package(folder) and any(folder.glob("tasks*"))
+        return b"pte_pipeline.tasks" in text or (b"pipeline.tasks" in text and not hidden)
     return False
 
 
+def _import(module: str) -> Any:
+    """Import a module of this package, whatever else is called `pipeline` here."""
+    claim_pipeline()
+    return import_module(module)
+
+
 class _Seeking:
-    """A command of doit's that works in folders below a workspace too."""
+    """A command of doit's that works in folders below a workspace too, and where the workspace has
+    a module `pipeline` of its own."""
 
     def execute(self, params: Any, args: Any) -> Any:
-        default = params.get("dodoFile") == _DODO and not params.get("seek_file")
-        if default and not os.path.exists(_DODO) and (dodo := nearest_dodo()) and is_ours(dodo):
+        name = params.get("dodoFile", _DODO)
+        dodo = nearest_dodo() if name == _DODO else Path.cwd() / name
+        if dodo is None or not is_ours(dodo):
+            return super().execute(params, args)  # type: ignore[misc]
+        if not os.path.exists(name):
             params["seek_file"] = True
-        return super().execute(params, args)  # type: ignore[misc]
+        claim_pipeline()
+        try:
+            return super().execute(params, args)  # type: ignore[misc]
+        except (AttributeError, ImportError) as error:
+            modules = _import("pipeline.program.workspace_modules")
+            if hint := modules.explain_hidden_at_top(error, dodo.parent):
+                raise InvalidDodoFile(f"{dodo.name}: {error}; {hint}") from None
+            raise
 
 
 class Run(_Seeking, cmd_run.Run):  # type: ignore[misc]
@@ -133,9 +157,7 @@ class Clean(_Seeking, cmd_clean.Clean):  # type: ignore[misc]
         self.dep_manager.close()
         if not is_ours(Path(_DODO)):
             raise InvalidCommand("--orphans is for a workspace of pte-pipeline, which this is not")
-        from pipeline.cli.tasks import clean_orphans
-
-        return clean_orphans(dryrun)
+        return _import("pipeline.cli.tasks").clean_orphans(dryrun)
 
 
 class Help(_Seeking, cmd_help.Help):  # type: ignore[misc]
@@ -144,10 +166,9 @@ class Help(_Seeking, cmd_help.Help):  # type: ignore[misc]
     def execute(self, params: Any, args: Any) -> Any:
         dodo = nearest_dodo()
         if len(args) == 1 and (dodo is None or is_ours(dodo)):
-            from pipeline.cli.help import COMMANDS, describe
-
-            if args[0] in COMMANDS:
-                print(*describe(args[0]), sep="\n")
+            texts = _import("pipeline.cli.help")
+            if args[0] in texts.COMMANDS:
+                print(*texts.describe(args[0]), sep="\n")
                 return 0
         return super().execute(params, args)
 
@@ -158,9 +179,7 @@ def _usage(help_command: Any, commands: Any) -> None:
     if dodo is not None and not is_ours(dodo):
         _print_usage(help_command, commands)
         return
-    from pipeline.cli.help import overview
-
-    print(*overview(), sep="\n")
+    print(*_import("pipeline.cli.help").overview(), sep="\n")
 
 
 # `doit --help` makes doit's own Help, whatever entry points say.
@@ -168,26 +187,21 @@ cmd_help.Help.print_usage = _usage
 
 
 def _init(words: list[str], dodo: Path | None) -> int:
-    from pipeline.cli.init import make_workspace
-    from pipeline.store.errors import PipelineError
-
     folder = Path.cwd() / (words[0] if words else "")
     if len(words) > 1 or folder.name.startswith("-"):
         raise InvalidCommand("usage: doit init [folder]")
     if dodo is not None and dodo.parent != folder and folder.is_relative_to(dodo.parent):
         raise InvalidCommand(f"{dodo.parent} is a workspace already, and this is a folder in it")
     try:
-        print(*make_workspace(folder), sep="\n")
-    except PipelineError as error:
+        print(*_import("pipeline.cli.init").make_workspace(folder), sep="\n")
+    except _import("pipeline.store.errors").PipelineError as error:
         raise InvalidCommand(str(error)) from error
     return 0
 
 
 def _verify(words: list[str], dodo: Path | None) -> int:
-    from pipeline.cli.verify import run
-    from pipeline.store.errors import PipelineError
-
     try:
-        return run(words, dodo.parent if dodo else Path.cwd())
-    except PipelineError as error:
+        status: int = _import("pipeline.cli.verify").run(words, dodo.parent if dodo else Path.cwd())
+        return status
+    except _import("pipeline.store.errors").PipelineError as error:
         raise InvalidCommand(str(error)) from error

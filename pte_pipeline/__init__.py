@@ -1,0 +1,58 @@
+"""The public interface of pte-pipeline: what dodo files, exporters, plugins and scripts import.
+
+`import pte_pipeline` imports nothing else: each name comes with its module when it is asked for.
+The objects are those of `pipeline`, the package itself, which a folder of that name can't hide from
+here.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pte_pipeline.name_conflict import claim_pipeline
+
+if TYPE_CHECKING:
+    from executorch.exir.backend.backend_api import validation_disabled as validation_disabled
+
+    from pipeline.compile.etrecord import load_etrecord as load_etrecord
+    from pipeline.compile.preprocess.registry import is_registered as is_registered
+    from pipeline.compile.preprocess.registry import preprocess_function as preprocess_function
+    from pipeline.compile.preprocess.registry import register_preprocess as register_preprocess
+    from pipeline.compile.preprocess.registry import registered as registered
+    from pipeline.compile.preprocess.registry import unregister_preprocess as unregister_preprocess
+    from pipeline.compile.to_backend import to_backend as to_backend
+    from pipeline.compile.to_backend_multiple import to_backend_multiple as to_backend_multiple
+    from pipeline.devices.load_package import LoadedMethod as LoadedMethod
+    from pipeline.devices.load_package import LoadedPackage as LoadedPackage
+    from pipeline.devices.load_package import load_package as load_package
+    from pipeline.store.errors import PipelineError as PipelineError
+    from pipeline.store.store import Store as Store
+
+__all__ = [
+    "LoadedMethod",
+    "LoadedPackage",
+    "PipelineError",
+    "Store",
+    "is_registered",
+    "load_etrecord",
+    "load_package",
+    "preprocess_function",
+    "register_preprocess",
+    "registered",
+    "to_backend",
+    "to_backend_multiple",
+    "unregister_preprocess",
+    "validation_disabled",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    claim_pipeline(tell=True)
+    return getattr(import_module("pipeline"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
