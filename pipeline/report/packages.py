@@ -9,10 +9,12 @@ from urllib.parse import quote
 
 from pipeline.report.cells import figure, name, text
 from pipeline.report.elements import Cell, DataTable, Json, Row
+from pipeline.report.events import NOT_BUILT
 from pipeline.report.formatting import NOTHING, percent
 from pipeline.report.headlines import worst_headline
 from pipeline.report.records import ALL, LATENCY, UNASKED, delegated_share, is_unchecked
 from pipeline.report.sections.failures import group_failures, package_failures
+from pipeline.report.sections.movement import describe_nonfinite
 from pipeline.report.verdicts import PASSED, VERDICTS
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
@@ -30,12 +32,12 @@ class Entry(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        return self.outcome in ("failed", "not built")
+        return self.outcome in ("failed", NOT_BUILT)
 
     @property
     def outcome(self) -> str:
         if self.error:
-            return "not built"
+            return NOT_BUILT
         return "not validated" if self.report is None else str(self.report["verdict"])
 
     @property
@@ -55,7 +57,7 @@ class Entry(NamedTuple):
 VERDICT_KINDS = {
     "passed": "good",
     "failed": "bad",
-    "not built": "bad",
+    NOT_BUILT: "bad",
     "not judged": "warn",
 }
 
@@ -94,7 +96,7 @@ def overall_word(entries: Sequence[Entry]) -> tuple[str, str]:
 def overall_verdict(entries: Iterable[Entry]) -> str:
     """Return how many packages there are, and how many of each outcome."""
     outcomes = [entry.outcome for entry in entries]
-    known = ("failed", "not built", "not run", "not judged", "not validated", "passed")
+    known = ("failed", NOT_BUILT, "not run", "not judged", "not validated", "passed")
     counts = (f"{outcomes.count(outcome)} {outcome}" for outcome in known if outcome in outcomes)
     return f"{plural(len(outcomes), 'package')}: {', '.join(counts)}" if outcomes else "no packages"
 
@@ -133,11 +135,13 @@ def lead(report: Json) -> str:
         gates = sum(not gate["ok"] for gate in report.get("gates") or ())
         wrong = [f"{failed} of {plural(len(methods), 'method')} failed"] if failed else []
         wrong += [f"{plural(gates, 'gate')} not met"] if gates else []
-        return f"{'; '.join(wrong) or plural(len(report['failures']), 'failure')}."
+        what = f"{'; '.join(wrong) or plural(len(report['failures']), 'failure')}."
+        return " ".join([what, *describe_nonfinite(methods)])
     sentences = [*_describe_lowering(methods), *_describe_quantization(methods)]
     unrun = [method for method in methods if method["not_run"]]
     ran = any(method["runs"] and method["kind"] == "program" for method in methods)
     sentences += [_describe_unrun(unrun, total=len(methods), none=not ran)] if unrun else []
+    sentences += describe_nonfinite(methods)
     sentences += [f"{left_out}."] if (left_out := describe_left_out(report)) else []
     return " ".join(sentences)
 
@@ -178,6 +182,10 @@ def _describe_quantization(methods: Sequence[Json]) -> Iterator[str]:
         of = "" if len(methods) == 1 else f" of {listed(names, _MOST_NAMED)}"
         word = "passed" if verdict == PASSED else f"is {verdict}"
         yield f"The quantization{of} {word}: {reason}."
+    quantized = [method["method"] for method in methods if method.get("source_is_quantized")]
+    if quantized:
+        whose = listed(quantized, _MOST_NAMED)
+        yield f"The source of {whose} is quantized already: nothing compares it with a float one."
 
 
 def _describe_unrun(unrun: Sequence[Json], total: int, none: bool) -> str:
