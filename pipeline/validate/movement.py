@@ -74,11 +74,14 @@ class OutputMovement:
     _distance: float = 0.0
     _compared: int = 0
     _share: float | None = None
+    _released: bool = False
 
     def add(self, value: Any, limits: Limits, inputs: InputSet, case: str = "") -> None:
         """Add what the source gives in a call, and the limits that the package was held to."""
         self.calls += 1
         self._count(value, is_example=not inputs.generated)
+        if self._released:
+            return
         if case != "large":
             self.limits = limits
         value, shape = _thin_out(value), _shape_of(value)
@@ -143,7 +146,7 @@ class OutputMovement:
     def release(self) -> None:
         """Let go of the values of an output that moved: only its figures are needed from now on."""
         if self.noticed:
-            self._share = self.share
+            self._share, self._released = self.share, True
             self.firsts = {}
 
     def to_json(self, output: str) -> MovementRecord:
