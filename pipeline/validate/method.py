@@ -20,7 +20,6 @@ from torch.export import ExportedProgram
 from pipeline.config.validation import Limits, ValidateConfig
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import Session
-from pipeline.program.dependence import find_dependences
 from pipeline.program.eager import Source
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
@@ -59,7 +58,11 @@ from pipeline.validate.randomness import REPEATS, judge_random
 from pipeline.validate.references import References
 from pipeline.validate.results import MethodValidation, Run
 from pipeline.validate.rounding import finds_ranges, is_quantized
-from pipeline.validate.standstill import RETURNS_NOTHING, StandstillJudge
+from pipeline.validate.standstill import (
+    RETURNS_NOTHING,
+    StandstillJudge,
+    find_indifferent_outputs,
+)
 
 # How often a method with state is called on one case: the next call reads the state of the last.
 _STEPS_OF_A_CASE = 2
@@ -171,24 +174,16 @@ class MethodValidator:
         failed = any(failure.about == "quantization" for failure in self.result.failures)
         left_out = [each for each in self.examples if each.origin in self.result.left_out]
         record = judge.judge(failed, len(left_out), bool(self.result.random))
-        if record["verdict"] == PASSED and (still := self._find_indifferent_outputs()):
+        still = find_indifferent_outputs(
+            self.program, self.result.outputs, self.result.state, self.judge.float_movement
+        )
+        if still and record["verdict"] == PASSED:
             record["verdict"] = "not judged"
             record["reason"] = (
                 f"its limits could not fail for {listed(still, 3)}: they are wider than the float "
                 "program moves over all calls; set stricter ones"
             )
         self.result.quantization = record
-
-    def _find_indifferent_outputs(self) -> list[str]:
-        """Return the outputs whose float values keep to the limits of the config in the place of
-        each other, though they depend on the inputs."""
-        outputs = self.judge.float_movement.outputs.items()
-        still = [n for n, each in outputs if not each.noticed and each.other_inputs is not None]
-        if not still:
-            return []
-        names = self.result.outputs
-        dependences = find_dependences(self.program, len(names), self.result.state)
-        return [names[place] for place in still if dependences[place] == "values"]
 
     def _conclude_movement(self) -> None:
         """Say which outputs carried no information, whatever was compared."""
@@ -206,6 +201,7 @@ class MethodValidator:
             result.unjudged_places,
             is_random=bool(result.random),
             is_observed=self.is_observed,
+            budget=self.budget,
         )
         result.movement = judge.judge()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from pipeline.program.random_inputs import fill_random, is_floating
 from pipeline.program.signature import flatten, in_dim_order, signature
 from pipeline.report.records import MovementRecord
 from pipeline.store.errors import plural
+from pipeline.validate.budget import Budget
 from pipeline.validate.limits import judge_output
 from pipeline.validate.locate.node_values import NodeValues
 from pipeline.validate.locate.standstill import describe_standstill
@@ -59,6 +60,7 @@ class StandstillJudge:
         examples: input sets whose integers others may be drawn from.
         unjudged: the places of outputs whose limits mean nothing, which is said of them already.
         is_observed: whether methods that share its state were called after it.
+        budget: the time for finding where an output stops depending on the inputs.
         is_random: whether the method samples, so that its outputs were held to no limits.
     """
 
@@ -70,6 +72,7 @@ class StandstillJudge:
     unjudged: Collection[int] = ()
     is_random: bool = False
     is_observed: bool = False
+    budget: Budget = field(default_factory=Budget)
     root: Path | None = None
 
     def judge(self) -> list[MovementRecord]:
@@ -154,6 +157,7 @@ class StandstillJudge:
         return False
 
     def _run(self, leaves: Sequence[Any]) -> list[Any]:
+        self._source.budget = Budget()  # a few calls, without which there is no verdict
         self._source.reset()
         return self._source.call(leaves, ())
 
@@ -178,6 +182,7 @@ class StandstillJudge:
         found."""
         if not output.firsts:
             return ""
+        self._source.budget = self.budget
         with suppress(Exception):  # whatever an operator raises: then it is not known
             values = output_values(self._source.program)
             if place >= len(values) or not isinstance(values[place], Node):
@@ -195,6 +200,19 @@ class StandstillJudge:
             return flatten(self.program, first.inputs), flatten(self.program, other)
         leaves = flatten(self.program, next(iter(output.firsts.values())).inputs)
         return leaves, self._redraw(leaves, 0)
+
+
+def find_indifferent_outputs(
+    program: ExportedProgram, names: Sequence[str], state: Sequence[str], movement: MethodMovement
+) -> list[str]:
+    """Return the outputs that keep to the limits of the config in the place of each other, though
+    they depend on the inputs."""
+    outputs = movement.outputs.items()
+    still = [n for n, output in outputs if not output.noticed and output.other_inputs is not None]
+    if not still:
+        return []
+    dependences = find_dependences(program, len(names), state)
+    return [names[place] for place in still if dependences[place] == "values"]
 
 
 def _leave_unjudged(record: MovementRecord, reason: str) -> None:
