@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.cli.columns import columns, cut_middle
 from pipeline.plan.plan import Plan
-from pipeline.report.events import DONE, INTERRUPTED, Event, outcome_word
+from pipeline.report.events import DONE, INTERRUPTED, NOT_BUILT, Event, outcome_word
 from pipeline.report.formatting import percent
 from pipeline.store.files import REPORT
 from pipeline.store.sizes import human_size
@@ -87,10 +87,12 @@ def _package_row(
     validated = outcomes.get("validate", "")
     row = dict.fromkeys(HEADINGS, "") | {
         "package": package,
-        "build": outcome_word(outcomes.get("link", _of_parts(own))),
-        "verdict": "" if validated in DONE else outcome_word(validated),
+        "build": _build_word(outcomes.get("link", _of_parts(own))),
+        "verdict": "" if validated in (*DONE, "not-run") else outcome_word(validated),
         "seconds": f"{sum(event.seconds for event in own):.1f}",
     }
+    if validated == "not-run":  # which is no verdict: nothing was there to be run, or no time
+        row["verdict"] = "not validated" if outcomes.get("link") in DONE else NOT_BUILT
     if outcomes.get("link") in DONE:
         row["size"] = human_size(sum(file["size"] for file in manifest.get("files", {}).values()))
         row["delegated"] = _share([each["delegation"] for each in _methods(manifest).values()])
@@ -99,6 +101,11 @@ def _package_row(
     if report and validated in DONE:
         row["verdict"] = report["verdict"]
     return row
+
+
+def _build_word(outcome: str) -> str:
+    """Return what came of building a package or a method, in the words of the summary."""
+    return NOT_BUILT if outcome == "not-run" else outcome_word(outcome)
 
 
 def _of_parts(own: Sequence[Event]) -> str:
@@ -124,7 +131,7 @@ def _method_rows(own: Sequence[Event], manifest: Json, report: Json) -> Iterator
             seconds = unit.seconds + quantizing.get(method, 0.0)
             row = {
                 "package": f"  {method}",
-                "build": outcome_word(unit.outcome),
+                "build": _build_word(unit.outcome),
                 "seconds": f"{seconds:.1f}",
             }
             if linked:

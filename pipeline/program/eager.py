@@ -131,7 +131,7 @@ _EFFECTS: WeakKeyDictionary[ExportedProgram, Effects] = WeakKeyDictionary()
 def find_effects(program: ExportedProgram) -> Effects:
     """Find the effects of a program once: decomposing it again takes seconds."""
     if program not in _EFFECTS:
-        functional = _functionalized(program)
+        functional = functionalized(program)
         specs = functional.graph_signature.output_specs
         state = tuple(spec.target for spec in specs if spec.kind in _STATE and spec.target)
         changed = find_changed_inputs(functional)
@@ -148,7 +148,7 @@ def find_effects(program: ExportedProgram) -> Effects:
 _STATE = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 
-def _functionalized(program: ExportedProgram) -> ExportedProgram:
+def functionalized(program: ExportedProgram) -> ExportedProgram:
     """Return the program with each change of a buffer or an input as an output in its signature."""
     # `torch.export.export` leaves `add_` and the like in the graph, and says nothing of them there.
     for graph_module in program.graph_module.modules():

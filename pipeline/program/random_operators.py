@@ -28,6 +28,7 @@ _MOST_LINES = 3
 _UNINITIALIZED = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 )
+_TORCHS = frozenset({"aten", "prim", "prims", "quantized_decomposed"})
 _DROPOUTS = frozenset(
     {"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"}
     | {"_fused_dropout"}
@@ -95,6 +96,19 @@ def find_uninitialized(program: ExportedProgram, root: Path | None = None) -> li
     calls: dict[str, list[Node]] = {}
     for node in iter_nodes(program):
         if is_uninitialized(node):
+            calls.setdefault(operator_name(node), []).append(node)
+    return [_describe(name, "memory", nodes, root) for name, nodes in calls.items()]
+
+
+def find_foreign_operators(
+    program: ExportedProgram, root: Path | None = None
+) -> list[RandomOperator]:
+    """Find the operators that may allocate memory and not write it, unseen by others: those of
+    other libraries than torch's, and those that make a tensor larger."""
+    calls: dict[str, list[Node]] = {}
+    for node in iter_nodes(program):
+        is_foreign = isinstance(node.target, OpOverload) and node.target.namespace not in _TORCHS
+        if is_foreign or base_name(node) == "resize":
             calls.setdefault(operator_name(node), []).append(node)
     return [_describe(name, "memory", nodes, root) for name, nodes in calls.items()]
 

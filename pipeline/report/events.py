@@ -21,6 +21,7 @@ STAGE = "stage"  # the category of a trace event that is a stage of an action
 Outcome = Literal["built", "refit", "hit", "up-to-date", "failed", "not-run", "lost"]
 DONE = ("built", "refit", "hit", "up-to-date")  # the outcomes of what is there now
 INTERRUPTED = "interrupted"  # the reason of a task that did not run
+NOT_BUILT = "not built"  # what people read of a package without its files
 # The words in which people read them.
 WORDS: Mapping[str, str] = {
     "refit": "refitted",

@@ -10,10 +10,12 @@ from urllib.parse import quote
 
 from pipeline.report.cells import figure, name, text
 from pipeline.report.elements import Cell, DataTable, Json, Row
+from pipeline.report.events import NOT_BUILT
 from pipeline.report.formatting import NOTHING, percent
 from pipeline.report.headlines import worst_headline
 from pipeline.report.records import ALL, LATENCY, UNASKED, delegated_share, is_unchecked
 from pipeline.report.sections.failures import group_failures, package_failures
+from pipeline.report.sections.movement import describe_nonfinite
 from pipeline.report.sections.reference import describe_referenced, describe_unreferenced
 from pipeline.report.verdicts import PASSED, VERDICTS
 from pipeline.store.errors import listed, plural
@@ -34,12 +36,12 @@ class Entry(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        return self.outcome in ("failed", "not built")
+        return self.outcome in ("failed", NOT_BUILT)
 
     @property
     def outcome(self) -> str:
         if self.error:
-            return "not built"
+            return NOT_BUILT
         return "not validated" if self.report is None else str(self.report["verdict"])
 
     @property
@@ -59,7 +61,7 @@ class Entry(NamedTuple):
 VERDICT_KINDS = {
     "passed": "good",
     "failed": "bad",
-    "not built": "bad",
+    NOT_BUILT: "bad",
     "not judged": "warn",
 }
 
@@ -98,7 +100,7 @@ def overall_word(entries: Sequence[Entry]) -> tuple[str, str]:
 def overall_verdict(entries: Iterable[Entry]) -> str:
     """Return how many packages there are, and how many of each outcome."""
     outcomes = [entry.outcome for entry in entries]
-    known = ("failed", "not built", "not run", "not judged", "not validated", "passed")
+    known = ("failed", NOT_BUILT, "not run", "not judged", "not validated", "passed")
     counts = (f"{outcomes.count(outcome)} {outcome}" for outcome in known if outcome in outcomes)
     return f"{plural(len(outcomes), 'package')}: {', '.join(counts)}" if outcomes else "no packages"
 
@@ -138,12 +140,14 @@ def lead(report: Json) -> str:
         wrong = [f"{failed} of {plural(len(methods), 'method')} failed"] if failed else []
         wrong += [f"{plural(gates, 'gate')} not met"] if gates else []
         wrong_in_all = f"{'; '.join(wrong) or plural(len(report['failures']), 'failure')}."
-        return " ".join([wrong_in_all, *describe_unreferenced(methods)])
+        remarks = [*describe_nonfinite(methods), *describe_unreferenced(methods)]
+        return " ".join([wrong_in_all, *remarks])
     sentences = [*_describe_lowering(methods), *_describe_quantization(methods)]
     sentences += [*describe_referenced(methods), *describe_unreferenced(methods)]
     unrun = [method for method in methods if method["not_run"]]
     ran = any(method["runs"] and method["kind"] == "program" for method in methods)
     sentences += [_describe_unrun(unrun, total=len(methods), none=not ran)] if unrun else []
+    sentences += describe_nonfinite(methods)
     sentences += [f"{left_out}."] if (left_out := describe_left_out(report)) else []
     return " ".join(sentences)
 
@@ -184,6 +188,10 @@ def _describe_quantization(methods: Sequence[Json]) -> Iterator[str]:
         of = "" if len(methods) == 1 else f" of {listed(names, _MOST_NAMED)}"
         word = "passed" if verdict == PASSED else f"is {verdict}"
         yield f"The quantization{of} {word}: {reason}."
+    quantized = [method["method"] for method in methods if method.get("source_is_quantized")]
+    if quantized:
+        whose = listed(quantized, _MOST_NAMED)
+        yield f"The source of {whose} is quantized already: nothing compares it with a float one."
 
 
 def _describe_unrun(unrun: Sequence[Json], total: int, none: bool) -> str:

@@ -249,6 +249,29 @@ class PooledRecord(TypedDict):
     rows: int
 
 
+class MovementRecord(TypedDict):
+    """How far an output of the source moves over so many calls, each compared with the first one of
+    its shape: the greatest and the mean distance, and the share of elements that moved.
+
+    `judged` is false where no comparison of it could have failed, with the `reason`. `fixed` is
+    what determines an output that no input's value reaches: `nothing` but the program, or `sizes`
+    too; `redrawn`, that it moves on other inputs than the calls had. `nonfinite` counts the values
+    that are NaN or infinite on examples, of `example_values`.
+    """
+
+    output: str
+    calls: int
+    largest: Figure
+    typical: Figure
+    share: Figure
+    judged: bool
+    reason: NotRequired[str]
+    fixed: NotRequired[Literal["nothing", "sizes", "values"]]
+    redrawn: NotRequired[bool]
+    nonfinite: NotRequired[int]
+    example_values: NotRequired[int]
+
+
 class QuantizationRecord(TypedDict):
     """The verdict on a quantization, the quantized program against the float one: its reason, the
     limits of the config that it is held to, the `floor` that its SQNR in dB always has, and the
@@ -289,8 +312,10 @@ class MethodRecord(FiguresRecord):
     `verdict` is about the lowering, the package against what was lowered, and `verdict_reason` why
     it is not `passed`; `quantization` is the verdict on what the config quantizes, and `reference`
     that on the export, of a method that has a reference;
-    `random` says how a method that is declared random was judged. `kind` is `program`, `constant`
-    or `unknown`; `outputs` are the names of its outputs, `limits` what these were held to, as in
+    `source_is_quantized` tells that the source itself is quantized, so that nothing is compared
+    with a float program; `random` says how a method that is declared random was judged; `movement`
+    how far what it was compared with moves, by output. `kind` is `program`, `constant` or
+    `unknown`; `outputs` are the names of its outputs, `limits` what these were held to, as in
     `HeldRecord`; `limits_from` is what they follow: `config`, a dtype, or `quantized`; `quantized`
     is against the program that it was quantized to on the way; `not_run` says why this machine
     can't run it; `left_out` names input sets for which validate.budget left no time, or says that
@@ -304,7 +329,9 @@ class MethodRecord(FiguresRecord):
     verdict_reason: NotRequired[str]
     quantization: NotRequired[QuantizationRecord]
     reference: NotRequired[ReferenceRecord]
+    source_is_quantized: NotRequired[bool]
     random: NotRequired[str]
+    movement: NotRequired[list[MovementRecord]]
     examples: NotRequired[int]
     on_generated: NotRequired[FiguresRecord]
     state: list[str]

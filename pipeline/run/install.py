@@ -33,7 +33,7 @@ def install(
 
     The record is removed first and written last, so that a kill in between leaves a package that
     is stale, never one that looks whole. Files of an earlier build that are no longer made go, and
-    so does what attested them.
+    so do what attested them and, with another package, the reports on the one before.
     The result has `files` by name, `joined` the pieces of those that are put together here, and
     `facts` for the record, if any. `linked` are such files that this process has just put together,
     and holds. What stands in the place of a file or folder is replaced, links are not
@@ -54,6 +54,8 @@ def install(
     compare = _compare_builds(workspace, package) if section == "link" else None
     former = (state.pop(each, {}).get("files", {}) for each in (section, ATTEST))  # of what was
     earlier = dict(chain.from_iterable(map(dict.items, former)))
+    if isinstance(action.inputs, LinkInputs) and not earlier.items() >= files.items():
+        earlier |= state.get("validate", {}).get("files", {})
     workspace.write_state(package, state)
     folder = workspace.package(package)
     make_folder(folder, workspace.build)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -16,6 +16,7 @@ from pipeline.report.records import FailureSubject
 from pipeline.validate.call_limits import CallLimits, DerivedLimits
 from pipeline.validate.limits import OutputLimits, judge_output
 from pipeline.validate.metrics import compare
+from pipeline.validate.movement import MethodMovement
 from pipeline.validate.quantization import QuantizationJudge
 from pipeline.validate.references import References
 from pipeline.validate.results import MethodValidation, Run
@@ -52,6 +53,9 @@ class CallJudge:
         has_examples: whether its examples are inputs that someone gave for this: the arguments of
             an export are mostly random numbers.
         unjudged: the first inputs on which an output could not be judged.
+        movement: how far what the package is compared with moves over the calls.
+        float_movement: how far the float program of a quantized method does, by the limits of the
+            config.
         noisiest: the calls up to the one on which quantization loses most.
     """
 
@@ -60,6 +64,8 @@ class CallJudge:
     quantization: QuantizationJudge | None = None
     has_examples: bool = True
     unjudged: InputSet | None = None
+    movement: MethodMovement = field(default_factory=MethodMovement)
+    float_movement: MethodMovement = field(default_factory=MethodMovement)
     noisiest: Sequence[tuple[str, InputSet]] = ()
     _least_sqnr: float = math.inf
 
@@ -80,12 +86,15 @@ class CallJudge:
         by_rounding = self.held_to.by_rounding(lowered, rounded, run.case)
         if quantized is None:
             limits = self._source_limits(call, by_rounding)
-            self.result.runs.append(self._judge_outputs(call, lowered, limits, call.hint))
+            made = self._judge_outputs(call, lowered, limits, call.hint)
+            self.result.runs.append(made)
+            self.movement.add(lowered, made.limits, inputs, run.case)
             return
         self.result.runs.append(self.judge_quantization(call, calls))
         limits = self.held_to.against_quantized(call.expected, lowered, by_rounding)
         made = self._judge_outputs(call, lowered, limits, _OF_QUANTIZED, "quantized")
         self.result.quantized_runs.append(made)
+        self.movement.add(lowered, made.limits, inputs, run.case)
 
     def judge_quantization(self, call: Call, calls: Sequence[tuple[str, InputSet]]) -> Run:
         """Hold a quantized method to the limits of the config, on examples alone: on other inputs
@@ -98,8 +107,10 @@ class CallJudge:
         if not generated and least < self._least_sqnr:
             self._least_sqnr, self.noisiest = least, tuple(calls)
         limits: list[Limits] = [OutputLimits(integers=True) for _ in call.expected]
+        given = self.held_to.of_config(call.inputs, call.expected)
+        if not call.run.case:
+            self.float_movement.add(call.expected, given, call.inputs)
         if not generated:  # agreement holds over all of them together
-            given = self.held_to.of_config(call.inputs, call.expected)
             limits = [
                 OutputLimits(**{**dict(own), "min_agreement": None}, integers=True) for own in given
             ]

@@ -6,11 +6,14 @@ sets would grow with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.utils.deterministic
 from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
@@ -19,7 +22,9 @@ from torch.utils import _pytree as pytree
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_operators import (
+    RandomOperator,
     describe_random_operators,
+    find_foreign_operators,
     find_random_operators,
     find_uninitialized,
     is_uninitialized,
@@ -28,6 +33,8 @@ from pipeline.validate.metrics import compare
 
 # Runs of a program that draws numbers: with few of them, a rare draw may go unseen.
 RUNS, RUNS_OF_RANDOM = 2, 6
+# Small blocks are used again, with what is in them: so many are overwritten, so often.
+_SMALL, _BLOCKS, _TRIES = 1 << 17, 64, 3
 _FILL = 1.0e3  # in place of uninitialized memory
 
 
@@ -82,11 +89,13 @@ def describe_nondeterminism(source: Source, inputs: InputSet, root: Path | None 
     memory = find_uninitialized(source.program, root)
     if not difference and memory:
         difference = _find_difference(FilledSource(source.program), inputs, RUNS)
-    if not difference:
-        return ""
-    if memory:
+    if difference and memory:
         what = describe_random_operators(memory)
         return f"the source reads uninitialized memory: {difference} on the same inputs; {what}"
+    if unwritten := _describe_unwritten(source, inputs, memory, root):
+        return unwritten
+    if not difference:
+        return ""
     return (
         f"the source is random: {difference} on the same inputs, and torch knows none of its "
         "operators as random; look at custom operators"
@@ -106,6 +115,71 @@ def _find_difference(source: Source, inputs: InputSet, runs: int) -> str:
             if error.max_abs > worst or not words:
                 worst, words = error.max_abs, f"{name} differs{by} between two runs"
     return words
+
+
+def _describe_unwritten(
+    source: Source, inputs: InputSet, memory: list[RandomOperator], root: Path | None
+) -> str:
+    """Say which output changes where torch fills all memory that it allocates: what custom
+    operators, and those that make a tensor larger, leave unwritten in it. "" for none."""
+    operators = [*memory, *find_foreign_operators(source.program, root)]
+    if not operators:
+        return ""
+    with _filled_memory():
+        filled = _run(source, inputs, 0)
+    for _ in range(_TRIES):
+        _overwrite_freed_memory(filled)
+        usual = _run(source, inputs, 0)
+        names = [name for name, _ in source.outputs]
+        pairs = zip(names, usual, filled, strict=True)
+        name = next((name for name, value, other in pairs if _fills(value, other)), "")
+        if name:
+            what = ", ".join(map(str, operators))
+            return (
+                f"the source reads uninitialized memory: {name} holds what torch fills new memory "
+                f"with; look at {what}; write a tensor before it is read"
+            )
+    return ""
+
+
+def _overwrite_freed_memory(outputs: Sequence[Any]) -> None:
+    """Write numbers where tensors of these sizes have been: the next ones may lie there, and would
+    hold what these were filled with. Larger ones get pages of their own from the system."""
+    tensors = [value for value in outputs if isinstance(value, Tensor)]
+    small = [value for value in tensors if value.nbytes < _SMALL]
+    written = [torch.zeros_like(value) for value in small for _ in range(_BLOCKS)]
+    for value in written:
+        value.fill_(0)
+
+
+@contextmanager
+def _filled_memory() -> Iterator[None]:
+    """Have torch fill the memory that it allocates with NaN, or the greatest integer."""
+    enabled, warns = torch.are_deterministic_algorithms_enabled(), _warns_only()
+    fills = torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of operators that have no such algorithm
+            yield
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=warns)
+        torch.utils.deterministic.fill_uninitialized_memory = fills
+
+
+def _warns_only() -> bool:
+    return torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _fills(usual: Any, filled: Any) -> bool:
+    """Return whether a value shows what memory was filled with. Deterministic algorithms round in
+    other ways, so that no other difference counts."""
+    if not isinstance(usual, Tensor) or usual.shape != filled.shape:
+        return False
+    if usual.dtype.is_floating_point or usual.is_complex():
+        return bool((usual.isnan() != filled.isnan()).any())
+    return not torch.equal(usual, filled)
 
 
 def _run(source: Source, inputs: InputSet, seed: int) -> list[Any]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
-from pipeline.config.validation import ValidateConfig
+from pipeline.config.validation import Limits, ValidateConfig
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import Session
 from pipeline.program.eager import Source
@@ -26,11 +26,12 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.mapped_files import release_pages
 from pipeline.program.operators import base_name
 from pipeline.program.random_inputs import Shapes, generate_inputs
-from pipeline.program.random_operators import find_random_operators
+from pipeline.program.random_operators import find_random_operators, find_uninitialized
 from pipeline.program.signature import check_inputs, flatten, signature
 from pipeline.program.source_lines import source_line
 from pipeline.report.records import ALL
-from pipeline.store.errors import PipelineError
+from pipeline.report.verdicts import PASSED
+from pipeline.store.errors import PipelineError, listed
 from pipeline.store.reasons import reason
 from pipeline.store.remedies import add_remedy
 from pipeline.validate.budget import Budget
@@ -57,7 +58,12 @@ from pipeline.validate.quantization import QuantizationJudge
 from pipeline.validate.randomness import REPEATS, judge_random
 from pipeline.validate.references import References
 from pipeline.validate.results import MethodValidation, Run
-from pipeline.validate.rounding import finds_ranges
+from pipeline.validate.rounding import finds_ranges, is_quantized
+from pipeline.validate.standstill import (
+    RETURNS_NOTHING,
+    StandstillJudge,
+    find_indifferent_outputs,
+)
 
 # How often a method with state is called on one case: the next call reads the state of the last.
 _STEPS_OF_A_CASE = 2
@@ -95,6 +101,7 @@ class MethodValidator:
         sets: the examples that fit, and the generated sets.
         calls: those since the package was opened.
         budget: the time for all methods of the package; a call that has begun is made.
+        is_observed: whether methods that share its state were called after it.
     """
 
     result: MethodValidation
@@ -115,6 +122,7 @@ class MethodValidator:
     budget: Budget = field(default_factory=Budget)
     references: References = field(init=False)
     has_examples: bool = True
+    is_observed: bool = False
     _ready: bool = False
 
     def __post_init__(self) -> None:
@@ -122,7 +130,8 @@ class MethodValidator:
         self.result.limits = {name: getattr(self.limits, name) for name in LIMITS}
         self.held_to = CallLimits(self.limits, most_share(self.quantized or self.program))
         self.judge = CallJudge(self.result, self.held_to, has_examples=self.has_examples)
-        self._draws = bool(find_random_operators(self.program))
+        operators = find_random_operators(self.program) + find_uninitialized(self.program)
+        self._may_vary = bool(operators)
         self._pending: list[tuple[str, Callable[[], object]]] = []
         self._describe_limits()
 
@@ -148,12 +157,16 @@ class MethodValidator:
         with self._failing():
             self._go_on()
         self.package = Session(self.files)
+        self.judge.movement.release()
+        self.judge.float_movement.release()
 
     def conclude(self) -> None:
         """Judge what only all calls together show."""
         if self.judge.quantization is not None:
             self._conclude_quantization(self.judge.quantization)
-        if self.result.verdict == "not judged":
+        with self._failing():
+            self._conclude_movement()
+        if self.result.verdict == "not judged" and self.judge.unjudged is not None:
             self.result.ill_conditioned = self._describe_conditioning()
 
     def _conclude_quantization(self, judge: QuantizationJudge) -> None:
@@ -163,7 +176,37 @@ class MethodValidator:
                 self.result.failing = self.judge.noisiest
         failed = any(failure.about == "quantization" for failure in self.result.failures)
         left_out = [each for each in self.examples if each.origin in self.result.left_out]
-        self.result.quantization = judge.judge(failed, len(left_out), bool(self.result.random))
+        record = judge.judge(failed, len(left_out), bool(self.result.random))
+        still = find_indifferent_outputs(
+            self.program, self.result.outputs, self.result.state, self.judge.float_movement
+        )
+        if still and record["verdict"] == PASSED:
+            record["verdict"] = "not judged"
+            record["reason"] = (
+                f"its limits could not fail for {listed(still, 3)}: they are wider than the float "
+                "program moves over all calls; set stricter ones"
+            )
+        self.result.quantization = record
+
+    def _conclude_movement(self) -> None:
+        """Say which outputs carried no information, whatever was compared."""
+        result, movement = self.result, self.judge.movement
+        if result.runs and result.state and not (result.outputs or self.is_observed):
+            result.returns_nothing = RETURNS_NOTHING
+        if not movement.outputs:
+            return
+        judge = StandstillJudge(
+            self.quantized or self.program,
+            result.outputs,
+            result.state,
+            self.examples,
+            movement,
+            result.unjudged_places,
+            is_random=bool(result.random),
+            is_observed=self.is_observed,
+            budget=self.budget,
+        )
+        result.movement = judge.judge()
 
     def _describe_conditioning(self) -> str:
         """Say where the source itself loses what the package can't keep; "" if that is not seen."""
@@ -202,6 +245,7 @@ class MethodValidator:
     def _describe_limits(self) -> None:
         """Say what the limits of outputs follow, and why."""
         result = self.result
+        result.source_is_quantized = self.quantized is None and is_quantized(self.program)
         if self.quantized is not None:
             result.limits_from = "quantized"
             result.quantized_reason = explain_rounding(self.quantized)
@@ -256,7 +300,7 @@ class MethodValidator:
 
     def _describe_nondeterminism(self, sets: Sequence[InputSet]) -> str:
         """Say how the source differs from itself; "" where it does not, or fails anyway."""
-        for inputs in sets if self._draws else sets[:1]:
+        for inputs in sets if self._may_vary else sets[:1]:
             with suppress(Exception):  # reported by the call on these inputs
                 if varies := describe_nondeterminism(self.source, inputs):
                     return varies
@@ -271,6 +315,8 @@ class MethodValidator:
             if self.source.state:
                 self.package = Session(self.files)
             actual.append(self.package.run(method, leaves))
+        for outputs in expected:
+            self.judge.movement.add(outputs, [Limits() for _ in outputs], inputs)
         wrong = judge_random(self.result.outputs, expected, actual)
         for output, what in wrong:
             self.result.fail(what, inputs.origin, output)
@@ -436,7 +482,7 @@ class MethodValidator:
                 self.result.skipped.append((where, error.reason))
             return False
         failed = len(self.result.failures)
-        if step <= 1 and self._draws and self._fails_for_nondeterminism([inputs]):
+        if step <= 1 and self._may_vary and self._fails_for_nondeterminism([inputs]):
             return False
         try:
             started = time.perf_counter()

@@ -228,6 +228,7 @@ def _run_together(
         done: list[tuple[str, InputSet]] = []
         for method, each in own.items():
             each.package, each.references, each.calls = package, references[method], done
+            each.is_observed = len(own) > 1
         for step, (method, inputs) in enumerate(calls, 1):
             if budget.spent:
                 first.result.left_out.append(f"{name}, from call {step} on")

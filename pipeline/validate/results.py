@@ -7,7 +7,13 @@ from typing import Any
 
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
-from pipeline.report.records import UNASKED, FailureSubject, QuantizationRecord, ReferenceRecord
+from pipeline.report.records import (
+    UNASKED,
+    FailureSubject,
+    MovementRecord,
+    QuantizationRecord,
+    ReferenceRecord,
+)
 from pipeline.report.verdicts import Verdict, package_verdict
 from pipeline.store.errors import listed
 from pipeline.validate.limits import FIGURES, OutputLimits, widest
@@ -92,7 +98,11 @@ class MethodValidation:
         quantized_reason: as `limits_reason`, of those.
         quantization: the verdict on quantization, where the method was quantized on the way.
         reference: the verdict on the export, where the method has a reference.
+        source_is_quantized: whether what it was lowered from was quantized before: then nothing
+            compares it with a float program.
         ill_conditioned: where the source itself is, in words; "" where that is not known.
+        movement: how far each output of what it was compared with moves over the calls.
+        returns_nothing: why a method without outputs is not judged, in words; "" for any other.
         random: how a method that is declared random was judged, in words; "" for any other.
         left_out: input sets, kinds of them, `ALL` and `LATENCY`, for which there was no time; or
             `UNASKED`.
@@ -117,7 +127,10 @@ class MethodValidation:
     quantized_reason: str = ""
     quantization: QuantizationRecord | None = None
     reference: ReferenceRecord | None = None
+    source_is_quantized: bool = False
     ill_conditioned: str = ""
+    movement: Sequence[MovementRecord] = ()
+    returns_nothing: str = ""
     random: str = ""
     left_out: list[str] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
@@ -151,11 +164,19 @@ class MethodValidation:
             return "failed"
         if self.not_run or not (self.runs or self.random):
             return "not run"
+        if self.uninformative:
+            return "not judged"
         return "not judged" if self._unjudged_runs() and not self._is_good_enough else "passed"
 
     def _lowering_failures(self) -> list[Failure]:
         others = ("quantization", "reference")
         return [failure for failure in self.failures if failure.about not in others]
+
+    @property
+    def uninformative(self) -> list[str]:
+        """Why comparisons of outputs could not have failed, a sentence each."""
+        reasons = [record["reason"] for record in self.movement if not record["judged"]]
+        return [*dict.fromkeys(reasons), *filter(None, [self.returns_nothing])]
 
     @property
     def _is_good_enough(self) -> bool:
@@ -191,10 +212,17 @@ class MethodValidation:
         examples = [run for run in self._lowered_runs if run.is_example]
         return [run for run in examples or self._lowered_runs if run.unjudged]
 
+    @property
+    def unjudged_places(self) -> list[int]:
+        """The places of the outputs that leave the method without a verdict, for their limits."""
+        places = (place for run in self._unjudged_runs() for place in run.unjudged)
+        return list(dict.fromkeys(places))
+
     def _why_unjudged(self) -> str:
+        if self.uninformative:
+            return listed(self.uninformative, _MOST_NAMED)
         runs = self._unjudged_runs()
-        places = dict.fromkeys(place for run in runs for place in run.unjudged)
-        names = listed([self.outputs[place] for place in places], _MOST_NAMED)
+        names = listed([self.outputs[place] for place in self.unjudged_places], _MOST_NAMED)
         limits = [run.limits[place] for run in runs for place in run.unjudged]
         if all(isinstance(each, OutputLimits) and each.integers for each in limits):
             return (  # ties, which rounding decides
@@ -252,7 +280,9 @@ class MethodValidation:
             "verdict_reason": self.verdict_reason,
             **({"quantization": self.quantization} if self.quantization else {}),
             **({"reference": self.reference} if self.reference else {}),
+            **({"source_is_quantized": True} if self.source_is_quantized else {}),
             **({"random": self.random} if self.random else {}),
+            **({"movement": list(self.movement)} if self.movement else {}),
             "state": list(self.state),
             "outputs": list(self.outputs),
             "limits": dict(self.wide_limits),

@@ -29,7 +29,9 @@ def standing_of(*packages, allow=(), outcome="up-to-date"):
 
 def test_a_run_with_nothing_to_do_counts_what_has_not_passed():
     standing = standing_of("good", "int8", "phone")
-    assert describe_packages(3, standing) == "up to date: 3 packages, 1 not run, 1 not judged"
+    assert (
+        describe_packages(3, standing) == "up to date: 3 packages, 1 never run here, 1 not judged"
+    )
     assert not is_all_accepted(standing)
     assert list(describe_standing(standing)) == [
         "not run (allowed): phone/decode",
@@ -57,6 +59,28 @@ def test_a_gate_without_a_baseline_is_reported_and_ends_well():
 )
 def test_a_verdict_is_accepted_where_it_is_declared_to_be_good_enough(packages, allow, accepted):
     assert is_all_accepted(standing_of(*packages, allow=allow)) is accepted
+
+
+@pytest.mark.parametrize("name", ["good", "int8", "phone"])
+def test_what_is_only_lowered_has_a_verdict_but_no_say_in_the_status(name):
+    facts = {**FACTS[name], "action": "digest"}
+    workspace = SimpleNamespace(state=lambda package: {"validate": facts}, allow=())
+    current = SimpleNamespace(workspace=workspace, validate_digest=lambda package: "digest")
+    changed = SimpleNamespace(workspace=workspace, validate_digest=lambda package: "another")
+    lowered = [Event("link", name, None, "m", "up-to-date")]
+    (standing,) = find_standing(current, lowered)
+    assert standing.verdict == facts["verdict"] and is_all_accepted([standing])
+    assert list(describe_standing([standing])) == []
+    assert find_standing(changed, lowered) == []
+    both = [*lowered, Event("validate", name, None, "m", "up-to-date")]
+    assert [each.asked for each in find_standing(current, both)] == [True]
+
+
+def test_a_record_without_a_verdict_has_not_passed():
+    workspace = SimpleNamespace(state=lambda package: {"validate": {}}, allow=())
+    event = Event("validate", "old", None, "m", "up-to-date")
+    standing = find_standing(SimpleNamespace(workspace=workspace), [event])
+    assert [each.verdict for each in standing] == ["not run"] and not is_all_accepted(standing)
 
 
 def test_a_validation_that_failed_stands_for_nothing():

@@ -39,6 +39,48 @@ UNCHECKED = {
 CLAIMS = re.compile(r"\bpassed\b|same function|the functions|gives what|give what", re.IGNORECASE)
 
 
+STILL = {
+    "output": "output[1]",
+    "calls": 4,
+    "largest": 0.0,
+    "typical": 0.0,
+    "share": 0.0,
+    "judged": False,
+    "reason": "output[1] is the same in all 4 calls",
+    "nonfinite": 3,
+    "example_values": 12,
+}
+FIXED = {"output": "output[0]", "calls": 4, "judged": True, "fixed": "nothing"}
+FIXED |= {name: STILL[name] for name in ("largest", "typical", "share")}
+
+
+def test_the_head_counts_what_is_no_number_and_the_table_says_how_far_outputs_move():
+    moving = method(
+        "encode",
+        verdict="not judged",
+        verdict_reason=STILL["reason"],
+        movement=[FIXED, STILL],
+    )
+    failed = method("decode", ok=False, movement=[{**STILL, "judged": True}])
+    counted = (
+        "On the examples, the source of {} gives NaN or infinity in 3 of 12 values of output[1]."
+    )
+    report = validation(moving)
+    assert counted.format("encode") in lead(report)
+    assert counted.format("decode") in lead(validation(failed))
+    first, second = rows(
+        render(report)["report.md"].decode(), "How far outputs move over the calls"
+    )
+    assert first[-2:] == ["yes", "a constant of the program"]
+    assert second[-2:] == ["not judged", STILL["reason"]]
+
+
+def test_the_head_says_that_a_source_is_quantized():
+    told = "The source of encode is quantized already: nothing compares it with a float one."
+    assert told in lead(validation(method("encode", source_is_quantized=True)))
+    assert told not in lead(validation(method("encode")))
+
+
 @pytest.mark.parametrize("report", [NONE, CONSTANTS, {**NONE, "gates": [UNCHECKED]}])
 def test_a_package_that_never_ran_is_not_run_and_nothing_says_that_it_passed(report):
     made = render(report)

@@ -35,6 +35,13 @@ def described(module):
     return describe_nondeterminism(Source(program(module)), InputSet((X,)))
 
 
+class Half(nn.Module):
+    def forward(self, x):
+        made = torch.empty(8, 8)
+        made[:4] = x
+        return made
+
+
 def dropping(probability=0.5):
     return nn.Sequential(nn.Linear(8, 8), nn.Dropout(probability))
 
@@ -71,6 +78,12 @@ RANDOM = {
         "aten.empty",
         "torch.zeros instead of torch.empty",
     ),
+    "half of it": (Half(), "aten.empty", "torch.zeros instead of torch.empty"),
+    "a part by index": (
+        Calls(lambda x: torch.empty(8, 8).index_put((torch.arange(4),), x)),
+        "aten.empty",
+        "torch.zeros instead of torch.empty",
+    ),
 }
 
 
@@ -84,6 +97,37 @@ def test_a_random_source_is_named_with_what_to_do(module, operator, remedy):
 def test_batch_norm_in_training_mode_changes_the_model_as_it_runs():
     found = described(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)))
     assert "aten.batch_norm in training mode" in found and ".eval()" in found
+
+
+UNWRITTEN = {
+    "times zero": (Calls(lambda x: x + torch.empty(4, 8) * 0), "aten.empty"),
+    "a larger tensor": (Calls(lambda x: x.clone().resize_(8, 8)), "aten.resize_"),
+    "a custom operator": (Calls(lambda x: torch.ops.unwritten_tests.half(x)), "half"),
+}
+
+
+@torch.library.custom_op("unwritten_tests::half", mutates_args=())
+def half(x: torch.Tensor) -> torch.Tensor:
+    made = torch.empty(8, 8)
+    made[:4] = x
+    return made
+
+
+half.register_fake(lambda x: x.new_empty(8, 8))
+
+
+@torch.library.custom_op("unwritten_tests::whole", mutates_args=())
+def whole(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty(4, 8).copy_(x * 2)
+
+
+whole.register_fake(torch.empty_like)
+
+
+@pytest.mark.parametrize(("module", "operator"), UNWRITTEN.values(), ids=UNWRITTEN)
+def test_memory_that_nothing_wrote_is_seen_wherever_it_is_allocated(module, operator):
+    found = described(module)
+    assert "reads uninitialized memory" in found and operator in found, found
 
 
 class Filled(nn.Module):
@@ -100,6 +144,7 @@ DETERMINISTIC = {
     "batch norm": nn.BatchNorm1d(8).eval(),
     "attention": Calls(lambda x: nn.functional.scaled_dot_product_attention(x, x, x)),
     "written memory": Filled(),
+    "written by an operator": Calls(lambda x: torch.ops.unwritten_tests.whole(x)),
     "nan": Calls(lambda x: torch.log(x)),
 }
 

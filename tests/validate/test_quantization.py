@@ -231,3 +231,19 @@ def test_tolerances_of_the_config_decide_what_a_backend_quantizes_more():
     ):
         validation = validated(Rounded(4.1), Rounded(4), sets(1.0), inputs=0, **settings)
         assert verdicts(validation) == expected, validation.failures
+
+
+@pytest.mark.parametrize(
+    ("factors", "inputs", "verdict"),
+    [
+        ((1.0, 1.01), 0, "not judged"),  # 40 dB apart
+        ((1.0, -1.0), 0, "passed"),
+        ((1.0, 1.01), 2, "passed"),  # generated inputs move it
+    ],
+)
+def test_limits_that_no_call_could_exceed_judge_no_quantization(factors, inputs, verdict):
+    settings = {"min_sqnr": 20.0, "inputs": inputs}
+    (method,) = validated(Rounded(64), Rounded(64), sets(*factors), **settings).methods
+    assert method.quantization["verdict"] == verdict
+    if verdict == "not judged":
+        assert "its limits could not fail for output" in method.quantization["reason"]

@@ -10,6 +10,7 @@ from pipeline.report.cells import figure, name, source, text, verdict_cell
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import NOTHING, decibel, error, percent, ratio, short
 from pipeline.report.records import UNASKED
+from pipeline.report.sections.movement import movement_table
 from pipeline.report.sections.reference import describe_comparison
 from pipeline.store.errors import listed, plural
 
@@ -78,6 +79,7 @@ def section(report: Json) -> ReportSection:
         *_limits(report),
         DataTable("methods", "Worst figures of each method", methods),
         _errors(report),
+        movement_table(report["methods"]),
         DataTable("skipped", "Not run", _skipped(report["methods"])),
     )
 

@@ -1,0 +1,206 @@
+"""How far the outputs of a source move over the calls that a package was compared in.
+
+A comparison shows something only where it could have failed: a package that ignores its inputs,
+and always gives what its source gives on the first of them, must be beyond the limits in some call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from pipeline.config.validation import Limits
+from pipeline.program.inputs import InputSet
+from pipeline.report.records import MovementRecord
+from pipeline.validate.limits import judge_output
+from pipeline.validate.metrics import compare, json_number
+
+_MOST_VALUES = 1 << 24  # of a tensor that are kept; of a larger one, every n-th value
+_MOST_SHAPES = 8  # whose first value is kept
+
+
+@dataclass
+class FirstValue:
+    """The first value of an output in one shape, and the inputs that gave it.
+
+    Attributes:
+        other: later inputs, different from the first ones, on which the output has this shape.
+        moved: for a tensor, the places whose values have changed since.
+    """
+
+    value: Any
+    inputs: InputSet
+    other: InputSet | None = None
+    moved: Tensor | None = None
+
+    def move_to(self, value: Any) -> None:
+        """Note which places have another value by now."""
+        if not isinstance(value, Tensor):
+            return
+        changed = (value != self.value) & ~(value.isnan() & self.value.isnan())
+        self.moved = changed if self.moved is None else self.moved | changed
+
+
+@dataclass
+class OutputMovement:
+    """The movement of one output over all calls, each compared with the first of its shape.
+
+    Attributes:
+        values: over all calls; text and the like count as one.
+        nonfinite: how many of them are NaN or infinite on examples, of `example_values`.
+        example_nans: how many of those are NaN.
+        nans: how many of `values` are NaN.
+        limits: those that a package was held to last, but on large inputs.
+        noticed: whether the first value in the place of a later one would exceed its limits.
+        largest: the greatest distance of a value from the first one, but on large inputs.
+    """
+
+    calls: int = 0
+    values: int = 0
+    nans: int = 0
+    example_values: int = 0
+    example_nans: int = 0
+    nonfinite: int = 0
+    limits: Limits = field(default_factory=Limits)
+    noticed: bool = False
+    largest: float = 0.0
+    firsts: dict[Any, FirstValue] = field(default_factory=dict)
+    _distance: float = 0.0
+    _compared: int = 0
+    _share: float | None = None
+    _released: bool = False
+
+    def add(self, value: Any, limits: Limits, inputs: InputSet, case: str = "") -> None:
+        """Add what the source gives in a call, and the limits that the package was held to."""
+        self.calls += 1
+        self._count(value, is_example=not inputs.generated)
+        if self._released:
+            return
+        if case != "large":
+            self.limits = limits
+        value, shape = _thin_out(value), _shape_of(value)
+        first = self.firsts.get(shape)
+        if first is None:
+            if len(self.firsts) < _MOST_SHAPES:
+                self.firsts[shape] = FirstValue(value, inputs)
+            return
+        if not self.noticed and first.other is None and not have_same_values(first.inputs, inputs):
+            first.other = inputs
+        if case != "large":
+            self._measure(first, value)
+        if not self.noticed:
+            error = compare(first.value, value)
+            self.noticed = bool(judge_output(error, first.value, value, limits).wrong)
+
+    def _measure(self, first: FirstValue, value: Any) -> None:
+        """Add the distance of a value from the first one, where both are finite."""
+        one, other = first.value, value
+        if isinstance(value, Tensor):
+            both = one.isfinite() & other.isfinite()
+            if not both.all():
+                one, other = one[both], other[both]
+        error = compare(one, other)
+        if not math.isfinite(error.max_abs):  # text
+            return
+        size = other.numel() if isinstance(other, Tensor) else 1
+        self.largest = max(self.largest, error.max_abs)
+        self._distance += error.mean_abs * size
+        self._compared += size
+        first.move_to(value)
+
+    def _count(self, value: Any, is_example: bool) -> None:
+        size = value.numel() if isinstance(value, Tensor) else 1
+        nans = nonfinite = 0
+        if isinstance(value, Tensor) and not value.isfinite().all():
+            nans, nonfinite = int(value.isnan().sum()), int((~value.isfinite()).sum())
+        elif isinstance(value, float) and not math.isfinite(value):
+            nans, nonfinite = int(math.isnan(value)), 1
+        self.values += size
+        self.nans += nans
+        if is_example:
+            self.example_values += size
+            self.example_nans += nans
+            self.nonfinite += nonfinite
+
+    @property
+    def other_inputs(self) -> tuple[FirstValue, InputSet] | None:
+        """The first value, and other inputs that left its shape as it was; None without any."""
+        pairs = ((first, first.other) for first in self.firsts.values())
+        return next(((first, other) for first, other in pairs if other is not None), None)
+
+    @property
+    def share(self) -> float | None:
+        """The share of places that moved, from 0 to 1; None where nothing could be compared."""
+        masks = [first.moved for first in self.firsts.values() if first.moved is not None]
+        places = sum(mask.numel() for mask in masks)
+        if not places:
+            return self._share
+        return sum(int(mask.sum()) for mask in masks) / places
+
+    def release(self) -> None:
+        """Let go of the values of an output that moved: only its figures are needed from now on."""
+        if self.noticed:
+            self._share, self._released = self.share, True
+            self.firsts = {}
+
+    def to_json(self, output: str) -> MovementRecord:
+        typical = self._distance / self._compared if self._compared else None
+        return {
+            "output": output,
+            "calls": self.calls,
+            "largest": json_number(self.largest) if self._compared else None,
+            "typical": json_number(typical),
+            "share": json_number(self.share),
+            "judged": True,
+            **({"nonfinite": self.nonfinite} if self.nonfinite else {}),
+            **({"example_values": self.example_values} if self.nonfinite else {}),
+        }
+
+
+@dataclass
+class MethodMovement:
+    """The movements of a method's outputs, by their places."""
+
+    outputs: dict[int, OutputMovement] = field(default_factory=dict)
+
+    def add(
+        self, expected: Sequence[Any], limits: Sequence[Limits], inputs: InputSet, case: str = ""
+    ) -> None:
+        """Add what the source, or the quantized program, gives in a call."""
+        for place, (value, own) in enumerate(zip(expected, limits, strict=True)):
+            self.outputs.setdefault(place, OutputMovement()).add(value, own, inputs, case)
+
+    def release(self) -> None:
+        """Let go of values that are not needed any more."""
+        for output in self.outputs.values():
+            output.release()
+
+
+def have_same_values(one: InputSet, other: InputSet) -> bool:
+    """Return whether two input sets have the same values, whatever their layout."""
+    if one is other:
+        return True
+    left, right = (pytree.tree_leaves((each.args, each.kwargs)) for each in (one, other))
+    return len(left) == len(right) and all(map(_is_same, left, right))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.shape == other.shape and bool(torch.equal(one, other))
+    return bool(type(one) is type(other) and one == other)
+
+
+def _shape_of(value: Any) -> Any:
+    return value.shape if isinstance(value, Tensor) else type(value)
+
+
+def _thin_out(value: Any) -> Any:
+    if not isinstance(value, Tensor) or value.numel() <= _MOST_VALUES:
+        return value
+    return value.reshape(-1)[:: math.ceil(value.numel() / _MOST_VALUES)].clone()

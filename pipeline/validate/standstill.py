@@ -1,0 +1,229 @@
+"""Judges which outputs of a method carried no information, and says why.
+
+An output that never moves by more than its limits, is NaN throughout or has no elements is not
+judged, unless the program alone determines it: then its value was compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from pipeline.program.dependence import Dependence, find_dependences, output_values
+from pipeline.program.eager import functionalized
+from pipeline.program.inputs import InputSet
+from pipeline.program.random_inputs import fill_random, is_floating
+from pipeline.program.signature import flatten, in_dim_order, signature
+from pipeline.report.records import MovementRecord
+from pipeline.store.errors import plural
+from pipeline.validate.budget import Budget
+from pipeline.validate.limits import judge_output
+from pipeline.validate.locate.node_values import NodeValues
+from pipeline.validate.locate.standstill import describe_standstill
+from pipeline.validate.metrics import compare
+from pipeline.validate.movement import MethodMovement, OutputMovement
+
+_REDRAWN = 6  # input sets that the source alone is run on, where all calls were on one
+_SEED = 0x7ED5EED  # which nobody draws examples with; torch takes 32 bits of it
+_ACCEPT = "`validate: {allow: [not-judged]}` accepts it as it is"
+_REMEDY = f"examples that change it would judge it; {_ACCEPT}"
+_REMEDY_WITHIN = f"examples that change it would judge it, or a limit below its movement; {_ACCEPT}"
+_REMEDY_NAN = f"examples on which the source gives numbers would judge it; {_ACCEPT}"
+_REMEDY_EMPTY = f"examples on which it has elements would judge it; {_ACCEPT}"
+RETURNS_NOTHING = (
+    "it returns nothing that shows what it did to its state; `validate.sequences` can call it "
+    f"before methods that read that; {_ACCEPT}"
+)
+CONSTANT = (
+    "no input reaches any output: the exported program has them as constants, as where tracing "
+    f"froze what they depend on; {_ACCEPT}"
+)
+
+
+@dataclass
+class StandstillJudge:
+    """Judges whether the comparisons of a method's outputs could have failed.
+
+    Attributes:
+        program: what the package was compared with: the source, or its quantized program.
+        names: of the outputs, as `Source.outputs` has them.
+        state: the buffers that the method changes.
+        examples: input sets whose integers others may be drawn from.
+        unjudged: the places of outputs whose limits mean nothing, which is said of them already.
+        is_observed: whether methods that share its state were called after it.
+        budget: the time for finding where an output stops depending on the inputs.
+        is_random: whether the method samples, so that its outputs were held to no limits.
+    """
+
+    program: ExportedProgram
+    names: Sequence[str]
+    state: Sequence[str]
+    examples: Sequence[InputSet]
+    movement: MethodMovement
+    unjudged: Collection[int] = ()
+    is_random: bool = False
+    is_observed: bool = False
+    budget: Budget = field(default_factory=Budget)
+    root: Path | None = None
+
+    def judge(self) -> list[MovementRecord]:
+        """Return the movement of each output, with the reason where it is not judged."""
+        records = []
+        for place, output in sorted(self.movement.outputs.items()):
+            record = output.to_json(self.names[place])
+            if reason := self._judge_output(place, output, record):
+                _leave_unjudged(record, reason)
+            records.append(record)
+        if all(record.get("fixed") == "nothing" for record in records):
+            for record in records:
+                if reason := self._judge_constants():
+                    _leave_unjudged(record, reason)
+        return records
+
+    def _judge_constants(self) -> str:
+        """Return why a method whose outputs are all constants of its program is not judged, or
+        ""."""
+        if self.state:
+            return "" if self.is_observed else RETURNS_NOTHING
+        return CONSTANT if self._takes_inputs else ""
+
+    def _judge_output(self, place: int, output: OutputMovement, record: MovementRecord) -> str:
+        """Return why an output is not judged, or ""; note in its record what determines it."""
+        name, calls = self.names[place], plural(output.calls, "call")
+        if not output.values:
+            where = self._describe_place(place, output)
+            return f"{name} has no elements in any of {calls}{where}; {_REMEDY_EMPTY}"
+        if output.nans == output.values:
+            where = self._describe_place(place, output)
+            return f"{name} is NaN in every value of {calls}{where}; {_REMEDY_NAN}"
+        if output.example_values and output.example_nans == output.example_values:
+            return f"{name} is NaN in every value on the examples; {_REMEDY_NAN}"
+        if output.noticed or self.is_random or place in self.unjudged:
+            return ""
+        if self._dependences[place] != "values":
+            record["fixed"] = self._dependences[place]
+            return ""
+        if output.other_inputs is None and self._moves_elsewhere(place, output):
+            record["redrawn"] = True
+            return ""
+        return self._explain(name, place, output)
+
+    def _explain(self, name: str, place: int, output: OutputMovement) -> str:
+        on = f"in all {plural(output.calls, 'call')}" if output.calls > 1 else "in the one call"
+        if output.other_inputs is None:
+            on += f", and in {_REDRAWN} of its source on other inputs"
+        where = self._describe_place(place, output)
+        if not output.largest:
+            return f"{name} is the same {on}, whatever the inputs{where}; {_REMEDY}"
+        return (
+            f"{name} moves by at most {output.largest:.3g} {on}, within its limits, so that none "
+            f"could fail{where}; {_REMEDY_WITHIN}"
+        )
+
+    @property
+    def _takes_inputs(self) -> bool:
+        values = [argument.value for argument in signature(self.program)]
+        return any(isinstance(value, Tensor | torch.SymInt) for value in values)
+
+    @cached_property
+    def _dependences(self) -> list[Dependence]:
+        return find_dependences(self.program, len(self.names), self.state)
+
+    @cached_property
+    def _source(self) -> NodeValues:
+        return NodeValues(functionalized(self.program))
+
+    def _moves_elsewhere(self, place: int, output: OutputMovement) -> bool:
+        """Return whether the source gives another value on other inputs of the same sizes."""
+        first = next(iter(output.firsts.values()))
+        leaves = flatten(self.program, first.inputs)
+        with suppress(Exception):  # the package's own call on these has said it
+            expected = self._run(leaves)[place]
+            for number in range(_REDRAWN):
+                with suppress(Exception):  # as for an index that is too large
+                    value = self._run(self._redraw(leaves, number))[place]
+                    error = compare(expected, value)
+                    if judge_output(error, expected, value, output.limits).wrong:
+                        return True
+        return False
+
+    def _run(self, leaves: Sequence[Any]) -> list[Any]:
+        self._source.budget = Budget()  # a few calls, without which there is no verdict
+        self._source.reset()
+        return self._source.call(leaves, ())
+
+    def _redraw(self, leaves: Sequence[Any], number: int) -> list[Any]:
+        """Return random inputs of the same sizes; later ones have integers beyond the examples'."""
+        generator = torch.Generator().manual_seed(_SEED + number)
+        given = [flatten(self.program, each) for each in self.examples] or [leaves]
+        drawn: list[Any] = []
+        for index, argument in enumerate(signature(self.program)):
+            value = leaves[index]
+            if isinstance(value, Tensor):
+                seen = [values[index] for values in given]
+                if number >= _REDRAWN // 2:
+                    seen += _widen(seen)
+                redrawn = fill_random(argument.value, value.shape, seen, generator)
+                value = in_dim_order(redrawn.to(value.dtype), argument.value)
+            drawn.append(value)
+        return drawn
+
+    def _describe_place(self, place: int, output: OutputMovement) -> str:
+        """Name the operator from which an output stops depending on the inputs; "" where it is not
+        found."""
+        if not output.firsts:
+            return ""
+        self._source.budget = self.budget
+        with suppress(Exception):  # whatever an operator raises: then it is not known
+            values = output_values(self._source.program)
+            if place >= len(values) or not isinstance(values[place], Node):
+                return ""
+            where = describe_standstill(
+                self._source, values[place], *self._pick_inputs(output), self.root
+            )
+            return f"; it stops depending on them at {where}" if where else ""
+        return ""
+
+    def _pick_inputs(self, output: OutputMovement) -> tuple[list[Any], list[Any]]:
+        """Return two inputs of one size, as different ones as there are."""
+        if (pair := output.other_inputs) is not None:
+            first, other = pair
+            return flatten(self.program, first.inputs), flatten(self.program, other)
+        leaves = flatten(self.program, next(iter(output.firsts.values())).inputs)
+        return leaves, self._redraw(leaves, 0)
+
+
+def find_indifferent_outputs(
+    program: ExportedProgram, names: Sequence[str], state: Sequence[str], movement: MethodMovement
+) -> list[str]:
+    """Return the outputs that keep to the limits of the config in the place of each other, though
+    they depend on the inputs."""
+    outputs = movement.outputs.items()
+    still = [n for n, output in outputs if not output.noticed and output.other_inputs is not None]
+    if not still:
+        return []
+    dependences = find_dependences(program, len(names), state)
+    return [names[place] for place in still if dependences[place] == "values"]
+
+
+def _leave_unjudged(record: MovementRecord, reason: str) -> None:
+    record["judged"] = False
+    record["reason"] = reason
+
+
+def _widen(seen: Sequence[Tensor]) -> list[Tensor]:
+    """Return integers on both sides of those in the examples."""
+    found = [v for v in seen if v.numel() and not is_floating(v.dtype) and v.dtype != torch.bool]
+    if not found:
+        return []
+    least, greatest = min(int(v.min()) for v in found), max(int(v.max()) for v in found)
+    return [torch.tensor([max(least - 1, 0), greatest + 1])]
