@@ -180,7 +180,8 @@ class _Recorder:
         try:
             outputs = call_reference(self._references[method], self._programs[method], inputs)
         except Exception as error:  # whatever it raises
-            traceback.print_exc()
+            if not inputs.generated:
+                traceback.print_exc()
             what = f"{type(error).__name__}: {reason(error)}"
             return RecordedCall(method, inputs, {}, what)
         return RecordedCall(method, inputs, outputs)
