@@ -165,8 +165,8 @@ class Seq2SeqLM(_HuggingFace):
         def decode(*inputs: Tensor) -> Tensor:
             # In eager mode it keeps the keys of the first hidden states, whatever is given later;
             # exported, it computes them in each call.
-            decoder.cache.cross_attention_cache.layers.clear()
             decoder.cache.is_updated.update(dict.fromkeys(decoder.cache.is_updated, False))
+            decoder.cache.cross_attention_cache.reset()
             logits: Tensor = decoder(*inputs)
             return logits
 
