@@ -41,7 +41,9 @@ def export_package(package: str) -> Exported:
     if package in WRITTEN_OUT:
         return getattr(importlib.import_module("exports"), package)()
     model = importlib.import_module(package)
-    return model.exported() if hasattr(model, "exported") else (model.export_methods(), {})
+    if hasattr(model, "exported"):
+        return model.exported()
+    return {name: program for name, (program, _) in model.export_methods().items()}, {}
 
 
 def lower(

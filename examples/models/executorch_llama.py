@@ -46,10 +46,12 @@ def _call(tokens: Tensor, position: int) -> tuple[tuple[Tensor], dict[str, dict[
     return (tokens,), {"attn_options": {"input_pos": torch.tensor([position])}}
 
 
-def export_methods() -> dict[str, ExportedProgram]:
+def export_methods() -> dict[str, tuple[ExportedProgram, torch.nn.Module]]:
     """`forward` of 1 to LENGTH - 1 tokens, at the position of the first of them."""
     (tokens,), options = _call(torch.tensor([[2, 3, 4]]), 0)
     length = Dim("length", min=1, max=LENGTH - 1)
     shapes = {"tokens": {1: length}, "attn_options": {"input_pos": {0: 1}}}
     with torch.no_grad(), torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.MATH]):
-        return {"forward": export(build(), (tokens,), options, dynamic_shapes=shapes, strict=True)}
+        model = build()
+        program = export(model, (tokens,), options, dynamic_shapes=shapes, strict=True)
+    return {"forward": (program, model)}

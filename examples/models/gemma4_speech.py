@@ -5,12 +5,13 @@ from executorch.examples.models.gemma4.speech_transform import Gemma4SpeechTrans
 from torch.export import Dim, ExportedProgram, export
 
 
-def export_methods() -> dict[str, ExportedProgram]:
+def export_methods() -> dict[str, tuple[ExportedProgram, torch.nn.Module]]:
     """`speech_transform` of 16 kHz samples, float32 [160 n + 1]."""
     model = Gemma4SpeechTransformModel().requires_grad_(False).eval()
     samples = torch.randn(3201, generator=torch.Generator().manual_seed(0))
     frames = Dim("frames", min=4, max=100)
-    return {"speech_transform": export(model, (samples,), dynamic_shapes=({0: 160 * frames + 1},))}
+    program = export(model, (samples,), dynamic_shapes=({0: 160 * frames + 1},))
+    return {"speech_transform": (program, model)}
 
 
 def example_inputs(method: str) -> list[tuple[torch.Tensor]]:

@@ -20,11 +20,12 @@ class Features(nn.Module):
         return self.features(images)
 
 
-def export_methods() -> dict[str, ExportedProgram]:
+def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
     """`classify` and `features` of an image, float32 [1, 3, 64, 64]."""
     torch.manual_seed(0)
     model = MV2UntrainedModel().get_eager_model().requires_grad_(False)
     model(torch.randn(4, 3, 64, 64))  # for batch norms that keep values near 1
     model.eval()
     images = (torch.randn(1, 3, 64, 64),)
-    return {"classify": export(model, images), "features": export(Features(model), images)}
+    methods = {"classify": model, "features": Features(model)}
+    return {name: (export(method, images), method) for name, method in methods.items()}

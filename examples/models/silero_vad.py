@@ -1,5 +1,6 @@
 """Silero's voice activity detector, ExecuTorch's example, with random weights."""
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -7,12 +8,22 @@ from executorch.examples.models.silero_vad import export_silero_vad as silero
 from torch.export import ExportedProgram
 
 
+@cache
+def build() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return silero.SileroVAD16k().requires_grad_(False).eval()
+
+
 def exported() -> tuple[dict[str, ExportedProgram], dict[str, Any]]:
     """The programs and the metadata, as ExecuTorch's script makes them."""
-    torch.manual_seed(0)
-    return silero.export_model(silero.SileroVAD16k().requires_grad_(False).eval())
+    return silero.export_model(build())
 
 
 def export_methods() -> dict[str, ExportedProgram]:
     """`forward` of a window and the state of the LSTM."""
     return exported()[0]
+
+
+def reference(method: str) -> torch.nn.Module:
+    """The detector in eager mode."""
+    return build()

@@ -19,7 +19,7 @@ class Detect(nn.Module):
         return found["bbox_regression"], found["cls_logits"]
 
 
-def export_methods() -> dict[str, ExportedProgram]:
+def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
     """`detect`."""
     torch.manual_seed(0)
     model = torchvision.models.detection.ssdlite320_mobilenet_v3_large(
@@ -27,4 +27,4 @@ def export_methods() -> dict[str, ExportedProgram]:
     )
     detect = Detect(model).requires_grad_(False)
     detect(torch.randn(4, 3, 96, 96))  # for batch norms that keep values near 1
-    return {"detect": export(detect.eval(), (torch.randn(1, 3, 96, 96),))}
+    return {"detect": (export(detect.eval(), (torch.randn(1, 3, 96, 96),)), detect)}

@@ -1,6 +1,7 @@
 """Voxtral Realtime, ExecuTorch's example, with random weights: `audio_encoder`, whose length is 8
 times another, `text_decoder` over a cache with custom operators, and `token_embedding`."""
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -33,17 +34,32 @@ config = VoxtralRealtimeConfig(
 )
 
 
-def exported() -> tuple[dict[str, ExportedProgram], dict[str, Any]]:
-    """The programs and the metadata, as ExecuTorch's script makes them."""
+@cache
+def build() -> torch.nn.Module:
     torch.manual_seed(0)
     model = VoxtralRealtimeModel(config)
     model.register_buffer("t_cond", compute_time_embedding(6, config.dim))
-    return voxtral.export_all(model.requires_grad_(False).eval(), LENGTH)
+    return model.requires_grad_(False).eval()
+
+
+def exported() -> tuple[dict[str, ExportedProgram], dict[str, Any]]:
+    """The programs and the metadata, as ExecuTorch's script makes them."""
+    return voxtral.export_all(build(), LENGTH)
 
 
 def export_methods() -> dict[str, ExportedProgram]:
     """`audio_encoder`, `text_decoder` and `token_embedding`."""
     return exported()[0]
+
+
+def reference(method: str) -> torch.nn.Module:
+    """The script's module of a method, in eager mode."""
+    modules = {
+        "audio_encoder": voxtral.AudioEncoderExport,
+        "text_decoder": voxtral.TextDecoderExport,
+        "token_embedding": voxtral.TokenEmbeddingExport,
+    }
+    return modules[method](build()).eval()
 
 
 def constant_methods() -> dict[str, Any]:

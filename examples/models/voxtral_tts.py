@@ -1,6 +1,7 @@
 """Voxtral TTS, ExecuTorch's example, with random weights: five methods of one file, from text to
 the codes of sound."""
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -36,17 +37,33 @@ config = VoxtralTTSConfig(
 )
 
 
+@cache
+def build() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return VoxtralTTSModel(config).requires_grad_(False).eval()
+
+
 def exported() -> tuple[dict[str, ExportedProgram], dict[str, Any]]:
     """The programs and the metadata, as ExecuTorch's script makes them."""
-    torch.manual_seed(0)
-    model = VoxtralTTSModel(config)
-    return voxtral.export_model(model.requires_grad_(False).eval(), LENGTH)
+    return voxtral.export_model(build(), LENGTH)
 
 
 def export_methods() -> dict[str, ExportedProgram]:
     """`text_decoder`, `token_embedding`, `audio_token_embedding`, `semantic_head` and
     `predict_velocity`."""
     return exported()[0]
+
+
+def reference(method: str) -> torch.nn.Module:
+    """The script's module of a method, in eager mode."""
+    modules = {
+        "text_decoder": voxtral.TextDecoderExport,
+        "token_embedding": voxtral.TokenEmbeddingExport,
+        "audio_token_embedding": voxtral.AudioTokenEmbeddingExport,
+        "semantic_head": voxtral.SemanticHeadExport,
+        "predict_velocity": voxtral.PredictVelocityExport,
+    }
+    return modules[method](build()).eval()
 
 
 def constant_methods() -> dict[str, Any]:

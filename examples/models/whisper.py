@@ -55,13 +55,13 @@ def build() -> nn.Module:
     return WhisperForConditionalGeneration(config).requires_grad_(False).eval()
 
 
-def export_methods() -> dict[str, ExportedProgram]:
+def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
     """`encode`, and `decode` with T from 2 to TARGETS."""
     model = build()
     length = Dim("length", min=2, max=TARGETS)
     tokens, hidden = torch.ones(1, 5, dtype=torch.int64), torch.zeros(1, FRAMES // 2, 32)
+    encode, decode = Encode(model), Decode(model)
     with torch.no_grad():
-        return {
-            "encode": export(Encode(model), (torch.zeros(1, MELS, FRAMES),)),
-            "decode": export(Decode(model), (tokens, hidden), dynamic_shapes=({1: length}, None)),
-        }
+        encoder = export(encode, (torch.zeros(1, MELS, FRAMES),))
+        decoder = export(decode, (tokens, hidden), dynamic_shapes=({1: length}, None))
+    return {"encode": (encoder, encode), "decode": (decoder, decode)}

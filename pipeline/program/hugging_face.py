@@ -9,7 +9,7 @@ on a hub: what a build reads stands on disk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,6 +21,7 @@ from torch.export import Dim, ExportedProgram, export
 from pipeline.store.errors import SourceError
 
 Model: TypeAlias = "str | Path | torch.nn.Module"
+Exported = tuple[ExportedProgram, Callable[..., Any]]  # with what it is compared with
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 _LENGTHS = {"prefill": 5, "forward": 3, "decode": 1}  # of the tokens that a method is exported with
@@ -79,7 +80,7 @@ class CausalLM(_HuggingFace):
             )
         self._max_seq_len, self._methods = max_seq_len, tuple(methods)
 
-    def export_methods(self) -> dict[str, ExportedProgram]:
+    def export_methods(self) -> dict[str, Exported]:
         """Export the methods. Raises SourceError for a model that is not there."""
         executorch = _transformers("transformers.integrations.executorch")
         cache = {"batch_size": 1, "max_cache_len": self._max_seq_len}
@@ -89,7 +90,7 @@ class CausalLM(_HuggingFace):
         module = executorch.TorchExportableModuleForDecoderOnlyLM(self.model)
         # Outside of it, each `no_grad` of a rotary embedding is a sub-graph of its own.
         with torch.no_grad():
-            return {name: self._export(module, name) for name in self._methods}
+            return {name: (self._export(module, name), module.model) for name in self._methods}
 
     def _export(self, module: Any, method: str) -> ExportedProgram:
         (), inputs = self._call(range(_LENGTHS[method]))
@@ -148,7 +149,7 @@ class Seq2SeqLM(_HuggingFace):
         super().__init__(model, "AutoModelForSeq2SeqLM", dtype)
         self._max_seq_len, self._max_source_len = max_seq_len, max_source_len
 
-    def export_methods(self) -> dict[str, ExportedProgram]:
+    def export_methods(self) -> dict[str, Exported]:
         """Export `encoder` and `text_decoder`. Raises SourceError for a model that is not there."""
         executorch = _transformers("transformers.integrations.executorch")
         module = executorch.Seq2SeqLMExportableModule(
@@ -157,7 +158,23 @@ class Seq2SeqLM(_HuggingFace):
             max_cache_length=self._max_seq_len,
         )
         exported = module.export()
-        return {"encoder": exported.exported_encoder, "text_decoder": exported.exported_decoder}
+        encoder = executorch.Seq2SeqLMEncoderExportableModule(self.model.get_encoder())
+        decoder = executorch.Seq2SeqLMDecoderExportableModuleWithStaticCache(
+            self.model, self._max_seq_len, batch_size=1
+        ).eval()
+
+        def decode(*inputs: Tensor) -> Tensor:
+            # In eager mode it keeps the keys of the first hidden states, whatever is given later;
+            # exported, it computes them in each call.
+            decoder.cache.is_updated.update(dict.fromkeys(decoder.cache.is_updated, False))
+            decoder.cache.cross_attention_cache.reset()
+            logits: Tensor = decoder(*inputs)
+            return logits
+
+        return {
+            "encoder": (exported.exported_encoder, encoder.eval()),
+            "text_decoder": (exported.exported_decoder, decode),
+        }
 
     def example_inputs(self, method: str) -> list[tuple[Tensor, ...]]:
         """Return sources of several lengths; for `text_decoder` the tokens of one target."""
@@ -206,12 +223,13 @@ class OneForward(_HuggingFace):
         self._inputs, self._outputs = dict(inputs), tuple(outputs)
         self._dynamic_shapes = dynamic_shapes
 
-    def export_methods(self) -> dict[str, ExportedProgram]:
+    def export_methods(self) -> dict[str, Exported]:
         """Export `forward`. Raises SourceError for a model that is not there."""
         module = _Outputs(self.model, tuple(self._inputs), self._outputs)
         shapes = self._dynamic_shapes and tuple(self._dynamic_shapes.get(n) for n in self._inputs)
         with torch.no_grad():
-            return {"forward": export(module, tuple(self._inputs.values()), dynamic_shapes=shapes)}
+            program = export(module, tuple(self._inputs.values()), dynamic_shapes=shapes)
+        return {"forward": (program, module)}
 
 
 class _Outputs(torch.nn.Module):

@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
 from pipeline.config.validation import Limits
-from pipeline.program.recordings import Outputs, RecordedCall, Recording
+from pipeline.program.recordings import Outputs, RecordedCall
 from pipeline.store.reasons import reason
 from pipeline.validate.call_limits import CallLimits, DerivedLimits
 from pipeline.validate.default_limits import most_share
@@ -60,35 +60,19 @@ class CallOutcome:
         return bool(self.wrong) or any(output.wrong for output in self.outputs)
 
 
-class Departure(NamedTuple):
-    """The calls of a sequence up to the first that departs."""
-
-    calls: Sequence[RecordedCall]
-
-
-def find_departure(
-    recording: Recording, programs: Mapping[str, ExportedProgram]
-) -> Departure | None:
-    """Return the first departure of exported programs from a recording, on few calls if possible;
-    None without one."""
-    comparison = RecordingComparison(programs, recording.here)
-    for calls in sorted(recording.sequences, key=len):
-        for step, outcome in enumerate(comparison.compare(calls), 1):
-            if outcome.departs:
-                return Departure(calls[:step])
-    return None
-
-
 @dataclass
 class RecordingComparison:
     """Runs exported programs on recorded calls.
 
     Attributes:
         here: as in `Recording`.
+        checks_errors: whether the exported program is run on generated inputs that the reference
+            raises for: where both raise, the call counts for nothing. A recording has no others.
     """
 
     programs: Mapping[str, ExportedProgram]
     here: bool = True
+    checks_errors: bool = False
     _limits: dict[str, CallLimits] = field(default_factory=dict)
     _sources: dict[tuple[tuple[str, ...], bool], dict[str, References]] = field(
         default_factory=dict
@@ -117,15 +101,18 @@ class RecordingComparison:
     ) -> CallOutcome:
         """Compare a call; with `rounds`, its outputs are held to limits."""
         source = references.source
+        raised = f"the reference raises {call.error}" if call.error else ""
+        if raised and not (self.checks_errors and call.inputs.generated):
+            return CallOutcome(call, where, wrong=raised)
         try:
             values = source.run(call.inputs)
         except Exception as error:  # whatever an operator raises
-            raised = f"the exported program raises {type(error).__name__}: {reason(error)}"
-            if call.error or call.inputs.generated:
-                return CallOutcome(call, where, skipped=raised)
+            fails = f"the exported program raises {type(error).__name__}: {reason(error)}"
+            if call.inputs.generated:
+                return CallOutcome(call, where, skipped=fails)
+            return CallOutcome(call, where, wrong=fails)
+        if raised:
             return CallOutcome(call, where, wrong=raised)
-        if call.error:
-            return CallOutcome(call, where, wrong=f"the reference raises {call.error}")
         names = [name for name, _ in source.outputs]
         actual = dict(zip(names, values, strict=True))
         pairs = _pair(actual, call.outputs)

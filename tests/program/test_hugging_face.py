@@ -71,7 +71,7 @@ def source(checkpoint):
 
 @pytest.fixture(scope="module")
 def programs(source):
-    return source.export_methods()
+    return {name: program for name, (program, _) in source.export_methods().items()}
 
 
 @needs

@@ -8,8 +8,9 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from pipeline.program.inputs import InputSet, as_input_sets
-from pipeline.program.recordings import Recording, load_recording, save_recording
-from pipeline.run.export.references import Defaults, record_references
+from pipeline.program.recordings import Recording, load_recording
+from pipeline.run.export.recorder import Defaults
+from pipeline.run.export.references import record_references
 from pipeline.validate.budget import Budget
 from pipeline.validate.reference_verdict import ReferenceJudge
 from pipeline.validate.results import MethodValidation
@@ -20,14 +21,13 @@ def record(
     programs: Mapping[str, ExportedProgram],
     examples: Mapping[str, list[Any]] | None = None,
 ) -> dict[str, Recording]:
-    """Record references on the arguments of the exports, or on the given ones, and take each
-    recording through the form in which the store keeps it."""
+    """Record references on the arguments of the exports, or on the given ones."""
     sets: dict[str, Sequence[InputSet]] = {}
     for name, program in programs.items():
         given = (examples or {}).get(name, [program.example_inputs])
         sets[name] = as_input_sets([tuple(each) for each in given], "example")
     recordings = record_references(references, programs, sets, Defaults())
-    return {name: load_recording(save_recording(each)) for name, each in recordings.items()}
+    return {name: load_recording(each) for name, each in recordings.items()}
 
 
 def judge(

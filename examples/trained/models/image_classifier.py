@@ -73,10 +73,11 @@ def _square(image: Image.Image, share: float) -> Tensor:
     return (values.permute(0, 3, 1, 2).float() - MEAN) / DEVIATION
 
 
-def export_methods() -> dict[str, ExportedProgram]:
+def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
     """`classify` and `embed` an image, float32 [1, 3, 224, 224]."""
     model, images = load(), (torch.zeros(1, 3, SIZE, SIZE),)
-    return {"classify": export(model, images), "embed": export(Embed(model), images)}
+    embed = Embed(model)
+    return {"classify": (export(model, images), model), "embed": (export(embed, images), embed)}
 
 
 def example_inputs(method: str) -> list[tuple[Tensor]]:

@@ -53,10 +53,14 @@ class Features(nn.Module):
         return self.model.embed(frames)
 
 
-def export_methods(capacity: str) -> dict[str, ExportedProgram]:
+def export_methods(capacity: str) -> dict[str, tuple[ExportedProgram, nn.Module]]:
     """`pitch` and `features` of eight frames, float32 [8, 1024]."""
     model, frames = load(capacity), (torch.zeros(BATCH, FRAME),)
-    return {"pitch": export(model, frames), "features": export(Features(model), frames)}
+    features = Features(model)
+    return {
+        "pitch": (export(model, frames), model),
+        "features": (export(features, frames), features),
+    }
 
 
 def frames_of(samples: Tensor) -> Tensor:

@@ -87,14 +87,15 @@ def load() -> Encoder:
     return Encoder(bert).requires_grad_(False).eval()
 
 
-def export_methods() -> dict[str, ExportedProgram]:
+def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
     """`encode` a sentence of any length up to 128 tokens, `score` two of them."""
     encoder = load()
     first, second = tokens_of(*PARAPHRASES[0])
     lengths = [{1: Dim(name, min=2, max=LONGEST)} for name in ("first", "second")]
+    score = Score(encoder)
     return {
-        "encode": export(encoder, (first,), dynamic_shapes=lengths[:1]),
-        "score": export(Score(encoder), (first, second), dynamic_shapes=lengths),
+        "encode": (export(encoder, (first,), dynamic_shapes=lengths[:1]), encoder),
+        "score": (export(score, (first, second), dynamic_shapes=lengths), score),
     }
 
 

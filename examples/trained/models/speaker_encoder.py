@@ -129,15 +129,16 @@ def calls(mels: Tensor) -> list[Tensor]:
     return list(mels.reshape(-1, 1, FRAMES, BANDS))
 
 
-def export_methods() -> dict[str, ExportedProgram]:
+def export_methods() -> dict[str, tuple[ExportedProgram, nn.Module]]:
     """`listen` to ten frames, `embed` a state, `compare` two states."""
     listen, embed = load()
+    compare = Compare(embed)
     hidden, cell = begin()
     return {
-        "listen": export(listen, (torch.zeros(1, FRAMES, BANDS), hidden, cell)),
-        "embed": export(embed, (hidden,)),
+        "listen": (export(listen, (torch.zeros(1, FRAMES, BANDS), hidden, cell)), listen),
+        "embed": (export(embed, (hidden,)), embed),
         # Two tensors: of one tensor given twice, torch.export would make one input of the program.
-        "compare": export(Compare(embed), (hidden, cell)),
+        "compare": (export(compare, (hidden, cell)), compare),
     }
 
 

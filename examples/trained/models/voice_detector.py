@@ -43,9 +43,10 @@ def begin() -> Tensor:
     return torch.zeros(2, 1, HIDDEN_DIM)
 
 
-def export_methods() -> dict[str, ExportedProgram]:
+def export_methods() -> dict[str, tuple[ExportedProgram, torch.nn.Module]]:
     """`step` over a window: the probability of speech, and the next state."""
-    return {"step": export(load(), (windows()[0], begin()))}
+    model = load()
+    return {"step": (export(model, (windows()[0], begin())), model)}
 
 
 def example_inputs(method: str) -> list[tuple[Tensor, Tensor]]:

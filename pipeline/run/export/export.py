@@ -32,7 +32,6 @@ from pipeline.program.fresh_imports import FromText
 from pipeline.program.inputs import InputSet, save_inputs
 from pipeline.program.operator_libraries import explain_missing
 from pipeline.program.random_operators import describe_random_operators, find_random_operators
-from pipeline.program.recordings import save_recording
 from pipeline.program.workspace_modules import explain_hidden, load_file, own_name
 from pipeline.run.build.load import check_libraries
 from pipeline.run.explain_error import explain_error
@@ -46,7 +45,8 @@ from pipeline.run.export.exporter import (
 )
 from pipeline.run.export.exporter_imports import import_afresh, importing_for
 from pipeline.run.export.handover import Handover, handing_over
-from pipeline.run.export.references import Defaults, record_references
+from pipeline.run.export.recorder import Defaults
+from pipeline.run.export.references import record_references
 from pipeline.run.imports import keeping_all
 from pipeline.run.stages import IMPORT, Stages
 from pipeline.run.trace import isolated
@@ -226,10 +226,8 @@ def _run(
     torch.set_default_dtype(torch.float32)
     save_programs(programs, handover.archive)
     kept = {name: put(save_inputs(sets)) if sets else None for name, sets in examples.items()}
-    recordings = {
-        name: put(save_recording(recording))
-        for name, recording in record_references(references, programs, examples, defaults).items()
-    }
+    recorded = record_references(references, programs, examples, defaults)
+    recordings = {name: put(recording) for name, recording in recorded.items()}
     return {
         "methods": [
             {

@@ -1,5 +1,6 @@
 """References that depart from what was exported, each kind once, and references that don't."""
 
+import os
 import random
 
 import numpy
@@ -144,6 +145,7 @@ def test_a_module_runs_as_it_is_handed_over():
 
 def test_what_a_reference_changes_of_its_process_is_restored():
     def disturb(x):
+        assert torch.get_default_dtype() is torch.float32
         random.random(), numpy.random.rand(), torch.rand(1)
         torch.set_grad_enabled(True)
         torch.set_default_dtype(torch.float64)
@@ -273,3 +275,20 @@ def test_a_changed_parameter_is_a_failure():
 
     result = verdict_of(Branches(), reference)
     assert "changes a parameter in place" in result.failures[0].sentence
+
+
+@pytest.mark.parametrize(("length", "verdict"), [(8, "passed"), (2, "failed")])
+def test_a_reference_may_end_its_process(length, verdict):
+    """As kernels do that check sizes by an assertion: of generated sizes, that is left out."""
+
+    def reference(x):
+        return os.abort() if len(x) == length else x + 1
+
+    class Add(nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    result = verdict_of(Add(), reference, shapes=({0: Dim("batch", max=8)},))
+    assert result.reference["verdict"] == verdict
+    (skip,) = result.reference["skipped"] or [{"reason": result.failures[0].what}]
+    assert "ends its process (SIGABRT)" in skip["reason"]

@@ -1,0 +1,278 @@
+"""Records what references give: on a method's examples and on generated inputs, at several sizes
+where sizes are dynamic, in sequence where they keep state. What they change is restored.
+
+It runs in a process that may die of it (`guarded`): each sequence is announced before it is run,
+and left out once it has ended the process.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import cycle, islice
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+
+from pipeline.program.inputs import InputSet
+from pipeline.program.random_inputs import generate_inputs
+from pipeline.program.random_operators import find_random_operators
+from pipeline.program.recordings import (
+    Outputs,
+    RecordedCall,
+    Recording,
+    call_reference,
+    count_bytes,
+)
+from pipeline.run.export.guarded import Begin
+from pipeline.run.export.reference_state import (
+    KeptState,
+    Key,
+    iter_reachable,
+    preserving_globals,
+    seed_all,
+)
+from pipeline.store.errors import PipelineError
+from pipeline.store.reasons import reason
+from pipeline.validate.locate.reference_departure import describe_departure
+from pipeline.validate.randomness import REPEATS
+from pipeline.validate.recording_judge import RecordingComparison, describe_difference
+
+Reference = Callable[..., Any]
+Calls = Sequence[tuple[str, InputSet]]
+_SEED = 0
+# Generated input sets of each method: the least sizes, the greatest, and some between.
+_GENERATED = 3
+_STEPS = 3  # calls of a method in sequence, where it keeps state
+_MOST_STARTS = 4  # of such sequences
+_MOST_EXAMPLES = 32
+_RUNS, _RUNS_OF_RANDOM = 2, 6  # as validate/determinism.py has it
+_MOST_BYTES = 1 << 28  # of the outputs of a method, which the store keeps
+_OTHERWISE_IN_TRAINING = (
+    torch.nn.modules.dropout._DropoutNd,
+    torch.nn.modules.batchnorm._NormBase,
+    torch.nn.RNNBase,
+)
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """torch's defaults while the exporter ran, in which its references run."""
+
+    dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+    device: torch.device = field(default_factory=torch.get_default_device)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        with preserving_globals():
+            torch.set_default_dtype(self.dtype)
+            if self.device != torch.get_default_device():
+                torch.set_default_device(self.device)
+            yield
+
+
+def name_origin(method: str) -> str:
+    """Return what the recording of an exporter's reference is called."""
+    return f"reference({method!r})"
+
+
+class Recorder:
+    """Runs the references of an exporter.
+
+    Args:
+        begin: is called with a label before each thing that may end this process.
+        deaths: the labels of those that did, with the signal.
+    """
+
+    def __init__(
+        self,
+        references: Mapping[str, Reference],
+        programs: Mapping[str, ExportedProgram],
+        examples: Mapping[str, Sequence[InputSet]],
+        defaults: Defaults,
+        begin: Begin,
+        deaths: Mapping[str, str],
+    ) -> None:
+        self._references, self._programs, self._defaults = references, programs, defaults
+        self._begin, self._deaths = begin, deaths
+        self._comparison = RecordingComparison(programs, checks_errors=True)
+        self._state = KeptState(references.values())
+        self._changed_for_good = False
+        self._reachable = {n: self._state.reachable(each) for n, each in references.items()}
+        self._changes: dict[str, set[Key]] = {name: set() for name in references}
+        self._examples = {name: list(examples[name][:_MOST_EXAMPLES]) for name in references}
+        self._generated = {
+            name: generate_inputs(programs[name], _GENERATED, _SEED, examples[name])
+            for name in references
+        }
+
+    def record(self) -> dict[str, Recording]:
+        """Return the recordings by method; that of the first one holds a sequence of several."""
+        recordings = {method: self._record(method) for method in self._references}
+        for group in self._groups():
+            if not any(recordings[method].random for method in group):
+                recordings[group[0]] = self._add(recordings[group[0]], self._calls_of(group))
+        return recordings
+
+    def _record(self, method: str) -> Recording:
+        recording = Recording(name_origin(method))
+        sets = [*self._examples[method], *self._generated[method]]
+        (first,) = self._run([(method, sets[0])])
+        if self._changed_for_good:
+            return replace(recording, sequences=[[first]])
+        random, repeats = self._describe_randomness(method, sets[0], first)
+        if random:
+            return replace(recording, sequences=[[first]], random=random, repeats=repeats)
+        for calls in self._sequences(method, sets):
+            recording = self._add(recording, calls)
+        return recording
+
+    def _sequences(self, method: str, sets: Sequence[InputSet]) -> list[Calls]:
+        """Return the calls of each sequence: single ones where the reference keeps no state."""
+        if not self._changes[method]:
+            return [[(method, inputs)] for inputs in sets]
+        starts = [*self._examples[method][:1], *self._generated[method]][:_MOST_STARTS]
+        following = self._examples[method] or sets
+        return [
+            [(method, inputs) for inputs in (start, *islice(cycle(following), 1, _STEPS))]
+            for start in starts
+        ]
+
+    def _groups(self) -> list[list[str]]:
+        """Return the methods of each group that changes one state, in the order of the model."""
+        groups: list[set[str]] = []
+        for method, changes in self._changes.items():
+            joined = {method} | {n for n, keys in self._reachable.items() if keys & changes}
+            joined = joined.union(*(group for group in groups if group & joined))
+            groups = [group for group in groups if not group & joined] + [joined]
+        ordered = [[name for name in self._references if name in group] for group in groups]
+        return [group for group in ordered if len(group) > 1]
+
+    def _calls_of(self, group: Sequence[str]) -> Calls:
+        """Return the calls of methods in sequence: the first once, then the others repeatedly."""
+        first, *others = group
+        sets = {name: cycle(self._examples[name] or self._generated[name]) for name in group}
+        order = [first, *(name for name in others for _ in range(_STEPS))]
+        return [(name, next(sets[name])) for name in order]
+
+    def _add(self, recording: Recording, calls: Calls) -> Recording:
+        """Return a recording with a sequence of calls, which the exported programs are compared
+        with at once."""
+        done = self._run(calls)
+        departure, skipped = recording.departure, [*recording.skipped]
+        if self._label(calls) not in self._deaths:
+            for step, outcome in enumerate(self._comparison.compare(done), 1):
+                if outcome.skipped:
+                    skipped.append((outcome.where, outcome.skipped))
+                    done = done[: step - 1]
+                elif outcome.departs and not departure:
+                    departure = self._locate(done[:step])
+        elif done[0].inputs.generated or len(calls) > 1:
+            skipped.append((done[0].inputs.origin, f"the reference raises {done[0].error}"))
+            done = []
+        size = sum(count_bytes(call.outputs) for each in recording.sequences for call in each)
+        if size + sum(count_bytes(call.outputs) for call in done) > _MOST_BYTES:
+            why = f"more than {_MOST_BYTES >> 20} MiB of a method's outputs are not kept"
+            skipped.append((done[0].inputs.origin, why))
+            done = []
+        sequences = [*recording.sequences, *([done] if done else [])]
+        return replace(recording, sequences=sequences, departure=departure, skipped=skipped)
+
+    def _label(self, calls: Calls, seed: int = _SEED) -> str:
+        return f"{seed}: {' > '.join(f'{method} on {each.origin}' for method, each in calls)}"
+
+    def _run(self, calls: Calls, seed: int = _SEED) -> list[RecordedCall]:
+        """Call references one after another from the initial state, until one raises."""
+        label = self._label(calls, seed)
+        if label in self._deaths:
+            method, inputs = calls[0]
+            what = f"no error, but ends its process ({self._deaths[label]})"
+            return [RecordedCall(method, inputs, {}, what)]
+        self._begin(label)
+        done: list[RecordedCall] = []
+        with self._defaults.applied():
+            seed_all(seed)
+            for method, inputs in calls:
+                done.append(self._call(method, inputs))
+                if done[-1].error:
+                    break
+        if len(calls) == 1:
+            self._changes[calls[0][0]] |= self._state.changed()
+        try:
+            self._state.restore()
+        except PipelineError as error:
+            self._changed_for_good = True
+            done[-1] = replace(done[-1], outputs={}, error=str(error))
+        return done
+
+    def _call(self, method: str, inputs: InputSet) -> RecordedCall:
+        try:
+            outputs = call_reference(self._references[method], self._programs[method], inputs)
+        except Exception as error:  # whatever it raises
+            if not inputs.generated:
+                traceback.print_exc()
+            what = f"{type(error).__name__}: {reason(error)}"
+            return RecordedCall(method, inputs, {}, what)
+        return RecordedCall(method, inputs, outputs)
+
+    def _describe_randomness(
+        self, method: str, inputs: InputSet, first: RecordedCall
+    ) -> tuple[str, list[Outputs]]:
+        """Say how a reference differs from itself on the same inputs, with its outputs on repeated
+        calls where the exported program is random too; "" where it does not."""
+        if first.error:
+            return "", []
+        draws = bool(find_random_operators(self._programs[method]))
+        training = _modules_in_training(self._references[method])
+        runs = _RUNS_OF_RANDOM if draws or training else _RUNS
+        for seed in range(1, runs):
+            (again,) = self._run([(method, inputs)], seed)
+            if differs := describe_difference(again.outputs, first.outputs):
+                break
+        else:
+            return "", []
+        random = f"the reference is random: {differs} between two runs on the same inputs"
+        if training:
+            random += f"; it is in training mode: {', '.join(training[:3])}"
+        keeps = draws and count_bytes(first.outputs) * REPEATS <= _MOST_BYTES
+        seeds = range(REPEATS if keeps else 0)
+        return random, [self._run([(method, inputs)], seed)[0].outputs for seed in seeds]
+
+    def _locate(self, calls: Sequence[RecordedCall]) -> str:
+        """Say where the exported program departs in the last of these calls; "" where that can't be
+        found, or is said by what the reference raises."""
+        *before, last = calls
+        label = f"locating {self._label([(each.method, each.inputs) for each in calls])}"
+        if last.error or self._changed_for_good or label in self._deaths:
+            return ""
+        self._begin(label)
+        try:
+            with self._defaults.applied():
+                seed_all(_SEED)
+                for call in before:  # the state that the last call begins with
+                    self._call(call.method, call.inputs)
+                program, reference = self._programs[last.method], self._references[last.method]
+                return describe_departure(program, reference, last.inputs)
+        except Exception:  # it must not hide the departure
+            traceback.print_exc()
+            return ""
+        finally:
+            self._state.restore()
+
+
+def _modules_in_training(reference: Reference) -> list[str]:
+    """Name the modules of a reference in training mode that behave otherwise in it."""
+    for value in iter_reachable(reference):
+        if not isinstance(value, torch.nn.Module):
+            continue
+        names = [
+            f"{name or 'the module'} ({type(module).__name__})"
+            for name, module in value.named_modules()
+            if module.training and isinstance(module, _OTHERWISE_IN_TRAINING)
+        ]
+        if names:
+            return names
+    return []
