@@ -125,6 +125,7 @@ def test_resolved_fills_in_every_default():
                     "sym_shape_eval": None,
                     "propagate_device": None,
                 },
+                "allow_none": False,
             }
         },
         "omitted": [],
@@ -246,7 +247,7 @@ MISTAKES = [
     ("methods.de code", {"partitioners": []},
      f"methods.'de code': is 'de code', must be {NAME_RULE}"),
     ("methods.encode.partitoners", [], "methods.encode: unknown key 'partitoners'; did you mean "
-     "'partitioners'? known: partitioners, modules, edge, quantize, emit, recipe"),
+     "'partitioners'? known: partitioners, modules, edge, quantize, emit, allow_none, recipe"),
     ("partitioners", [],
      "unknown key 'partitioners'; it belongs to methods.<method>; known: model"),
     ("methods.encode.of", "decode", "methods.encode: unknown key 'of'; sizes and their bounds are "

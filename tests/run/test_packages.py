@@ -115,6 +115,28 @@ def test_state_dynamic_sizes_and_several_calls_were_validated(shipped):
     assert len({run["origin"] for run in encode["runs"]}) >= 4
 
 
+@pytest.mark.parametrize(
+    ("package", "decibel"),
+    [("language_model", 110), ("language_model-int8", 36), ("language_model-4bit", 18)],
+)
+def test_decode_reads_what_prefill_wrote(shipped, package, decibel):
+    """A sequence of the package is that of the eager model: a package whose `decode` has a cache of
+    its own is 0 dB off."""
+    source = imported(shipped.root / "models" / "language_model.py")
+    model = source.build()
+    prefill, decode = source.Prefill(model), source.Decode(model)
+    loaded = load_package(shipped.root / "build" / package / f"{package}.pte")
+    generator = torch.Generator().manual_seed(5)
+    tokens = torch.randint(source.VOCABULARY, (1, 20), generator=generator)
+    pairs = [(loaded.prefill(tokens[:, :12]), prefill(tokens[:, :12]))]
+    for at in range(12, 20):
+        token, position = tokens[:, at : at + 1], torch.tensor([at])
+        pairs.append((loaded.decode(token, position), decode(token, position)))
+    for actual, expected in pairs:
+        noise = (actual - expected).square().sum()
+        assert 10 * torch.log10(expected.square().sum() / noise) > decibel
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_interpreter_and_executorch_agree(shipped, package):
     """On standard normal inputs of the greatest sizes, twice in a row for state. Where activations

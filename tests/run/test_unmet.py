@@ -18,7 +18,7 @@ NONE = {"bytes": 64, "quantized": 0}
 
 def find(partitioners, quantization=None, **lowering):
     method = {"delegation": {"partitioners": partitioners}, "quantization": quantization}
-    return list(find_unmet({"f": method}, {"f": lowering}))
+    return [str(problem) for problem in find_unmet({"f": method}, {"f": lowering})]
 
 
 def facts(conversions=0, weights=NONE):

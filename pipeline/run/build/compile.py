@@ -22,6 +22,7 @@ from pipeline.compile.control_flow import count_float_operators
 from pipeline.compile.emit import collect_named_data, emit, tag_weights
 from pipeline.compile.emit_trace import Emission, record_emission
 from pipeline.compile.etrecord import map_current_lines, record_etrecord
+from pipeline.compile.held_state import refuse_held_state
 from pipeline.compile.inspect.constants import describe_constants
 from pipeline.compile.inspect.delegation import describe_delegation, find_debug_handles
 from pipeline.compile.inspect.uptake import measure_kernels
@@ -213,6 +214,8 @@ def _emit(
             lowered = lower_methods(
                 programs, inputs.configs, root, store, inputs.emit, beside, partitioners
             )
+    if inputs.emit.memory_planning.share_mutable_buffers:
+        refuse_held_state({name: lowered.exported_program(name) for name in methods})
     with stages.stage("describe"):
         described = {
             name: _describe(

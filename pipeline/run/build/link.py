@@ -228,7 +228,8 @@ def _exchange(record: Json, units: Units, store: Store) -> dict[str, list[Piece]
 def _check(action: Action[LinkInputs], units: Units) -> None:
     """Raise PipelineError for all that a config asks for and that did not happen."""
     methods = {name: own for unit in units.values() for name, own in unit["methods"].items()}
-    lines = [*find_unmet(methods, action.inputs.lowering), *_find_unfitting(action, units)]
+    unmet = map(str, find_unmet(methods, action.inputs.lowering))
+    lines = [*unmet, *_find_unfitting(action, units)]
     if lines:
         raise PipelineError(*lines)
 

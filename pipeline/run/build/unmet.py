@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipeline.store.errors import join, listed, plural
+from pipeline.store.errors import Problem, join, listed, plural
 
 Json = Mapping[str, Any]
 
+_PORTABLE = "`partitioners: []` is for portable operators only"
 
-def find_unmet(methods: Mapping[str, Json], lowering: Mapping[str, Json]) -> Iterator[str]:
-    """Yield a line for each partitioner and quantizer that did nothing, and is not allowed to.
+
+def find_unmet(methods: Mapping[str, Json], lowering: Mapping[str, Json]) -> Iterator[Problem]:
+    """Yield a problem for each partitioner and quantizer that did nothing, and is not allowed to.
 
     Args:
         methods: compiled methods by name (`CompiledMethod` as JSON).
@@ -28,15 +30,17 @@ def find_unmet(methods: Mapping[str, Json], lowering: Mapping[str, Json]) -> Ite
             continue
         path = join("methods", name)
         accepts = f"or say `allow_none: true` in {path}"
-        for number, uptake in _find_idle(method["delegation"]["partitioners"]):
+        uptakes = method["delegation"]["partitioners"]
+        for number, uptake in _find_idle(uptakes):
             where = join(join(path, "partitioners"), number)
-            remedy = "leave it out"
-            if len(method["delegation"]["partitioners"]) == 1:
-                remedy = "`partitioners: []` is for portable operators only"
-            yield f"{where}: {_describe_idle(uptake)}; {remedy}, {accepts}"
+            calls, why = plural(uptake["offered"], "operator call"), _describe_reasons(uptake)
+            what = f"{uptake['partitioner']} takes none of its {calls}{why}"
+            remedy = "leave it out" if len(uptakes) > 1 else _PORTABLE
+            yield Problem("", where, what, f"{remedy}, {accepts}")
         if (facts := method.get("quantization")) and _quantizes_nothing(facts):
+            what = f"{facts['quantizer']} quantizes nothing{_describe_left(facts)}"
             remedy = "leave it out, name a quantizer that takes these operators"
-            yield f"{path}.quantize: {_describe_nothing(facts)}; {remedy}, {accepts}"
+            yield Problem("", join(path, "quantize"), what, f"{remedy}, {accepts}")
 
 
 def _find_idle(uptakes: Sequence[Json]) -> Iterator[tuple[int, Json]]:
@@ -52,11 +56,9 @@ def _find_idle(uptakes: Sequence[Json]) -> Iterator[tuple[int, Json]]:
             yield number, uptake
 
 
-def _describe_idle(uptake: Json) -> str:
+def _describe_reasons(uptake: Json) -> str:
     reasons = [_describe_refusal(each) for each in uptake["refusals"]]
-    why = f" ({', '.join(reasons)})" if reasons else ""
-    calls = plural(uptake["offered"], "operator call")
-    return f"{uptake['partitioner']} takes none of its {calls}{why}"
+    return f" ({', '.join(reasons)})" if reasons else ""
 
 
 def _describe_refusal(refusal: Json) -> str:
@@ -69,7 +71,6 @@ def _quantizes_nothing(facts: Json) -> bool:
     return not facts["conversions"] and not facts["weights"]["quantized"]
 
 
-def _describe_nothing(facts: Json) -> str:
+def _describe_left(facts: Json) -> str:
     left = [f"{each['name']}: {each['why']}" for each in facts["left_float"]]
-    why = f" ({listed(left, 3)})" if left else ""
-    return f"{facts['quantizer']} quantizes nothing{why}"
+    return f" ({listed(left, 3)})" if left else ""

@@ -1,0 +1,59 @@
+"""State that methods are to share, and that a delegate keeps for itself.
+
+`MemoryPlanningPass(share_mutable_buffers=True)` gives methods one memory for a buffer as far as the
+buffer is left to the program. A delegate that takes it over, as a state of its own or as a constant
+where its method only reads it, never sees what another method writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch.export import ExportedProgram
+
+from pipeline.program.graphs import called_delegate, iter_nodes
+from pipeline.store.errors import PipelineError, listed
+
+
+def refuse_held_state(lowered: Mapping[str, ExportedProgram]) -> None:
+    """Raise PipelineError for buffers that one method changes and a delegate of another, or of the
+    same, keeps for itself.
+
+    Args:
+        lowered: the methods that share their mutable buffers.
+    """
+    delegates = {name: list(_iter_delegates(program)) for name, program in lowered.items()}
+    users: dict[str, set[str]] = {}
+    changed: set[str] = set()
+    for name, program in lowered.items():
+        for part in (program, *(each.original_module for each in delegates[name])):
+            for buffer in part.graph_signature.inputs_to_buffers.values():
+                users.setdefault(buffer, set()).add(name)
+            changed.update(part.graph_signature.buffers_to_mutate.values())
+    common = {buffer for buffer in changed if len(users.get(buffer, ())) > 1}
+    problems = []
+    for name, own in delegates.items():
+        for delegate in own:
+            held = delegate.original_module.graph_signature.inputs_to_buffers.values()
+            if buffers := sorted(common.intersection(held)):
+                problems.append(_describe(name, delegate.backend_id, buffers))
+    if problems:
+        raise PipelineError(*dict.fromkeys(problems))
+
+
+def _describe(method: str, backend: str, buffers: list[str]) -> str:
+    names = listed(buffers, 3)
+    return (
+        f"{method}: {backend} keeps {names} inside its delegate, where no other method sees it, "
+        "though `share_mutable_buffers` is true; leave it to the package's memory (Core "
+        "ML: `take_over_mutable_buffer: false, take_over_constant_data: false`), or say "
+        "`share_mutable_buffers: false`"
+    )
+
+
+def _iter_delegates(program: ExportedProgram) -> Iterator[LoweredBackendModule]:
+    for node in iter_nodes(program):
+        delegate = called_delegate(node)
+        if delegate is not None:
+            yield delegate
