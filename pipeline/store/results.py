@@ -471,6 +471,7 @@ class _Installed(TypedDict):
     sound: NotRequired[bool]
     complete: NotRequired[bool]
     only: NotRequired[list[str]]
+    no_baseline: NotRequired[list[str]]
     measured: NotRequired[Digest]
     unsigned: NotRequired[bool]
     key: NotRequired[dict[str, Any]]  # of a validation that the store does not hold
