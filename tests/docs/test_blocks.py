@@ -17,19 +17,15 @@ import pytest
 import yaml
 
 from pipeline.config.targets import read_target
-from tests.docs.blocks import (
-    ALL,
-    Block,
+from tests.docs.block_checks import (
     check_doit,
     check_json,
     check_output,
     check_python,
     check_shell,
     check_toml,
-    read_blocks,
-    split_blocks,
-    write_configs,
 )
+from tests.docs.blocks import ALL, Block, read_blocks, split_blocks, write_configs
 from tests.support.bench import REPOSITORY
 from tests.support.configs import read_configs
 
@@ -199,6 +195,14 @@ def test_every_page_is_read():
     for page, content in text.items():
         fences = len(re.findall(r"^ *(?:```|~~~)", content, re.MULTILINE))
         assert fences == 2 * len(read_blocks(page)), page
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/contributing.md"])
+def test_a_page_that_begins_with_an_installation_takes_torch_for_cpus(page):
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    first = text.index("pip install")
+    index = "--extra-index-url" + text[first:].partition("--extra-index-url")[2][:60]
+    assert "https://download.pytorch.org/whl/cpu" in index
 
 
 # The checks can fail
