@@ -493,6 +493,7 @@ class _Installed(TypedDict):
     sound: NotRequired[bool]
     complete: NotRequired[bool]
     only: NotRequired[list[str]]
+    no_baseline: NotRequired[list[str]]
     measured: NotRequired[Digest]
     unsigned: NotRequired[bool]
     drops: NotRequired[dict[MethodName, tuple[float, float]]]

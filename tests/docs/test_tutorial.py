@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.blocks import read_blocks
 from tests.support.bench import REPOSITORY
 
 PAGE = (REPOSITORY / "docs" / "tutorial.md").read_text(encoding="utf-8")
@@ -59,6 +60,7 @@ def lend(folder):
 
 def test_every_part_is_known():
     _, expected = script()
+    assert len(_PART.findall(PAGE)) == len(read_blocks("docs/tutorial.md"))
     assert len(expected) == 8 and sum(map(bool, expected)) == 6
 
 

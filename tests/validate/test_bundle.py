@@ -9,7 +9,10 @@ from pipeline.config.validation import ValidateConfig
 from pipeline.devices.bindings import _merge
 from pipeline.program.inputs import InputSet
 from pipeline.validate.bundle import BundleCases, bundle, describe_bundle
+from pipeline.validate.limits import Limits
+from pipeline.validate.metrics import compare
 from pipeline.validate.package import validate_package
+from pipeline.validate.results import MethodValidation, Run
 from tests.devices.test_bindings import Counter, exported, lowered, split_package, write
 from tests.support.lowerable import bench_for
 
@@ -197,6 +200,21 @@ def test_what_cannot_run_here_has_tolerances_for_a_device():
         least, most = (noise, 2.5 * noise) if quantized else (1e-6, 1e-3)
         assert least < suite["atol"] < most
         assert suite["rtol"] == (0 if quantized else 1e-3)
+
+
+def test_tolerances_are_those_of_the_worst_input_that_is_bundled():
+    """Static ranges were observed on examples, and generated inputs are beyond them."""
+    limits = (Limits(atol=None, rtol=None, min_sqnr=20.0),)
+    runs = [
+        Run(origin, (compare(torch.tensor([1 + error]), torch.ones(1)),), limits=limits, **kind)
+        for origin, error, kind in (
+            ("example 0", 0.001, {}),
+            ("generated 0", 0.1, {"generated": True}),
+            ("generated 1", 5.0, {"generated": True, "case": "large"}),
+        )
+    ]
+    validation = MethodValidation("classify", runs=runs)
+    assert validation.tolerances == (pytest.approx(0.2, rel=1e-3), 0.0)
 
 
 class Counts(torch.nn.Module):

@@ -15,6 +15,7 @@ from pipeline.backends import (
     PartitionerSpec,
     Requirement,
 )
+from pipeline.backends.entry import Preprocessing
 from pipeline.cli.columns import columns
 from pipeline.config.value_kinds import definition_of, describe_values, format_yaml
 from pipeline.plan.plan import Plan
@@ -85,6 +86,8 @@ def _describe(backend: Backend) -> Iterator[str]:
     kernels, preprocessing = backend.lowering.kernels, backend.preprocessing
     makes, details = preprocessing.function, preprocessing.details
     methods = "lowered together, in one call" if preprocessing.joint else "each lowered by itself"
+    if preprocessing.joint and preprocessing.options_apart is not Preprocessing().options_apart:
+        methods += ", unless their options part them"
     facts = {
         "delegate": f"none; kernels {kernels}::" if kernels else backend.backend_id,
         "lowers here": "; ".join(_needs(backend.host.missing())) or "yes",

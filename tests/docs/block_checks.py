@@ -1,0 +1,254 @@
+"""Checks of code blocks by language: imports of Python are looked up, commands and their options
+are known ones, and what programs print consists of texts of this package."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+import tomllib
+from functools import cache
+from importlib.metadata import requires
+from importlib.util import find_spec
+from pathlib import Path
+
+from doit.cmd_list import List
+from doit.cmd_run import Run
+
+from pipeline.cli.commands import GROUPS, INIT, VERBS, VERIFY
+from pipeline.doit_commands import Clean
+from pipeline.store.settings import UNTRUSTED_VARIABLE, VARIABLES
+from tests.docs.blocks import Block
+from tests.support.bench import REPOSITORY
+
+# Settings and entry points
+
+
+def check_toml(block: Block) -> None:
+    document = tomllib.loads(block.text)
+    for name, points in document.get("project", {}).get("entry-points", {}).items():
+        assert any(f'"{name}"' in text for text in _sources()), f"no entry points of {name}"
+        for target in points.values():
+            assert re.fullmatch(r"[\w.]+(:\w+)?", target), target
+    settings = document.get("tool", {}).get("pte-pipeline", {})
+    assert settings.keys() <= VARIABLES.keys() | {"remote_options"}, settings
+    assert document.keys() <= {"project", "tool", "build-system"}
+
+
+@cache
+def _sources() -> list[str]:
+    files = sorted((REPOSITORY / "pipeline").rglob("*.py"))
+    return [path.read_text(encoding="utf-8") for path in files]
+
+
+# Python
+
+# Modules of a reader's own in examples, and of distributions that the tests do without.
+_ELSEWHERE = {
+    "acme_delegate": "a plugin in an example",
+    "acme_sums": "the plugin that the page itself makes",
+    "dask_jobqueue": "an extra of clusters with a queue, which needs one",
+}
+
+
+def check_python(block: Block) -> None:
+    """Compile a block, and look its imports up. Raises AssertionError, SyntaxError."""
+    tree = ast.parse(block.text, block.place)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                _check_import(alias.name, None)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            for alias in node.names:
+                _check_import(node.module, alias.name)
+
+
+def _check_import(module: str, name: str | None) -> None:
+    if module.partition(".")[0] in _ELSEWHERE:
+        return
+    path = _find_module(module)
+    if path is None:  # of Python itself, in C
+        assert find_spec(module.partition(".")[0]) is not None, f"no module {module}"
+        return
+    if name not in (None, "*") and path.suffix == ".py":
+        text = path.read_text(encoding="utf-8")
+        known = re.search(rf"\b{re.escape(name)}\b", text) or _find_module(f"{module}.{name}")
+        assert known, f"{module} has no {name}"
+
+
+def _find_module(module: str) -> Path | None:
+    """Return the file of a module, importing none: neither it nor what it is in. Raises
+    AssertionError where a package has no such module."""
+    top, *rest = module.split(".")
+    spec = find_spec(top)
+    assert spec is not None, f"no module {module}"
+    if spec.submodule_search_locations is None:
+        return Path(spec.origin) if spec.origin and spec.has_location else None
+    for folder in map(Path, spec.submodule_search_locations):
+        place = folder.joinpath(*rest)
+        libraries = place.parent.glob(f"{place.name}.*.so") if rest else ()
+        files = [place / "__init__.py", place.with_suffix(".py"), *libraries]
+        for file in files if rest else files[:1]:
+            if file.is_file():
+                return file
+        if place.is_dir():
+            return place  # a namespace
+    raise AssertionError(f"no module {module}")
+
+
+# Commands
+
+# Programs that a page may call, and what they are.
+PROGRAMS = {
+    ".": "shell", "apt-get": "Debian", "cat": "shell", "cd": "shell", "cp": "shell",
+    "dask": "of the extra `dask`", "eval": "shell", "git": "git", "grep": "shell",
+    "hf": "of transformers' hub client", "jq": "a reader's own", "mkdir": "shell",
+    "mkdocs": "of the extra `docs`", "openssl": "a reader's own", "pip": "checked below",
+    "printf": "shell", "pytest": "of the extra `test`", "python": "checked below",
+    "python3": "checked below", "sed": "shell", "sh": "shell", "tail": "shell",
+}  # fmt: skip
+_SEPARATORS = {"&&", "||", ";", "|", "&"}
+
+
+def commands_of(text: str) -> list[list[str]]:
+    """Return the commands of a shell script without control flow, as words."""
+    found = []
+    for line in re.sub(r"\$\(([^()]*)\)", "SUBSTITUTED", text).splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in lexer:
+            if word in _SEPARATORS:
+                found.append(words)
+                words = []
+            else:
+                words.append(word)
+        found.append(words)
+    return [words for words in found if words]
+
+
+def check_shell(text: str) -> None:
+    """Check that each program, verb and option of a script is one. Raises AssertionError."""
+    for words in commands_of(text):
+        while re.fullmatch(r"\w+=.*", words[0]):
+            name = words.pop(0).partition("=")[0]
+            assert name in {*VARIABLES.values(), UNTRUSTED_VARIABLE}, f"no setting {name}"
+        program, *rest = words
+        if program == "doit":
+            check_doit(rest)
+            continue
+        assert program in PROGRAMS, f"unknown program {program}"
+        if program == "pip":
+            _check_pip(rest)
+        elif program in ("python", "python3"):
+            _check_program(rest)
+
+
+def check_doit(words: list[str]) -> None:
+    """Check a command line of doit: its verb, and the options of it."""
+    command = next((word for word in words if not word.startswith("-")), "")
+    known = {**VERBS, INIT.name: INIT, VERIFY.name: VERIFY}
+    if command in known:
+        options = {f"--{name.split()[0]}" for name in known[command].options}
+    elif command == "clean":
+        options = _options_of(Clean)
+    elif command == "list":
+        options = _options_of(List)
+    else:  # a group of tasks, a package, or all
+        assert not command or command in GROUPS or re.match(r"[\w*-]+[:/]", command) or words, words
+        options = _options_of(Run) | {"--allow"}
+    for word in words:
+        if word.startswith("-"):
+            assert word.partition("=")[0] in options, f"doit {command} has no option {word}"
+
+
+def _options_of(command) -> set[str]:
+    options = (
+        [*command.base_options, *command.cmd_options] if hasattr(command, "base_options") else []
+    )
+    options = options or list(command.cmd_options)
+    options += list(getattr(command, "doit_options", ()))
+    names = {f"--{option['long']}" for option in options if option.get("long")}
+    names |= {f"-{option['short']}" for option in options if option.get("short")}
+    return names
+
+
+def _check_pip(words: list[str]) -> None:
+    extras = {
+        extra
+        for line in requires("pte-pipeline") or ()
+        for extra in re.findall(r"""extra == ['"]([\w-]+)['"]""", line)
+    }
+    for word in words:
+        for extra in re.findall(r"\.\[([\w,-]+)\]", word):
+            assert {*extra.split(",")} <= extras, f"no extra {extra}"
+    if "-r" in words:
+        file = words[words.index("-r") + 1]
+        assert (REPOSITORY / file).is_file() or file == "requirements.txt", file
+
+
+def _check_program(words: list[str]) -> None:
+    if words[0] == "-m":
+        assert words[1] in ("venv",) or find_spec(words[1]) is not None, words
+    elif not words[0].startswith("build/"):
+        assert (REPOSITORY / words[0]).is_file() or words[0] == "comment.py", words
+
+
+# What programs print
+
+_QUOTED = re.compile(r"'[^']*'|`[^`]*`|\S*[/.=]\w\S*|\S*\d\S*|\b[A-Z]\w*[A-Z]\w*")
+_SHORT = 5  # words of a line in which names weigh more than words of ours
+_LEAST = 0.4  # of the letters of a longer one stand in texts of ours
+
+
+def check_output(text: str) -> None:
+    """Check the commands that a block shows behind `$`, and that what they print consists of texts
+    that this package can print, between names and figures."""
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            check_shell(line[2:])
+        elif line.strip() not in ("", "..."):
+            assert is_printed(line), f"nothing prints: {line}"
+
+
+def is_printed(line: str) -> bool:
+    names = {place for match in _QUOTED.finditer(line) for place in range(*match.span())}
+    words = [match for match in re.finditer(r"[A-Za-z]{2,}", line) if match.start() not in names]
+    if len(words) < _SHORT:
+        return not words or any(match[0] in _vocabulary() for match in words)
+    printed: set[int] = set()
+    for fragment in _fragments():
+        place = line.find(fragment)
+        while place >= 0:
+            printed.update(range(place, place + len(fragment)))
+            place = line.find(fragment, place + 1)
+    letters = [place for match in words for place in range(*match.span())]
+    return sum(place in printed for place in letters) >= _LEAST * len(letters)
+
+
+@cache
+def _texts() -> list[str]:
+    """Return the string literals of this package, which all have double quotes."""
+    found: set[str] = set()
+    for source in _sources():
+        code = re.sub(r'"""[\s\S]*?"""', "", source)
+        found.update(re.findall(r'"((?:[^"\\\n]|\\.)*)"', code))
+    return sorted(found)
+
+
+@cache
+def _fragments() -> list[str]:
+    """Return the texts of more than a word, or with space around one."""
+    parts = {part for text in _texts() for part in re.split(r"\{[^}]*\}|\n", text)}
+    return sorted(part for part in parts if len(part) > 6 and " " in part)
+
+
+@cache
+def _vocabulary() -> set[str]:
+    return {word for text in _texts() for word in re.findall(r"[A-Za-z]{2,}", text)}
+
+
+def check_json(text: str) -> None:
+    """Check that a block is JSON, with … in place of what is left out."""
+    json.loads(text)
