@@ -41,7 +41,7 @@ def claim_pipeline(tell: bool = False) -> None:
     """
     loaded = sys.modules.get(NAME)
     if loaded is not None:
-        place = _find_place(loaded.__spec__)
+        place = _find_place(getattr(loaded, "__spec__", None))
         if not is_package(place):
             raise ImportError(describe_conflict(place), name=NAME)
         return
@@ -82,5 +82,4 @@ def describe_hidden(place: str) -> str:
 def describe_conflict(place: Path | None) -> str:
     """Describe what keeps this package from being imported."""
     what = place or f"a module `{NAME}` without a file"
-    remedy = "rename it, or import pte_pipeline before it is imported"
-    return f"{what} hides the package `{NAME}` of pte-pipeline: {remedy}"
+    return f"{what} hides the package `{NAME}` of pte-pipeline in this process: rename it"

@@ -188,13 +188,13 @@ def test_a_package_is_built_beside_a_module_of_our_name(doit, tmp_path):
     that module fails in a line."""
     write(tmp_path, OWN)
     assert doit(tmp_path, "init")[0] == 0
-    code, said = doit(tmp_path)
+    code, said = doit(tmp_path, "lower")
     assert code == 0, said
     model = tmp_path / "models" / "hello.py"
     model.write_text(f"from pipeline.steps import run\n{model.read_text()}")
     code, said = doit(tmp_path, "lower")
     assert code == 1
-    (line,) = (each for each in said.splitlines() if "in stage 'run the exporter'" in each)
+    line = next(each for each in said.splitlines() if "in stage 'run the exporter'" in each)
     assert f"{HIDDEN}, which hides pipeline/ of this workspace; rename that: " in line
     assert line.endswith("No module named 'pipeline.steps'")
 

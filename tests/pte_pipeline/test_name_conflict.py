@@ -67,8 +67,8 @@ def test_a_module_that_was_imported_before_is_an_error_that_names_it(team):
     done = run(team, code)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        f"{own_module(team)} hides the package `pipeline` of pte-pipeline: rename it, or import "
-        "pte_pipeline before it is imported\n"
+        f"{own_module(team)} hides the package `pipeline` of pte-pipeline in this process: rename "
+        "it\n"
     )
 
 
