@@ -53,7 +53,8 @@ def find_dependences(
     functional = functionalized(program)
     levels = _find_levels(functional, state)
     found = [_level_of([value], levels) for value in output_values(functional)]
-    return [*found, *("nothing" for _ in range(outputs - len(found)))]
+    parameters: list[Dependence] = ["nothing"] * (outputs - len(found))
+    return [*found, *parameters]
 
 
 def _find_levels(functional: ExportedProgram, state: Collection[str]) -> dict[Node, Dependence]:

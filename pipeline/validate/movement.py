@@ -151,16 +151,18 @@ class OutputMovement:
 
     def to_json(self, output: str) -> MovementRecord:
         typical = self._distance / self._compared if self._compared else None
-        return {
+        record: MovementRecord = {
             "output": output,
             "calls": self.calls,
             "largest": json_number(self.largest) if self._compared else None,
             "typical": json_number(typical),
             "share": json_number(self.share),
             "judged": True,
-            **({"nonfinite": self.nonfinite} if self.nonfinite else {}),
-            **({"example_values": self.example_values} if self.nonfinite else {}),
         }
+        if self.nonfinite:
+            record["nonfinite"] = self.nonfinite
+            record["example_values"] = self.example_values
+        return record
 
 
 @dataclass

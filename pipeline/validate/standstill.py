@@ -164,7 +164,7 @@ class StandstillJudge:
     def _redraw(self, leaves: Sequence[Any], number: int) -> list[Any]:
         """Return random inputs of the same sizes; later ones have integers beyond the examples'."""
         generator = torch.Generator().manual_seed(_SEED + number)
-        given = [flatten(self.program, each) for each in self.examples] or [leaves]
+        given = [flatten(self.program, each) for each in self.examples] or [list(leaves)]
         drawn: list[Any] = []
         for index, argument in enumerate(signature(self.program)):
             value = leaves[index]
