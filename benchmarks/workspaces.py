@@ -280,7 +280,7 @@ def _export(exporter: Path) -> dict[str, ExportedProgram]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # the export of control flow looks it up
     spec.loader.exec_module(module)
-    return module.export_methods()
+    return {name: program for name, (program, _) in module.export_methods().items()}
 
 
 def models_of(packages: Sequence[str]) -> list[str]:

@@ -26,6 +26,7 @@ from pipeline.store.sizes import human_size
 from pipeline.store.visible import one_line
 
 _PAGE = "report.html"
+_MOST_UNREFERENCED = 4
 
 
 class Reporter(ConsoleReporter):
@@ -84,6 +85,7 @@ class Reporter(ConsoleReporter):
                 f"{counts[outcome]} {outcome_word(outcome)}" for outcome in known if counts[outcome]
             )
             lines = ["", *table, *_manifest_lines(plan, events), *_left_out_lines(plan, events)]
+            lines += _unreferenced_lines(plan, events)
             lines.append(f"{plural(len(events), 'action')}: {counted}")
             lines += describe_failures(plan, events)
             if any(event.reason == INTERRUPTED for event in events):
@@ -216,6 +218,20 @@ def _left_out_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
         report = read_fitting(plan.workspace.package(package) / REPORT)
         if report and (left_out := describe_left_out(report)):
             yield f"{package}: {left_out}"
+
+
+def _unreferenced_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
+    """Yield a line for all methods that this run compared with nothing but exported programs."""
+    from pipeline.report.records import read_fitting
+    from pipeline.report.sections.reference import UNREFERENCED, is_unreferenced
+
+    names = []
+    for package in sorted({str(each.package) for each in events if each.kind == "validate"}):
+        report = read_fitting(plan.workspace.package(package) / REPORT) or {"methods": ()}
+        methods = [each["method"] for each in report["methods"] if is_unreferenced(each)]
+        names += [f"{package}/{method}" for method in methods]
+    if names:
+        yield one_line(f"{UNREFERENCED}: {listed(names, _MOST_UNREFERENCED)}")
 
 
 def _remote_line(counts: Mapping[str, Any]) -> str:

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pipeline.store.digest import Digest
-from pipeline.store.errors import Problem, did_you_mean
+from pipeline.store.errors import did_you_mean
 from pipeline.store.workspace import Workspace
-
-if TYPE_CHECKING:
-    from pipeline.config.compose import Document
 
 FOLDER = "golden"
 SUFFIXES = (".npz", ".safetensors")
@@ -28,30 +24,31 @@ def find_golden(
     found = {}
     for path in _list_files(workspace, export):
         name = str(path.relative_to(workspace.root))
-        if path.stem in methods and (content := workspace.find_data(name)) is not None:
+        is_golden = path.suffix in SUFFIXES and path.stem in methods
+        if is_golden and (content := workspace.find_data(name)) is not None:
             found[path.stem] = (name, content)
     return found
 
 
-def find_golden_problems(
-    workspace: Workspace, export: str, methods: Collection[str], document: Document
-) -> Iterator[Problem]:
-    """Yield a problem for each file that no method of the model has, that no reader knows, or that
-    is the second one of a method: it would be passed over without a word."""
+def find_golden_mistakes(
+    workspace: Workspace, export: str, methods: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with each file that no method of the model has, that no reader knows, or
+    that is the second one of a method, and what to do: it would be passed over without a word."""
     seen: dict[str, str] = {}
     for path in _list_files(workspace, export):
         name = str(path.relative_to(workspace.root))
         if path.suffix not in SUFFIXES:
             known = f"recorded outputs are {' or '.join(SUFFIXES)} files"
-            yield document.problem("model", f"{name}: is of another kind", known)
+            yield f"{name}: is of another kind", known
         elif path.stem not in methods:
             what = f"{name}: the model has no method '{path.stem}'"
-            yield document.problem("model", what, did_you_mean(path.stem, [*methods]))
+            yield what, did_you_mean(path.stem, [*methods])
         elif path.stem in seen:
             what = f"{name}: '{path.stem}' has recorded outputs in {seen[path.stem]}"
-            yield document.problem("model", what, "keep one of them")
+            yield what, "keep one of them"
         elif workspace.find_data(name) is None:
-            yield document.problem("model", f"{name}: cannot be read", "")
+            yield f"{name}: cannot be read", ""
         seen.setdefault(path.stem, name)
 
 

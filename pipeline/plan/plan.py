@@ -19,7 +19,7 @@ from pipeline.plan.actions import Action
 from pipeline.plan.checks import check_backends, check_config, check_model, find_places
 from pipeline.plan.config_cache import ConfigCache
 from pipeline.plan.families import Families
-from pipeline.plan.golden import find_golden, find_golden_problems
+from pipeline.plan.golden import find_golden, find_golden_mistakes
 from pipeline.plan.models import Models, once
 from pipeline.plan.named_inputs import NamedInputs
 from pipeline.program.sources import MethodSource
@@ -92,12 +92,25 @@ class Plan:
     @once
     def problems(self, package: str) -> tuple[Problem, ...]:
         """Return all that is wrong with a package's config or source, as far as is known now."""
+        golden = self._find_golden_problems(package)
         if self.link_digest(package) or self._before_link(
             package, "sound", False, lambda: not self._find_problems(package) or None
         ):
-            return ()
+            return golden
         # What an alias of YAML repeats was written once.
-        return tuple(dict.fromkeys(self._find_problems(package)))
+        return tuple(dict.fromkeys([*self._find_problems(package), *golden]))
+
+    def _find_golden_problems(self, package: str) -> tuple[Problem, ...]:
+        """Return what is wrong with files of recorded outputs, on which nothing else depends."""
+        with suppress(SourceError):  # which is told of the model
+            if self.waits(package) or self.model(package) not in self.models.sources:
+                return ()
+            export, methods = str(self.export(package)), self._all_methods(package)
+            mistakes = list(find_golden_mistakes(self.workspace, export, methods))
+            if mistakes:
+                document = self.document(package)
+                return tuple(document.problem("model", what, hint) for what, hint in mistakes)
+        return ()
 
     def _find_problems(self, package: str) -> tuple[Problem, ...]:
         parsed = self.configs.parsed(package)
@@ -131,8 +144,6 @@ class Plan:
                 config = self._complete(package)
                 outline, buffers = self.models.outline, self.models.buffers
                 found += check_model(config, document, methods, outline, buffers)
-                export, every = str(self.export(package)), self._all_methods(package)
-                found += find_golden_problems(self.workspace, export, every, document)
         except SourceError as error:
             found += (document.problem("model", str(error)),)
         return tuple(found)

@@ -143,12 +143,13 @@ def lead(report: Json) -> str:
         remarks = [*describe_nonfinite(methods), *describe_unreferenced(methods)]
         return " ".join([wrong_in_all, *remarks])
     sentences = [*_describe_lowering(methods), *_describe_quantization(methods)]
-    sentences += [*describe_referenced(methods), *describe_unreferenced(methods)]
+    sentences += describe_referenced(methods)
     unrun = [method for method in methods if method["not_run"]]
     ran = any(method["runs"] and method["kind"] == "program" for method in methods)
     sentences += [_describe_unrun(unrun, total=len(methods), none=not ran)] if unrun else []
     sentences += describe_nonfinite(methods)
     sentences += [f"{left_out}."] if (left_out := describe_left_out(report)) else []
+    sentences += describe_unreferenced(methods) if ran else ()
     return " ".join(sentences)
 
 

@@ -134,6 +134,9 @@ FACTS = {
 }
 
 
+UNREFERENCED = "Judged against the exported program; PyTorch itself was not run."
+
+
 def lines(report):
     return markdown(report).splitlines()
 
@@ -148,12 +151,12 @@ def test_the_verdict_comes_first():
     assert lines(PASSED)[:3] == [
         "# seq2seq.pte: passed",
         "",
-        "2 methods match their sources, within the limits (3 runs).",
+        f"2 methods match their sources, within the limits (3 runs). {UNREFERENCED}",
     ]
     assert lines(UNRUN)[0] == "# seq2seq.pte: not run"
     assert "encode could not be run on this machine (" in lines(UNRUN)[2]
     assert lines(FAILED)[0] == "# seq2seq.pte: FAILED"
-    assert lines(FAILED)[2] == "1 of 2 methods failed."
+    assert lines(FAILED)[2] == f"1 of 2 methods failed. {UNREFERENCED}"
     broken = validation(failures=["seq2seq.pte: does not open"])
     assert lines(broken)[2] == "1 failure."
 
@@ -161,7 +164,11 @@ def test_the_verdict_comes_first():
 def test_each_comparison_has_its_limits():
     lead = "Run on the examples, and on 1 generated input set (seed 7)"
     assert f"{lead}; 2 calls in sequence where a method has state." in lines(PASSED)
-    encode, decode, _ = rows("\n".join(lines(PASSED)), "Worst figures of each method")
+    found = rows("\n".join(lines(PASSED)), "Worst figures of each method")
+    encode, _, decode, *_ = found
+    assert found[1][1] == (
+        "no reference (against the exported program; PyTorch itself was not run)"
+    )
     assert encode[-1] == "–"
     assert decode[-1] == (
         "absolute error at most 0.5 + 0.001 × \\|expected\\|; cosine at least 0.9; "

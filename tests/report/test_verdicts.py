@@ -100,11 +100,14 @@ def test_a_package_that_never_ran_is_not_run_and_nothing_says_that_it_passed(rep
         assert not re.search(r"\bpassed\b", text)
 
 
+UNREFERENCED = "Judged against the exported program; PyTorch itself was not run."
+
+
 def test_what_ran_in_part_says_which_part():
     assert SOME["verdict"] == "not run"
     assert lead(SOME) == (
         "decode matches its source, within the limits (2 runs). "
-        f"encode could not be run on this machine ({WHY})."
+        f"encode could not be run on this machine ({WHY}). {UNREFERENCED}"
     )
     assert lead(NONE) == (
         f"Nothing was run: 2 methods could not be run on this machine ({WHY}). "
@@ -123,7 +126,7 @@ def test_a_method_that_failed_is_not_said_to_differ_from_its_source():
         failures=[{"method": "encode", "inputs": "", "output": "", "what": "does not load"}],
     )
     report = validation(broken, method("decode"))
-    assert lead(report) == "1 of 2 methods failed."
+    assert lead(report) == f"1 of 2 methods failed. {UNREFERENCED}"
 
 
 def test_what_there_was_no_time_for_is_not_run():
@@ -131,8 +134,8 @@ def test_what_there_was_no_time_for_is_not_run():
     report = validation(late, method("decode"))
     assert report["verdict"] == "not run"
     made = render(report)
-    assert lead(report).endswith(". 1 method left out: validate.budget was spent.")
-    late_row, _ = rows(made["report.md"].decode(), "Worst figures of each method")
+    assert ". 1 method left out: validate.budget was spent. " in lead(report)
+    late_row, *_ = rows(made["report.md"].decode(), "Worst figures of each method")
     assert late_row[2] == "not run"
     cases = made["junit.xml"].decode().split('.late"')[1:]
     assert len(cases) == 2
@@ -169,7 +172,7 @@ def test_a_quantization_that_nothing_judges_is_not_said_to_have_passed():
     why = "no limit on its accuracy; set `min_sqnr`"
     report = validation(method("encode"), quantized("not judged", why))
     assert report["verdict"] == "not judged"
-    assert lead(report).endswith(f"The quantization of decode is not judged: {why}.")
+    assert f". The quantization of decode is not judged: {why}. " in lead(report)
     page = render(report)["report.html"].decode()
     assert '<span class="verdict warn">not judged</span>' in page
     summary = render_all([Entry("a", report)])["summary.md"].decode()
@@ -346,3 +349,45 @@ def test_a_failure_that_was_not_looked_into_says_so_in_junit_too():
     report = validation(method("m", ok=False, failures=[output], culprit_notes=[note]))
     for name in ("junit.xml", "report.md", "report.html"):
         assert note in render(report)[name].decode()
+
+
+def referenced(verdict, **more):
+    reference = {
+        "verdict": verdict,
+        "reason": "" if verdict == "passed" else "decode: it departs",
+        "compared": ["reference('decode')"],
+        "calls": 4,
+        "max_abs": 0.0 if verdict == "passed" else 1.5,
+        "of_limit": 0.0 if verdict == "passed" else 80.0,
+        "skipped": [{"origin": "generated 1", "reason": "both raise"}],
+    }
+    if verdict == "failed":
+        what = "the export departs from reference('decode'): absolute error 1.5"
+        failure = {"method": "decode", "inputs": "example 0", "output": "output", "what": what}
+        more["failures"] = [{**failure, "about": "reference"}]
+        more |= {"ok": False, "verdict": "passed"}  # of its lowering
+    return method("decode", reference=reference, **more)
+
+
+def test_an_export_has_a_verdict_of_its_own():
+    """A package that is what was exported fails where that is not what PyTorch gives."""
+    report = validation(method("encode"), referenced("passed"))
+    assert report["verdict"] == "passed"
+    assert "gives what PyTorch in eager mode gives, exactly (4 calls)." in lead(report)
+    assert lead(report).endswith(f" encode: {UNREFERENCED.removeprefix('Judged ')}")
+    for verdict in ("not run", "not judged", "failed"):
+        own = referenced(verdict)
+        report = validation(method("encode"), own)
+        assert own["verdict"] == "passed" and report["verdict"] == verdict
+        assert headline(own)[:3] == (verdict, "1.50", "reference")
+        made = render(report)
+        row = rows(made["report.md"].decode(), "Worst figures of each method")[3]
+        assert row[1] == "reference (4 calls of the export, by reference('decode'))"
+        assert row[2].strip("*") == verdict
+        case = made["junit.xml"].decode().split('name="reference"')[1].split("</testcase>")[0]
+        assert ("<failure" if verdict == "failed" else f'<skipped message="{verdict}: ') in case
+
+
+def test_what_was_not_compared_with_a_reference_is_listed():
+    text = render(validation(referenced("passed")))["report.md"].decode()
+    assert ["`decode`", "generated 1, against the reference", "both raise"] in rows(text, "Not run")

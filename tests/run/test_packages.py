@@ -72,7 +72,8 @@ def test_bytes_are_those_of_a_users_script(shipped, package, tmp_path):
     config = yaml.safe_load((shipped.root / "partition_configs" / f"{package}.yaml").read_text())
     model = imported(shipped.root / "models" / f"{config['model']}.py")
     calibration = getattr(model, "calibration_inputs", None)
-    plain.build(config, model.export_methods(), tmp_path / package, calibration)
+    programs = {name: program for name, (program, _) in model.export_methods().items()}
+    plain.build(config, programs, tmp_path / package, calibration)
     assert files_of(shipped.root / "build" / package) == files_of(tmp_path / package)
 
 

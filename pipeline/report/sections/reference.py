@@ -55,7 +55,7 @@ def describe_unreferenced(methods: Sequence[Json]) -> Iterator[str]:
     programs = [method for method in methods if method["kind"] == "program"]
     lacking = [method["method"] for method in programs if is_unreferenced(method)]
     if len(lacking) == len(programs) and lacking:
-        yield f"Compared {UNREFERENCED}."
+        yield f"Judged {UNREFERENCED}."
     elif lacking:
         yield f"{listed(lacking, _MOST_NAMED)}: {UNREFERENCED}."
 
