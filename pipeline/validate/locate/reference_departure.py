@@ -88,20 +88,19 @@ def _line(call: Call | None, difference: Difference) -> str:
 def _describe_operators(difference: Difference) -> Cause:
     """Say what each of both runs, where no cause was recognised."""
     mine, other = difference.program, difference.reference
-    if mine is None and other is not None:
-        return Cause("the reference runs it, and the program has nothing like it there")
-    if other is None and mine is not None:
-        return Cause("the program runs it, and the reference has nothing like it there")
-    assert mine is not None and other is not None
-    same = mine.base == other.base
-    what = "both run it" if same else f"the program runs {_name(mine, difference)} instead"
+    if mine is None:
+        what = "the reference runs it, and the program has nothing like it there"
+    elif other is None:
+        what = "the program runs it, and the reference has nothing like it there"
+    elif mine.base != other.base:
+        what = f"the program runs {_name(mine, difference)} instead"
+    else:
+        what = "both run it on the same inputs, and get another result"
     departure = difference.departure
     if departure.is_rounding:
-        return Cause(f"{what}, and rounds differently; {departure.output_error:.1e} of the outputs")
-    if not same:
-        return Cause(what)
-    off = f", off by {departure.error:.1e} of it" if departure.error < float("inf") else ""
-    return Cause(f"both give it the same inputs and get another result{off}")
+        share = f"{departure.output_error:.1e}"
+        return Cause(f"{what}; the outputs differ by {share} of their size, as by rounding")
+    return Cause(what)
 
 
 def _name(event: Event[Any], difference: Difference) -> str:

@@ -16,6 +16,7 @@ RULES: tuple[Rule, ...] = (
     value_causes.find_training_mode,
     value_causes.find_weights,
     value_causes.find_attribute,
+    value_causes.find_fast_path,
     statement_causes.find_loop_count,
     statement_causes.find_number,
     statement_causes.find_taken_branch,

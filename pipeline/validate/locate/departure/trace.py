@@ -181,9 +181,9 @@ class Recorder(TorchDispatchMode, Generic[Site]):
         bases = [t._base for t in written if t._base is not None] if _is_mutable(func) else []
         values = [self._write(tensor, origin) for tensor in (*written, *bases)]
         scalars = dict(_scalars(func, args, kwargs))
-        seeded = torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
         place = len(self.trace.events)
-        event = Event(place, name, reads, tuple(values), scalars, site, number, seeded)
+        is_random = _is_random(func, scalars)
+        event = Event(place, name, reads, tuple(values), scalars, site, number, is_random)
         self.trace.events.append(event)
         for value in values:
             if value not in self.trace.leaves:
@@ -287,6 +287,13 @@ def _written_arguments(
         declared = argument.alias_info is not None and argument.alias_info.is_write
         if declared or argument.name in silent:
             yield from _tensors(value)
+
+
+def _is_random(func: Any, scalars: Mapping[str, Any]) -> bool:
+    """Return whether a call draws numbers: attention without dropout only could."""
+    if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
+        return False
+    return all(scalars.get(name, True) for name in ("dropout_p", "dropout", "p", "train"))
 
 
 def _scalars(

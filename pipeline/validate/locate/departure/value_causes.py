@@ -122,6 +122,20 @@ def find_random_numbers(difference: Difference) -> Cause | None:
     return None
 
 
+def find_fast_path(difference: Difference) -> Cause | None:
+    """Attention that eager modules compute in one operator, which is never exported."""
+    event = difference.reference
+    if event is None or event.base not in _FAST_PATHS:
+        return None
+    return Cause(
+        "the reference takes PyTorch's fast path for attention, which isn't exported; to compare "
+        "the same operators, call torch.backends.mha.set_fastpath_enabled(False)"
+    )
+
+
+_FAST_PATHS = frozenset({"_transformer_encoder_layer_fwd", "_native_multi_head_attention"})
+
+
 def find_dtype(difference: Difference) -> Cause | None:
     """Results of another dtype."""
     event = difference.reference or difference.program
