@@ -183,6 +183,7 @@ class Backend:
         options: the model of the options of its partitioner, or of its passes.
         quantization: its quantizer, or None.
         plugin: the distribution that brings it, where this package does not.
+        documented: the address of upstream's documentation, of what nothing here lowers to.
     """
 
     name: str
@@ -195,6 +196,7 @@ class Backend:
     host: Host = field(default_factory=Host)
     execution: Execution = Execution()
     plugin: str = ""
+    documented: str = ""
 
     def __post_init__(self) -> None:
         for name in ("function", "details"):
@@ -214,6 +216,11 @@ class Backend:
         if not (function and details):
             return ""
         return f"{self.name} is preprocessed by {function}, and not by {details}"
+
+    @property
+    def lowers(self) -> bool:
+        """Return whether there is code that lowers to it."""
+        return bool(self.lowering.make_partitioner or self.lowering.make_passes)
 
     @property
     def asks_machine(self) -> bool:

@@ -43,15 +43,12 @@ def test_every_option_is_told(name):
 @pytest.mark.parametrize(
     ("name", "lines"),
     [
-        ("qualcomm", ["  use_dlbc: true | false = false", "  profile_level: whole number = 0"]),
-        ("mediatek", ["      Of NeuropilotQuantizer.setup_precision.", "  dynamic: false"]),
         ("vulkan", ["  texture_limits: list of 3: whole number 1..2147483647"]),
         ("coreml", ["      block_size: whole number from 1 = 32", "  pass_names: list of text"]),
         ("webgpu", ["  operators: list of text = [aten.add.Tensor, et_vk.rms_norm.default,"]),
         ("xnnpack", ["  modules: mapping of names to options or none"]),
         ("tosa", ["  eps: number above 0"]),
         ("torchao", ["  works here:  yes", "      bits: 4 | 8 = 8"]),
-        ("cadence", ["partitioners: [{cadence: {...}}]"]),
     ],
 )
 def test_options_are_told_in_words_of_yaml(name, lines):

@@ -94,8 +94,13 @@ def _describe(backend: Backend) -> Iterator[str]:
         "same bytes": _same_bytes(backend),
         "versions": _versions(backend.host.distributions),
         "from": backend.plugin,
+        "upstream": backend.documented,
     }
     yield from _facts(facts)
+    if not backend.lowers:
+        yield ""
+        yield "Nothing here lowers to it, and nobody here has tried: it has no options."
+        return
     yield ""
     yield f"partitioners: [{{{backend.name}: {{...}}}}]"
     yield from _options(backend.options)
