@@ -166,10 +166,12 @@ class Execution:
             ExecuTorch's own runtime can't; imports the backend. None where it has none.
         cannot_run: returns why this machine can't run what it makes, or "". None where every
             machine that builds can.
+        facts: returns what else of this machine counts for a run, for the keys of validation.
     """
 
     make_runtime: Callable[[], DelegateRuntime] | None = None
     cannot_run: Callable[[], str] | None = None
+    facts: Callable[[], Mapping[str, str]] | None = None
 
 
 @dataclass(frozen=True)
@@ -229,12 +231,14 @@ class Backend:
 
     @property
     def machine(self) -> dict[str, Any]:
-        """Return what of this machine counts for it: `facts`, the names of what is `missing`, and
-        why it `cannot_run` here; each only where there is something."""
+        """Return what of this machine counts for it: `facts`, the names of what is `missing`, why
+        it `cannot_run` here, and what it `runs_with`; each only where there is something."""
         facts, cannot_run = self.host.facts, self.execution.cannot_run
+        runs_with = self.execution.facts
         values = {
             "facts": dict(sorted(facts().items())) if facts is not None else {},
             "missing": [need.what for need in self.host.missing()],
             "cannot_run": cannot_run() if cannot_run is not None else "",
+            "runs_with": dict(sorted(runs_with().items())) if runs_with is not None else {},
         }
         return {name: value for name, value in values.items() if value}
