@@ -1,7 +1,7 @@
 """Shared libraries that bring delegates into ExecuTorch's runtime here: which ones there are.
 
-The runtime in ExecuTorch's wheel takes delegates that register themselves when a library is loaded,
-so a machine runs what the wheel lacks once somebody has built it (docs/guides/running-delegates.md).
+The runtime in ExecuTorch's wheel takes delegates that register themselves when a library is
+loaded, so a machine runs what the wheel lacks once somebody has built it (see GUIDE).
 `PTE_DELEGATE_LIBRARIES` lists the libraries, as `PATH` does. Loading is the bindings' business.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import cache
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -76,7 +75,8 @@ def _find(backend_id: str, paths: Iterable[Path]) -> Path | None:
 
 @cache
 def _holds(path: Path, backend_id: str, modified: int) -> bool:
-    with suppress(ValueError), open(path, "rb") as file:  # an empty file can't be mapped
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return False  # which can't be mapped
         with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
             return content.find(f"{backend_id}\0".encode()) >= 0
-    return False

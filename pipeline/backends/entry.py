@@ -167,11 +167,13 @@ class Execution:
         cannot_run: returns why this machine can't run what it makes, or "". None where every
             machine that builds can.
         facts: returns what else of this machine counts for a run, for the keys of validation.
+        elsewhere: what runs it where this machine can't, in two or three words.
     """
 
     make_runtime: Callable[[], DelegateRuntime] | None = None
     cannot_run: Callable[[], str] | None = None
     facts: Callable[[], Mapping[str, str]] | None = None
+    elsewhere: str = ""
 
 
 @dataclass(frozen=True)

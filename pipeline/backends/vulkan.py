@@ -239,7 +239,9 @@ def _cannot_run() -> str:
     return ""
 
 
-_EXECUTION = Execution(cannot_run=_cannot_run, facts=library_facts("VulkanBackend"))
+_EXECUTION = Execution(
+    cannot_run=_cannot_run, facts=library_facts("VulkanBackend"), elsewhere="library"
+)
 
 
 ENTRIES = (

@@ -21,6 +21,15 @@ def test_every_backend_has_a_row():
     assert rows["cadence"].split()[-2:] == ["no", "apart"]  # and nothing of what is not known
 
 
+def test_what_is_not_run_here_says_what_would(monkeypatch):
+    monkeypatch.delenv("PTE_DELEGATE_LIBRARIES", raising=False)
+    lines = "\n".join(list_backends())
+    places = {"vulkan": "library", "coreml": "Mac", "mlx": "library, Mac", "mps": "nowhere"}
+    for name, place in places.items():
+        (row,) = (line for line in lines.splitlines() if line.startswith(f"{name} "))
+        assert f" no ({place}) " in row
+
+
 def test_a_long_summary_goes_on_below(monkeypatch):
     long = replace(BACKENDS["xnnpack"], summary="word " * 20)
     monkeypatch.setattr(listing, "BACKENDS", {**BACKENDS, "xnnpack": long})
