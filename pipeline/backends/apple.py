@@ -16,8 +16,9 @@ from runpy import run_path
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from pipeline.backends.delegate_libraries import lacks, library_facts
 from pipeline.backends.entry import Backend, Execution, Lowering, Preprocessing, Why
-from pipeline.backends.host import Host, Requirement, on_a_mac, package_folders
+from pipeline.backends.host import Host, Requirement, package_folders
 from pipeline.backends.options import Options
 from pipeline.backends.reasons import NOT_OF_THIS_TYPE
 from pipeline.program.patching import replaced
@@ -150,6 +151,12 @@ def _mlx_reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator
             found[node] = info.unsupported_reason or NOT_OF_THIS_TYPE
 
 
+def _mlx_cannot_run() -> str:
+    """Return why this machine can't run MLX's payloads, or "". ExecuTorch's wheels for macOS have
+    its delegate (tools/cmake/preset/pybind.cmake)."""
+    return "" if sys.platform == "darwin" else lacks("MLXBackend", "MLX")
+
+
 ENTRIES = (
     Backend(
         name="mps",
@@ -161,7 +168,8 @@ ENTRIES = (
             details="executorch.backends.apple.mps.mps_preprocess:MPSBackend"
         ),
         execution=Execution(
-            cannot_run=lambda: "the runtime in ExecuTorch's wheels has no MPS delegate"
+            cannot_run=lambda: "the runtime in ExecuTorch's wheels has no MPS delegate",
+            elsewhere="nowhere",
         ),
     ),
     Backend(
@@ -180,6 +188,10 @@ ENTRIES = (
                 ),
             )
         ),
-        execution=Execution(cannot_run=on_a_mac("MLX")),
+        execution=Execution(
+            cannot_run=_mlx_cannot_run,
+            facts=library_facts("MLXBackend"),
+            elsewhere="library, Mac",
+        ),
     ),
 )

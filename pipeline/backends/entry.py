@@ -172,10 +172,14 @@ class Execution:
             ExecuTorch's own runtime can't; imports the backend. None where it has none.
         cannot_run: returns why this machine can't run what it makes, or "". None where every
             machine that builds can.
+        facts: returns what else of this machine counts for a run, for the keys of validation.
+        elsewhere: what runs it where this machine can't, in two or three words.
     """
 
     make_runtime: Callable[[], DelegateRuntime] | None = None
     cannot_run: Callable[[], str] | None = None
+    facts: Callable[[], Mapping[str, str]] | None = None
+    elsewhere: str = ""
 
 
 @dataclass(frozen=True)
@@ -189,6 +193,7 @@ class Backend:
         options: the model of the options of its partitioner, or of its passes.
         quantization: its quantizer, or None.
         plugin: the distribution that brings it, where this package does not.
+        documented: the address of upstream's documentation, of what nothing here lowers to.
     """
 
     name: str
@@ -201,6 +206,7 @@ class Backend:
     host: Host = field(default_factory=Host)
     execution: Execution = Execution()
     plugin: str = ""
+    documented: str = ""
 
     def __post_init__(self) -> None:
         for name in ("function", "details"):
@@ -222,18 +228,25 @@ class Backend:
         return f"{self.name} is preprocessed by {function}, and not by {details}"
 
     @property
+    def lowers(self) -> bool:
+        """Return whether there is code that lowers to it."""
+        return bool(self.lowering.make_partitioner or self.lowering.make_passes)
+
+    @property
     def asks_machine(self) -> bool:
         """Return whether `machine` can hold anything."""
         return bool(self.host.facts or self.host.requirements or self.execution.cannot_run)
 
     @property
     def machine(self) -> dict[str, Any]:
-        """Return what of this machine counts for it: `facts`, the names of what is `missing`, and
-        why it `cannot_run` here; each only where there is something."""
+        """Return what of this machine counts for it: `facts`, the names of what is `missing`, why
+        it `cannot_run` here, and what it `runs_with`; each only where there is something."""
         facts, cannot_run = self.host.facts, self.execution.cannot_run
+        runs_with = self.execution.facts
         values = {
             "facts": dict(sorted(facts().items())) if facts is not None else {},
             "missing": [need.what for need in self.host.missing()],
             "cannot_run": cannot_run() if cannot_run is not None else "",
+            "runs_with": dict(sorted(runs_with().items())) if runs_with is not None else {},
         }
         return {name: value for name, value in values.items() if value}

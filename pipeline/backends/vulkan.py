@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from pipeline.backends import reasons
+from pipeline.backends.delegate_libraries import lacks, library_facts
 from pipeline.backends.entry import (
     Backend,
     Execution,
@@ -30,6 +31,7 @@ from pipeline.backends.options import (
     rule,
 )
 from pipeline.backends.quantize_options import ByModule, ByOperator, MixedQuantize
+from pipeline.backends.vulkan_driver import has_driver, has_loader
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -228,9 +230,18 @@ _REASONS = reasons.reported_by(
 )
 
 
-def _cannot_run(what: str) -> Execution:
-    reason = f"the runtime in ExecuTorch's wheel has no {what} delegate"
-    return Execution(cannot_run=lambda: reason)
+def _cannot_run() -> str:
+    """Return why this machine can't run Vulkan's payloads, or ""."""
+    if lacking := lacks("VulkanBackend", "Vulkan"):
+        return lacking
+    if not (has_loader() and has_driver()):
+        return "it takes the Vulkan loader (libvulkan.so.1) and a driver, such as mesa's lavapipe"
+    return ""
+
+
+_EXECUTION = Execution(
+    cannot_run=_cannot_run, facts=library_facts("VulkanBackend"), elsewhere="library"
+)
 
 
 ENTRIES = (
@@ -247,7 +258,7 @@ ENTRIES = (
         ),
         quantization=Quantization(VulkanQuantize, _vulkan_quantizer),
         preprocessing=_PREPROCESSING,
-        execution=_cannot_run("Vulkan"),
+        execution=_EXECUTION,
     ),
     Backend(
         name="webgpu",
@@ -261,6 +272,6 @@ ENTRIES = (
             name_lists=_MODULE_LISTS,
         ),
         preprocessing=_PREPROCESSING,
-        execution=_cannot_run("WebGPU"),
+        execution=_EXECUTION,  # Vulkan's runtime reads its payload too
     ),
 )

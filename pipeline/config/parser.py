@@ -247,6 +247,8 @@ class _Reader:
             for plugin, why in PLUGIN_PROBLEMS.items():
                 known += f"; plugin {plugin} cannot be used: {why}"
             mistakes.add(f"unknown partitioner {shown(name)}", known)
+        elif not BACKENDS[name].lowers:  # the plan says so; nothing here knows its options
+            return PartitionerSpec(name=name, options=BACKENDS[name].options())
         else:
             with _collected(mistakes, name):
                 made = partitioner_options(name).model_validate(written, context=self)
@@ -279,6 +281,8 @@ class _Reader:
             return self._mapping(QuantizeConfig, data, validate, mistakes)
         there = "quantizer" in data
         what = f"unknown quantizer {shown(data['quantizer'])}" if there else "is missing"
+        if name in BACKENDS and not BACKENDS[name].lowers:
+            what = f"is {name}, whose quantizer nothing here calls: a plugin would"
         mistakes.add(what, did_you_mean(name, QUANTIZERS), loc=("quantizer",))
         return None
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from pipeline.devices.delegates import load_delegate_libraries
 from pipeline.devices.interface import Declared, DeclaredTensor, Device, PackageFiles
 from pipeline.program.operator_libraries import LIBRARIES, register_operators
 from pipeline.program.pte import SCALAR_TYPES
@@ -264,6 +265,7 @@ def _library() -> Any:
     import executorch.kernels.quantized  # noqa: F401
     from executorch.extension.pybindings import _portable_lib
 
+    load_delegate_libraries()
     return _portable_lib
 
 

@@ -332,6 +332,7 @@ def _measure_key(
 ) -> Key:
     settings = config.validation.resolved()
     machines = {b.backend_id: b.machine for b in config.backends(config.methods)}
+    runs_with = {i: m["runs_with"] for i, m in sorted(machines.items()) if "runs_with" in m}
     del settings["gates"], settings["allow"]
     if not settings["bundle"]:  # what is left out must not count
         del settings["bundle"], settings["bundle_limit"]
@@ -363,6 +364,7 @@ def _measure_key(
         "not_run": {i: m["cannot_run"] for i, m in sorted(machines.items()) if "cannot_run" in m},
         "host": host(),
         "facts": _machine_facts(config, config.methods),
+        **({"runs_with": runs_with} if runs_with else {}),
     }
 
 

@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from pipeline.backends import BACKENDS, vendors
+from pipeline.backends.constructors import constructors
+from pipeline.cli.verbs.backends import describe_backend
 from pipeline.plan.plan import Plan
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
@@ -89,29 +91,32 @@ def test_a_use_is_one_line_that_says_what_is_missing_and_where_to_get_it(tmp_pat
     ]
 
 
-def test_wrong_options_are_told_in_the_same_answer(tmp_path):
+def test_options_that_nothing_here_knows_are_not_judged(tmp_path):
     bench, (first, *_) = bench_with(tmp_path)
-    wrong = {"soc_model": "SM8750", "use_fp61": True, "use_dlbc": 2}
-    quantize = {"quantizer": "mediatek", "precision": "A8W8", "dynamic": True}
-    method = {"partitioners": [{"qualcomm": wrong}], "quantize": quantize}
+    method = {"partitioners": [{"qualcomm": {"soc_model": "SM8750", "use_dlbc": 2}}]}
     bench, _ = bench_with(tmp_path / "used", **{first: method})
-    told = "\n".join(problems(bench))
-    path = f"methods.{first}.partitioners[0]"
-    assert f"{path}: qualcomm needs Qualcomm's AI Engine" in told
-    assert f"{path}.qualcomm: unknown key 'use_fp61'; did you mean 'use_fp16'? known: " in told
-    assert f"{path}.qualcomm.use_dlbc: is 2, must be true or false" in told
-    assert f"methods.{first}.quantize: mediatek needs mtk_converter and mtk_neuron" in told
-    assert "must be false: this quantizer has no dynamic quantization" in told
-    assert len(told.splitlines()) == 5
+    (line,) = problems(bench)
+    assert f"methods.{first}.partitioners[0]: qualcomm needs Qualcomm's AI Engine" in line
 
 
-def test_a_value_of_no_type_that_it_could_be_of_is_one_line(tmp_path):
+def test_a_quantizer_that_nothing_here_calls_is_told(tmp_path):
     bench, (first, *_) = bench_with(tmp_path)
-    quantize = {"quantizer": "mediatek", "precision": 1.5}
+    quantize = {"quantizer": "mediatek", "precision": "A8W8"}
     bench, _ = bench_with(tmp_path / "used", **{first: {"quantize": quantize, "partitioners": []}})
-    (line,) = (line for line in problems(bench) if "precision" in line)
-    rule = "is 1.5, must be true, false, a whole number, a text or a list of texts"
-    assert line.endswith(f"methods.{first}.quantize.precision: {rule}")
+    line, needs = problems(bench)
+    assert f"methods.{first}.quantize: mediatek needs mtk_converter and mtk_neuron" in needs
+    what = "is mediatek, whose quantizer nothing here calls: a plugin would; known: "
+    assert f"methods.{first}.quantize.quantizer: {what}" in line
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_the_catalogue_says_that_nobody_lowered_to_it_and_where_upstream_describes_it(name):
+    lines = [line.strip() for line in describe_backend(name)]
+    assert lines[-1] == "Nothing here lowers to it, and nobody here has tried: it has no options."
+    (upstream,) = (line for line in lines if line.startswith("upstream:"))
+    assert "executorch" in upstream
+    assert not [line for line in lines if line.startswith(("partitioners:", "quantize:"))]
+    assert not constructors(f"{name}.lowering") and not constructors(f"{name}.quantization")
 
 
 @pytest.mark.slow

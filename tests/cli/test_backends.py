@@ -21,6 +21,15 @@ def test_every_backend_has_a_row():
     assert rows["cadence"].split()[-2:] == ["no", "apart"]  # and nothing of what is not known
 
 
+def test_what_is_not_run_here_says_what_would(monkeypatch):
+    monkeypatch.delenv("PTE_DELEGATE_LIBRARIES", raising=False)
+    lines = "\n".join(list_backends())
+    places = {"vulkan": "library", "coreml": "Mac", "mlx": "library, Mac", "mps": "nowhere"}
+    for name, place in places.items():
+        (row,) = (line for line in lines.splitlines() if line.startswith(f"{name} "))
+        assert f" no ({place}) " in row
+
+
 def test_a_long_summary_goes_on_below(monkeypatch):
     long = replace(BACKENDS["xnnpack"], summary="word " * 20)
     monkeypatch.setattr(listing, "BACKENDS", {**BACKENDS, "xnnpack": long})
@@ -43,15 +52,12 @@ def test_every_option_is_told(name):
 @pytest.mark.parametrize(
     ("name", "lines"),
     [
-        ("qualcomm", ["  use_dlbc: true | false = false", "  profile_level: whole number = 0"]),
-        ("mediatek", ["      Of NeuropilotQuantizer.setup_precision.", "  dynamic: false"]),
         ("vulkan", ["  texture_limits: list of 3: whole number 1..2147483647"]),
         ("coreml", ["      block_size: whole number from 1 = 32", "  pass_names: list of text"]),
         ("webgpu", ["  operators: list of text = [aten.add.Tensor, et_vk.rms_norm.default,"]),
         ("xnnpack", ["  modules: mapping of names to options or none"]),
         ("tosa", ["  eps: number above 0"]),
         ("torchao", ["  works here:  yes", "      bits: 4 | 8 = 8"]),
-        ("cadence", ["partitioners: [{cadence: {...}}]"]),
     ],
 )
 def test_options_are_told_in_words_of_yaml(name, lines):

@@ -11,7 +11,7 @@ from pipeline.backends import BACKENDS, QUANTIZERS
 from pipeline.backends.options import OneOf
 from tests.support.configs import read_configs
 
-PARTITIONERS = {f"{name} partitioner": backend.options for name, backend in BACKENDS.items()}
+PARTITIONERS = {f"{name} partitioner": b.options for name, b in BACKENDS.items() if b.lowers}
 QUANTIZER = {f"{name} quantizer": entry.options for name, entry in QUANTIZERS.items()}
 ENTRIES = PARTITIONERS | QUANTIZER
 
@@ -139,11 +139,7 @@ IMPOSSIBLE = {
         {"target": "ethos-u55-128", "softmax": "masked"},
         "must be stable for this target",
     ),
-    "mediatek quantizer": DYNAMIC,
-    "nxp quantizer": DYNAMIC,
     "openvino quantizer": ({"mode": "int8_sym", "group_size": 64}, "which mode int8_sym does not"),
-    "qualcomm quantizer": DYNAMIC,
-    "samsung quantizer": DYNAMIC,
     "torchao quantizer": ({"scheme": "int4_weight_only", "batches": 2}, BESIDE),
     "tosa partitioner": (
         {"tosa_spec": "TOSA-1.0+INT+u55", "softmax": "masked"},

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from doit.cmd_list import List
 from doit.cmd_run import Run
+from pipeline.doit_commands import Clean
 
 from pipeline.cli.commands import GROUPS, INIT, VERBS, VERIFY
-from pipeline.doit_commands import Clean
 from pipeline.store.settings import UNTRUSTED_VARIABLE, VARIABLES
 from tests.docs.blocks import Block
 from tests.support.bench import REPOSITORY

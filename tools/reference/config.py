@@ -185,7 +185,7 @@ def _scalar(text: str) -> str:
 def options() -> Iterator[str]:
     """Yield the options of every partitioner and quantizer, a table each."""
     for name, backend in BACKENDS.items():
-        if not backend.plugin:
+        if not backend.plugin and backend.lowers:
             yield from [f"## {name}", "", f"{backend.summary}.", ""]
             yield from _table(name, "partitioner", backend.options)
             if backend.quantization is not None:

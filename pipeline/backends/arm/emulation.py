@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shlex
@@ -14,40 +13,29 @@ from contextlib import suppress
 from pathlib import Path
 
 from pipeline.backends.host import package_folders
+from pipeline.backends.vulkan_driver import has_driver, has_loader, manifests, paths_of
 
 # Instance layers in the order in which calls go through them, and their folders' names.
 LAYERS = {"VK_LAYER_ML_Graph_Emulation": "graph", "VK_LAYER_ML_Tensor_Emulation": "tensor"}
 _SETUP = 'eval "$(python -m pte_pipeline.emulation FOLDER)" sets it up'
-_DRIVERS = [Path(each, "vulkan/icd.d") for each in ("/etc", "/usr/local/share", "/usr/share")]
 
 
 def missing() -> str:
     """Return why this machine can't run VGF, or "". Nothing is run: a driver that is too old shows
     when a method is run."""
-    try:
-        ctypes.CDLL("libvulkan.so.1")
-    except OSError:
+    if not has_loader():
         return "it takes the Vulkan loader (libvulkan.so.1), a driver and Arm's emulation layers"
-    named = _paths("VK_DRIVER_FILES") or _paths("VK_ICD_FILENAMES")
-    if not any(each.exists() for each in named or _manifests(*_DRIVERS)):
+    if not has_driver():
         return "it takes a Vulkan driver, such as mesa's lavapipe, version 25 or later"
     if not LAYERS.keys() <= set(os.environ.get("VK_INSTANCE_LAYERS", "").split(os.pathsep)):
         return f"VK_INSTANCE_LAYERS lacks {' and '.join(LAYERS)}; {_SETUP}"
     found = set()
-    for path in _manifests(*_paths("VK_LAYER_PATH"), *_paths("VK_ADD_LAYER_PATH")):
+    for path in manifests(*paths_of("VK_LAYER_PATH"), *paths_of("VK_ADD_LAYER_PATH")):
         with suppress(OSError, ValueError, KeyError, TypeError):
             found.add(json.loads(path.read_text(encoding="utf-8"))["layer"]["name"])
     if not LAYERS.keys() <= found:
         return f"VK_LAYER_PATH leads to no manifests of the emulation layers; {_SETUP}"
     return ""
-
-
-def _paths(variable: str) -> list[Path]:
-    return [Path(each) for each in os.environ.get(variable, "").split(os.pathsep) if each]
-
-
-def _manifests(*folders: Path) -> list[Path]:
-    return [path for folder in folders for path in sorted(folder.glob("*.json"))]
 
 
 def set_up(folder: Path) -> dict[str, str]:

@@ -169,7 +169,8 @@ ENTRIES = (
             distributions=(*TOSA, "ethos-u-vela"),
         ),
         execution=Execution(
-            cannot_run=lambda: "it takes an Ethos-U NPU, and ExecuTorch has no model of one"
+            cannot_run=lambda: "it takes an Ethos-U NPU, or Arm's FVP of one",
+            elsewhere="NPU, FVP",
         ),
     ),
 )

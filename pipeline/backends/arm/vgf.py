@@ -101,6 +101,6 @@ ENTRIES = (
             distributions=(*TOSA, "ai-ml-sdk-model-converter"),
             facts=_vgf_facts,
         ),
-        execution=Execution(cannot_run=missing),
+        execution=Execution(cannot_run=missing, elsewhere="emulation"),
     ),
 )

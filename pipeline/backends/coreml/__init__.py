@@ -166,6 +166,6 @@ ENTRIES = (
             around=lazy("pipeline.backends.coreml.reproducible:reproducible"),
         ),
         host=Host(distributions=(*EXECUTORCH, "cattrs", "coremltools", "protobuf")),
-        execution=Execution(cannot_run=on_a_mac("Core ML")),
+        execution=Execution(cannot_run=on_a_mac("Core ML"), elsewhere="Mac"),
     ),
 )

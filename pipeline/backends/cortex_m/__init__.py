@@ -77,7 +77,8 @@ ENTRIES = (
             distributions=TOSA,
         ),
         execution=Execution(
-            cannot_run=lambda: "its kernels are for Cortex-M cores, and ExecuTorch's wheel has none"
+            cannot_run=lambda: "its kernels are for Cortex-M, and ExecuTorch's wheel has none",
+            elsewhere="board",
         ),
     ),
 )

@@ -23,7 +23,7 @@ from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.toolchain import version_of
 
 _WIDTH = 100
-_SUMMARY = 38  # what the other columns of the table leave of it
+_SUMMARY = 26  # what the other columns of the table leave of it
 
 
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
@@ -56,7 +56,9 @@ def list_backends() -> Iterator[str]:
     for plugin, problem in PLUGIN_PROBLEMS.items():
         yield f"plugin {plugin} cannot be used: {problem}"
     yield ""
-    yield "Lowers, runs: on this machine. Methods: of a package, in one call or each by itself."
+    yield "Lowers, runs: on this machine, or (what) would run it; what isn't run is compared by its"
+    yield "declared inputs and outputs alone. A library: docs/guides/running-delegates.md."
+    yield "Methods: of a package, in one call or each by itself."
     others = ", ".join(name for name in QUANTIZERS if name not in BACKENDS)
     yield f"Without a partitioner, portable kernels run a method. Quantizers alone: {others}."
     yield "doit backends <name> tells of one what it needs and all of its options."
@@ -97,8 +99,13 @@ def _describe(backend: Backend) -> Iterator[str]:
         "same bytes": _same_bytes(backend),
         "versions": _versions(backend.host.distributions),
         "from": backend.plugin,
+        "upstream": backend.documented,
     }
     yield from _facts(facts)
+    if not backend.lowers:
+        yield ""
+        yield "Nothing here lowers to it, and nobody here has tried: it has no options."
+        return
     yield ""
     yield f"partitioners: [{{{backend.name}: {{...}}}}]"
     yield from _options(backend.options)
@@ -123,7 +130,8 @@ def _same_bytes(backend: Backend) -> str:
 def _runs(backend: Backend) -> str:
     """Say whether delegates run here; nothing where none can be lowered, so that nobody knows."""
     if _cannot_run(backend):
-        return "no"
+        elsewhere = backend.execution.elsewhere
+        return f"no ({elsewhere})" if elsewhere else "no"
     if any(backend.host.missing()):
         return ""
     return "in Python" if backend.execution.make_runtime is not None else "yes"

@@ -151,8 +151,7 @@ def find_entry(backend_id: str) -> Backend | None:
     found = [
         e
         for e in BACKENDS.values()
-        if e.backend_id == backend_id
-        and (e.preprocessing.function or e.lowering.make_partitioner or e.lowering.make_passes)
+        if e.backend_id == backend_id and (e.preprocessing.function or e.lowers)
     ]
     return max(found, key=lambda entry: bool(entry.preprocessing.function), default=None)
 

@@ -1,0 +1,82 @@
+"""Shared libraries that bring delegates into ExecuTorch's runtime here: which ones there are.
+
+The runtime in ExecuTorch's wheel takes delegates that register themselves when a library is
+loaded, so a machine runs what the wheel lacks once somebody has built it (see GUIDE).
+`PTE_DELEGATE_LIBRARIES` lists the libraries, as `PATH` does. Loading is the bindings' business.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from functools import cache
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+
+from pipeline.backends.host import package_folders
+from pipeline.store import digest
+
+VARIABLE = "PTE_DELEGATE_LIBRARIES"
+GUIDE = "docs/guides/running-delegates.md"
+
+
+def delegate_libraries() -> list[Path]:
+    """Return the libraries that the environment lists, in its order."""
+    return [Path(path) for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
+
+
+def find_library(backend_id: str) -> Path | None:
+    """Return the first listed library that holds a delegate, by its name in the file."""
+    return _find(backend_id, delegate_libraries())
+
+
+def lacks(backend_id: str, what: str) -> str:
+    """Return why the runtime here lacks a delegate, or "". Nothing is loaded: the delegate's name
+    is looked for in the files of the runtime and of the listed libraries.
+
+    Args:
+        what: the delegate, in a word.
+    """
+    for path in delegate_libraries():
+        if not path.is_file():
+            return f"{VARIABLE} lists {path.name}, which is not there"
+    if find_library(backend_id) or _find(backend_id, _runtime_files()):
+        return ""
+    return f"ExecuTorch's wheel has no {what} delegate; {GUIDE} says how to add it ({VARIABLE})"
+
+
+def library_facts(backend_id: str) -> Callable[[], dict[str, str]]:
+    """Return a function for `Execution.facts`: the digest of the listed library with a delegate."""
+
+    def facts() -> dict[str, str]:
+        library = find_library(backend_id)
+        return {"delegate library": digest.hash_file(library)} if library is not None else {}
+
+    return facts
+
+
+def _runtime_files() -> Iterable[Path]:
+    """The files of the runtime that the bindings load; a wheel of somebody's own has more in it."""
+    for folder in package_folders("executorch"):
+        yield from folder.joinpath("extension", "pybindings").glob("*_lib.*.so")
+
+
+def holds(path: Path, backend_id: str) -> bool:
+    """Return whether a file holds a delegate: its name, as a text that ends there."""
+    try:
+        return _holds(path, backend_id, path.stat().st_mtime_ns)
+    except OSError:
+        return False
+
+
+def _find(backend_id: str, paths: Iterable[Path]) -> Path | None:
+    return next((path for path in paths if holds(path, backend_id)), None)
+
+
+@cache
+def _holds(path: Path, backend_id: str, modified: int) -> bool:
+    with open(path, "rb") as file:
+        if not os.fstat(file.fileno()).st_size:
+            return False  # which can't be mapped
+        with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+            return content.find(f"{backend_id}\0".encode()) >= 0

@@ -1,0 +1,34 @@
+"""Vulkan on this machine: its loader and its drivers. Nothing of it is run, and no torch."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+_DRIVERS = [Path(each, "vulkan/icd.d") for each in ("/etc", "/usr/local/share", "/usr/share")]
+
+
+def has_loader() -> bool:
+    """Return whether the Vulkan loader is installed."""
+    try:
+        ctypes.CDLL("libvulkan.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def has_driver() -> bool:
+    """Return whether a driver is installed, or those that the environment names are there."""
+    named = paths_of("VK_DRIVER_FILES") or paths_of("VK_ICD_FILENAMES")
+    return any(path.exists() for path in named or manifests(*_DRIVERS))
+
+
+def paths_of(variable: str) -> list[Path]:
+    """Return the paths that a variable lists."""
+    return [Path(each) for each in os.environ.get(variable, "").split(os.pathsep) if each]
+
+
+def manifests(*folders: Path) -> list[Path]:
+    """Return the manifests of drivers or layers in folders, in the order of their names."""
+    return [path for folder in folders for path in sorted(folder.glob("*.json"))]

@@ -1,0 +1,81 @@
+"""Loads the shared libraries that bring delegates into ExecuTorch's runtime of this process.
+
+Which there are, the catalogue knows (`pipeline.backends.delegate_libraries`). A wheel's libraries
+each hold a registry of backends, and the runtime reads that of whichever was loaded first; so a
+delegate is put into all of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+
+from pipeline.backends import BACKENDS
+from pipeline.backends.delegate_libraries import VARIABLE, delegate_libraries, holds
+from pipeline.backends.host import package_folders
+from pipeline.store.errors import PipelineError
+
+_WITH_REGISTRY = (
+    "backends/qualcomm/libqnn_executorch_backend.so",
+    "kernels/quantized/libquantized_ops_aot_lib.so",
+    "extension/llm/custom_ops/libcustom_ops_aot_lib.so",
+)
+# runtime/backend/interface.h, as GCC and Clang name it.
+_REGISTER = "_ZN10executorch7runtime16register_backendERKNS0_7BackendE"
+_GET = "_ZN10executorch7runtime17get_backend_classEPKc"
+
+
+class _Backend(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_char_p), ("interface", ctypes.c_void_p))
+
+
+_kept: list[_Backend] = []  # registries keep the names by their addresses
+
+
+def load_delegate_libraries() -> None:
+    """Load the listed libraries, whose delegates then are the runtime's. The bindings must be
+    imported: a library is linked with those of the runtime by their names alone.
+
+    Raises:
+        PipelineError: one can't be loaded, as where it was built for another ExecuTorch.
+    """
+    for library in delegate_libraries():
+        try:
+            # Its own registry is that which it is linked with, and not the first one in memory.
+            ctypes.CDLL(str(library), mode=os.RTLD_NOW | getattr(os, "RTLD_DEEPBIND", 0))
+        except OSError as error:
+            raise PipelineError(f"{VARIABLE}: {library.name} can't be loaded: {error}") from error
+        for backend_id in {backend.backend_id for backend in BACKENDS.values()}:
+            if holds(library, backend_id):
+                _register_everywhere(backend_id.encode())
+
+
+def _register_everywhere(name: bytes) -> None:
+    """Put a backend that one registry has into all that this process has loaded."""
+    registries = list(_registries())
+    interface = next(filter(None, (_look_up(each, name) for each in registries)), None)
+    if interface is None:
+        return
+    backend = _Backend(name, interface)
+    _kept.append(backend)
+    for registry in registries:
+        if not _look_up(registry, name):
+            registry[_REGISTER](ctypes.byref(backend))
+
+
+def _registries() -> Iterator[ctypes.CDLL]:
+    for folder in package_folders("executorch"):
+        for name in _WITH_REGISTRY:
+            path = os.path.realpath(folder / name)
+            try:
+                yield ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+            except OSError:
+                continue  # not loaded, or not in this wheel
+
+
+def _look_up(registry: ctypes.CDLL, name: bytes) -> int | None:
+    look_up = registry[_GET]
+    look_up.restype, look_up.argtypes = ctypes.c_void_p, (ctypes.c_char_p,)
+    found: int | None = look_up(name)
+    return found
