@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipeline.store.errors import Problem, join, listed, plural
+from pipeline.store.errors import Problem, join, listed
 
 Json = Mapping[str, Any]
 
@@ -33,8 +33,7 @@ def find_unmet(methods: Mapping[str, Json], lowering: Mapping[str, Json]) -> Ite
         uptakes = method["delegation"]["partitioners"]
         for number, uptake in _find_idle(uptakes):
             where = join(join(path, "partitioners"), number)
-            calls, why = plural(uptake["offered"], "operator call"), _describe_reasons(uptake)
-            what = f"{uptake['partitioner']} takes none of its {calls}{why}"
+            what = f"{uptake['partitioner']} takes none of its operators{_describe_reasons(uptake)}"
             remedy = "leave it out" if len(uptakes) > 1 else _PORTABLE
             yield Problem("", where, what, f"{remedy}, {accepts}")
         if (facts := method.get("quantization")) and _quantizes_nothing(facts):
