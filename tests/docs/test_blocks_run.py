@@ -328,6 +328,64 @@ def test_the_examples_of_families_are_built(name, begins, tmp_path):
     assert bench.doit() == 0, bench.output
 
 
+LANGUAGE_MODEL = """
+import torch
+from torch import nn
+from torch.export import export
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(16, 8)
+        self.head = nn.Linear(8, 16)
+        self.register_buffer("cache", torch.zeros(1, 8))
+
+
+class Prefill(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens):
+        self.model.cache.copy_(self.model.embed(tokens).sum(1))
+        return self.model.head(self.model.cache)
+
+
+class Decode(Prefill):
+    def forward(self, tokens):
+        self.model.cache.add_(self.model.embed(tokens).sum(1))
+        return self.model.head(self.model.cache)
+
+
+def example_inputs(method):
+    return [(torch.tensor([[1, 2, 3]] if method == "prefill" else [[7]]),)]
+
+
+def export_methods():
+    torch.manual_seed(0)
+    model = Model().eval().requires_grad_(False)
+    methods = {"prefill": Prefill(model), "decode": Decode(model)}
+    return {name: export(each, example_inputs(name)[0]) for name, each in methods.items()}
+"""
+
+
+def test_the_config_of_the_guide_on_language_models_is_built(tmp_path):
+    files = {
+        "dodo.py": "from pipeline.tasks import *\n",
+        "models/language_model.py": LANGUAGE_MODEL,
+        "partition_configs/language_model.yaml": block_of(
+            "docs/guides/language-models.md", "model: language_model"
+        ).text,
+    }
+    write(tmp_path, files)
+    bench = Bench(tmp_path, allow="")
+    assert bench.doit() == 0, bench.output
+    record = json.loads(bench.bytes_of("language_model", "report.json"))
+    runs = [run for method in record["methods"] for run in method["runs"]]
+    assert any("prefill > decode" in run.get("sequence", "") for run in runs)  # one cache
+
+
 @pytest.mark.parametrize("begins", ["model: decoder", "model: llama"])
 def test_the_smaller_configs_are_built(begins, tmp_path):
     """Libraries of operators, and parameters of an exporter."""
