@@ -14,6 +14,7 @@ from pipeline.run.export.references import record_references
 from pipeline.validate.budget import Budget
 from pipeline.validate.reference_verdict import ReferenceJudge
 from pipeline.validate.results import MethodValidation
+from tests.support.bench import REPOSITORY
 
 
 def record(
@@ -26,7 +27,7 @@ def record(
     for name, program in programs.items():
         given = (examples or {}).get(name, [program.example_inputs])
         sets[name] = as_input_sets([tuple(each) for each in given], "example")
-    recordings = record_references(references, programs, sets, Defaults())
+    recordings = record_references(references, programs, sets, Defaults(), REPOSITORY)
     return {name: load_recording(each) for name, each in recordings.items()}
 
 

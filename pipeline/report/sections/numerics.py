@@ -155,10 +155,7 @@ def _method_rows(method: Json, places: Mapping[str, str]) -> Iterator[Row]:
         yield {**head, **_row(lowering, "quantized program", calls, method["verdict"])}
         yield {**head, **_quantization_row(method, quantization)}
     if method["kind"] == "program":
-        reference = method.get("reference")
-        figures: Json = {"max_abs": reference["max_abs"] if reference else None, "limits": {}}
-        what, verdict = ("reference", reference["verdict"]) if reference else ("no reference", "")
-        yield {**head, **_row(figures, what, describe_comparison(reference), verdict)}
+        yield {**head, **_reference_row(method.get("reference"))}
     if generated := method.get("on_generated"):
         other = "source" if quantization is None else "float program"
         calls = _count_calls(method, _GENERATED)
@@ -195,6 +192,15 @@ def _quantization_row(method: Json, quantization: Json) -> Row:
         worst = min(pools, key=lambda pool: pool["agreeing"] / pool["rows"])
         row = {**row, "agreement": _count(worst["agreeing"], worst["rows"])}
     return row
+
+
+def _reference_row(reference: Json | None) -> Row:
+    """Return the cells of what was exported against its reference, or that there is none."""
+    about = describe_comparison(reference)
+    if reference is None:
+        return _row({"limits": {}}, "no reference", about, "")
+    held = {"max_abs": reference["max_abs"], "limits": {}}
+    return _row(held, "reference", about, reference["verdict"])
 
 
 def _figures(record: Json) -> Row:

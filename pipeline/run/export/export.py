@@ -226,7 +226,8 @@ def _run(
     torch.set_default_dtype(torch.float32)
     save_programs(programs, handover.archive)
     kept = {name: put(save_inputs(sets)) if sets else None for name, sets in examples.items()}
-    recorded = record_references(references, programs, examples, defaults)
+    root = path.parents[1]
+    recorded = record_references(references, programs, examples, defaults, root)
     recordings = {name: put(recording) for name, recording in recorded.items()}
     return {
         "methods": [

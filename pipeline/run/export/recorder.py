@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -83,6 +84,7 @@ class Recorder:
     """Runs the references of an exporter.
 
     Args:
+        root: the workspace, by whose files lines of the model are named.
         begin: is called with a label before each thing that may end this process.
         deaths: the labels of those that did, with the signal.
     """
@@ -93,10 +95,12 @@ class Recorder:
         programs: Mapping[str, ExportedProgram],
         examples: Mapping[str, Sequence[InputSet]],
         defaults: Defaults,
+        root: Path,
         begin: Begin,
         deaths: Mapping[str, str],
     ) -> None:
         self._references, self._programs, self._defaults = references, programs, defaults
+        self._root = root
         self._begin, self._deaths = begin, deaths
         self._comparison = RecordingComparison(programs, checks_errors=True)
         self._state = KeptState(references.values())
@@ -255,7 +259,7 @@ class Recorder:
                 for call in before:  # the state that the last call begins with
                     self._call(call.method, call.inputs)
                 program, reference = self._programs[last.method], self._references[last.method]
-                return describe_departure(program, reference, last.inputs)
+                return describe_departure(program, reference, last.inputs, self._root)
         except Exception:  # it must not hide the departure
             traceback.print_exc()
             return ""

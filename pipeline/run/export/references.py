@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from torch.export import ExportedProgram
 
@@ -20,12 +21,13 @@ def record_references(
     programs: Mapping[str, ExportedProgram],
     examples: Mapping[str, Sequence[InputSet]],
     defaults: Defaults,
+    root: Path,
 ) -> dict[str, bytes]:
     """Run references, and return their recordings by method, as the store keeps them. All that they
     change is as before."""
     if not references:
         return {}
-    record = partial(_record, references, programs, examples, defaults)
+    record = partial(_record, references, programs, examples, defaults, root)
     try:
         return _unpack(run_guarded(record))
     except GuardError as error:
@@ -37,10 +39,11 @@ def _record(
     programs: Mapping[str, ExportedProgram],
     examples: Mapping[str, Sequence[InputSet]],
     defaults: Defaults,
+    root: Path,
     begin: Begin,
     deaths: Mapping[str, str],
 ) -> bytes:
-    recorder = Recorder(references, programs, examples, defaults, begin, deaths)
+    recorder = Recorder(references, programs, examples, defaults, root, begin, deaths)
     return _pack({name: save_recording(each) for name, each in recorder.record().items()})
 
 
