@@ -23,6 +23,7 @@ from pipeline.validate.locate.departure.places import Call, ModuleName, Place
 from pipeline.validate.locate.departure.runs import (
     ProgramRun,
     ReferenceRun,
+    find_state,
     run_program,
     run_reference,
 )
@@ -53,13 +54,19 @@ def describe_departure(
 def locate_departure(
     program: ExportedProgram, reference: Callable[..., object], inputs: InputSet, root: Path
 ) -> str:
-    """Return what `describe_departure` does. Raises whatever the reference raises."""
+    """Return what `describe_departure` does. Raises whatever the reference raises.
+
+    Calls before this one may have changed the reference's state: the program begins with it as
+    well, or else, where this explains nothing, with its own.
+    """
     expected = run_reference(reference, program, inputs)
-    actual = run_program(program, inputs)
-    comparison = Comparison(actual.trace, expected.trace)
-    difference = make_difference(comparison, actual, expected, root)
-    if difference is not None:
-        return _describe(difference)
+    state = find_state(program, expected.holders)
+    for start in (state, {}) if state else ({},):
+        actual = run_program(program, inputs, start)
+        comparison = Comparison(actual.trace, expected.trace)
+        difference = make_difference(comparison, actual, expected, root)
+        if difference is not None:
+            return _describe(difference)
     return _describe_form(actual, expected) or _describe_random(expected, root)
 
 

@@ -86,3 +86,45 @@ def test_variables_are_restored():
     program = export(Pair(), (X,))
     assert describe_departure(program, reference, InputSet((X,))) == ""
     assert (calls, CALLS) == (0, 0)
+
+
+class Growing(nn.Module):
+    """Computes something else from its second call on."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(4))
+
+    def forward(self, x):
+        self.calls.add_(1)
+        if torch.compiler.is_exporting():
+            return x + self.calls.clamp(max=1)
+        return x + self.calls
+
+
+def test_state_of_earlier_calls():
+    """The program begins with the state that the reference has, not with its own."""
+    module = Growing()
+    program = export(module, (X,))
+    assert describe_departure(program, module, InputSet((X,))) == ""
+    module(X)
+    sentence = describe_departure(program, module, InputSet((X,)))
+    assert "is_exporting()" in sentence and "buffer" not in sentence
+    assert torch.equal(module.calls, torch.ones(4))
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(4))
+
+    def forward(self, x):
+        return x + self.calls.add_(1)
+
+
+def test_state_that_begins_otherwise():
+    module = Counting()
+    program = export(Counting(), (X,))
+    module.calls = torch.full((4,), 3.0)
+    sentence = describe_departure(program, module, InputSet((X,)))
+    assert "buffer 'calls' in Counting" in sentence
