@@ -532,3 +532,168 @@ class State(nn.Module):
 @planted
 def state():
     return case(State, "State", "being exported")
+
+
+class Zeroed(nn.Module):
+    def forward(self, x):
+        y = x.sin()
+        if torch.compiler.is_exporting():  # planted: early_return
+            return torch.zeros_like(y)
+        return y.cos()
+
+
+@planted
+def early_return():
+    return case(Zeroed, "Zeroed", "being exported")
+
+
+class Switch(nn.Module):
+    """Another module takes the input, chosen by a flag in a property."""
+
+    def __init__(self):
+        super().__init__()
+        self.small, self.large = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.mode = "small"
+
+    @property
+    def is_small(self):
+        return self.mode == "small"
+
+    def forward(self, x):
+        if self.is_small:  # planted: chosen_module
+            return self.small(x)
+        return self.large(x)
+
+
+@planted
+def chosen_module():
+    def switch(net):
+        net.blocks[1].mode = "large"
+
+    return case(Switch, "Switch", "if self.is_small:", "at the time of the export", between=switch)
+
+
+TOTAL = 1.0
+
+
+class Global(nn.Module):
+    def forward(self, x):
+        global TOTAL
+        TOTAL += 1
+        return x.sin() * TOTAL  # planted: global_number
+
+
+@planted
+def global_number():
+    return case(Global, "Global", "in the reference", between=lambda net: net(X))
+
+
+class Epsilon(nn.Module):
+    eps = 1e-5
+
+    def forward(self, x):
+        return F.layer_norm(x, (4,), eps=self.eps)  # planted: epsilon
+
+
+@planted
+def epsilon():
+    """Too little to be told from rounding by the outputs."""
+
+    def change(net):
+        net.blocks[1].eps = 1.1e-5
+
+    return case(Epsilon, "Epsilon", "eps is 1e-05", "1.1e-05 in the reference", between=change)
+
+
+class Wrapper(nn.Module):
+    """A name with a prefix for all weights, as in a wrapper that is exported."""
+
+    def __init__(self, net):
+        super().__init__()
+        self.model = net
+
+    def forward(self, x):
+        return self.model(x)
+
+
+@planted
+def wrapped_weights():
+    net = model(WrappedPlain)
+    program = export(Wrapper(copy.deepcopy(net)), (X,))
+    net.blocks[1].fc.bias = nn.Parameter(net.blocks[1].fc.bias + 1)
+    words = ("parameter 'model.blocks.1.fc.bias'", "export again")
+    return Planted(program, net, "blocks.1.fc (Linear)", words)
+
+
+class WrappedPlain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.fc(x)  # planted: wrapped_weights
+
+
+@planted
+def numpy_preprocessing():
+    net = model(Plain)
+
+    def run(x):
+        x = torch.from_numpy(x.numpy() * 2)  # planted: numpy_preprocessing
+        return net(x)
+
+    return Planted(export(net, (X,)), run, "", ("outside of PyTorch",))
+
+
+class Masked(nn.Module):
+    """The program adds what an argument's default says; the reference has another default."""
+
+    def forward(self, x, scale: float = 1.0):
+        if scale != 1.0:  # planted: default_argument
+            x = x * scale
+        return x.sin()
+
+
+@planted
+def default_argument():
+    net = model(Masked)
+    program = export(copy.deepcopy(net), (X,))
+    inner = net.blocks[1]
+
+    def forward(x):
+        return Masked.forward(inner, x, 3.0)
+
+    inner.forward = forward
+    return Planted(program, net, "blocks.1 (Masked)", ("if scale != 1.0:",))
+
+
+class Resized(nn.Module):
+    """Positions that were made for the length of the example."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = 2
+
+    def forward(self, x):
+        last = x[self.rows - 1]  # planted: frozen_row
+        return x.sin() + last
+
+
+@planted
+def frozen_row():
+    net = model(Resized)
+    program = export(net, (X,), dynamic_shapes=({0: Dim("rows", min=2, max=8)},))
+    net.blocks[1].rows = 4
+    words = ("index is 1 in the program, 3 in the reference",)
+    return Planted(program, net, "blocks.1 (Resized)", words, (torch.cat([X, X + 1]),))
+
+
+class Retyped(nn.Module):
+    def forward(self, x):
+        dtype = torch.float32 if torch.compiler.is_exporting() else torch.float16
+        return x.sin().to(dtype).float()  # planted: retyped
+
+
+@planted
+def retyped():
+    return case(Retyped, "Retyped", "being exported")

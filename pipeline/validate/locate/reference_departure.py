@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from torch.export import ExportedProgram
 
 from pipeline.program.inputs import InputSet
@@ -19,7 +20,13 @@ from pipeline.validate.locate.departure.causes import Cause, find_cause
 from pipeline.validate.locate.departure.difference import Difference, make_difference, place_of
 from pipeline.validate.locate.departure.frontier import Comparison
 from pipeline.validate.locate.departure.places import Call, ModuleName, Place
-from pipeline.validate.locate.departure.runs import run_program, run_reference
+from pipeline.validate.locate.departure.runs import (
+    ProgramRun,
+    ReferenceRun,
+    find_state,
+    run_program,
+    run_reference,
+)
 from pipeline.validate.locate.departure.trace import Event
 
 
@@ -47,12 +54,42 @@ def describe_departure(
 def locate_departure(
     program: ExportedProgram, reference: Callable[..., object], inputs: InputSet, root: Path
 ) -> str:
-    """Return what `describe_departure` does. Raises whatever the reference raises."""
+    """Return what `describe_departure` does. Raises whatever the reference raises.
+
+    Calls before this one may have changed the reference's state: the program begins with it as
+    well, or else, where this explains nothing, with its own.
+    """
     expected = run_reference(reference, program, inputs)
-    actual = run_program(program, inputs)
-    comparison = Comparison(actual.trace, expected.trace)
-    difference = make_difference(comparison, actual, expected, root)
-    return "" if difference is None else _describe(difference)
+    state = find_state(program, expected.holders)
+    for start in (state, {}) if state else ({},):
+        actual = run_program(program, inputs, start)
+        comparison = Comparison(actual.trace, expected.trace)
+        difference = make_difference(comparison, actual, expected, root)
+        if difference is not None:
+            return _describe(difference)
+    return _describe_form(actual, expected) or _describe_random(expected, root)
+
+
+def _describe_form(actual: ProgramRun, expected: ReferenceRun) -> str:
+    """Say where equal values are returned in another form."""
+    if len(actual.returned) != len(expected.returned):
+        counts = len(actual.returned), len(expected.returned)
+        return "the program returns {} values, the reference {}".format(*counts)
+    for number, (mine, other) in enumerate(zip(actual.returned, expected.returned, strict=True)):
+        if isinstance(mine, Tensor) and isinstance(other, Tensor) and mine.shape != other.shape:
+            shapes = f"{tuple(mine.shape)} in the program, {tuple(other.shape)} in the reference"
+            return f"output {number}: shape {shapes}"
+    return ""
+
+
+def _describe_random(expected: ReferenceRun, root: Path) -> str:
+    """Say what both draw: they were given the same random numbers here."""
+    for event in expected.trace.events:
+        if event.random:
+            place = place_of(event.site)
+            where = _join(event.operator, place.module, place.call(root), root)
+            return f"{where}: it draws random numbers; both give the same where they draw the same"
+    return ""
 
 
 def _describe(difference: Difference) -> str:
@@ -64,25 +101,33 @@ def _describe(difference: Difference) -> str:
     place = cause.place or (place_of(event.site) if event is not None else Place(None, ()))
     call = cause.call or place.call(difference.root)
     subject = cause.subject or (event.operator if event is not None else "")
-    where = ", ".join(
-        filter(None, (_in_module(subject, place, call, difference), _line(call, difference)))
-    )
+    root = difference.root
+    where = _join(subject, _module(place, call, root), call, root)
     return f"{where}: {cause.text}"
 
 
-def _in_module(subject: str, place: Place, call: Call | None, difference: Difference) -> str:
-    module: ModuleName | None = place.module
-    usual = place.call(difference.root)
-    if call is not None and usual is not None and call.frame != usual.frame:
-        module = call.module
+def _module(place: Place, call: Call | None, root: Path) -> ModuleName | None:
+    """Return the module to name: that around the call, if it isn't the place's own."""
+    usual = place.call(root)
+    is_other = call is not None and usual is not None and call.frame != usual.frame
+    return call.module if is_other and call is not None else place.module
+
+
+def _subject(subject: str, module: ModuleName | None) -> str:
     return f"{subject} in {module}" if module is not None else subject
 
 
-def _line(call: Call | None, difference: Difference) -> str:
+def _line(call: Call | None, root: Path) -> str:
     if call is None:
         return ""
-    line = name_line(call.frame, difference.root)
+    line = name_line(call.frame, root)
     return f"{line.file}:{line.line}"
+
+
+def _join(subject: str, module: ModuleName | None, call: Call | None, root: Path) -> str:
+    line = _line(call, root)
+    named = _subject(subject, module)
+    return f"{named}, {line}" if line else named
 
 
 def _describe_operators(difference: Difference) -> Cause:
@@ -105,14 +150,12 @@ def _describe_operators(difference: Difference) -> Cause:
 
 def _name(event: Event[Any], difference: Difference) -> str:
     call = place_of(event.site).call(difference.root)
-    line = _line(call, difference)
+    line = _line(call, difference.root)
     return f"{event.operator} ({line})" if line else event.operator
 
 
 def _describe_outputs(difference: Difference) -> str:
     """Say what differs where all operators agree: what is returned, or how much of it."""
-    mine, other = difference.program_run.returned, difference.reference_run.returned
-    if len(mine) != len(other):
-        return f"the program returns {len(mine)} values, the reference {len(other)}"
+    form = _describe_form(difference.program_run, difference.reference_run)
     labels = ", ".join(difference.departure.labels)
-    return f"{labels}: the program returns another of the values that both compute"
+    return form or f"{labels}: the program returns another of the values that both compute"

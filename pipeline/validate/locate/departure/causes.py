@@ -30,9 +30,19 @@ RULES: tuple[Rule, ...] = (
 )
 
 
+# Where outputs differ as by rounding, other operators on the way are no cause.
+EXACT_RULES: tuple[Rule, ...] = (
+    value_causes.find_weights,
+    value_causes.find_attribute,
+    value_causes.find_fast_path,
+    statement_causes.find_number,
+    value_causes.find_dtype,
+)
+
+
 def find_cause(difference: Difference) -> Cause | None:
     """Return the cause of a difference, by the first rule that applies."""
-    for rule in RULES:
+    for rule in EXACT_RULES if difference.departure.is_rounding else RULES:
         cause = rule(difference)
         if cause is not None:
             return cause

@@ -128,12 +128,21 @@ class Comparison:
                 leaves.append((value, trace.leaves[value]))
                 continue
             differing = [v for v in event.reads if not self.agrees(is_program, v, tolerance)]
-            pending += differing
-            if not differing:
+            if all(self._is_unused(is_program, v) for v in differing):
                 events[event.place] = event
+            else:
+                pending += differing
         side.leaves.extend(leaf for _, leaf in sorted(leaves, key=lambda entry: entry[0]))
         side.events.extend(events[place] for place in sorted(events))
         return side
+
+    def _is_unused(self, is_program: bool, value: int) -> bool:
+        """Return whether a value is a weight that the other run doesn't read: what reads it is
+        where they part."""
+        trace = self.program if is_program else self.reference
+        leaf = trace.leaves.get(value)
+        is_weight = leaf is not None and leaf.kind in ("parameter", "buffer")
+        return is_weight and value not in self._partners[not is_program]
 
     def agrees(self, is_program: bool, value: int, tolerance: float) -> bool:
         """Return whether the other run has a value as well."""

@@ -5,11 +5,19 @@ Memory of tensors is kept elsewhere (`storages.py`), when it is written to.
 
 from __future__ import annotations
 
+import dis
 import functools
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, MutableMapping, MutableSequence, MutableSet
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    MutableMapping,
+    MutableSequence,
+    MutableSet,
+)
 from dataclasses import dataclass, field
 from types import CellType, FunctionType, MethodType
 from typing import Any
@@ -42,6 +50,7 @@ def find_holders(reference: Callable[..., object]) -> dict[int, tuple[str, Any]]
         elif isinstance(value, MethodType):
             pending += [("", value.__self__), ("", value.__func__)]
         elif isinstance(value, FunctionType):
+            holders[id(value)] = (name, value)
             pending += [(name, part) for name, part in _referred(value)]
         elif _is_plain_object(value):
             holders[id(value)] = (name, value)
@@ -105,6 +114,7 @@ class PythonState:
         for name, _, attributes in self._attributes:
             for key, value in attributes.items():
                 self._keep_container(_join(name, key), value, _DEPTH)
+        self._variables = list(_iter_variables(self.holders.values()))
         self._random = _RandomState()
 
     def _keep_container(self, name: str, value: Any, depth: int) -> None:
@@ -125,6 +135,9 @@ class PythonState:
             if not _same_elements(container, before):
                 self.changed += _changed_keys(name, container, before)
                 _refill(container, before)
+        for variable in self._variables:
+            if variable.restore():
+                self.changed.append(variable.name)
         self.changed = sorted(set(self.changed))
         self._random.restore()
 
@@ -160,6 +173,62 @@ def _refill(container: Any, before: Any) -> None:
         container.update(before)  # type: ignore[union-attr]
     elif isinstance(container, MutableSequence):
         container.extend(before)
+
+
+@dataclass
+class _Variable:
+    """A global or enclosing variable that a function sets, and its value now."""
+
+    name: str
+    variables: dict[str, Any] | CellType
+
+    def __post_init__(self) -> None:
+        self._before = self._value()
+
+    def _value(self) -> Any:
+        if isinstance(self.variables, dict):
+            return self.variables.get(self.name, _MISSING)
+        return _cell_value(self.variables)
+
+    def restore(self) -> bool:
+        """Set the value as it was, and return whether it was another one."""
+        if self._value() is self._before:
+            return False
+        if isinstance(self.variables, CellType):
+            self.variables.cell_contents = self._before
+        elif self._before is _MISSING:
+            del self.variables[self.name]
+        else:
+            self.variables[self.name] = self._before
+        return True
+
+
+def _iter_variables(holders: Iterable[tuple[str, Any]]) -> Iterator[_Variable]:
+    """Yield the variables that functions of holders, and of their classes, set."""
+    seen: set[int] = set()
+    for _, holder in holders:
+        for function in _functions(holder):
+            if id(function) not in seen:
+                seen.add(id(function))
+                yield from _set_variables(function)
+
+
+def _functions(holder: Any) -> Iterator[FunctionType]:
+    if isinstance(holder, FunctionType):
+        yield holder
+        return
+    for kind in type(holder).__mro__:
+        if kind.__module__.partition(".")[0] not in _NO_HOLDERS:
+            yield from (value for value in vars(kind).values() if isinstance(value, FunctionType))
+
+
+def _set_variables(function: FunctionType) -> Iterator[_Variable]:
+    for instruction in dis.get_instructions(function):
+        if instruction.opname == "STORE_GLOBAL":
+            yield _Variable(str(instruction.argval), function.__globals__)
+    cells = function.__closure__ or ()
+    for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
+        yield _Variable(name, cell)
 
 
 class _RandomState:

@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from pipeline.program.eager import Source
+from pipeline.program.eager import Source, find_effects
 from pipeline.program.inputs import InputSet
 from pipeline.program.signature import as_exported, signature
 from pipeline.validate.locate.departure.places import EagerSite, find_eager_site
@@ -78,7 +78,15 @@ class _RecordedSource(Source):
         self.node = node
 
     def buffers(self) -> dict[str, Tensor]:
+        """Return the buffers that the program changes, by name."""
         return dict(zip(self.state, self._state, strict=True))
+
+    def begin_with(self, state: Mapping[str, Tensor]) -> None:
+        """Set buffers that the program changes, by name."""
+        buffers = self.buffers()
+        with torch.no_grad():
+            for name, value in state.items():
+                buffers[name].copy_(value)
 
 
 class _MarkingWalker(Walker):
@@ -108,9 +116,27 @@ def _find_attribute(module: nn.Module, name: str) -> Any:
     return value
 
 
-def run_program(program: ExportedProgram, inputs: InputSet) -> ProgramRun:
-    """Run a program on an input set, from its initial state."""
+def find_state(
+    program: ExportedProgram, holders: Mapping[int, tuple[str, Any]]
+) -> dict[str, Tensor]:
+    """Return what a reference has now in the buffers that a program changes, by the program's
+    names; a wrapper may have added a prefix to them."""
+    state: dict[str, Tensor] = {}
+    buffers = list(_iter_buffers(holders))
+    for name in find_effects(program).state:
+        for other, tensor in buffers:
+            if f".{name}".endswith(f".{other}") or f".{other}".endswith(f".{name}"):
+                state.setdefault(name, tensor)
+    expected = {**program.state_dict, **program.constants}
+    return {name: t for name, t in state.items() if t.shape == expected[name].shape}
+
+
+def run_program(
+    program: ExportedProgram, inputs: InputSet, state: Mapping[str, Tensor]
+) -> ProgramRun:
+    """Run a program on an input set, from its initial state but for the buffers in `state`."""
     source = _RecordedSource(program)
+    source.begin_with(state)
     outputs = source.run(inputs)
     recorder = source.recorder
     changed = len(outputs) - len(source.returned)

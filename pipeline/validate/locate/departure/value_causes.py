@@ -148,11 +148,17 @@ def find_dtype(difference: Difference) -> Cause | None:
         text = f"autocast computes in {dtype} there, in the {side} alone"
         return Cause(f"{text}; export and run the reference under the same autocast", call)
     mine, other = _result_dtype(difference, True), _result_dtype(difference, False)
-    if mine is None or other is None or mine == other:
+    if mine is None or other is None or mine == other or not _are_alike(difference):
         return None
     text = f"computes in {_dtype(mine)} in the program, {_dtype(other)} in the reference"
     remedy = "export with the dtype, default dtype and autocast that the reference runs with"
     return Cause(f"{text}; {remedy}", call)
+
+
+def _are_alike(difference: Difference) -> bool:
+    """Return whether both operators have one name."""
+    mine, other = difference.program, difference.reference
+    return mine is not None and other is not None and mine.base == other.base
 
 
 def _contexts(difference: Difference) -> str:
@@ -179,11 +185,23 @@ def find_constant(difference: Difference) -> Cause | None:
     others = [leaf for leaf in difference.reference_leaves if not leaf.kind]
     if not leaves and not others:
         return None
+    if others and not leaves:
+        return _describe_foreign(others[0], difference)
     event = difference.reference
     site = (others or leaves)[0].site if others or event is None else event.site
     call = call_of(site, difference)
     text = f"the program has it as a constant: {explain_value(difference, call)}"
     return Cause(text, None, "a tensor that Python makes", place_of(site))
+
+
+def _describe_foreign(leaf: Leaf[Any], difference: Difference) -> Cause:
+    """Describe a tensor of the reference that no operator made, where the program has none."""
+    place = place_of(leaf.site)
+    if leaf.site is None:
+        text = "the reference computes it outside of PyTorch, where nothing can be recorded"
+        return Cause(text, None, difference.departure.labels[0], place)
+    text = "the reference computes it outside of PyTorch, and the program doesn't; compute it with "
+    return Cause(f"{text}torch in the model, or pass it as an input", None, "a tensor", place)
 
 
 def find_outside_work(difference: Difference) -> Cause | None:
