@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from torchao.quantization.pt2e.quantizer import Quantizer
 
     from pipeline.backends.delegate_runtime import DelegateRuntime
+    from pipeline.backends.payload_check import DelegateCall
 
+PayloadCheck: TypeAlias = "Callable[[DelegateCall], Iterable[str]]"
 Why: TypeAlias = "dict[Node, str]"
 Reasons: TypeAlias = "Callable[[Partitioner, ExportedProgram], AbstractContextManager[Why]]"
 # An operator, as aten.add.Tensor; a node, by its name; a part of the name of a module's type.
@@ -174,12 +176,15 @@ class Execution:
             machine that builds can.
         facts: returns what else of this machine counts for a run, for the keys of validation.
         elsewhere: what runs it where this machine can't, in two or three words.
+        check_payload: yields what is wrong with a delegate, without running it. None where nothing
+            here reads its payload.
     """
 
     make_runtime: Callable[[], DelegateRuntime] | None = None
     cannot_run: Callable[[], str] | None = None
     facts: Callable[[], Mapping[str, str]] | None = None
     elsewhere: str = ""
+    check_payload: PayloadCheck | None = None
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ from pipeline.validate.interface import (
     find_unlisted,
 )
 from pipeline.validate.limits import LIMITS
+from pipeline.validate.payloads import checks, find_payload_faults
 from pipeline.validate.quantization import QuantizationJudge
 from pipeline.validate.randomness import REPEATS, judge_random
 from pipeline.validate.references import References
@@ -269,7 +270,7 @@ class MethodValidator:
         if self.quantized is not None:
             self.judge.quantization = QuantizationJudge(names, self.limits, self.departs)
         if self.result.not_run:
-            if self._declares_the_same():
+            if self._declares_the_same() and self._payloads_are_whole():
                 self._keep_expected(examples)
             return
         release_pages()  # which the sources of other methods have read
@@ -399,6 +400,14 @@ class MethodValidator:
             *compare_declared("output", declared.outputs, self.source.outputs, self.program),
         ):
             self.result.fail(add_range_remedy(what, self.narrowed), about="declared")
+        return not self.result.failures
+
+    def _payloads_are_whole(self) -> bool:
+        """Check payloads that can't be run here, as far as their backends read them."""
+        method = self.result.method
+        if checks(self.files, method):
+            for what in find_payload_faults(self.files, method):
+                self.result.fail(what, about="declared")
         return not self.result.failures
 
     def _input_sets(self, examples: Sequence[InputSet]) -> list[InputSet]:

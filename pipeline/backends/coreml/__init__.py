@@ -166,6 +166,10 @@ ENTRIES = (
             around=lazy("pipeline.backends.coreml.reproducible:reproducible"),
         ),
         host=Host(distributions=(*EXECUTORCH, "cattrs", "coremltools", "protobuf")),
-        execution=Execution(cannot_run=on_a_mac("Core ML"), elsewhere="Mac"),
+        execution=Execution(
+            cannot_run=on_a_mac("Core ML"),
+            elsewhere="Mac",
+            check_payload=lazy("pipeline.backends.coreml.payload:check_payload"),
+        ),
     ),
 )

@@ -1,0 +1,127 @@
+"""Core ML's payloads, checked without Core ML: whether the model in one is whole, and takes and
+gives what the package's call of it does. coremltools reads models on every system.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pipeline.backends.payload_check import DelegateCall, Sizes
+
+_REFERENCE = b"CMJR"  # begins a payload that names the model of several methods
+_MODEL = "model.mlpackage/Data/com.apple.CoreML/model.mlmodel"
+_COMPILED = "model.mlmodelc"
+_METADATA = "metadata.json"
+
+
+def check_payload(call: DelegateCall) -> Iterator[str]:
+    """Yield what is wrong with the model of a delegate, each in a sentence."""
+    try:
+        payload, joint = _resolve(call)
+        files = read_archive(payload)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        yield f"Core ML's payload can't be read: {type(error).__name__}: {error}"
+        return
+    if any(path.startswith(_COMPILED) for path in files):
+        return  # in a form of Apple's own
+    missing = [path for path in (_MODEL, _METADATA) if path not in files]
+    if missing:
+        yield f"Core ML's payload lacks {', '.join(missing)}"
+        return
+    from coremltools.proto import Model_pb2
+
+    spec = Model_pb2.Model()
+    try:
+        spec.ParseFromString(files[_MODEL])
+        metadata = json.loads(files[_METADATA])
+    except Exception as error:  # whatever protobuf raises
+        yield f"Core ML's model can't be read: {type(error).__name__}: {error}"
+        return
+    described = {function.name: function for function in spec.description.functions}
+    if joint and call.method not in described:
+        yield f"Core ML's model has no function {call.method}; it has {', '.join(described)}"
+        return
+    interface = described[call.method] if joint else spec.description
+    names = metadata["methods"][call.method] if joint else metadata
+    yield from _compare("input", interface.input, names["inputNames"], call.inputs)
+    yield from _compare("output", interface.output, names["outputNames"], call.outputs)
+    yield from _find_lost_weights(spec, files)
+
+
+def _resolve(call: DelegateCall) -> tuple[bytes, bool]:
+    """Return the bytes of a delegate's model, and whether it is that of several methods."""
+    if not call.payload.startswith(_REFERENCE):
+        return call.payload, False
+    key = json.loads(call.payload.removeprefix(_REFERENCE))["key"]
+    return call.named[key], True
+
+
+def read_archive(payload: bytes) -> dict[str, bytes]:
+    """Return the files of an archive by their paths below its folder; `archive` of `reproducible`
+    has the form. Raises ValueError, KeyError, IndexError or TypeError for what is none."""
+    end = 1 << 16
+    while True:
+        text = payload[: -end - 1 : -1].decode("utf-8", "replace")
+        try:
+            table, _ = json.JSONDecoder().raw_decode(text)
+            break
+        except ValueError:
+            if end >= len(payload):
+                raise
+            end *= 8
+    nodes = table["nodes"]
+    files: dict[str, bytes] = {}
+
+    def add(number: int, path: str) -> None:
+        node = nodes[number]
+        if not node["kind"]:
+            region = node["dataRegion"]
+            content = payload[region["offset"] : region["offset"] + region["size"]]
+            if len(content) < region["size"]:
+                raise ValueError(f"{path} ends after {len(content)} bytes of {region['size']}")
+            files[path] = content
+        for name, child in node["children"].items():
+            add(child, f"{path}/{name}" if path else name)
+
+    add(len(nodes) - 1, "")
+    return files
+
+
+def _compare(
+    kind: str, features: Any, names: Sequence[str], expected: Sequence[Sizes | None]
+) -> Iterator[str]:
+    """Yield how a model's features differ from the names of its metadata, by which the delegate
+    passes them, and from the sizes of the package's call."""
+    found = [feature.name for feature in features]
+    if found != list(names):
+        yield f"Core ML's model has the {kind}s {found}, and its metadata says {list(names)}"
+        return
+    if len(found) != len(expected):
+        yield f"Core ML's model has {len(found)} {kind}s, and the package's call {len(expected)}"
+        return
+    for feature, sizes in zip(features, expected, strict=True):
+        array = feature.type.multiArrayType
+        shape = tuple(array.shape)
+        if sizes is None or not shape or array.WhichOneof("ShapeFlexibility"):
+            continue
+        if shape != (sizes or (1,)):
+            yield (
+                f"Core ML's {kind} {feature.name} has the shape {list(shape)}, and the package's "
+                f"call {list(sizes)}"
+            )
+
+
+def _find_lost_weights(spec: Any, files: dict[str, bytes]) -> Iterator[str]:
+    """Yield weights that the model names and the payload doesn't hold, each file once."""
+    folder = _MODEL.rpartition("/")[0]
+    told = set()
+    for function in spec.mlProgram.functions.values():
+        for block in function.block_specializations.values():
+            for operation in block.operations:
+                blob = operation.attributes["val"].blobFileValue
+                path = blob.fileName.replace("@model_path", folder)
+                if path and blob.offset >= len(files.get(path, b"")) and path not in told:
+                    told.add(path)
+                    yield f"Core ML's payload lacks weights: {path} at {blob.offset}"

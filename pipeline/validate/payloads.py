@@ -1,0 +1,51 @@
+"""Checks the payloads of delegates that this machine can't run, by what their backends know of
+them. It does not know what a program should compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from executorch.exir import schema
+
+from pipeline.backends import BACKENDS
+from pipeline.backends.entry import PayloadCheck
+from pipeline.backends.payload_check import DelegateCall, Sizes
+from pipeline.devices.interface import PackageFiles
+from pipeline.devices.interpreter.load import read_package, read_payload
+from pipeline.program.plan_values import count_delegate_results
+
+
+def checks(files: PackageFiles, method: str) -> bool:
+    """Return whether a backend of a method's delegates checks payloads."""
+    plan = files.plans.get(method)
+    return plan is not None and any(each.backend in _checked() for each in plan.delegates)
+
+
+def find_payload_faults(files: PackageFiles, method: str) -> Iterator[str]:
+    """Yield what is wrong with the payloads of a method, each in a sentence. Raises DeviceError for
+    a file that can't be read."""
+    data = read_package(files)
+    plan = data.plans[method]
+    instructions = [i for chain in plan.chains for i in chain.instructions]
+    results = count_delegate_results(plan, instructions)
+    for number, outputs in results.items():
+        call = instructions[number].instr_args
+        delegate = plan.delegates[call.delegate_index]
+        check = _checked().get(delegate.id)
+        if check is None:
+            continue
+        sizes = [_sizes(plan.values[index].val) for index in call.args]
+        split = len(sizes) - outputs
+        payload = read_payload(data, delegate)
+        yield from check(
+            DelegateCall(method, payload, data.named, tuple(sizes[:split]), tuple(sizes[split:]))
+        )
+
+
+def _checked() -> dict[str, PayloadCheck]:
+    entries = BACKENDS.values()
+    return {e.backend_id: e.execution.check_payload for e in entries if e.execution.check_payload}
+
+
+def _sizes(value: object) -> Sizes | None:
+    return tuple(value.sizes) if isinstance(value, schema.Tensor) else None
