@@ -4,6 +4,8 @@ import pytest
 
 from pipeline.plan.checks import find_places
 from pipeline.plan.keys import validate_action
+from pipeline.report.elements import DataTable
+from pipeline.report.sections.gates import section
 from pipeline.store.errors import ConfigErrors
 from pipeline.validate.gates.figures import make_figures
 from pipeline.validate.gates.gates import check_gates, failed_gates
@@ -330,6 +332,20 @@ def test_delegation_of_a_method_without_partitioners_is_its_own_gate_where_it_sa
     own = {"decode": {gate: DELEGATION[gate]}}
     (sentence,) = failures({}, build=portable(), own=own)
     assert sentence.startswith("decode: ")
+
+
+def test_the_row_of_a_gate_that_is_left_alone_says_why():
+    gates = {"min_delegated_nodes": 0.7, "max_size_growth": 0.1}
+    results = check_gates(settings(gates), portable())
+    methods = [{"method": name, "sqnr_db": None} for name in ("encode", "decode")]
+    report = {"gates": results, "methods": methods}
+    (table,) = (part for part in section(report).parts if isinstance(part, DataTable))
+    rows = {(row["of"], row["gate"].text): row["verdict"].text for row in table.rows}
+    assert rows == {
+        ("package", "max_size_growth"): "no baseline yet",
+        ("encode", "min_delegated_nodes"): "passed",
+        ("decode", "min_delegated_nodes"): "does not apply",
+    }
 
 
 def test_a_method_that_lost_its_partitioners_fell_below_its_baseline():
