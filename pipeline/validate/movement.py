@@ -56,9 +56,10 @@ class OutputMovement:
         nonfinite: how many of them are NaN or infinite on examples, of `example_values`.
         example_nans: how many of those are NaN.
         nans: how many of `values` are NaN.
-        limits: those that a package was held to last, but on large inputs.
+        limits: those that a package was held to last.
         noticed: whether the first value in the place of a later one would exceed its limits.
-        largest: the greatest distance of a value from the first one, but on large inputs.
+        moves_if_large: whether it would in a call on large inputs, which count for nothing else.
+        largest: the greatest distance of a value from the first one.
     """
 
     calls: int = 0
@@ -69,6 +70,7 @@ class OutputMovement:
     nonfinite: int = 0
     limits: Limits = field(default_factory=Limits)
     noticed: bool = False
+    moves_if_large: bool = False
     largest: float = 0.0
     firsts: dict[Any, FirstValue] = field(default_factory=dict)
     _distance: float = 0.0
@@ -78,25 +80,26 @@ class OutputMovement:
 
     def add(self, value: Any, limits: Limits, inputs: InputSet, case: str = "") -> None:
         """Add what the source gives in a call, and the limits that the package was held to."""
-        self.calls += 1
-        self._count(value, is_example=not inputs.generated)
+        is_large = case == "large"  # which no one may ever give: it tells what would move, alone
+        if not is_large:
+            self.calls += 1
+            self._count(value, is_example=not inputs.generated)
+            self.limits = limits
         if self._released:
             return
-        if case != "large":
-            self.limits = limits
         value, shape = _thin_out(value), _shape_of(value)
         first = self.firsts.get(shape)
+        if is_large:
+            self.moves_if_large |= first is not None and _exceeds(first.value, value, limits)
+            return
         if first is None:
             if len(self.firsts) < _MOST_SHAPES:
                 self.firsts[shape] = FirstValue(value, inputs)
             return
         if not self.noticed and first.other is None and not have_same_values(first.inputs, inputs):
             first.other = inputs
-        if case != "large":
-            self._measure(first, value)
-        if not self.noticed:
-            error = compare(first.value, value)
-            self.noticed = bool(judge_output(error, first.value, value, limits).wrong)
+        self._measure(first, value)
+        self.noticed = self.noticed or _exceeds(first.value, value, limits)
 
     def _measure(self, first: FirstValue, value: Any) -> None:
         """Add the distance of a value from the first one, where both are finite."""
@@ -196,6 +199,11 @@ def _is_same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return one.shape == other.shape and bool(torch.equal(one, other))
     return bool(type(one) is type(other) and one == other)
+
+
+def _exceeds(actual: Any, expected: Any, limits: Limits) -> bool:
+    """Return whether a value in the place of another one exceeds its limits."""
+    return bool(judge_output(compare(actual, expected), actual, expected, limits).wrong)
 
 
 def _shape_of(value: Any) -> Any:

@@ -99,6 +99,8 @@ class StandstillJudge:
     def _judge_output(self, place: int, output: OutputMovement, record: MovementRecord) -> str:
         """Return why an output is not judged, or ""; note in its record what determines it."""
         name, calls = self.names[place], plural(output.calls, "call")
+        if not output.calls:  # but on large inputs
+            return ""
         if not output.values:
             where = self._describe_place(place, output)
             return f"{name} has no elements in any of {calls}{where}; {_REMEDY_EMPTY}"
@@ -122,6 +124,8 @@ class StandstillJudge:
         if output.other_inputs is None:
             on += f", and in {_REDRAWN} of its source on other inputs"
         where = self._describe_place(place, output)
+        if output.moves_if_large:
+            where += "; on large inputs it moves"
         if not output.largest:
             return f"{name} is the same {on}, whatever the inputs{where}; {_REMEDY}"
         return (

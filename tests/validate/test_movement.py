@@ -97,6 +97,19 @@ def test_where_all_calls_were_on_one_input_the_source_tells_whether_it_moves():
     assert "aten.gt" in method.verdict_reason
 
 
+def test_large_inputs_alone_judge_nothing():
+    program = export(Calls(lambda m, x: x > 100), (X,))
+    pte = write("moving.pte", lowered({"run": program}).buffer)
+    config, examples = ValidateConfig(latency={"seconds": 0}), {"run": EXAMPLES}
+    (method,) = validate_package(
+        pte, (), {"run": program}, examples, config, {}, cases={"run": ["large"]}
+    ).methods
+    assert any(run.case == "large" for run in method.runs)
+    assert method.verdict == "not judged"
+    assert "the same in all 4 calls" in method.verdict_reason
+    assert "on large inputs it moves" in method.verdict_reason
+
+
 def test_limits_that_are_wider_than_an_output_moves_judge_nothing():
     assert validated(lambda m, x: x * 1e-3, atol=1e-5, rtol=0).verdict == "passed"
     assert validated(lambda m, x: x * 1e-3, atol=1.0, rtol=0).verdict == "not judged"
