@@ -30,13 +30,13 @@ from pipeline.program.recordings import (
 )
 from pipeline.run.export.guarded import Begin
 from pipeline.run.export.reference_state import (
+    ChangedParameterError,
     KeptState,
     Key,
     iter_reachable,
     preserving_globals,
     seed_all,
 )
-from pipeline.store.errors import PipelineError
 from pipeline.store.reasons import reason
 from pipeline.validate.locate.reference_departure import describe_departure
 from pipeline.validate.randomness import REPEATS
@@ -207,7 +207,7 @@ class Recorder:
             self._changes[calls[0][0]] |= self._state.changed()
         try:
             self._state.restore()
-        except PipelineError as error:
+        except ChangedParameterError as error:
             self._changed_for_good = True
             done[-1] = replace(done[-1], outputs={}, error=str(error))
         return done
