@@ -89,6 +89,10 @@ def _describe(each: Difference, file: str) -> str:
             return f"calibration inputs of {method} {_verb(each)}"
         case ("programs", method, what) if what.startswith("examples"):
             return f"example inputs of {method} {_verb(each)}"
+        case ("programs", method, "reference"):
+            return f"what the reference of {method} gives {_verb(each)}"
+        case ("programs", method, what) if what.startswith("golden"):
+            return f"the file of recorded outputs of {method} {_verb(each)}"
         case ("content", _) | ("methods", _, "content"):
             return f"{file}, whose lines the object or the ETRecord holds, {_verb(each)}"
         case ("operator_inputs", library, name):

@@ -127,7 +127,8 @@ class ReferenceJudge:
             self._result.fail(what, about="reference")
             return
         if not recording.repeats:
-            self._unjudged["its distribution"] = None
+            what = "its outputs are random, and those of the exported program are not"
+            self._fail(recording, what, recording.sequences[0][0].inputs.origin)
             return
         call = recording.sequences[0][0]
         source = Source(self._programs[call.method])

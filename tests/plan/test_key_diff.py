@@ -102,6 +102,14 @@ TOLD = {
             "x.py (outside the workspace, ~/lib/x.py) changed",
         ],
     ),
+    "references": (
+        {"programs": {"a": {"program": A, "reference": A}, "b": {"program": A}}},
+        {"programs": {"a": {"program": A, "reference": B}, "b": {"program": A, "golden": [B, B]}}},
+        [
+            "what the reference of a gives changed",
+            "the file of recorded outputs of b is new",
+        ],
+    ),
     "listing read": (
         {"reads": {"listings": {"shards": A}, "links": {"w": "a"}}},
         {"reads": {"listings": {"shards": B}, "links": {"w": "b"}}},

@@ -373,7 +373,7 @@ def test_an_export_has_a_verdict_of_its_own():
     """A package that is what was exported fails where that is not what PyTorch gives."""
     report = validation(method("encode"), referenced("passed"))
     assert report["verdict"] == "passed"
-    assert "gives what PyTorch in eager mode gives, exactly (4 calls)." in lead(report)
+    assert "The exported program matches PyTorch in eager mode exactly (4 calls)." in lead(report)
     assert lead(report).endswith(f" encode: {UNREFERENCED.removeprefix('Judged ')}")
     for verdict in ("not run", "not judged", "failed"):
         own = referenced(verdict)

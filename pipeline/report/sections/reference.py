@@ -24,6 +24,11 @@ def describe_reference(reference: Json) -> str:
     return f"{plural(reference['calls'], 'call')} of {_compared(reference)} {near}"
 
 
+def _kind(origin: str) -> str:
+    ran = origin.startswith("reference(")  # as `run/export/recorder.py` calls it
+    return "PyTorch in eager mode" if ran else "recorded outputs"
+
+
 def _compared(reference: Json) -> str:
     return listed(reference["compared"], _MOST_NAMED)
 
@@ -39,12 +44,11 @@ def describe_referenced(methods: Sequence[Json]) -> Iterator[str]:
     passed = [each for each in references.values() if each["verdict"] == PASSED]
     if passed:
         calls = plural(sum(each["calls"] for each in passed), "call")
-        ran = any(name.startswith("reference(") for each in passed for name in each["compared"])
-        what = "PyTorch in eager mode" if ran else "recorded outputs"
+        kinds = {_kind(name): None for each in passed for name in each["compared"]}
         worst = [each["max_abs"] for each in passed if each["max_abs"]]
         numbers = [each for each in worst if isinstance(each, int | float)]
         near = f"within {error(max(numbers))}" if numbers else "exactly"
-        yield f"The exported program gives what {what} gives, {near} ({calls})."
+        yield f"The exported program matches {' and '.join(kinds)} {near} ({calls})."
     for name, each in references.items():
         if each["verdict"] in ("not judged", "not run"):
             yield f"The export of {name} is {each['verdict']}: {each['reason']}."

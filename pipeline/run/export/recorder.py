@@ -30,13 +30,13 @@ from pipeline.program.recordings import (
 )
 from pipeline.run.export.guarded import Begin
 from pipeline.run.export.reference_state import (
+    ChangedParameterError,
     KeptState,
     Key,
     iter_reachable,
     preserving_globals,
     seed_all,
 )
-from pipeline.store.errors import PipelineError
 from pipeline.store.reasons import reason
 from pipeline.validate.locate.reference_departure import describe_departure
 from pipeline.validate.randomness import REPEATS
@@ -207,7 +207,7 @@ class Recorder:
             self._changes[calls[0][0]] |= self._state.changed()
         try:
             self._state.restore()
-        except PipelineError as error:
+        except ChangedParameterError as error:
             self._changed_for_good = True
             done[-1] = replace(done[-1], outputs={}, error=str(error))
         return done
@@ -241,8 +241,7 @@ class Recorder:
         random = f"the reference is random: {differs} between two runs on the same inputs"
         if training:
             random += f"; it is in training mode: {', '.join(training[:3])}"
-        keeps = draws and count_bytes(first.outputs) * REPEATS <= _MOST_BYTES
-        seeds = range(REPEATS if keeps else 0)
+        seeds = range(REPEATS if draws else 0)
         return random, [self._run([(method, inputs)], seed)[0].outputs for seed in seeds]
 
     def _locate(self, calls: Sequence[RecordedCall]) -> str:

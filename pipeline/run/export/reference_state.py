@@ -23,9 +23,14 @@ from torch.export import ExportedProgram
 from torch.fx import Graph
 
 from pipeline.plan.places import Folders, environment_folders
-from pipeline.store.errors import PipelineError
 
 Key = int | tuple[int, str]
+
+
+class ChangedParameterError(Exception):
+    """A reference changes a parameter in place, which is not restored."""
+
+
 _ATOMS = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size)
 # Nothing in them is state of a reference, and there is much.
 _CLOSED = (type, types.ModuleType, types.BuiltinFunctionType, ExportedProgram, Graph, FakeTensor)
@@ -114,7 +119,7 @@ class KeptState:
         return {key for key, (value, content) in self._kept.items() if _differs(value, content)}
 
     def restore(self) -> None:
-        """Restore what changed. Raises PipelineError for a parameter, of which no copy is kept."""
+        """Restore what changed. Raises ChangedParameterError: no copy of parameters is kept."""
         for value, content in self._kept.values():
             if _differs(value, content):
                 _restore(value, content)
@@ -208,7 +213,7 @@ def _restore(value: Any, content: Any) -> None:
 
 def _restore_tensor(tensor: Tensor, content: _TensorContent) -> None:
     if content.values is None:
-        raise PipelineError(
+        raise ChangedParameterError(
             "no error, but changes a parameter in place; let it change buffers alone"
         )
     with torch.no_grad():
