@@ -697,3 +697,21 @@ class Retyped(nn.Module):
 @planted
 def retyped():
     return case(Retyped, "Retyped", "being exported")
+
+
+class Wide(nn.Module):
+    """Weights so large that their views aren't read again."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 300), nn.Linear(300, 300)
+
+    def forward(self, x):
+        x = self.up(x)
+        x = x * (1 if torch.compiler.is_exporting() else 2)  # planted: wide
+        return F.linear(self.down(x), self.up.weight.t())
+
+
+@planted
+def wide():
+    return case(Wide, "Wide", "being exported")

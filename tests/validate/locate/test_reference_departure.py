@@ -30,6 +30,7 @@ def test_planted(name):
     check(case, case.program, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["export_flag", "helper_flag", "factor", "weights", "lifted"])
 def test_saved_program(name):
     case, file = CASES[name](), BytesIO()
@@ -37,12 +38,14 @@ def test_saved_program(name):
     check(case, load(file), name)
 
 
-@pytest.mark.parametrize("name", ["export_flag", "factor", "steps", "dropout"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["export_flag", "factor", "steps", "dropout", "wide"])
 def test_decomposed_program(name):
     case = CASES[name]()
     check(case, case.program.run_decompositions(), name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["export_flag", "flag", "weights", "state"])
 def test_strict_export(name, monkeypatch):
     monkeypatch.setattr(departures, "export", partial(export, strict=True))

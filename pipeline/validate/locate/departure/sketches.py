@@ -30,6 +30,7 @@ class Sketch:
         nonfinite: the same of the places with NaN, inf or -inf.
         norm: the square root of the sum of the squares of the finite values.
         uniform: whether all values are the same.
+        geometry: of a view of a large weight, its place in it; the rest is then the weight's.
     """
 
     count: int
@@ -38,11 +39,12 @@ class Sketch:
     nonfinite: tuple[float, ...]
     norm: float
     uniform: bool
+    geometry: tuple[Any, ...] = ()
 
     @property
     def group(self) -> tuple[Any, ...]:
         """What two tensors have in common if a distance between them means anything."""
-        return self.count, self.dtype, self.nonfinite
+        return self.count, self.dtype, self.nonfinite, self.geometry
 
     @property
     def eps(self) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -24,6 +24,7 @@ from pipeline.validate.locate.departure.storages import StorageKeeper, memory_ke
 
 Site = TypeVar("Site")
 
+_LARGE = 1 << 16  # values of a weight whose views aren't read again
 _UNWRITTEN = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
 _FACTORIES = frozenset(
     {"full", "full_like", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "scalar_tensor"}
@@ -133,6 +134,7 @@ class Recorder(TorchDispatchMode, Generic[Site]):
         self._latest: dict[Sketch | None, int] = {}
         self._labelled: dict[Any, int] = {}  # leaves, by label and content
         self._seen: set[tuple[str, str]] = set()
+        self._weights: dict[tuple[Any, ...], tuple[int, int]] = {}  # value, offset, by memory
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -179,7 +181,7 @@ class Recorder(TorchDispatchMode, Generic[Site]):
         name = str(func) if isinstance(func, OpOverload) else func.name()
         origin = self._origin(base_operator(name), reads)
         bases = [t._base for t in written if t._base is not None] if _is_mutable(func) else []
-        values = [self._write(tensor, origin) for tensor in (*written, *bases)]
+        values = [self._write(tensor, origin, reads) for tensor in (*written, *bases)]
         scalars = dict(_scalars(func, args, kwargs))
         place = len(self.trace.events)
         is_random = _is_random(func, scalars)
@@ -211,18 +213,34 @@ class Recorder(TorchDispatchMode, Generic[Site]):
             value = self._add(content, _SOURCE if content and content.uniform else "")
             self.trace.leaves[value] = Leaf(*label, tensor.dtype, site)
             self._labelled[label, content] = value
+            if label[0] in ("parameter", "buffer", "constant"):
+                entry = (value, tensor.storage_offset())
+                self._weights.setdefault(memory_key(tensor), entry)
             self._seen.add(label)
         self._remember(tensor, value)
         return value
 
-    def _write(self, tensor: Tensor, origin: str | None) -> int:
-        content = None if origin is None else sketch(tensor)
+    def _write(self, tensor: Tensor, origin: str | None, reads: Sequence[int]) -> int:
+        content = None if origin is None else self._sketch_result(tensor, reads)
         origin = origin if origin and content and content.uniform else ""
         value = self._contents.get((origin, content), -1) if content is not None else -1
         if value < 0:
             value = self._add(content, origin)
         self._remember(tensor, value)
         return value
+
+    def _sketch_result(self, tensor: Tensor, reads: Sequence[int]) -> Sketch | None:
+        """Return the sketch of a result; that of a view of a large weight is made from the
+        weight's, since each layer transposes its own."""
+        memory = memory_key(tensor)
+        if tensor.numel() >= _LARGE and not self._writes[memory] and memory in self._weights:
+            value, offset = self._weights[memory]
+            weight = self.trace.values[value]
+            if weight is not None and value in reads:
+                start = tensor.storage_offset() - offset
+                place = (start, tuple(tensor.shape), tensor.stride(), tensor.dtype)
+                return replace(weight, count=tensor.numel(), geometry=place)
+        return sketch(tensor)
 
     def _add(self, content: Sketch | None, origin: str) -> int:
         value = len(self.trace.values)
