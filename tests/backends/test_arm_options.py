@@ -11,7 +11,7 @@ from typing import get_args
 import pytest
 from pydantic import ValidationError
 
-from pipeline.backends import BACKENDS, make_quantizer
+from pipeline.backends import BACKENDS, make_quantizer, vulkan_driver
 from pipeline.backends.arm import emulation as arm_emulation
 from pipeline.backends.arm.ethos_u import (
     ETHOS_U_DEFAULTS,
@@ -580,16 +580,16 @@ def test_another_converter_counts_and_is_called(monkeypatch, tmp_path):
 def test_what_the_emulation_lacks_is_told(monkeypatch, tmp_path):
     """One thing after the other, as a user would set it up."""
     driver = tmp_path / "driver.json"
-    monkeypatch.setattr(arm_emulation, "_DRIVERS", ())
+    monkeypatch.setattr(vulkan_driver, "_DRIVERS", ())
     for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES", "VK_INSTANCE_LAYERS", "VK_LAYER_PATH"):
         monkeypatch.delenv(name, raising=False)
 
     def no_library(name):
         raise OSError(name)
 
-    monkeypatch.setattr(arm_emulation.ctypes, "CDLL", no_library)
+    monkeypatch.setattr(vulkan_driver.ctypes, "CDLL", no_library)
     assert "libvulkan.so.1" in arm_emulation.missing()
-    monkeypatch.setattr(arm_emulation.ctypes, "CDLL", lambda name: None)
+    monkeypatch.setattr(vulkan_driver.ctypes, "CDLL", lambda name: None)
     assert "Vulkan driver" in arm_emulation.missing()
     monkeypatch.setenv("VK_DRIVER_FILES", str(driver))
     assert "Vulkan driver" in arm_emulation.missing()
@@ -612,7 +612,7 @@ def test_the_emulation_is_set_up_with_whole_paths(monkeypatch, tmp_path):
     for name, value in arm_emulation.set_up(tmp_path / "layers").items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("VK_DRIVER_FILES", str(driver))
-    monkeypatch.setattr(arm_emulation.ctypes, "CDLL", lambda name: None)
+    monkeypatch.setattr(vulkan_driver.ctypes, "CDLL", lambda name: None)
     assert arm_emulation.missing() == ""
     libraries = [
         json.loads(path.read_text())["layer"]["library_path"]

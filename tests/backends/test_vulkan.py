@@ -18,6 +18,7 @@ from executorch.exir.dialects._ops import ops
 from pydantic import ValidationError
 
 from pipeline.backends import PartitionerSpec, make_partitioners, make_quantizer
+from pipeline.backends.delegate_libraries import VARIABLE, find_library
 from pipeline.backends.options import NAMES
 from pipeline.backends.vulkan import (
     VulkanOptions,
@@ -33,6 +34,7 @@ from tests.support.lowerable import (
     check_delegated,
     check_fresh_checkout_hits,
     check_not_run,
+    check_ran,
     check_same_bytes,
     manifest_of,
 )
@@ -64,7 +66,7 @@ WEBGPU = {
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     bench = bench_for(tmp_path_factory.mktemp("gpu") / "workspace", VULKAN | WEBGPU)
-    assert bench.doit(timeout=900) == 0, bench.output
+    assert bench.doit(timeout=900, **{VARIABLE: ""}) == 0, bench.output
     return bench
 
 
@@ -81,8 +83,17 @@ def test_webgpu_delegates_what_it_is_given(bench):
 
 @pytest.mark.parametrize("package", VULKAN | WEBGPU)
 def test_it_is_not_run_here(bench, package):
-    name = "WebGPU" if package in WEBGPU else "Vulkan"
-    check_not_run(bench, package, f"the runtime in ExecuTorch's wheel has no {name} delegate")
+    check_not_run(bench, package, "ExecuTorch's wheel has no Vulkan delegate")
+
+
+@pytest.mark.skipif(not find_library("VulkanBackend"), reason="no library of the delegate")
+def test_a_library_of_the_delegate_runs_it(bench, tmp_path):
+    """docs/guides/running-delegates.md has how to build one, and to run it without a GPU."""
+    configs = {name: (VULKAN | WEBGPU)[name] for name in ("fp32", "webgpu")}
+    other = bench_for(tmp_path / "workspace", configs)
+    assert other.doit() == 0, other.output
+    for package in configs:
+        check_ran(other, package)
 
 
 def test_the_runtime_in_the_wheel_has_no_such_delegate():
