@@ -105,6 +105,6 @@ def test_packages_are_refused_and_drops_told(tmp_path):
     )
     assert bench.doit() == 0, bench.output
     assert "unmet/part: warning: 0.0 % of nodes delegated, 87.5 % in the last build" in bench.output
-    assert "What is delegated less than before" in (bench.root / "build/summary.md").read_text()
+    assert "What is delegated less than before" in (bench.root / "build/index.html").read_text()
     assert bench.doit() == 0
     assert "in the last build" not in bench.output
