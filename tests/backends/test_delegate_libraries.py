@@ -70,7 +70,7 @@ def test_another_library_validates_again(library, tmp_path, monkeypatch):
     config = read_configs(folder).configs["p"]
 
     def key():
-        return _measure_key(config, {}, {}, {})
+        return _measure_key(config, {}, {}, {}, {})
 
     without = key()
     assert without["not_run"].keys() == {"VulkanBackend"} and "runs_with" not in without

@@ -777,7 +777,8 @@ def test_the_example_of_the_documentation_is_true(write):
     examples, (random, inputs), (gates,) = (
         re.findall(r"```yaml\n(.*?)```", each, re.DOTALL) for each in pages
     )
-    whole, base, config, matrix, editor, libraries, edge, made, parts, export, weights = examples
+    whole, nothing, base, config, matrix, editor, *rest = examples
+    libraries, edge, made, parts, export, weights = rest
     view = re.search(r"```\n(# asr-small-int8.*?)```", text, re.DOTALL)[1].splitlines()
     other = f"extends: _phone\n{METHODS}{matrix}"
     embed = "model: m\nmethods: {embed: {partitioners: []}}\n"
@@ -785,6 +786,7 @@ def test_the_example_of_the_documentation_is_true(write):
     three += "decode: {partitioners: []}}\n"
     found = write(
         whole=whole,
+        nothing=f"model: m\n{nothing}",
         _phone=base,
         asr=config,
         other=other,
@@ -811,8 +813,8 @@ def test_the_example_of_the_documentation_is_true(write):
         *(f"{os}.asr.{p}" for os in ["android"] for p in ["fp32", "int8"]),
         *(f"asr-{size}-{p}" for size in ["large", "small"] for p in ["fp32", "int8"]),
         *["edge", "editor", "export-bf16", "export-fp32", "gates", "inputs"],
-        *["ios.asr.fp32", "libraries", "linux.asr.fp32", "linux.asr.int8", "made", "parts"],
-        *["random", "weights0", "weights1", "weights2", "whole", "zephyr.asr.int8"],
+        *["ios.asr.fp32", "libraries", "linux.asr.fp32", "linux.asr.int8", "made", "nothing"],
+        *["parts", "random", "weights0", "weights1", "weights2", "whole", "zephyr.asr.int8"],
     ]
 
 

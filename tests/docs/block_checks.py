@@ -15,10 +15,11 @@ from pathlib import Path
 
 from doit.cmd_list import List
 from doit.cmd_run import Run
-from pipeline.doit_commands import Clean
 
+from pipeline.backends.delegate_libraries import VARIABLE as LIBRARIES_VARIABLE
 from pipeline.cli.commands import GROUPS, INIT, VERBS, VERIFY
 from pipeline.store.settings import UNTRUSTED_VARIABLE, VARIABLES
+from pte_pipeline.doit_commands import Clean
 from tests.docs.blocks import Block
 from tests.support.bench import REPOSITORY
 
@@ -103,18 +104,22 @@ def _find_module(module: str) -> Path | None:
 PROGRAMS = {
     ".": "shell", "apt-get": "Debian", "cat": "shell", "cd": "shell", "cp": "shell",
     "dask": "of the extra `dask`", "eval": "shell", "git": "git", "grep": "shell",
+    "cmake": "a reader's own",
     "hf": "of transformers' hub client", "jq": "a reader's own", "mkdir": "shell",
     "mkdocs": "of the extra `docs`", "openssl": "a reader's own", "pip": "checked below",
     "printf": "shell", "pytest": "of the extra `test`", "python": "checked below",
     "python3": "checked below", "sed": "shell", "sh": "shell", "tail": "shell",
 }  # fmt: skip
+# Variables of others that a page may set, and whose they are.
+_VARIABLES_OF_OTHERS = {"VK_DRIVER_FILES": "the Vulkan loader"}
 _SEPARATORS = {"&&", "||", ";", "|", "&"}
 
 
 def commands_of(text: str) -> list[list[str]]:
     """Return the commands of a shell script without control flow, as words."""
     found = []
-    for line in re.sub(r"\$\(([^()]*)\)", "SUBSTITUTED", text).splitlines():
+    joined = text.replace("\\\n", " ")
+    for line in re.sub(r"\$\(([^()]*)\)", "SUBSTITUTED", joined).splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
         lexer.whitespace_split = True
         words: list[str] = []
@@ -128,13 +133,26 @@ def commands_of(text: str) -> list[list[str]]:
     return [words for words in found if words]
 
 
+def _known_variables() -> set[str]:
+    settings = {*VARIABLES.values(), UNTRUSTED_VARIABLE, LIBRARIES_VARIABLE}
+    return settings | _VARIABLES_OF_OTHERS.keys()
+
+
 def check_shell(text: str) -> None:
     """Check that each program, verb and option of a script is one. Raises AssertionError."""
     for words in commands_of(text):
-        while re.fullmatch(r"\w+=.*", words[0]):
+        if words[0] == "export":
+            del words[0]
+        while words and re.fullmatch(r"\w+=.*", words[0]):
             name = words.pop(0).partition("=")[0]
-            assert name in {*VARIABLES.values(), UNTRUSTED_VARIABLE}, f"no setting {name}"
-        program, *rest = words
+            assert name in _known_variables(), f"no setting {name}"
+        if not words:
+            continue
+        path, *rest = words
+        program = path.removeprefix(".venv/bin/")
+        if program == "ssh":  # a machine, and the script that runs there
+            check_shell(rest[1])
+            continue
         if program == "doit":
             check_doit(rest)
             continue
