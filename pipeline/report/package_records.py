@@ -63,6 +63,23 @@ class GraphSegmentRecord(TypedDict):
     operators: dict[str, int]
 
 
+class EstimateRecord(TypedDict):
+    """The estimate of one call of a delegate, by the tool that compiled it: the device's `clock` in
+    Hz; `cycles` of the whole call, waits for memory included, and `busy_cycles` of computing;
+    multiply-accumulates; the peak bytes in use, by kind of memory."""
+
+    backend: str
+    tool: str
+    clock: int
+    cycles: int
+    busy_cycles: int
+    macs: int
+    sram: int
+    dram: int
+    on_chip_flash: int
+    off_chip_flash: int
+
+
 class RefusalRecord(TypedDict):
     """An operator that a partitioner left, in how many calls, and why, where it is known."""
 
@@ -83,7 +100,8 @@ class UptakeRecord(TypedDict):
 
 class DelegationRecord(TypedDict):
     """Counts of operator calls, over control flow too; `undelegated` maps operators to calls.
-    `partitioners` are those of the config, in its order."""
+    `estimates` are of the delegates whose backend's compiler makes one; those in control flow count
+    once. `partitioners` are those of the config, in its order."""
 
     nodes: int
     delegated_nodes: int
@@ -97,6 +115,7 @@ class DelegationRecord(TypedDict):
     left: NotRequired[list[UndelegatedRecord]]
     boundary: NotRequired[BoundaryRecord]
     segments: NotRequired[list[GraphSegmentRecord]]
+    estimates: NotRequired[list[EstimateRecord]]
     partitioners: NotRequired[list[UptakeRecord]]
 
 

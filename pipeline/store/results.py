@@ -300,6 +300,22 @@ class _Refusal(TypedDict):
     reason: str
 
 
+class _Estimate(TypedDict):
+    tool: str
+    clock: Count
+    cycles: Count
+    busy_cycles: Count
+    macs: Count
+    sram: Count
+    dram: Count
+    on_chip_flash: Count
+    off_chip_flash: Count
+
+
+class _DelegateEstimate(_Estimate):
+    backend: str
+
+
 class _Uptake(TypedDict):
     partitioner: str
     offered: Count
@@ -322,6 +338,7 @@ class Delegation(TypedDict):
     left: list[_Left]
     boundary: _Boundary
     segments: list[_Segment]
+    estimates: NotRequired[list[_DelegateEstimate]]
     partitioners: list[_Uptake]
 
 
@@ -467,6 +484,7 @@ class _Preprocessed(TypedDict):
     processed_bytes: Digest
     debug_handles: list[tuple[Count | str, list[Count]]] | None
     named: list[tuple[str | None, _NamedBlob]] | None
+    estimate: NotRequired[_Estimate]
 
 
 class _Preprocess(TypedDict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import configparser
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, ClassVar, Literal
@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from pipeline.backends.arm.backend import arm_backend
 from pipeline.backends.arm.options import WORD, ArmQuantize, OneFlag, PassOptions
+from pipeline.backends.arm.vela import kept_estimates
 from pipeline.backends.entry import Execution
 from pipeline.backends.host import TOSA, Host, extra
 from pipeline.backends.options import NAMES, Distinct, OneOf, Options, rule
@@ -138,9 +139,10 @@ class EthosUQuantize(ArmQuantize, PassOptions, _EthosUTarget):
 _inis: dict[str, bytes] = {}
 
 
-def _with_own_inis() -> AbstractContextManager[None]:
+@contextmanager
+def _with_vela() -> Iterator[None]:
     """Let vela read users' own files, within the context, by the names that compile specs have of
-    them."""
+    them, and keep its estimates."""
     from executorch.backends.arm.ethosu import backend
 
     def compile_with_inis(
@@ -153,7 +155,8 @@ def _with_own_inis() -> AbstractContextManager[None]:
                 flags = [f"--config={path}" if f == f"--config={name}" else f for f in flags]
             return original(tosa, flags, **more)
 
-    return wrapped(backend, "vela_compile", compile_with_inis)
+    with kept_estimates(), wrapped(backend, "vela_compile", compile_with_inis):
+        yield
 
 
 ENTRIES = (
@@ -163,7 +166,7 @@ ENTRIES = (
         summary="Ethos-U55, U65, U85: NPUs of microcontrollers, quantized operators only",
         options=EthosUOptions,
         quantize=EthosUQuantize,
-        around=_with_own_inis,
+        around=_with_vela,
         host=Host(
             requirements=(extra("ethos-u", "ethosu", "tosa_serializer"),),
             distributions=(*TOSA, "ethos-u-vela"),

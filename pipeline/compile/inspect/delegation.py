@@ -10,7 +10,7 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from pipeline.backends import PartitionerSpec
+from pipeline.backends.estimate import find_estimate
 from pipeline.compile.inspect.reasons import format_reason
 from pipeline.program.graphs import (
     NodePlaces,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:  # shapes, which change nothing that is done
         BackendCounts,
         BoundaryRecord,
         CrossingRecord,
+        EstimateRecord,
         GraphSegmentRecord,
     )
 
@@ -78,8 +80,8 @@ def describe_delegation(
         constants do not count, and what the bodies of control flow call, of which there are
         `subgraphs`, counts once. `delegated_operators` have no call outside of delegates.
         `partitions` counts calls of delegates by backend; `kernels`, which is left out where there
-        are none, calls of a backend's own kernels, neither delegated nor left. Every call is in one
-        of the `segments`, once.
+        are none, calls of a backend's own kernels, neither delegated nor left. `estimates` are left
+        out where there are none. Every call is in one of the `segments`, once.
     """
     kernels = {s.backend.lowering.kernels: s.backend.backend_id for s in partitioners or ()}
     calls = list(_iter_calls(program.graph_module, kernels))
@@ -89,6 +91,7 @@ def describe_delegation(
     left = outside.pop(None, [])
     by_kernels = {name: dict(sorted(_sum(own).items())) for name, own in outside.items()}
     inside = [each.delegate.original_module.graph_module for each in calls if each.delegate]
+    estimates = list(_iter_estimates(calls))
     return {
         "nodes": not_delegated.total() + delegated.total(),
         "delegated_nodes": delegated.total(),
@@ -112,7 +115,17 @@ def describe_delegation(
         ],
         "boundary": _measure_boundary(program.graph_module),
         "segments": list(_join_segments(calls)),
+        **({"estimates": estimates} if estimates else {}),
     }
+
+
+def _iter_estimates(calls: Iterable[_Call]) -> Iterator[EstimateRecord]:
+    """Yield the estimates of called delegates whose backend's compiler makes one."""
+    for call in calls:
+        estimate = find_estimate(call.delegate) if call.delegate is not None else None
+        if estimate is not None:
+            record: Any = {"backend": call.backend, **asdict(estimate)}
+            yield record
 
 
 def _share(delegates: Sequence[_Call]) -> BackendCounts:

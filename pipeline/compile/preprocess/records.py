@@ -11,6 +11,7 @@ from executorch.exir.backend.backend_details import PreprocessResult
 from pydantic import TypeAdapter
 
 from pipeline.backends import CacheScope
+from pipeline.backends.estimate import Estimate
 from pipeline.compile.objects import (
     Blob,
     TaggedBlob,
@@ -30,9 +31,10 @@ def to_json(
 
     It is None if JSON can't hold the result, or its debug handles are not those of the partition.
     """
+    meta = result._delegate_info_meta
     known, data = result.debug_handle_map, result.data_store_output
     others = with_handles(result, handles, handles, scope) is None
-    if others or result._delegate_info_meta is not None:
+    if others or not (meta is None or isinstance(meta, Estimate)):
         return None
     named = None if data is None else put_named_data(store, data)
     return {
@@ -40,6 +42,7 @@ def to_json(
         "processed_bytes": store.put(result.processed_bytes),
         "debug_handles": None if known is None else [[k, list(v)] for k, v in known.items()],
         "named": None if named is None else [[tag, asdict(entry)] for tag, entry in named],
+        **({} if meta is None else {"estimate": asdict(meta)}),
     }
 
 
@@ -63,12 +66,14 @@ def from_json(
         return stand_in(blob, names_data, store) or store.read(blob.digest)
 
     known, named = record["debug_handles"], record["named"]
+    estimate = record.get("estimate")
     result = PreprocessResult(
         processed_bytes=store.read(record["processed_bytes"]),
         debug_handle_map=None if known is None else {k: tuple(v) for k, v in known},
         data_store_output=None
         if named is None
         else merge_named_data(_TAGGED_BLOBS.validate_python(named), read),
+        _delegate_info_meta=None if estimate is None else Estimate(**estimate),
     )
     return with_handles(result, record["handles"], handles, scope)
 

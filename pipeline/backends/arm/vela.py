@@ -1,0 +1,83 @@
+"""vela's summary of a partition that it compiled, kept as an estimate with the result.
+
+It must not know of options and flags: those are `ethos_u`'s. The columns are those of
+`write_summary_metrics_csv_common` (ethosu/vela/stats_writer.py), where memory is in KiB.
+"""
+
+from __future__ import annotations
+
+import csv
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from pipeline.backends.estimate import Estimate, add_estimate
+from pipeline.program.patching import wrapped
+
+if TYPE_CHECKING:
+    from executorch.exir.backend.backend_details import PreprocessResult
+
+_COUNTS = {"clock": "core_clock", "cycles": "cycles_total", "busy_cycles": "cycles_npu"}
+_COUNTS |= {"macs": "nn_macs"}
+_MEMORIES = ("sram", "dram", "on_chip_flash", "off_chip_flash")
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def kept_estimates() -> Iterator[None]:
+    """Within the context, give what Ethos-U's preprocess function returns vela's estimate."""
+    from executorch.backends.arm.ethosu import backend
+
+    estimates: list[Estimate | None] = []
+
+    def compile_in_folder(original: Callable[..., bytes], *args: Any, **more: Any) -> bytes:
+        """Compile in a folder that is still there when vela is done, and read its summary. A
+        compile spec may name one, for whoever reads what vela writes."""
+        with TemporaryDirectory() as temporary:
+            folder = more.get("intermediate_path") or temporary
+            payload = original(*args, **{**more, "intermediate_path": folder})
+            estimates.append(_find_summary(Path(folder, "output")))
+        return payload
+
+    def preprocess(original: Callable[..., PreprocessResult], *args: Any) -> PreprocessResult:
+        estimates.clear()
+        result = original(*args)
+        estimate = estimates[-1] if estimates else None
+        return result if estimate is None else add_estimate(result, estimate)
+
+    with (
+        wrapped(backend, "vela_compile", compile_in_folder),
+        wrapped(backend.EthosUBackend, "preprocess", preprocess),
+    ):
+        yield
+
+
+def _find_summary(folder: Path) -> Estimate | None:
+    """Read the last summary that vela wrote into a folder; None, and a warning, without one."""
+    summaries = sorted(folder.glob("*_summary_*.csv"), key=lambda path: path.stat().st_mtime_ns)
+    estimate = read_summary(summaries[-1].read_text(encoding="utf-8")) if summaries else None
+    if estimate is not None:
+        return estimate
+    _log.warning("vela wrote no summary that can be read, so nothing is known of its estimate")
+    return None
+
+
+def read_summary(text: str) -> Estimate | None:
+    """Read a summary in CSV, a line of names and one of values; None where a figure is missing, or
+    is no number."""
+    rows = list(csv.DictReader(text.splitlines()))
+    if len(rows) != 1:
+        return None
+    row = rows[0]
+    try:
+        counts = {field: round(float(row[column])) for field, column in _COUNTS.items()}
+        memory = {area: round(float(row[f"{area}_memory_used"]) * 1024) for area in _MEMORIES}
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+    figures = {**counts, **memory}
+    if min(figures.values()) < 0 or not counts["clock"]:
+        return None
+    return Estimate("vela", **figures)
