@@ -9,6 +9,7 @@ from pipeline.report.elements import Json, ReportSection
 from pipeline.report.sections import (
     contents,
     delegation,
+    estimates,
     failures,
     family,
     files,
@@ -35,6 +36,7 @@ SECTIONS = (
     contents.section,
     family.section,
     latency.section,
+    estimates.section,
     files.device_section,
     numerics.calls_section,
     files.section,

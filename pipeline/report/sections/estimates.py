@@ -1,0 +1,51 @@
+"""What compilers of NPUs estimate of methods, which nothing here ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pipeline.report.cells import figure, name, text
+from pipeline.report.elements import DataTable, Json, ReportSection, Row
+from pipeline.report.formatting import milliseconds
+from pipeline.report.records import in_order
+from pipeline.store.sizes import human_size
+
+
+def section(report: Json) -> ReportSection:
+    rows: list[Row] = []
+    tools: set[str] = set()
+    for method, counts in in_order(report, report.get("delegation")).items():
+        estimates = counts.get("estimates", ())
+        tools |= {estimate["tool"] for estimate in estimates}
+        rows += _rows(method, estimates)
+    title = f"Estimated by {' and '.join(sorted(tools))}"
+    about = (
+        "One call of all the delegates of a method, one after another, as the compiler expects it "
+        "of the device; nothing was measured, and what is outside of delegates is not counted. "
+        "SRAM and DRAM are those of the delegate that uses most, flash is the sum."
+    )
+    table = DataTable("estimates", "By method", rows)
+    return ReportSection("estimates", title, about if rows else None, table)
+
+
+def _rows(method: str, estimates: Sequence[Json]) -> Iterator[Row]:
+    """Yield a row for each backend of a method that has estimates."""
+    for backend in dict.fromkeys(estimate["backend"] for estimate in estimates):
+        own = [estimate for estimate in estimates if estimate["backend"] == backend]
+        seconds = sum(estimate["cycles"] / estimate["clock"] for estimate in own)
+        clocks = sorted({estimate["clock"] / 1e6 for estimate in own})
+        rate = f"{1 / seconds:,.1f} per second" if seconds else ""
+        yield {
+            "method": name(method),
+            "backend": text(backend),
+            "delegates": figure(len(own)),
+            "cycles": figure(sum(estimate["cycles"] for estimate in own)),
+            "computing": figure(sum(estimate["busy_cycles"] for estimate in own)),
+            "clock": text(", ".join(f"{clock:g} MHz" for clock in clocks)),
+            "time": figure(1000 * seconds, milliseconds, note=rate),
+            "MACs": figure(sum(estimate["macs"] for estimate in own)),
+            "SRAM": figure(max(estimate["sram"] for estimate in own), human_size),
+            "DRAM": figure(max(estimate["dram"] for estimate in own), human_size),
+            "on-chip flash": figure(sum(e["on_chip_flash"] for e in own), human_size),
+            "off-chip flash": figure(sum(e["off_chip_flash"] for e in own), human_size),
+        }
