@@ -47,6 +47,12 @@ class MethodGates(Options):
     by default the config's `target`, if it has a file there, and [] is none."""
     max_planned_memory: Size | None = None
     """The most memory that a method plans, over all arenas, such as 2MB."""
+    max_npu_cycles: Annotated[int, Field(ge=1)] | None = None
+    """The most cycles that the NPU's compiler estimates for one call of a method, over all its
+    delegates, waits for memory included; vela does for Ethos-U."""
+    max_npu_sram: Size | None = None
+    """The most SRAM that the NPU's compiler estimates for any delegate of a method, such as 256KiB;
+    vela does for Ethos-U."""
     max_latency_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """The most that a method's steady latency on this host may be, in multiples of its source
     program's."""

@@ -350,7 +350,7 @@ class MethodRecord(FiguresRecord):
     latency: NotRequired[LatencyRecord | None]
 
 
-GateUnit = Literal["share", "bytes", "times", "dB", "calls", "needs"]
+GateUnit = Literal["share", "bytes", "times", "dB", "calls", "cycles", "needs"]
 
 
 GateExemption = Literal["not run", "no partitioners", "no baseline"]

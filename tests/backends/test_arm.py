@@ -4,6 +4,7 @@ Where an extra is not installed its packages are skipped; what VGF needs to run 
 docs/reference/backends.md says.
 """
 
+import json
 import re
 
 import pytest
@@ -30,6 +31,7 @@ from tests.support.lowerable import (
     check_not_run,
     check_ran,
     check_same_bytes,
+    manifest_of,
 )
 from tests.support.refused import left_by
 
@@ -151,6 +153,48 @@ def test_velas_report_is_in_the_log(bench, package):
     log = bench.root / "build" / ".logs" / package / "compile-classify.log"
     assert "Network summary" in log.read_text()
     assert "Network summary" not in bench.first
+
+
+@pytest.mark.skipif(bool(LACKS["ethos-u"]), reason=LACKS["ethos-u"])
+def test_velas_estimate_is_kept_shown_and_held_to_gates(tmp_path):
+    """A partition that is found in the store has the estimate that it was made with."""
+    config = ethos_u("ethos-u55-128")
+    loose = {"max_npu_cycles": 10**7, "max_npu_sram": "1MB"}
+    strict = {"max_npu_cycles": 100, "max_npu_sram": 100}
+    own = {"classify": {"gates": {"max_npu_sram": "1MB"}}}
+    bench = bench_for(
+        tmp_path / "workspace",
+        {
+            "made": config | {"validate": {"gates": loose}},
+            "found": config
+            | {"emit": {"remove_view_copy": False}}
+            | {"validate": {"gates": strict, "methods": own}},
+        },
+    )
+    assert bench.doit("lower:made", timeout=600) == 0, bench.output
+    logs = bench.root / "build" / ".logs"
+    assert "Network summary" in (logs / "made" / "compile-classify.log").read_text()
+    assert bench.doit("lower:found", timeout=600) == 0, bench.output
+    assert "Network summary" not in (logs / "found" / "compile-classify.log").read_text()
+    made, found = (
+        {name: facts["delegation"]["estimates"] for name, facts in methods.items()}
+        for methods in (manifest_of(bench, package)["methods"] for package in ("made", "found"))
+    )
+    assert found == made
+    (features,), (classify,) = made["features"], made["classify"]
+    assert features["backend"] == "EthosUBackend" and features["clock"] == 500_000_000
+    assert classify["macs"] - features["macs"] == 8 * 4 * 4 * 10  # its head
+    assert classify["cycles"] >= classify["busy_cycles"] > 0
+    assert features["sram"] >= 3 * 8 * 8 and classify["off_chip_flash"] >= 8 * 4 * 4 * 10
+
+    assert bench.doit("validate", timeout=600) != 0, bench.output
+    assert f"takes {classify['cycles']:,} cycles as vela estimates, at most 100" in bench.output
+    report = json.loads(bench.bytes_of("found", "report.json"))
+    failed = {(gate["gate"], gate["method"]) for gate in report["gates"] if not gate["ok"]}
+    cycles = {("max_npu_cycles", "features"), ("max_npu_cycles", "classify")}
+    assert failed == {*cycles, ("max_npu_sram", "features")}
+    assert json.loads(bench.bytes_of("made", "report.json"))["ok"]
+    assert f"| {classify['cycles']:,} |" in bench.bytes_of("made", "report.md").decode()
 
 
 # Sorting is for the CPU, so the method falls apart into partitions that feed each other: their

@@ -192,6 +192,8 @@ def test_resolved_fills_in_every_default():
                 "allow_portable_ops": None,
                 "runs_on": None,
                 "max_planned_memory": None,
+                "max_npu_cycles": None,
+                "max_npu_sram": None,
                 "max_latency_ratio": None,
                 "max_delegation_drop": None,
                 "max_sqnr_drop": None,

@@ -9,7 +9,7 @@ from pipeline.report.sections.gates import section
 from pipeline.store.errors import ConfigErrors
 from pipeline.validate.gates.figures import make_figures
 from pipeline.validate.gates.gates import check_gates, failed_gates
-from tests.support.builds import contents, delegation, manifest, proved, validation
+from tests.support.builds import contents, delegation, estimate, manifest, proved, validation
 from tests.support.configs import parse_config, read_configs
 
 BASELINE = make_figures(manifest(), contents(), validation())
@@ -391,6 +391,71 @@ def test_what_this_machine_cannot_run_is_said_not_to_be_checked():
     ]
 
 
+def estimated(*estimates, partitions=None):
+    """A manifest in which each method has these estimates."""
+    of_npu = {"EthosUBackend": partitions or len(estimates)}
+    method = delegation(8, {}, estimates=list(estimates), partitions=of_npu)
+    return lowered(method, method)
+
+
+TWO = estimate(9000, sram=2000), estimate(12_000, sram=1500)
+
+
+@pytest.mark.parametrize(
+    ("gates", "sentences"),
+    [
+        ({"max_npu_cycles": 21_000, "max_npu_sram": 2000}, []),
+        (
+            {"max_npu_cycles": 20_999},
+            [
+                f"{method}: takes 21,000 cycles as vela estimates, at most 20,999 wanted; "
+                "delegate 1: 12,000, delegate 0: 9,000"
+                for method in ("decode", "encode")
+            ],
+        ),
+        (
+            {"max_npu_sram": "1.9kB"},
+            [
+                f"{method}: uses 2,000 bytes of SRAM as vela estimates, at most 1,900 wanted; "
+                "delegate 0: 2,000, delegate 1: 1,500"
+                for method in ("decode", "encode")
+            ],
+        ),
+    ],
+)
+def test_cycles_are_of_all_delegates_and_sram_is_of_the_greatest(gates, sentences):
+    assert failures(gates, estimated(*TWO)) == sentences
+
+
+def test_what_fell_off_the_npu_does_not_hold_its_gates():
+    gates = {"max_npu_cycles": 10**9, "max_npu_sram": "1GB"}
+    told = failures(gates, lowered())
+    assert told[0] == (
+        "decode: max_npu_cycles limits an estimate, and no compiler of its delegates made one: it "
+        "is lowered to XnnpackBackend; vela makes them for EthosUBackend"
+    )
+    assert len(told) == 4
+    nothing = estimated(*TWO)
+    nothing["methods"]["decode"]["delegation"] = delegation(0, {"aten.add.Tensor": 3})
+    told = failures(gates, nothing)
+    assert len(told) == 2 and all("it is lowered to no backend" in sentence for sentence in told)
+
+
+def test_a_delegate_without_an_estimate_leaves_cycles_unknown():
+    told = failures({"max_npu_cycles": 10**9}, estimated(*TWO, partitions=3))
+    assert told[0] == (
+        "decode: 1 of 3 partitions of EthosUBackend have no estimate, which max_npu_cycles limits"
+    )
+
+
+def test_a_method_without_partitioners_on_purpose_has_no_npu():
+    build = estimated(*TWO)
+    build["methods"]["decode"]["delegation"] = delegation(0, {"aten.add.Tensor": 3})
+    build["methods"]["decode"]["lowering"]["partitioners"] = []
+    assert failures({"max_npu_cycles": 10**9}, build) == []
+    assert failures({}, build, own={"decode": {"max_npu_cycles": 10**9}}) != []
+
+
 def test_a_method_has_gates_of_its_own():
     own = {"decode": {"min_delegated_nodes": 0.95}, "encode": {"min_delegated_nodes": 0}}
     (sentence,) = failures({"min_delegated_nodes": 1}, own=own)
@@ -423,6 +488,8 @@ def test_without_contents_segments_are_those_of_the_objects():
         ({"max_delegation_drop": True}, "must be a share such as 0.02 or 2%"),
         ({"max_sqnr_drop": -1}, "must be at least 0"),
         ({"max_latency_ratio": 0}, "must be more than 0"),
+        ({"max_npu_cycles": 0}, "must be at least 1"),
+        ({"max_npu_sram": "much"}, "must be a size such as 40MB"),
         ({"max_planned_memory": "much"}, "must be a size such as 40MB"),
         ({"allow_portable_ops": "aten.add"}, "must be a list"),
         ({"allow_portable_ops": ["aten add"]}, "must be an operator such as"),

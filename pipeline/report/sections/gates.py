@@ -19,6 +19,7 @@ _UNITS: dict[str, Callable[[Any], str]] = {
     "bytes": human_size,
     "times": "{:.2f} ×".format,
     "dB": decibel,
+    "cycles": "{:,}".format,
 }
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pipeline.report.records import ALL, LATENCY, UNASKED, GateExemption, GateRecord, GateUnit
+from pipeline.validate.gates.estimates import measure_npu_cycles, measure_npu_sram
 from pipeline.validate.gates.figures import Figures, make_figures
 from pipeline.validate.gates.measures import (
     NOTHING,
@@ -240,6 +241,8 @@ METHOD_GATES = (
     Gate("allow_portable_ops", "calls", measure_portable, needs_partitioners=True),
     Gate("runs_on", "needs", measure_runs_method),
     Gate("max_planned_memory", "bytes", measure_memory),
+    Gate("max_npu_cycles", "cycles", measure_npu_cycles, needs_partitioners=True),
+    Gate("max_npu_sram", "bytes", measure_npu_sram, needs_partitioners=True),
     Gate("max_latency_ratio", "times", measure_latency, needs_run=True),
     Gate("max_delegation_drop", "share", measure_delegation_drop, needs_baseline=True),
     Gate("max_sqnr_drop", "dB", measure_sqnr_drop, needs_baseline=True, needs_run=True),
