@@ -253,7 +253,8 @@ def check_model(
             remedy = calibration_remedy(method.quantize, methods[name])
             found.append(document.problem(f"methods.{name}.quantize", what, remedy))
     used = {name: buffers(methods[name]) or {} for name in config.methods}
-    found += check_shared_state(config, document, used)
+    renamed = {name: methods[name].renamed for name in config.methods}
+    found += check_shared_state(config, document, used, renamed)
     return [*found, *check_patterns(config, document, methods, outline)]
 
 

@@ -220,6 +220,7 @@ class Models:
                 batches=tuple(method["batches"]),
                 exported=True,
                 reference=method["reference"],
+                renamed=tuple(method["renamed"].items()),
             )
             for method in result["methods"]
         }

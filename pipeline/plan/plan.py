@@ -431,13 +431,16 @@ class Plan:
         summary, methods = self.configs.summary(package), self.methods(package) or {}
         assert summary is not None
         sources = [
-            [name, m.program, m.names, m.content, m.examples, m.examples_of_export, m.calibration]
+            [name, m.program, m.names, m.content, m.examples, m.examples_of_export]
             for name, m in methods.items()
         ]
+        others = [[m.calibration, dict(m.renamed)] for m in methods.values()]
         files = [self.inputs.hash_file(path) for path in summary.files] + self.inputs.targets
         every = self._all_methods(package)
         constants = self.models.constants(summary.export) if methods else {}
-        return hash_json([sources, every, [*constants.items()], summary.machine, host(), files])
+        return hash_json(
+            [sources, others, every, [*constants.items()], summary.machine, host(), files]
+        )
 
     def _all_methods(self, package: str) -> list[str]:
         """Return the methods of a package's model, those that are omitted too."""

@@ -8,7 +8,7 @@ so by accident computes something else than its model.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.program.buffers import describe_form, find_common
@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.models import PackageConfig
 
 Json = Mapping[str, Any]
+Renamed = Sequence[tuple[str, int]]  # names of buffers, each with the number of its tensor
 
 WHERE = "emit.memory_planning.share_mutable_buffers"
 SHARED = "`emit: {memory_planning: {share_mutable_buffers: true}}`"
@@ -50,12 +51,14 @@ def check_shared_state(
     config: PackageConfig,
     document: Document,
     buffers: Mapping[str, Mapping[str, Json]],
+    renamed: Mapping[str, Renamed],
 ) -> Iterator[Problem]:
-    """Find state that methods name alike while the config does not say whether they share it, and
-    shared buffers of one name that are not one tensor.
+    """Find state that methods name alike while the config does not say whether they share it,
+    shared buffers of one name that are not one tensor, and one tensor under several names.
 
     Args:
         buffers: by method, the buffers that its program uses (`describe_buffers`).
+        renamed: by method, buffers that are one tensor of the model where their numbers are equal.
     """
     common = find_common(buffers)
     if common and not says_sharing(config):
@@ -64,6 +67,24 @@ def check_shared_state(
         for name, forms in _find_several_forms(buffers).items():
             what = f"shares the memory of '{name}', which is {listed(forms)}"
             yield document.problem(WHERE, what, f"rename one of them, or say {SPLIT}")
+    if config.emit.memory_planning.share_mutable_buffers or not says_sharing(config):
+        for users in _find_renamed(renamed):
+            what = f"{listed(users)} are one tensor of the model, but methods share buffers by name"
+            remedy = f"export the methods from modules that give it one name and say {SHARED}, or "
+            yield document.problem(WHERE, what, remedy + f"say {SPLIT} for a copy in each")
+
+
+def _find_renamed(renamed: Mapping[str, Renamed]) -> list[list[str]]:
+    """Return for each tensor that methods name differently its names and their methods."""
+    users: dict[int, list[tuple[str, str]]] = defaultdict(list)
+    for method, numbers in renamed.items():
+        for name, number in numbers:
+            users[number].append((method, name))
+    return [
+        [f"'{name}' of {method}" for method, name in tensor]
+        for tensor in users.values()
+        if len(tensor) > 1
+    ]
 
 
 def _find_several_forms(buffers: Mapping[str, Mapping[str, Json]]) -> dict[str, list[str]]:

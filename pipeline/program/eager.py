@@ -184,10 +184,10 @@ def _give_own(
 
 def common_buffers(programs: Mapping[str, ExportedProgram]) -> dict[str, tuple[str, ...]]:
     """Return the methods of each buffer that several use by one name and at least one changes."""
-    return find_common({method: _describe_buffers(p) for method, p in programs.items()})
+    return find_common({method: describe_used_buffers(p) for method, p in programs.items()})
 
 
-def _describe_buffers(program: ExportedProgram) -> dict[str, dict[str, Any]]:
+def describe_used_buffers(program: ExportedProgram) -> dict[str, dict[str, Any]]:
     """Describe the buffers that a program reads or changes; an export lists all of its module."""
     changed = find_effects(program).state
     names = program.graph_signature.inputs_to_buffers

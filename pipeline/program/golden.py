@@ -12,11 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from pipeline.program.input_files import count_batches, read_named_tensors, unstack
+from pipeline.program.input_files import (
+    count_batches,
+    read_named_tensors,
+    restore_bfloat16,
+    unstack,
+)
 from pipeline.program.inputs import InputSet
 from pipeline.program.recordings import RecordedCall, Recording
 from pipeline.program.signature import check_inputs, returned_values, signature
@@ -42,6 +46,8 @@ def read_golden(
     inputs = {name: tensor for name, tensor in tensors.items() if name not in expected}
     _check_outputs(path, outputs, inputs, program)
     count = count_batches(outputs, path, "output")
+    if not count:
+        raise PipelineError(f"{path}: holds no batches")
     sets = unstack(inputs, path, program) if inputs else list(examples)
     if len(sets) != count:
         whose = "inputs in the file" if inputs else "examples of the method"
@@ -49,7 +55,7 @@ def read_golden(
         raise PipelineError(f"{path}: {what}; each output belongs to one")
     calls = []
     for number, inputs_of_call in enumerate(sets):
-        check_inputs(program, inputs_of_call, method)
+        check_inputs(program, inputs_of_call)
         values = {
             name: None if like is None else _as_output(outputs[name][number], like, path)
             for name, like in expected.items()
@@ -84,9 +90,7 @@ def _check_outputs(
 
 def _as_output(recorded: Tensor, like: object, path: str) -> object:
     """Return a recorded value as the method gives it: a number where it returns one, and bfloat16
-    where a `.npz` file, which has no such numbers, holds float32."""
+    where a `.npz` file holds float32 for it."""
     if not isinstance(like, Tensor):
         return recorded.item() if not recorded.ndim else recorded
-    if like.dtype is torch.bfloat16 and recorded.dtype is torch.float32 and path.endswith(".npz"):
-        return recorded.to(torch.bfloat16)
-    return recorded
+    return restore_bfloat16(recorded, like) if path.endswith(".npz") else recorded

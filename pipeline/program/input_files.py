@@ -196,11 +196,22 @@ def unstack(
         leaves = []
         for argument in arguments:
             leaf = tensors[argument.name][number] if argument.name in tensors else argument.value
+            if name.endswith(".npz"):
+                leaf = restore_bfloat16(leaf, argument.value)
             if isinstance(leaf, torch.Tensor) and not isinstance(argument.value, torch.Tensor):
                 leaf = leaf if leaf.ndim else leaf.item()  # numbers are stacked as a tensor
             leaves.append(leaf)
         sets.append(nest_leaves(program, leaves, f"{name}[{number}]"))
     return sets
+
+
+def restore_bfloat16(value: Any, like: Any) -> Any:
+    """Return a value of a `.npz` file, which has no bfloat16, in bfloat16 where `like` is and the
+    file holds float32."""
+    if not isinstance(value, torch.Tensor) or not isinstance(like, torch.Tensor):
+        return value
+    is_stand_in = like.dtype is torch.bfloat16 and value.dtype is torch.float32
+    return value.to(torch.bfloat16) if is_stand_in else value
 
 
 def count_batches(tensors: Mapping[str, torch.Tensor], name: str, kind: str) -> int:

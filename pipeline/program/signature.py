@@ -93,8 +93,11 @@ def argument_names(program: ExportedProgram) -> tuple[list[str], list[str]]:
     return [*known[: len(args)], *(f"args[{i}]" for i in range(len(known), len(args)))], [*kwargs]
 
 
-def check_inputs(program: ExportedProgram, inputs: InputSet, method: str = "forward") -> None:
+def check_inputs(program: ExportedProgram, inputs: InputSet, method: str = "") -> None:
     """Check that a program takes an input set.
+
+    Args:
+        method: begins each mistake, unless the caller names the method.
 
     Raises:
         PipelineError: it does not: one line a mistake, such as
@@ -103,7 +106,8 @@ def check_inputs(program: ExportedProgram, inputs: InputSet, method: str = "forw
     mistakes: list[str] = []
     mistakes += check_values([*pair_leaves(program, inputs, mistakes, leaf_signature(program))])
     if mistakes:
-        raise PipelineError(*(f"{method}: {inputs.origin}: {m}" for m in mistakes))
+        where = f"{method}: {inputs.origin}" if method else inputs.origin
+        raise PipelineError(*(f"{where}: {m}" for m in mistakes))
 
 
 def flatten(program: ExportedProgram, inputs: InputSet, as_given: bool = False) -> list[Any]:

@@ -104,7 +104,8 @@ class MethodSource:
     (`exported`); `examples_of_export` says that they are nothing but the arguments that the method
     was exported with. `batches` are the records of the calibration inputs, one by one; their digest
     is that of this list. `reference` is the record of what PyTorch gave in eager mode, where the
-    exporter says how to run it.
+    exporter says how to run it. `renamed` numbers the buffers that other methods of an exporter
+    have under another name; those of one number are one tensor of the model.
     """
 
     archive: Path
@@ -118,6 +119,7 @@ class MethodSource:
     batches: tuple[Digest, ...] = ()
     exported: bool = False
     reference: Digest | None = None
+    renamed: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,7 @@ class _ExportedMethod(TypedDict):
     calibration: Digest | None
     batches: list[Digest]
     reference: Digest | None
+    renamed: dict[str, Count]
 
 
 class _ConstantTensor(TypedDict):

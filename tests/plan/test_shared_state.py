@@ -25,7 +25,7 @@ def parsed(methods, planning):
 
 
 def find(planning, **buffers):
-    found = check_shared_state(parsed(buffers, planning), DOCUMENT, buffers)
+    found = check_shared_state(parsed(buffers, planning), DOCUMENT, buffers, {})
     return [str(problem) for problem in found]
 
 
@@ -70,6 +70,27 @@ def test_different_buffers_of_one_name_cannot_share_memory():
         "is float32 [2, 4] in prefill, float32 [2, 8] in decode; rename one of them, or say "
         f"{SPLIT}"
     )
+
+
+def find_renamed(planning, **renamed):
+    config = parsed(renamed, planning)
+    return [str(problem) for problem in check_shared_state(config, DOCUMENT, {}, renamed)]
+
+
+@pytest.mark.parametrize("planning", [{}, {"share_mutable_buffers": True}])
+def test_a_tensor_of_two_names_cannot_be_shared(planning):
+    (line,) = find_renamed(planning, prefill=(("model.cache", 0),), decode=(("cache", 0),))
+    assert line == (
+        "f.yaml: emit.memory_planning.share_mutable_buffers: 'model.cache' of prefill, 'cache' of "
+        "decode are one tensor of the model, but methods share buffers by name; export the methods "
+        f"from modules that give it one name and say {SHARED}, or say {SPLIT} for a copy in each"
+    )
+
+
+def test_a_tensor_of_two_names_may_be_split_or_left_out():
+    renamed = {"prefill": (("model.cache", 0),), "decode": (("cache", 0),)}
+    assert not find_renamed({"share_mutable_buffers": False}, **renamed)
+    assert not find_renamed({}, prefill=renamed["prefill"])
 
 
 def test_validation_sees_what_planning_could_not():

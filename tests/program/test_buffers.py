@@ -7,7 +7,7 @@ from torch.export import export
 from pipeline.program.archive import save_programs
 from pipeline.program.archive_reader import open_archive
 from pipeline.program.buffers import describe_buffers, find_common
-from pipeline.program.eager import _describe_buffers
+from pipeline.program.eager import describe_used_buffers
 from pipeline.program.operator_libraries import register_operators
 
 X = torch.ones(2, 3)
@@ -85,7 +85,7 @@ def test_the_archive_says_what_torch_finds(tmp_path):
     save_programs(programs, path)
     with open_archive(path) as archive:
         found = {name: describe_buffers(archive.program(name)) for name in programs}
-    assert found == {name: _describe_buffers(program) for name, program in programs.items()}
+    assert found == {name: describe_used_buffers(program) for name, program in programs.items()}
     left_alone = {name for name, buffers in found.items() if not buffers["cache"]["changed"]}
     assert left_alone == LEFT_ALONE
     assert found["set_slice"] == {

@@ -75,6 +75,27 @@ def test_bfloat16_stands_as_float32_in_arrays(tmp_path):
     assert "dtype int64, must be float32" in failures[0].what
 
 
+def test_bfloat16_arguments_stand_as_float32_in_arrays_too(tmp_path):
+    program = export(nn.ReLU(), (X.to(torch.bfloat16),))
+    batches = X.to(torch.bfloat16).float()[None].numpy()
+    numpy.savez(tmp_path / "relu.npz", input=batches, output=batches.clip(0))
+    recording = read_golden(tmp_path, "relu.npz", "relu", program, [])
+    assert not judge({"relu": recording}, {"relu": program})["relu"].failures
+
+
+def test_a_file_without_batches_is_a_mistake(tmp_path):
+    empty = {name: tensor[:0] for name, tensor in (outputs() | inputs()).items()}
+    with pytest.raises(PipelineError, match=r"^heads.safetensors: holds no batches$"):
+        read(tmp_path, write(tmp_path, empty))
+
+
+def test_a_mistake_in_the_inputs_begins_with_the_file(tmp_path):
+    """Who reports it names the method."""
+    wrong = inputs() | {"x": inputs()["x"][:, 0].contiguous()}
+    with pytest.raises(PipelineError, match=r"^heads.safetensors\[0\]: argument 'x': rank 1"):
+        read(tmp_path, write(tmp_path, outputs() | wrong))
+
+
 def test_an_export_that_departs_from_them_fails(tmp_path):
     tensors = outputs()
     tensors["output[0]['logits']"][1, 1, 2] += 0.5

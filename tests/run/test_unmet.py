@@ -17,7 +17,8 @@ NONE = {"bytes": 64, "quantized": 0}
 
 
 def find(partitioners, quantization=None, **lowering):
-    method = {"delegation": {"partitioners": partitioners}, "quantization": quantization}
+    delegation = {"partitioners": partitioners, "nodes": sum(u["offered"] for u in partitioners)}
+    method = {"delegation": delegation, "quantization": quantization}
     return [str(problem) for problem in find_unmet({"f": method}, {"f": lowering})]
 
 
@@ -48,6 +49,7 @@ def test_one_before_another_is_not_a_fallback_and_one_after_it_is():
 
 def test_where_there_is_nothing_to_take_nothing_is_missed():
     assert find([UNASKED]) == []
+    assert find([UNASKED], facts()) == []
 
 
 def test_a_quantizer_that_quantizes_nothing_is_an_error():

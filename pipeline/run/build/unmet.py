@@ -36,7 +36,8 @@ def find_unmet(methods: Mapping[str, Json], lowering: Mapping[str, Json]) -> Ite
             what = f"{uptake['partitioner']} takes none of its operators{_describe_reasons(uptake)}"
             remedy = "leave it out" if len(uptakes) > 1 else _PORTABLE
             yield Problem("", where, what, f"{remedy}, {accepts}")
-        if (facts := method.get("quantization")) and _quantizes_nothing(facts):
+        facts = method.get("quantization")
+        if facts and method["delegation"]["nodes"] and _quantizes_nothing(facts):
             what = f"{facts['quantizer']} quantizes nothing{_describe_left(facts)}"
             remedy = "leave it out, name a quantizer that takes these operators"
             yield Problem("", join(path, "quantize"), what, f"{remedy}, {accepts}")

@@ -47,6 +47,7 @@ from pipeline.run.export.exporter_imports import import_afresh, importing_for
 from pipeline.run.export.handover import Handover, handing_over
 from pipeline.run.export.recorder import Defaults
 from pipeline.run.export.references import record_references
+from pipeline.run.export.renamed_state import find_renamed_state
 from pipeline.run.imports import keeping_all
 from pipeline.run.stages import IMPORT, Stages
 from pipeline.run.trace import isolated
@@ -222,6 +223,7 @@ def _run(
     # Each set has a record of its own, so that an exporter that yields them has one of them in
     # memory at a time.
     batches = {name: [put(save_inputs([each])) for each in calibration(name)] for name in programs}
+    renamed = find_renamed_state(programs)
     defaults = Defaults()
     torch.set_default_device(None)  # whatever the exporter works with
     torch.set_default_dtype(torch.float32)
@@ -238,6 +240,7 @@ def _run(
                 "examples_of_export": values[name] is None and bool(kept[name]),
                 "batches": batches[name],
                 "reference": recordings.get(name),
+                "renamed": renamed.get(name, {}),
             }
             for name in programs
         ],

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 from torch.export import ExportedProgram
+from torch.fx import GraphModule
 
 from pipeline.plan.export_parameters import FUNCTION
 from pipeline.program.constant_values import encode_constant
@@ -39,12 +40,14 @@ def call_export_methods(module: ModuleType, parameters: Mapping[str, Any]) -> Ex
         _check_parameters(module, function, parameters)
     returned = function(**parameters) if callable(function) else None
     programs, references = _split(returned)
+    _check_eager(module, references)
     if not callable(function):
         what = "has no function export_methods(); it must return a dict of method name to "
         what += "ExportedProgram"
     elif programs is None:
-        what = f"export_methods() returned {_describe(returned)}; must be a dict of method name to "
-        what += "torch.export.ExportedProgram, or to a pair of it and the module that it is of"
+        what = f"export_methods() returned {_describe_wrong(returned)}; must be a dict of method "
+        what += "name to "
+        what += "torch.export.ExportedProgram, or to a pair of it and its reference"
     elif wrong := [repr(name) for name in programs if not METHOD_NAME.fullmatch(str(name))]:
         what = f"method names {', '.join(wrong)}; {METHOD_RULE}"
     elif not are_distinct(programs):
@@ -63,15 +66,46 @@ def _split(returned: Any) -> tuple[dict[str, ExportedProgram] | None, dict[str, 
     programs: dict[str, ExportedProgram] = {}
     references: dict[str, Reference] = {}
     for name, value in returned.items():
-        program, reference = value if type(value) is tuple and len(value) == 2 else (value, None)
-        if not isinstance(program, ExportedProgram):
-            return None, {}
-        if reference is not None and not callable(reference):
+        program, reference = _split_pair(value)
+        if not _is_method(value):
             return None, {}
         programs[name] = program
         if reference is not None:
             references[name] = reference
     return programs, references
+
+
+def _split_pair(value: Any) -> tuple[Any, Any]:
+    return value if type(value) is tuple and len(value) == 2 else (value, None)
+
+
+def _is_method(value: Any) -> bool:
+    """Tell whether a value is a program, or a pair of it and what can be a reference."""
+    program, reference = _split_pair(value)
+    return isinstance(program, ExportedProgram) and (reference is None or callable(reference))
+
+
+def _describe_wrong(returned: Any) -> str:
+    """Describe what `export_methods` returned: of a dict, the values that are no methods."""
+    if not isinstance(returned, Mapping):
+        return _describe(returned)
+    return _describe({name: value for name, value in returned.items() if not _is_method(value)})
+
+
+def _check_eager(module: ModuleType, references: Mapping[str, Reference]) -> None:
+    """Raise SourceError for a reference that is an exported program: it is what a reference is
+    compared with, and comparing it with itself could not fail."""
+    for method, reference in references.items():
+        owner = getattr(reference, "__self__", reference)  # of a bound method
+        if isinstance(owner, ExportedProgram) or _is_unlifted(owner):
+            what = f"the reference of {method!r} is an exported program, which would be compared "
+            what += "with itself; give the eager module, or none"
+            raise SourceError(f"{name_file(module)}: {what}")
+
+
+def _is_unlifted(value: Any) -> bool:
+    """Tell whether a value is a program's `module()`; models of `torch.fx` are graphs as well."""
+    return isinstance(value, GraphModule) and hasattr(value.graph._codegen, "pytree_info")
 
 
 def find_references(
@@ -82,7 +116,7 @@ def find_references(
     function = getattr(module, "reference", None)
     if not callable(function):
         return dict(methods.references)
-    references = {}
+    references: dict[str, Reference] = {}
     for method in methods.programs:
         reference = call_with(function, parameters, method)
         if reference is None:
@@ -94,6 +128,7 @@ def find_references(
             what = "must be a module, a function or None"
             raise SourceError(f"{where} returned {_describe(reference)}; {what}")
         references[method] = reference
+    _check_eager(module, references)
     return references
 
 
@@ -150,8 +185,10 @@ def call_constants(
 
 
 def _describe(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"({', '.join(_describe(part) for part in value)})"
     if isinstance(value, Mapping):
-        kinds = ", ".join(f"{name}: {type(v).__name__}" for name, v in value.items())
+        kinds = ", ".join(f"{name}: {_describe(v)}" for name, v in value.items())
         return f"a dict of {kinds}" if kinds else "an empty dict"
     return type(value).__name__
 

@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 
 from pipeline.program.inputs import InputSet
 from pipeline.program.source_lines import name_line
+from pipeline.store.errors import plural
 from pipeline.validate.locate.departure.causes import Cause, find_cause
 from pipeline.validate.locate.departure.difference import Difference, make_difference, place_of
 from pipeline.validate.locate.departure.frontier import Comparison
@@ -73,8 +74,8 @@ def locate_departure(
 def _describe_form(actual: ProgramRun, expected: ReferenceRun) -> str:
     """Say where equal values are returned in another form."""
     if len(actual.returned) != len(expected.returned):
-        counts = len(actual.returned), len(expected.returned)
-        return "the program returns {} values, the reference {}".format(*counts)
+        values = plural(len(actual.returned), "value")
+        return f"the program returns {values}, the reference {len(expected.returned)}"
     for number, (mine, other) in enumerate(zip(actual.returned, expected.returned, strict=True)):
         if isinstance(mine, Tensor) and isinstance(other, Tensor) and mine.shape != other.shape:
             shapes = f"{tuple(mine.shape)} in the program, {tuple(other.shape)} in the reference"

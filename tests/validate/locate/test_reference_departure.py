@@ -72,6 +72,11 @@ def test_form_of_outputs(reference, words):
     assert words in describe_departure(export(Pair(), (X,)), reference, InputSet((X,)))
 
 
+def test_one_output_in_the_place_of_two():
+    what = describe_departure(export(nn.ReLU(), (X,)), lambda x: (x.relu(), x), InputSet((X,)))
+    assert what == "the program returns 1 value, the reference 2"
+
+
 def test_reference_that_fails():
     assert describe_departure(export(Pair(), (X,)), lambda x: 1 / 0, InputSet((X,))) == ""
 

@@ -84,7 +84,7 @@ class Packer:
         facts = {**vars(source), "batches": list(source.batches)}
         root = self._workspace.root
         facts["archive"] = "" if source.exported else str(source.archive.relative_to(root))
-        del facts["exported"]
+        del facts["exported"], facts["renamed"]  # a worker checks no config
         return facts  # type: ignore[return-value]
 
     def _names(self, action: Action, sources: Mapping[str, MethodSource]) -> set[str]:

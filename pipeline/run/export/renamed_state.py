@@ -1,0 +1,55 @@
+"""State of a model that its methods name differently.
+
+ExecuTorch shares buffers between methods by name alone. A cache that one exported module calls
+`model.cache` and another `cache` is one tensor of the model and two of the package, and only the
+process that exported both can tell.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from pipeline.program.eager import describe_used_buffers
+
+Place = tuple[int, int, tuple[int, ...]]
+User = tuple[str, str]  # the method and its name of the buffer
+
+
+def find_renamed_state(programs: Mapping[str, ExportedProgram]) -> dict[str, dict[str, int]]:
+    """Return by method its buffers that another method has under another name, and that one of
+    them changes, each with a number of the tensor."""
+    shared = [users for users in _find_tensors(programs).values() if _is_renamed(users)]
+    if not shared:
+        return {}
+    uses = {method: describe_used_buffers(program) for method, program in programs.items()}
+    renamed: dict[str, dict[str, int]] = defaultdict(dict)
+    for number, users in enumerate(shared):
+        used = [(method, name) for method, name in users if name in uses[method]]
+        if _is_renamed(used) and any(uses[method][name]["changed"] for method, name in used):
+            for method, name in used:
+                renamed[method][name] = number
+    return dict(renamed)
+
+
+def _find_tensors(programs: Mapping[str, ExportedProgram]) -> dict[Place, list[User]]:
+    """Return the methods and names of each tensor that is a buffer."""
+    users: dict[Place, list[User]] = defaultdict(list)
+    for method, program in programs.items():
+        tensors = {**program.constants, **program.state_dict}
+        for name in program.graph_signature.buffers:
+            tensor = tensors.get(name)
+            if type(tensor) is Tensor and (start := tensor.data_ptr()):  # real, and not empty
+                users[start, tensor.element_size(), tuple(tensor.shape)].append((method, name))
+    return users
+
+
+def _is_renamed(users: Sequence[User]) -> bool:
+    """Tell whether several methods use a tensor and no name of it is common to all of them."""
+    names: dict[str, Collection[str]] = defaultdict(set)
+    for method, name in users:
+        names[method] = {*names[method], name}
+    return len(names) > 1 and not set.intersection(*map(set, names.values()))

@@ -1,0 +1,54 @@
+"""One tensor of a model under several names: what only its exporter's process can tell."""
+
+import pytest
+import torch
+from torch import nn
+from torch.export import export
+
+from pipeline.run.export.renamed_state import find_renamed_state
+
+X = torch.ones(2, 3)
+
+
+class Cache(nn.Module):
+    def __init__(self, changes=True, persistent=True):
+        super().__init__()
+        self.changes = changes
+        self.register_buffer("cache", torch.zeros(2, 3), persistent=persistent)
+
+    def forward(self, x):
+        return self.cache.add_(x) * 1 if self.changes else self.cache + x
+
+
+class Around(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return self.model.cache * x
+
+
+def find(first, second):
+    return find_renamed_state({"prefill": export(first, (X,)), "decode": export(second, (X,))})
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_buffer_of_two_names_is_found(persistent):
+    cache = Cache(persistent=persistent)
+    assert find(cache, Around(cache)) == {"prefill": {"cache": 0}, "decode": {"model.cache": 0}}
+
+
+def test_other_buffers_are_not():
+    cache = Cache()
+    assert find(cache, Around(Cache())) == {}  # another tensor
+    assert find(Around(cache), Around(cache)) == {}  # one name
+    constant = Cache(changes=False)
+    assert find(constant, Around(constant)) == {}
+
+
+def test_a_second_name_in_one_method_is_harmless():
+    cache = Cache()
+    both = Around(cache)
+    both.alias = cache
+    assert find(both, Around(cache)) == {}
