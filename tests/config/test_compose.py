@@ -812,7 +812,7 @@ def test_the_example_of_the_documentation_is_true(write):
     assert sorted(found.configs) == [
         *(f"{os}.asr.{p}" for os in ["android"] for p in ["fp32", "int8"]),
         *(f"asr-{size}-{p}" for size in ["large", "small"] for p in ["fp32", "int8"]),
-        *["edge", "editor", "export-bf16", "export-fp32", "gates", "inputs"],
+        *["edge", "editor", "export-fp16", "export-fp32", "gates", "inputs"],
         *["ios.asr.fp32", "libraries", "linux.asr.fp32", "linux.asr.int8", "made", "nothing"],
         *["parts", "random", "weights0", "weights1", "weights2", "whole", "zephyr.asr.int8"],
     ]

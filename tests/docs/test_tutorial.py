@@ -69,7 +69,7 @@ def test_the_tutorial_does_what_it_says(tmp_path):
     shop = tmp_path / "shop"
     shop.mkdir()
     source = tmp_path / "pte-pipeline"
-    for name in ("pipeline", "examples/ci"):
+    for name in ("pipeline", "pte_pipeline", "examples/ci"):
         shutil.copytree(REPOSITORY / name, source / name)
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(REPOSITORY / name, source)

@@ -146,7 +146,8 @@ def test_a_worker_without_what_a_backend_needs_takes_none_of_its_actions(
     (tmp_path / "site").mkdir()
     install(tmp_path / "site", NEEDY)
     config = built.root / "partition_configs" / "pair.yaml"
-    config.write_text("model: pair\nmethods: {encode: {partitioners: [acme]}, decode: omit}\n")
+    encode = "{partitioners: [acme], allow_none: true}"
+    config.write_text(f"model: pair\nmethods: {{encode: {encode}, decode: omit}}\n")
     plugin = {"PYTHONPATH": python_path(tmp_path / "site")}
     process = start(built, "validate", **plugin, ACME_SDK=str(tmp_path))
     wait_for(lambda: any(each["event"] == "action-started" for each in events(built)))
