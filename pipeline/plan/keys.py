@@ -356,6 +356,7 @@ def _measure_key(
         },
         "cases": {name: list(config.select_cases(name)) for name in methods},
         "sequences": config.sequences,
+        **({} if says_sharing(config) else {"share_mutable_buffers": None}),
         "constant_methods": config.constant_methods,
         "settings": settings,
         # What was narrowed is told, and bytes can be the same either way.

@@ -127,7 +127,8 @@ class StandstillJudge:
         if output.moves_if_large:
             where += "; on large inputs it moves"
         if not output.largest:
-            return f"{name} is the same {on}, whatever the inputs{where}; {_REMEDY}"
+            whatever = "" if output.moves_if_large else ", whatever the inputs"
+            return f"{name} is the same {on}{whatever}{where}; {_REMEDY}"
         return (
             f"{name} moves by at most {output.largest:.3g} {on}, within its limits, so that none "
             f"could fail{where}; {_REMEDY_WITHIN}"

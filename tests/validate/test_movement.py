@@ -108,6 +108,7 @@ def test_large_inputs_alone_judge_nothing():
     assert method.verdict == "not judged"
     assert "the same in all 4 calls" in method.verdict_reason
     assert "on large inputs it moves" in method.verdict_reason
+    assert "whatever the inputs" not in method.verdict_reason
 
 
 def test_limits_that_are_wider_than_an_output_moves_judge_nothing():

@@ -42,7 +42,9 @@ def _find_tensors(programs: Mapping[str, ExportedProgram]) -> dict[Place, list[U
         tensors = {**program.constants, **program.state_dict}
         for name in program.graph_signature.buffers:
             tensor = tensors.get(name)
-            if type(tensor) is Tensor and (start := tensor.data_ptr()):  # real, and not empty
+            if tensor is None or type(tensor) is not Tensor:  # a subclass may have no address
+                continue
+            if start := tensor.data_ptr():  # neither empty nor of the device meta
                 users[start, tensor.element_size(), tuple(tensor.shape)].append((method, name))
     return users
 

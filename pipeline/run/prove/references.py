@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pipeline.config.models import PackageConfig
+from pipeline.plan.shared_state import says_sharing
 from pipeline.program.golden import read_golden
 from pipeline.program.input_files import check_file
 from pipeline.program.recordings import load_recording
@@ -16,14 +18,26 @@ def judge_references(validation: Validation, subject: Subject, budget: Budget) -
     """Add the verdict on its export to each method that has a reference, of those that are asked
     for, also where this machine can't run its package. Raises SourceError for a file of recorded
     outputs that changed while the build ran."""
-    sequences, asked = subject.key["sequences"], subject.asked
-    shares_state = sequences is None or bool(sequences)
+    asked, counts = subject.asked, counts_sequences(subject.action.inputs.config)
     for result in validation.methods:
         is_asked = asked is None or result.method in asked
         if is_asked and result.method in subject.programs:
             is_random = subject.settings.select_random(result.method)
-            judge = ReferenceJudge(result, subject.programs, shares_state, is_random, budget)
+            judge = ReferenceJudge(result, subject.programs, counts, is_random, budget)
             _judge_method(result, subject, judge)
+
+
+def counts_sequences(config: PackageConfig) -> bool:
+    """Return whether references that change one module are compared in sequence too.
+
+    They are unless the config splits the state of its methods, or wants no sequences. Where it says
+    nothing, its methods have no buffer in common, and all that one of them could leave to another
+    is what tracing lost: a list, a dict or an attribute of the model.
+    """
+    sequences = config.validation.sequences
+    if sequences is not None:
+        return bool(sequences)
+    return config.emit.memory_planning.share_mutable_buffers or not says_sharing(config)
 
 
 def _judge_method(result: MethodValidation, subject: Subject, judge: ReferenceJudge) -> None:
