@@ -55,6 +55,7 @@ def file_of(module, root):
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
+@pytest.mark.slow
 def test_a_line_more_in_any_module_changes_every_key_that_can_reach_it(
     reached, tmp_path, monkeypatch
 ):

@@ -108,6 +108,11 @@ class Viewed(nn.Module):
 LOST = [Used, Returned, Several, InBranch, InMap, BeforeMap, BeforeScan, ReadInLoop, Chain, Viewed]
 
 
+def _mostly_slow(modules, *fast):
+    """Leave all but some modules to the slow tests: each is lowered and run."""
+    return [m if m in fast else pytest.param(m, marks=pytest.mark.slow) for m in modules]
+
+
 class Copied(nn.Module):
     def forward(self, x):
         return first(x).clone() + second(x)
@@ -196,7 +201,7 @@ def warnings_of(module, **options):
     return trace_warnings([each.to_json() for each in found], program, ROOT)
 
 
-@pytest.mark.parametrize("module", LOST)
+@pytest.mark.parametrize("module", _mostly_slow(LOST, Used, InBranch, Viewed))
 def test_a_lost_result_is_warned_of_and_the_cond_is_the_culprit(module):
     assert is_wrong(module)  # a new ExecuTorch may mend it
     (warning,) = warnings_of(module)
@@ -212,7 +217,9 @@ def test_a_lost_result_is_warned_of_and_the_cond_is_the_culprit(module):
     assert culprit["what"].endswith(warning["what"])
 
 
-@pytest.mark.parametrize("module", [*COPIED, ReadBefore, AfterMap, ReadInBranches])
+@pytest.mark.parametrize(
+    "module", _mostly_slow([*COPIED, ReadBefore, AfterMap, ReadInBranches], Copied, ReadBefore)
+)
 def test_a_copy_mends_it_and_nothing_is_said_of_what_is_right(module):
     assert not is_wrong(module)
     assert not warnings_of(module)

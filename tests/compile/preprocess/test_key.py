@@ -240,8 +240,8 @@ def test_a_backend_of_which_nothing_is_known_sees_everything(change, partitions)
     [
         ("float", XNNPACK),
         ("dynamic sizes", XNNPACK),
-        ("dynamic int8", XNNPACK),
-        ("strict", XNNPACK),
+        pytest.param("dynamic int8", XNNPACK, marks=pytest.mark.slow),
+        pytest.param("strict", XNNPACK, marks=pytest.mark.slow),
         ("strict", EVERYTHING),  # the ids of modules too
     ],
 )
