@@ -168,6 +168,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("quantizer", "overrides", "expected"), CASES)
 def test_an_override_changes_what_it_names_and_nothing_else(net, quantizer, overrides, expected):
     assert changed(net, quantizer, **overrides)[0] == expected

@@ -115,7 +115,9 @@ def combinations():
     for backend in PARTITIONERS:
         for initialized, external in itertools.product([(), ("count",)], [False, True]):
             names = [backend, "initialized" if initialized else "", "ptd" if external else "inside"]
-            yield pytest.param(backend, initialized, external, id="-".join(names))
+            # Both at once, and neither; the other two are left to the slow tests.
+            marks = pytest.mark.slow if bool(initialized) != external else ()
+            yield pytest.param(backend, initialized, external, id="-".join(names), marks=marks)
 
 
 @pytest.mark.parametrize(("backend", "initialized", "external"), combinations())

@@ -31,7 +31,9 @@ def segments(manager, partitioners=None):
     return describe_delegation(manager.exported_program("run"), partitioners)["segments"]
 
 
-@pytest.mark.parametrize("backend", ["portable", "xnnpack", "vulkan"])
+@pytest.mark.parametrize(
+    "backend", ["portable", "xnnpack", pytest.param("vulkan", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("module", [Between, Cond, Map])
 def test_every_node_is_in_one_segment(module, backend):
     manager = lowered(module, backend)

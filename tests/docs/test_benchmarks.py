@@ -41,12 +41,14 @@ def test_figures_are_those_of_a_measurement(told):
         assert seconds and all(each > 0 for turns in seconds for each in turns)
 
 
+@pytest.mark.slow
 def test_noop_says_whether_torch_was_imported(told):
     output, written = told
     assert written["cases"][0]["figures"]["torch_imported"] is False
     assert "torch not imported" in output
 
 
+@pytest.mark.slow
 def test_table_has_a_verdict_for_each_case(told):
     output, written = told
     for case in written["cases"]:
@@ -55,6 +57,7 @@ def test_table_has_a_verdict_for_each_case(told):
         assert case["measured"] in line and case["to_reach"] in line
 
 
+@pytest.mark.slow
 def test_facts_name_no_machine_and_no_path(told):
     _, written = told
     assert written["quick"] is True

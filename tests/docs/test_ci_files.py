@@ -33,6 +33,7 @@ def job_of(name):
     return document.get("jobs", document)["packages"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "schema", "more"), [(n, s, m) for n, s, *m in (GITHUB, GITLAB)])
 def test_file_keeps_to_its_schema(name, schema, more, tmp_path):
     done = check(FOLDER / name, schema, *more)

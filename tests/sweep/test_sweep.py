@@ -29,6 +29,7 @@ SOME = (
 )
 
 
+@pytest.mark.slow
 def test_a_few_cases_are_counted_rightly(tmp_path):
     load_cases(["arguments", "containers", "names", "state"])
     found = compare({name: CASES[name] for name in SOME}, tmp_path)

@@ -51,7 +51,13 @@ REPRESENTATIVE = {
     "add_sub": ["add_sub_line", "element_in_named_data", "methods_swapped"],
     "layouts": ["dim_order", "outputs_of_two_shapes_reordered", "memory_overlapping"],
 }
-DEFAULT = [(sample, damage, 0) for sample, own in REPRESENTATIVE.items() for damage in own]
+# Of the others the slow tests judge these damages, among all.
+QUICK = {"portable", "delegated", "stateful", "sharing", "add_sub", "twins"}
+DEFAULT = [
+    pytest.param(sample, damage, 0, marks=() if sample in QUICK else pytest.mark.slow)
+    for sample, own in REPRESENTATIVE.items()
+    for damage in own
+]
 SEEDS = range(1)
 
 

@@ -207,10 +207,7 @@ HARMLESS = (rename, change_metadata, change_handles)
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name in ("float", "static int8") else pytest.mark.slow)
-        for name in PROGRAMS
-    ],
+    [pytest.param(name, marks=() if name == "float" else pytest.mark.slow) for name in PROGRAMS],
 )
 def test_what_is_left_out_does_not_change_a_byte(name, partitions):
     generator = random.Random(name)
