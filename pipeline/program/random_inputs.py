@@ -28,6 +28,7 @@ from pipeline.program.signature import (
 # Where a dynamic dimension of a generated input ends, and how large such an input may become.
 LONGEST_DIMENSION = 4096
 MOST_ELEMENTS = 1 << 22
+_MOST_OF_HALF = 5  # a power of two: beyond a tenth of what 16 bits hold, little can be computed
 
 
 def generate_inputs(
@@ -228,6 +229,30 @@ def fill_random(
     least, greatest = integer_range(seen)
     top = min(greatest + 1, torch.iinfo(torch.int64).max)
     return torch.randint(least, top, shape, generator=generator)
+
+
+def fill_zeros(
+    like: torch.Tensor, shape: Sequence[int], seen: Sequence[Any], generator: torch.Generator
+) -> torch.Tensor:
+    """Make numbers that are 0 and bools that are false; integers as near to 0 as the examples'."""
+    is_index = not is_floating(like.dtype) and like.dtype is not torch.bool
+    least, greatest = integer_range(seen) if is_index else (0, 0)
+    return torch.full(shape, min(max(0, least), greatest))
+
+
+def fill_large(
+    exponent: int,
+    like: torch.Tensor,
+    shape: Sequence[int],
+    seen: Sequence[Any],
+    generator: torch.Generator,
+) -> torch.Tensor:
+    """Make random numbers times 2 ** exponent, and the greatest integer of the examples."""
+    if is_floating(like.dtype):
+        narrow = torch.finfo(like.dtype).max < 2.0**64
+        power = min(exponent, _MOST_OF_HALF) if narrow else exponent
+        return fill_random(like, shape, seen, generator) * 2.0**power
+    return torch.full(shape, 1 if like.dtype is torch.bool else integer_range(seen)[1])
 
 
 def integer_range(seen: Sequence[Any]) -> tuple[int, int]:

@@ -19,8 +19,8 @@ from pipeline.program.operators import base_name
 from pipeline.program.random_inputs import (
     Generator,
     Shapes,
-    fill_random,
-    integer_range,
+    fill_large,
+    fill_zeros,
     is_floating,
 )
 from pipeline.program.signature import flatten, nest_leaves, signature
@@ -31,7 +31,6 @@ from pipeline.validate.metrics import compare, greatest_magnitude
 
 # Powers of two by which random values are multiplied: the first at which the source holds counts.
 _EXPONENTS = (10, 7, 4)
-_MOST_OF_HALF = 5  # beyond a tenth of what a 16-bit float holds, little can be computed
 _UNITS = 8  # in the last place, by which inputs are changed to see what rounding does to the source
 _LEAST_SQNR = 20.0  # dB, that rounding inputs must leave where no other limits are set
 _SAME = Limits(atol=1e-3, rtol=1e-3)  # values of one source in another layout of its inputs
@@ -117,7 +116,7 @@ class CaseMaker:
         self.sets.append(made)
 
     def add_zeros(self) -> None:
-        self.add(self.generator.set(self.number, 2, _zeros, "zeros"), "zeros")
+        self.add(self.generator.set(self.number, 2, fill_zeros, "zeros"), "zeros")
 
     def add_limits(self) -> None:
         if self.generator.is_dynamic:
@@ -143,7 +142,7 @@ class CaseMaker:
         infinite: tuple[InputSet, list[float]] | None = None
         for exponent in _EXPONENTS:
             what = f"large, {2**exponent} times" if numbers else "large"
-            inputs = self.generator.set(number, 2, partial(_large, exponent), what)
+            inputs = self.generator.set(number, 2, partial(fill_large, exponent), what)
             outputs = self.run(inputs)
             pairs = zip(outputs, before, strict=True)
             growth = [greatest_magnitude(output) / n if n else 1.0 for output, n in pairs]
@@ -215,29 +214,6 @@ class CaseMaker:
 def describe_source_error(error: Exception) -> str:
     """Describe what an operator of the source program raised."""
     return f"the source program itself fails: {type(error).__name__}: {reason(error)}"
-
-
-def _zeros(
-    like: torch.Tensor, shape: Sequence[int], seen: Sequence[Any], generator: torch.Generator
-) -> torch.Tensor:
-    is_index = not is_floating(like.dtype) and like.dtype is not torch.bool
-    least, greatest = integer_range(seen) if is_index else (0, 0)
-    return torch.full(shape, min(max(0, least), greatest))
-
-
-def _large(
-    exponent: int,
-    like: torch.Tensor,
-    shape: Sequence[int],
-    seen: Sequence[Any],
-    generator: torch.Generator,
-) -> torch.Tensor:
-    """Make random numbers times 2 ** exponent, and the greatest integer."""
-    if is_floating(like.dtype):
-        narrow = torch.finfo(like.dtype).max < 2.0**64
-        power = min(exponent, _MOST_OF_HALF) if narrow else exponent
-        return fill_random(like, shape, seen, generator) * 2.0**power
-    return torch.full(shape, 1 if like.dtype is torch.bool else integer_range(seen)[1])
 
 
 def _is_finite(value: Any) -> bool:

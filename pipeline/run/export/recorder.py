@@ -1,5 +1,6 @@
-"""Records what references give: on a method's examples and on generated inputs, at several sizes
-where sizes are dynamic, in sequence where they keep state. What they change is restored.
+"""Records what references give: on a method's examples and on generated inputs, zeros and large
+values too, at several sizes where sizes are dynamic, in sequence where they keep state. What they
+change is restored.
 
 It runs in a process that may die of it (`guarded`): each sequence is announced before it is run,
 and left out once it has ended the process.
@@ -11,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,13 @@ import torch
 from torch.export import ExportedProgram
 
 from pipeline.program.inputs import InputSet
-from pipeline.program.random_inputs import generate_inputs
+from pipeline.program.random_inputs import (
+    Fill,
+    Generator,
+    fill_large,
+    fill_zeros,
+    generate_inputs,
+)
 from pipeline.program.random_operators import find_random_operators
 from pipeline.program.recordings import (
     Outputs,
@@ -47,8 +55,13 @@ Calls = Sequence[tuple[str, InputSet]]
 _SEED = 0
 # Generated input sets of each method: the least sizes, the greatest, and some between.
 _GENERATED = 3
+# What random values leave out: an export that saturates or divides otherwise shows there.
+_EXTREMES: tuple[tuple[str, Fill], ...] = (
+    ("zeros", fill_zeros),
+    ("large, 1024 times", partial(fill_large, 10)),
+)
 _STEPS = 3  # calls of a method in sequence, where it keeps state
-_MOST_STARTS = 4  # of such sequences
+_MOST_STARTS = 6  # of such sequences
 _MOST_EXAMPLES = 32
 _RUNS, _RUNS_OF_RANDOM = 2, 6  # as validate/determinism.py has it
 _MOST_BYTES = 1 << 28  # of the outputs of a method, which the store keeps
@@ -109,8 +122,7 @@ class Recorder:
         self._changes: dict[str, set[Key]] = {name: set() for name in references}
         self._examples = {name: list(examples[name][:_MOST_EXAMPLES]) for name in references}
         self._generated = {
-            name: generate_inputs(programs[name], _GENERATED, _SEED, examples[name])
-            for name in references
+            name: _generate_sets(programs[name], examples[name]) for name in references
         }
 
     def record(self) -> dict[str, Recording]:
@@ -264,6 +276,15 @@ class Recorder:
             return ""
         finally:
             self._state.restore()
+
+
+def _generate_sets(program: ExportedProgram, examples: Sequence[InputSet]) -> list[InputSet]:
+    """Return random input sets of several sizes, then zeros and large values."""
+    sets = generate_inputs(program, _GENERATED, _SEED, examples)
+    generator = Generator(program, _SEED, examples)
+    for number, (note, fill) in enumerate(_EXTREMES, len(sets)):
+        sets.append(generator.set(number, 2, fill, note))
+    return sets
 
 
 def _modules_in_training(reference: Reference) -> list[str]:
