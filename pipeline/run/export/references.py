@@ -4,7 +4,7 @@ hands it over, mode and dtype included, in a fork of the exporter's process that
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -27,24 +27,18 @@ def record_references(
     change is as before."""
     if not references:
         return {}
-    record = partial(_record, references, programs, examples, defaults, root)
+    make = partial(Recorder, references, programs, examples, defaults, root)
     try:
-        return _unpack(run_guarded(record))
+        return _unpack(run_guarded(partial(_record, make)))
     except GuardError as error:
         return {method: _save_failed(method, error, examples) for method in references}
 
 
 def _record(
-    references: Mapping[str, Reference],
-    programs: Mapping[str, ExportedProgram],
-    examples: Mapping[str, Sequence[InputSet]],
-    defaults: Defaults,
-    root: Path,
-    begin: Begin,
-    deaths: Mapping[str, str],
+    make: Callable[[Begin, Mapping[str, str]], Recorder], begin: Begin, deaths: Mapping[str, str]
 ) -> bytes:
-    recorder = Recorder(references, programs, examples, defaults, root, begin, deaths)
-    return _pack({name: save_recording(each) for name, each in recorder.record().items()})
+    recordings = make(begin, deaths).record()
+    return _pack({name: save_recording(recording) for name, recording in recordings.items()})
 
 
 def _save_failed(
