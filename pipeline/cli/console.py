@@ -84,8 +84,7 @@ class Reporter(ConsoleReporter):
             counted = ", ".join(
                 f"{counts[outcome]} {outcome_word(outcome)}" for outcome in known if counts[outcome]
             )
-            lines = ["", *table, *_manifest_lines(plan, events), *_left_out_lines(plan, events)]
-            lines += _unreferenced_lines(plan, events)
+            lines = ["", *table, *_manifest_lines(plan, events), *_validation_lines(plan, events)]
             lines.append(f"{plural(len(events), 'action')}: {counted}")
             lines += describe_failures(plan, events)
             if any(event.reason == INTERRUPTED for event in events):
@@ -209,29 +208,24 @@ def _quantized(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
             yield one_line(f"{package}/{method}: {warning}")
 
 
-def _left_out_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
-    """Yield a line for each package whose validation was cut short."""
+def _validation_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
+    """Yield a line for each package whose validation was cut short, and one for all methods that
+    were compared with nothing but their exported programs."""
     from pipeline.report.packages import describe_left_out
-    from pipeline.report.records import read_fitting
-
-    for package in sorted({str(each.package) for each in events if each.kind == "validate"}):
-        report = read_fitting(plan.workspace.package(package) / REPORT)
-        if report and (left_out := describe_left_out(report)):
-            yield f"{package}: {left_out}"
-
-
-def _unreferenced_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
-    """Yield a line for all methods that this run compared with nothing but exported programs."""
     from pipeline.report.records import read_fitting
     from pipeline.report.sections.reference import UNREFERENCED, is_unreferenced
 
-    names = []
-    for package in sorted({str(each.package) for each in events if each.kind == "validate"}):
-        report = read_fitting(plan.workspace.package(package) / REPORT) or {"methods": ()}
-        methods = [each["method"] for each in report["methods"] if is_unreferenced(each)]
-        names += [f"{package}/{method}" for method in methods]
-    if names:
-        yield one_line(f"{UNREFERENCED}: {listed(names, _MOST_UNREFERENCED)}")
+    unreferenced: list[str] = []
+    for package in sorted({str(event.package) for event in events if event.kind == "validate"}):
+        report = read_fitting(plan.workspace.package(package) / REPORT)
+        if not report:
+            continue
+        if left_out := describe_left_out(report):
+            yield f"{package}: {left_out}"
+        methods = [method["method"] for method in report["methods"] if is_unreferenced(method)]
+        unreferenced += [f"{package}/{method}" for method in methods]
+    if unreferenced:
+        yield one_line(f"{UNREFERENCED}: {listed(unreferenced, _MOST_UNREFERENCED)}")
 
 
 def _remote_line(counts: Mapping[str, Any]) -> str:
