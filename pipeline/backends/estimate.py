@@ -1,4 +1,4 @@
-"""What a backend's compiler expects of a delegate, which nobody measured.
+"""Estimates that a backend's compiler makes of its delegates: cycles and memory, never measured.
 
 A preprocess function hands it on with its result, in `_delegate_info_meta`, which ExecuTorch passes
 to the lowered module and emits nothing of. It must not know which compiler made it, nor who reads

@@ -1,4 +1,4 @@
-"""What a backend is told of a delegate whose payload it checks without running it. No torch."""
+"""The records by which a backend checks the payload of a delegate that nothing here runs."""
 
 from __future__ import annotations
 

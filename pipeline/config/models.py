@@ -179,7 +179,7 @@ class PackageConfig(Options):
 
     @property
     def needs_baseline(self) -> bool:
-        """Whether a gate compares the package, or one of its methods, with what was accepted."""
+        """Return whether a gate of the package or of a method compares it with its baseline."""
         methods = self.validation.methods.values()
         gates = [self.validation.gates, *(method.gates for method in methods)]
         return any(gate.needs_baseline for gate in gates)

@@ -64,7 +64,7 @@ class MethodGates(Options):
 
     @property
     def needs_baseline(self) -> bool:
-        """Whether one of them compares with what was accepted."""
+        """Return whether one of these gates compares with the baseline."""
         return any(getattr(self, name, None) is not None for name in _OF_BASELINE)
 
 

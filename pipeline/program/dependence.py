@@ -1,4 +1,4 @@
-"""Which outputs of a program depend on the values of its inputs, by its graph alone.
+"""Finds which outputs of a program depend on the values of its inputs, by its graph alone.
 
 What depends on nothing, or on sizes alone, is determined by the program: that it never changes says
 nothing against comparing it. Nothing is run here.

@@ -1,4 +1,4 @@
-"""How far the outputs of a source move over the calls that a package was compared in.
+"""Measures how far the outputs of a source move over the calls that a package was compared in.
 
 A comparison shows something only where it could have failed: a package that ignores its inputs,
 and always gives what its source gives on the first of them, must be beyond the limits in some call.

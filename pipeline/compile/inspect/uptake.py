@@ -1,4 +1,4 @@
-"""What each partitioner of a method was offered and took, noted as it partitions.
+"""Counts, per partitioner of a method, the operators that it was offered and those that it took.
 
 A record of counts and reasons; whether a partitioner that took nothing is a mistake is for linking
 to say, which knows what the config allows.

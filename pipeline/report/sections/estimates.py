@@ -1,4 +1,4 @@
-"""What compilers of NPUs estimate of methods, which nothing here ran."""
+"""The section on estimates: cycles and memory that the compiler of an NPU expects of a method."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a config asks of a method and did not happen: delegates that took nothing, a quantization
-of nothing.
+"""Refuses a package whose config asked for what did not happen: a partitioner that took nothing, a
+quantizer that quantized nothing.
 
 Such a package would be green because nothing reached the accelerator that it is for. Linking
 refuses it, from the records of compiled methods, so that the config can be mended without

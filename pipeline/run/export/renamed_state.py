@@ -1,4 +1,4 @@
-"""State of a model that its methods name differently.
+"""Finds tensors of a model that its methods change under different names.
 
 ExecuTorch shares buffers between methods by name alone. A cache that one exported module calls
 `model.cache` and another `cache` is one tensor of the model and two of the package, and only the

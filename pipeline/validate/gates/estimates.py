@@ -1,4 +1,4 @@
-"""What the gates of an NPU measure: estimates of the compiler that made its delegates.
+"""Measures the gates of an NPU by the estimates of the compiler that made its delegates.
 
 Nothing here ran. Where no delegate of a method has an estimate, the gate fails: what fell off the
 NPU would otherwise hold every limit.

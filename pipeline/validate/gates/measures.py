@@ -1,4 +1,4 @@
-"""What gates measure: the figure of a package or a method, and the sentence if it breaks its limit.
+"""Measures gates: the figure of a package or a method, and the sentence if it breaks its limit.
 
 Knows records of a build and an accepted baseline; it does not know which gates are set, nor when
 one is left alone.

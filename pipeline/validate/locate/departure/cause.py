@@ -1,4 +1,4 @@
-"""What rules for causes return, and what all of them need."""
+"""The record of a cause, and what the rules that find causes have in common."""
 
 from __future__ import annotations
 
