@@ -254,7 +254,8 @@ def test_the_guide_on_attesting_signs_and_verifies(shop):
     setting, _, words = attest.partition(" doit ")
     name, value = setting.split("=")
     assert shop.doit("validate", "vision", CI="") == 0, shop.output
-    assert shop.doit(*words.split(), **{name: value}) == 0, shop.output
+    # Outside of CI as the line before: in CI a gate that compares would ask for a baseline.
+    assert shop.doit(*words.split(), **{name: value, "CI": ""}) == 0, shop.output
     shutil.copytree(shop.root / "build" / "vision", shop.root / "release")
     assert shop.doit("verify", "release", "key.pub") == 0, shop.output
     assert re.search(r"vision\.pte\.intoto\.jsonl: \d+ files as attested, signed by", shop.output)
