@@ -84,6 +84,8 @@ class _Memory:
                 self._hand_over(number, call.args[0], call.args[-1])
 
     def _hand_over(self, number: int, source: int, target: int) -> None:
+        if source == target:  # it stays where it is
+            return
         self.handed[target] = number
         self.sources[target].append(source)
 
@@ -101,10 +103,18 @@ class _Memory:
 
     def find_regions(self, value: int) -> list[Region]:
         """Return where a value may lie; a moved one lies where a branch's does."""
-        if value in self.sources:
-            return [r for each in self.sources[value] for r in self.find_regions(each)]
-        region = self._planned.get(value)
-        return [] if region is None else [region]
+        regions: list[Region] = []
+        waiting, visited = [value], set()
+        while waiting:
+            place = waiting.pop()
+            if place in visited:  # loops may move values in a circle
+                continue
+            visited.add(place)
+            if place in self.sources:
+                waiting += self.sources[place]
+            elif place in self._planned:
+                regions.append(self._planned[place])
+        return regions
 
     def _find_reads(self, number: int) -> list[int]:
         call = self._calls[number]

@@ -12,8 +12,6 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
 from pipeline.compile.emit_trace import Instructions
-from pipeline.compile.link import link
-from pipeline.compile.objects import parse_object
 from pipeline.compile.ranges import watch_ranges
 from pipeline.devices.interface import PackageFiles
 from pipeline.plan.actions import Action, ValidateInputs
@@ -25,7 +23,6 @@ from pipeline.program.source_lines import describe_node
 from pipeline.report.records import read_manifest
 from pipeline.run.build.compile import emit_methods, lower_methods
 from pipeline.run.build.load import Quantized, load_examples, load_method, load_quantized
-from pipeline.run.build.metadata import all_constants
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import Workspace
 from pipeline.validate.budget import Budget
@@ -160,7 +157,6 @@ class Subject:
             self.programs,
             self.settings.select_limits,
             lowered,
-            cache(partial(self._link, files.name)),
             cache(partial(self._lower_again, lowered, budget)),
             self.workspace.root,
         )
@@ -192,19 +188,6 @@ class Subject:
             return LoweredMethod(self.programs[method], instructions)
         program, origins, *_ = load_quantized(facts["quantized"], method, self.workspace.store)
         return LoweredMethod(program, instructions, map_places(program, origins))
-
-    def _link(self, name: str) -> PackageFiles | None:
-        """Link the package again; None where it is what its build gave. Raises MissingBlobError."""
-        manifest, store = self.manifest, self.workspace.store
-        known = {name: file["digest"] for name, file in manifest.get("files", {}).items()}
-        if known == dict(self.key["files"]):
-            return None
-        units = dict.fromkeys(manifest["methods"][method]["unit"] for method in manifest["order"])
-        objects = [parse_object(manifest["objects"][unit]["parts"]) for unit in units]
-        layout = manifest["emit"].get("layout")
-        linked = link(objects, all_constants(manifest), store, manifest["order"], layout)
-        ptds = tuple(store.read(blob.digest) for _, blob in sorted(linked.ptds.items()))
-        return PackageFiles(name, store.read(linked.pte.digest), ptds)
 
     def _lower_again(
         self, lowered: Callable[[str], LoweredMethod], budget: Budget, method: str

@@ -18,8 +18,8 @@ from pipeline.store.sizes import human_size
 from pipeline.validate.locate.bisect_delegate import MOST_SECONDS, bisect_delegate
 from pipeline.validate.locate.bisect_runtime import locate_in_runtime
 from pipeline.validate.locate.case import FailureCase, Spot, describe_error, load_methods, run_until
+from pipeline.validate.locate.named_weights import diff_named_data, find_reader
 from pipeline.validate.locate.node_values import MOST_BYTES, MOST_VISITS, NodeValues
-from pipeline.validate.locate.plan_diff import diff_named_data, find_reader
 from pipeline.validate.locate.walk import (
     CLOSER,
     ROUNDING,
