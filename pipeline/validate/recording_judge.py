@@ -3,7 +3,8 @@ that were recorded elsewhere.
 
 It is the first of two comparisons: the package is compared with the exported program. A reference
 that was run here, on the same kernels, is held to a few units in the last place and to what
-rounding does to this program (rounding.py); one from elsewhere to the usual limits.
+rounding does to this program (rounding.py); one from elsewhere to the usual limits. Limits of the
+config take the place of either.
 """
 
 from __future__ import annotations
@@ -68,11 +69,13 @@ class RecordingComparison:
         here: as in `Recording`.
         checks_errors: whether the exported program is run on generated inputs that the reference
             raises for: where both raise, the call counts for nothing. A recording has no others.
+        limits: the limits that the config sets, by method.
     """
 
     programs: Mapping[str, ExportedProgram]
     here: bool = True
     checks_errors: bool = False
+    limits: Mapping[str, Limits] = field(default_factory=dict)
     _limits: dict[str, CallLimits] = field(default_factory=dict)
     _sources: dict[tuple[tuple[str, ...], bool], dict[str, References]] = field(
         default_factory=dict
@@ -124,8 +127,7 @@ class RecordingComparison:
         if not rounds:
             outcomes = [OutputOutcome(name, _glance(actual[name], e)) for name, e in pairs]
             return CallOutcome(call, where, outcomes)
-        rounded = references.run_rounded(call.inputs, step=step)
-        limits = self._limits_of(call.method).by_rounding(values, rounded)
+        limits = self._choose_limits(references, call, values, step)
         outcomes = [
             _judge(name, actual[name], expected, limits[names.index(name)])
             for name, expected in pairs
@@ -142,11 +144,21 @@ class RecordingComparison:
             references.reset()
         return self._sources[key]
 
+    def _choose_limits(
+        self, references: References, call: RecordedCall, values: Sequence[Any], step: int
+    ) -> list[DerivedLimits]:
+        """Return the limits of a call's outputs: those of the config, or by rounding."""
+        call_limits = self._limits_of(call.method)
+        if not call_limits.derived:
+            return [DerivedLimits(call_limits.given, call_limits.given) for _ in values]
+        rounded = references.run_rounded(call.inputs, step=step)
+        return call_limits.with_config(call_limits.by_rounding(values, rounded))
+
     def _limits_of(self, method: str) -> CallLimits:
         if method not in self._limits:
             share = most_share(self.programs[method])
             units = _UNITS if self.here else None
-            self._limits[method] = CallLimits(Limits(), share, units)
+            self._limits[method] = CallLimits(self.limits.get(method, Limits()), share, units)
         return self._limits[method]
 
 
