@@ -20,7 +20,7 @@ from pipeline.store.distributions import identity
 # waiting to happen; here a comment is a miss. tests/store/test_toolchain.py holds each unit to all
 # that its entry points import.
 _DESCRIBING = ("store", "program")
-_PLANNING = (*_DESCRIBING, "backends", "config", "plan")
+_PLANNING = (*_DESCRIBING, "moments.py", "backends", "config", "plan")
 _BUILDING = (
     *(*_PLANNING, "compile", "run/*.py", "run/build", "run/trace", "report/*records.py"),
     "../pte_pipeline",  # by which exporters and plugins import the others
