@@ -121,9 +121,11 @@ class RecordingComparison:
         pairs = _pair(actual, call.outputs)
         if pairs is None:
             returned = [name for name in names if name.startswith(_RETURNED)]
-            ours, theirs = (", ".join(each) or "nothing" for each in (returned, call.outputs))
-            what = f"the exported program gives {ours}, the reference {theirs}"
-            return CallOutcome(call, where, wrong=what)
+            ours, theirs = (
+                ", ".join(output_names) or "nothing" for output_names in (returned, call.outputs)
+            )
+            fault = f"the exported program gives {ours}, the reference {theirs}"
+            return CallOutcome(call, where, wrong=fault)
         if not rounds:
             outcomes = [OutputOutcome(name, _glance(actual[name], e)) for name, e in pairs]
             return CallOutcome(call, where, outcomes)
@@ -192,14 +194,14 @@ def _where(calls: Sequence[RecordedCall], step: int) -> str:
     return f"{calls[step - 1].method} on {origin} (call {step} of {' > '.join(methods)})"
 
 
-def _pair(actual: Outputs, given: Outputs) -> list[tuple[str, Any]] | None:
+def _pair(actual: Outputs, reference_outputs: Outputs) -> list[tuple[str, Any]] | None:
     """Return the name of each output that the exported program returns with what the reference
     gave for it; None where these are others."""
     names = [name for name in actual if name.startswith(_RETURNED)]
-    if {*names} == given.keys():
-        return [(name, given[name]) for name in names]
-    if len(names) == len(given) == 1 and {*names, *given} == _ALONE:
-        return [(names[0], value) for value in given.values()]
+    if {*names} == reference_outputs.keys():
+        return [(name, reference_outputs[name]) for name in names]
+    if len(names) == len(reference_outputs) == 1 and {*names, *reference_outputs} == _ALONE:
+        return [(names[0], value) for value in reference_outputs.values()]
     return None
 
 
@@ -209,16 +211,19 @@ def _is_exact(outcome: CallOutcome) -> bool:
     )
 
 
-def describe_difference(outputs: Outputs, others: Outputs) -> str:
+def describe_difference(outputs: Outputs, other_outputs: Outputs) -> str:
     """Describe the output that differs most between two calls; "" where none does."""
-    if outputs.keys() != others.keys():
-        return f"what it returns differs ({', '.join(outputs)}; {', '.join(others)})"
+    if outputs.keys() != other_outputs.keys():
+        return f"what it returns differs ({', '.join(outputs)}; {', '.join(other_outputs)})"
     worst, words = 0.0, ""
     for name, value in outputs.items():
-        error = compare(value, others[name])
+        error = compare(value, other_outputs[name])
         if not error.max_abs:
             continue
-        by = f" by up to {error.max_abs:.3g}" if math.isfinite(error.max_abs) else ""
+        by = ""
+        if math.isfinite(error.max_abs):
+            by = f" by up to {error.max_abs:.3g}"
         if error.max_abs > worst:
-            worst, words = error.max_abs, f"{name} differs{by}"
+            worst = error.max_abs
+            words = f"{name} differs{by}"
     return words
