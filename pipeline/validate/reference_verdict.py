@@ -147,6 +147,8 @@ class ReferenceJudge:
             return
         if not recording.repeats:
             what = "its outputs are random, and those of the exported program are not"
+            if cause := recording.random.partition("; ")[2]:
+                what += f"; {cause}"
             self._fail(recording, what, recording.sequences[0][0].inputs.origin)
             return
         call = recording.sequences[0][0]
