@@ -219,15 +219,15 @@ def _where(calls: Sequence[RecordedCall], step: int) -> str:
     return f"{calls[step - 1].method} on {origin} (call {step} of {' > '.join(methods)})"
 
 
-def _pair(actual: Outputs, given: Outputs) -> list[tuple[str, Any]] | None:
+def _pair(actual: Outputs, reference_outputs: Outputs) -> list[tuple[str, Any]] | None:
     """Return the name of each output that the exported program returns with what the reference
     gave for it; None where these are others."""
     # A recording from elsewhere may lack the inputs that the method changes.
-    names = [name for name in actual if name.startswith("output") or name in given]
-    if {*names} == given.keys():
-        return [(name, given[name]) for name in names]
-    if len(names) == len(given) == 1 and {*names, *given} == _ALONE:
-        return [(names[0], value) for value in given.values()]
+    names = [name for name in actual if name.startswith("output") or name in reference_outputs]
+    if {*names} == reference_outputs.keys():
+        return [(name, reference_outputs[name]) for name in names]
+    if len(names) == len(reference_outputs) == 1 and {*names, *reference_outputs} == _ALONE:
+        return [(names[0], value) for value in reference_outputs.values()]
     return None
 
 
@@ -237,16 +237,19 @@ def _is_exact(outcome: CallOutcome) -> bool:
     )
 
 
-def describe_difference(outputs: Outputs, others: Outputs) -> str:
+def describe_difference(outputs: Outputs, other_outputs: Outputs) -> str:
     """Describe the output that differs most between two calls; "" where none does."""
-    if outputs.keys() != others.keys():
-        return f"what it returns differs ({', '.join(outputs)}; {', '.join(others)})"
+    if outputs.keys() != other_outputs.keys():
+        return f"what it returns differs ({', '.join(outputs)}; {', '.join(other_outputs)})"
     worst, words = 0.0, ""
     for name, value in outputs.items():
-        error = compare(value, others[name])
+        error = compare(value, other_outputs[name])
         if not error.max_abs:
             continue
-        by = f" by up to {error.max_abs:.3g}" if math.isfinite(error.max_abs) else ""
+        by = ""
+        if math.isfinite(error.max_abs):
+            by = f" by up to {error.max_abs:.3g}"
         if error.max_abs > worst:
-            worst, words = error.max_abs, f"{name} differs{by}"
+            worst = error.max_abs
+            words = f"{name} differs{by}"
     return words

@@ -47,8 +47,10 @@ class ReferenceJudge:
         settings: ValidateConfig,
         budget: Budget,
     ) -> None:
-        self._result, self._programs = result, programs
-        self._shares_state, self._budget = shares_state, budget
+        self._result = result
+        self._programs = programs
+        self._shares_state = shares_state
+        self._budget = budget
         self._is_random = settings.select_random(result.method)
         self._limits = {name: settings.select_reference_limits(name) for name in programs}
         self._set_at = settings.find_reference_limits(result.method)
@@ -108,9 +110,9 @@ class ReferenceJudge:
         for output in outcome.outputs:
             if output.unjudged:
                 self._unjudged[output.name] = None
-            for what in output.wrong[:1]:  # the error; what follows from it stands in the record
+            for fault in output.wrong[:1]:  # the error; what follows from it stands in the record
                 limit = self._describe_limit(recording, output)
-                self._fail(recording, what + limit, outcome.where, output.name, output.of_limit)
+                self._fail(recording, fault + limit, outcome.where, output.name, output.of_limit)
 
     def _describe_limit(self, recording: Recording, output: OutputOutcome) -> str:
         """Say where a limit that an output exceeds is set, or could be; "" where the output is of
@@ -127,14 +129,14 @@ class ReferenceJudge:
     def _fail(
         self,
         recording: Recording,
-        what: str,
+        fault: str,
         where: str,
         output: str = "",
         of_limit: float | None = None,
     ) -> None:
         self._failed = True
         place = f"; {recording.departure}" if recording.departure else ""
-        sentence = f"the export departs from {recording.origin}: {what}{place}"
+        sentence = f"the export departs from {recording.origin}: {fault}{place}"
         self._result.fail(sentence, where, output, "reference", of_limit)
 
     def _judge_random(self, recording: Recording) -> None:
@@ -142,26 +144,26 @@ class ReferenceJudge:
         sample, compare how both are distributed."""
         if not self._is_random:
             self._failed = True
-            what = f"{recording.origin}: {recording.random}"
-            self._result.fail(what, about="reference")
+            fault = f"{recording.origin}: {recording.random}"
+            self._result.fail(fault, about="reference")
             return
         if not recording.repeats:
-            what = "its outputs are random, and those of the exported program are not"
+            fault = "its outputs are random, and those of the exported program are not"
             if cause := recording.random.partition("; ")[2]:
-                what += f"; {cause}"
-            self._fail(recording, what, recording.sequences[0][0].inputs.origin)
+                fault += f"; {cause}"
+            self._fail(recording, fault, recording.sequences[0][0].inputs.origin)
             return
         call = recording.sequences[0][0]
         source = Source(self._programs[call.method])
         names = list(recording.repeats[0])
-        given = [list(outputs.values()) for outputs in recording.repeats]
+        repeated_outputs = [list(outputs.values()) for outputs in recording.repeats]
         expected = outputs_of_runs(source, call.inputs, range(2 * REPEATS))
-        self._calls += len(given)
+        self._calls += len(repeated_outputs)
         if len(names) != len(expected[0]):
             self._fail(recording, "the exported program gives other outputs", call.inputs.origin)
             return
-        for output, what in judge_random(names, expected, given):
-            self._fail(recording, what, call.inputs.origin, output)
+        for output, fault in judge_random(names, expected, repeated_outputs):
+            self._fail(recording, fault, call.inputs.origin, output)
 
     def _make_record(self) -> ReferenceRecord:
         verdict, why = self._verdict()
@@ -184,8 +186,10 @@ class ReferenceJudge:
 
     def _verdict(self) -> tuple[Verdict, str]:
         if self._failed:
-            own = [each for each in self._result.failures if each.about == "reference"]
-            return "failed", own[0].sentence
+            departures = [
+                failure for failure in self._result.failures if failure.about == "reference"
+            ]
+            return "failed", departures[0].sentence
         if self._unjudged:
             names = listed([*self._unjudged], _MOST_NAMED)
             return "not judged", f"{names} departs from the reference where rounding alone may"

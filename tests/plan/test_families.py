@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.plan.materials import find_materials
+from pipeline.features.provenance.materials import find_materials
 from pipeline.plan.plan import Plan
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
