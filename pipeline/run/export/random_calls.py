@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 import torch
@@ -44,36 +44,28 @@ _DRAWN_BY_TORCH = frozenset(_TORCH_DRAWS.split())
 _NOT_DRAWN_BY_NUMPY = frozenset({"seed", "get_state", "set_state", "get_bit_generator"})
 
 
-class RandomCall(NamedTuple):
-    """A call that gives another value each time, as `random.gauss`, and its line."""
-
-    name: str
-    line: str
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.line})" if self.line else self.name
-
-
-def find_random_calls(run: Callable[[], object], root: Path) -> list[RandomCall]:
-    """Run a function, and return the calls in it that give another value each time.
+def find_random_calls(run: Callable[[], object], root: Path) -> list[str]:
+    """Run a function, and return the calls in it that give another value each time, as
+    `random.gauss (models/asr.py:12)`.
 
     Args:
         root: the workspace, whose files lines are named in.
     """
-    calls: dict[RandomCall, None] = {}
+    calls: dict[str, None] = {}
 
     def note(name: str, frame: FrameType | None) -> None:
-        calls.setdefault(RandomCall(name, _name_line(frame, root)))
+        line = _name_line(frame, root)
+        calls.setdefault(f"{name} ({line})" if line else name)
 
     with _watching_numpy(note), _watching(note):
         run()
     return list(calls)
 
 
-def describe_random_calls(calls: Sequence[RandomCall]) -> str:
+def describe_random_calls(calls: Sequence[str]) -> str:
     """Return the calls, and that an export has a single value of those that are not torch's."""
-    names = listed(map(str, calls), _MOST_NAMED)
-    if all(call.name.startswith("torch.") for call in calls):
+    names = listed(calls, _MOST_NAMED)
+    if all(call.startswith("torch.") for call in calls):
         return f"it calls {names}"
     return f"it calls {names}: an export keeps the value that tracing saw"
 

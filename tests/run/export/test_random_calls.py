@@ -18,8 +18,9 @@ from tests.support.referenced import judge, record
 
 def find_names(function):
     calls = find_random_calls(function, REPOSITORY)
-    assert all(call.line.startswith("tests/run/export/test_random_calls.py:") for call in calls)
-    return [call.name for call in calls]
+    parts = [call.partition(" (tests/run/export/test_random_calls.py:") for call in calls]
+    assert all(line for _, line, _ in parts)
+    return [name for name, _, _ in parts]
 
 
 @pytest.mark.parametrize(
