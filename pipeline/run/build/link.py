@@ -11,7 +11,8 @@ from pipeline.compile.inspect.contents import describe_contents
 from pipeline.compile.inspect.contract import describe_contract, format_selection
 from pipeline.compile.pieces import exchange_pieces, hash_shape, pair_objects
 from pipeline.compile.sharing import NOTHING_SHARED, Shared
-from pipeline.plan.actions import Action, LinkInputs
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.link import LinkInputs
 from pipeline.plan.patterns import find_unfitting
 from pipeline.program.constant_values import find_blobs
 from pipeline.run.build.called_operators import join_libraries
