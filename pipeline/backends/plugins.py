@@ -31,10 +31,7 @@ def find_plugins(known: Mapping[str, Backend]) -> tuple[dict[str, Backend], dict
     """
     found: dict[str, Backend] = {}
     problems: dict[str, str] = {}
-    points = {
-        (p.dist.name if p.dist else "", p.name): p
-        for p in installed_entry_points().select(group=GROUP)
-    }
+    points = {(p.dist.name if p.dist else "", p.name): p for p in installed_entry_points(GROUP)}
     for (distribution, name), point in sorted(points.items()):
         try:
             for backend in _entries(point):

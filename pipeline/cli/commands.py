@@ -129,21 +129,6 @@ _CORE_VERBS: Mapping[str, Command] = {
             examples=(("doit report vision", "build/vision/report.html and the others"),),
         ),
         Command(
-            "contract",
-            "what packages ask of their runtime, and the CMake lines that build it",
-            "[package ...]",
-            {
-                "all": "one contract for all of them, as for one app; it is left in build/ too",
-                "of-runtime": "write what this machine's runtime holds to targets/<name>.yaml",
-            },
-            "Without a name, all packages are meant; with --of-runtime the target `wheel` is.",
-            (
-                ("doit contract vision", "operators, backends, memory, and CMake lines"),
-                ("doit contract --all", "of one runtime for all packages"),
-                ("doit contract --of-runtime here", "writes targets/here.yaml"),
-            ),
-        ),
-        Command(
             "backends",
             "the backends that methods can be lowered to, and their options",
             "[name ...]",

@@ -8,8 +8,8 @@ from typing import Any
 
 from doit.task import Task
 
-from pipeline.plan.kinds import ActionTask
 from pipeline.plan.status import Status
+from pipeline.plan.tasks import ActionTask
 from pipeline.store.errors import PipelineError
 
 MakeTasks = Callable[[], Iterator[Task]]

@@ -27,8 +27,8 @@ from pipeline.cli.runner import FAMILY
 from pipeline.cli.selection import ALL, Selection
 from pipeline.cli.terminal import guard_standard_streams
 from pipeline.plan.actions import unit_name
-from pipeline.plan.kinds import ActionTask
 from pipeline.plan.plan import Plan
+from pipeline.plan.tasks import ActionTask
 from pipeline.plan.waves import ask_for_exports
 from pipeline.run.install import clean, find_orphans
 from pipeline.store.errors import PipelineError, describe_error
