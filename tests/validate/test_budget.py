@@ -10,6 +10,7 @@ from torch.export import export
 
 from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import PackageFiles
+from pipeline.features.latency.latency import measure_latencies
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.report.markdown import markdown
@@ -18,7 +19,6 @@ from pipeline.report.verdicts import package_verdict
 from pipeline.validate import budget as budgets
 from pipeline.validate import rounding
 from pipeline.validate.budget import Budget
-from pipeline.validate.latency import measure_latencies
 from pipeline.validate.locate import walk as walking
 from pipeline.validate.locate.locate import locate, locate_failures
 from pipeline.validate.package import validate_package

@@ -10,8 +10,8 @@ from executorch.exir.passes.normalize_transpose_pass import NormalizeTransposePa
 from executorch.exir.passes.scalar_to_tensor_pass import ScalarToTensorPass
 from torch.export import Dim, export
 
-from pipeline.compile.idle_passes import is_idle
-from pipeline.compile.patches import fast_lowering
+from pipeline.features.speedups.idle_passes import is_idle
+from pipeline.features.speedups.patches import fast_lowering
 from pipeline.program.traced import Traced
 
 

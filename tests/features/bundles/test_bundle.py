@@ -7,8 +7,8 @@ import torch
 
 from pipeline.config.validation import ValidateConfig
 from pipeline.devices.bindings import _merge
+from pipeline.features.bundles.bundle import BundleCases, bundle, describe_bundle
 from pipeline.program.inputs import InputSet
-from pipeline.validate.bundle import BundleCases, bundle, describe_bundle
 from pipeline.validate.limits import Limits
 from pipeline.validate.metrics import compare
 from pipeline.validate.package import validate_package

@@ -29,7 +29,7 @@ from torch.fx import GraphModule, Interpreter
 from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
-from pipeline.compile import composite_kernels, graph_building, idle_passes, sizes
+from pipeline.features.speedups import composite_kernels, graph_building, idle_passes, sizes
 from pipeline.program.patching import digest_source, lowers_fast, replaced
 
 _log = logging.getLogger(__name__)

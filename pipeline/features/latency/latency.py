@@ -6,7 +6,6 @@ changed, not how long a device will take; another process on the same cores is i
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -25,9 +24,6 @@ from pipeline.program.mapped_files import release_pages
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import flatten
 from pipeline.report.records import LATENCY, LatencyRecord, SpreadRecord
-from pipeline.store.errors import plural
-from pipeline.store.settings import usable_cores
-from pipeline.store.toolchain import cpu_fields
 from pipeline.validate.budget import Budget
 from pipeline.validate.results import MethodValidation
 
@@ -35,13 +31,6 @@ _MOST_LOADS = 5
 _MOST_RUNS = 1000
 # Package and source take turns, so that whatever else the machine does slows both.
 _TURNS = 4
-
-
-def describe_processor() -> str:
-    """Return what latencies are of, so that only those of one such machine are compared: the
-    processor, and the cores that this process may use."""
-    name = cpu_fields().get("model name") or platform.processor() or platform.machine()
-    return f"{' '.join(name.split())}, {plural(usable_cores(), 'core')}"
 
 
 def measure_latencies(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.fx import Graph, GraphModule
 from torch.fx.passes.tools_common import legalize_graph
 
-from pipeline.compile.graph_building import make_legalize, make_pytree
+from pipeline.features.speedups.graph_building import make_legalize, make_pytree
 
 FUNCTIONS = [torch.sin, torch.add, operator.add, operator.mul, torch.cat, operator.floordiv]
 

@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_impls import op_implementations_dict
 from torch.export import exported_program
 
-from pipeline.compile.composite_kernels import make_override
+from pipeline.features.speedups.composite_kernels import make_override
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 LINEAR, SOFTMAX = torch.ops.aten.linear.default, torch.ops.aten.softmax.int

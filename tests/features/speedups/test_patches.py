@@ -18,10 +18,10 @@ from torch.fx import symbolic_trace
 from torch.fx.traceback import NodeSource
 
 from pipeline.backends.xnnpack.passes import SOURCES
-from pipeline.compile import patches
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
-from pipeline.compile.patches import PATCHES, Patch, fast_lowering
+from pipeline.features.speedups import patches
+from pipeline.features.speedups.patches import PATCHES, Patch, fast_lowering
 from pipeline.plan.plan import Plan
 from pipeline.program.patching import lowers_fast, read_source
 from pipeline.store.store import Store

@@ -8,10 +8,15 @@ import torch
 
 from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import PackageFiles
+from pipeline.features.latency import latency
+from pipeline.features.latency.latency import (
+    measure_latencies,
+    measure_latency,
+    round_figure,
+    spread,
+)
 from pipeline.program.inputs import InputSet
 from pipeline.report.markdown import markdown
-from pipeline.validate import latency
-from pipeline.validate.latency import measure_latencies, measure_latency, round_figure, spread
 from pipeline.validate.package import validate_package
 from tests.devices.test_bindings import Counter, Encoder, exported, lowered, write
 
