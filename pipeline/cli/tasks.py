@@ -31,8 +31,8 @@ from pipeline.cli.terminal import guard_standard_streams
 from pipeline.cli.toolchain_check import check_toolchain
 from pipeline.moments import load
 from pipeline.plan.actions import unit_name
-from pipeline.plan.kinds import ActionTask
 from pipeline.plan.plan import Plan
+from pipeline.plan.tasks import ActionTask
 from pipeline.plan.waves import ask_for_exports
 from pipeline.run.install import clean, find_orphans
 from pipeline.store.errors import PipelineError, describe_error

@@ -58,6 +58,16 @@ def test_a_package_is_made_from_what_decides_on_its_weights_too(archives, family
     assert [name for name in names if name.startswith("partition_configs")] == configs
 
 
+def test_a_package_is_made_from_its_recorded_outputs_too(archives):
+    golden = archives.root / "golden" / "one"
+    golden.mkdir(parents=True)
+    (golden / "encode.npz").write_bytes(b"outputs")
+    (material,) = [
+        each for each in find_materials(plan_of(archives, a=None), "a") if "golden" in each.name
+    ]
+    assert material.path == golden / "encode.npz"
+
+
 def test_what_a_family_has_now_counts_for_each(archives):
     plan = plan_of(archives, a="x", b="x")
     files = {name: {f"{name}.pte": name * 64} for name in "ab"}

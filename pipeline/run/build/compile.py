@@ -270,7 +270,7 @@ def _load(inputs: CompileInputs, name: str, store: Store) -> _Method:
     if not inputs.configs[name].partitioners and (warning := describe_undelegated(facts)):
         _log.warning("%s: %s", name, warning)
         facts = {**facts, "warnings": [*facts["warnings"], warning]}
-    spec = make_method_spec(program, again=True)
+    spec = make_method_spec(program, reexported=True)
     places = NodePlaces(program, origins)
     left_float = count_float_operators(program)
     return _Method(program, places, spec, left_float, facts, map_places(program, origins))

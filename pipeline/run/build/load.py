@@ -49,7 +49,8 @@ def load_quantized(action: Digest, method: str, store: Store) -> Quantized:
     """Load what a quantize action made. Raises MissingBlobError."""
     if (entry := store.get(action)) is None:
         raise MissingBlobError(f"the quantized program of {method} is not in the store")
-    program = load_program(store.verified_path(entry.result["program"]), QUANTIZED_ENTRY, own=True)
+    archive = store.verified_path(entry.result["program"])
+    program = load_program(archive, QUANTIZED_ENTRY, without_pickle=True)
     result = entry.result
     return Quantized(program, result["origins"], result["facts"], result["prepared"])
 
