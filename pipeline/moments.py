@@ -81,6 +81,8 @@ class Feature:
         summary: what a build can't do without it, in one line.
         verbs: the commands that it brings.
         public: modules from which `pte_pipeline` passes on names to exporters and passes.
+        explain_departure: says where and why an exported program departs from its eager reference,
+            or ""; takes both, the inputs that show it, and the workspace's folder.
         around_lowering: returns a context manager, within which a worker quantizes or compiles;
             takes whether it may patch torch and ExecuTorch, which user code would see. It must
             change no byte, and the setting `fast_lowering` switches it off.
@@ -99,6 +101,7 @@ class Feature:
     summary: str
     verbs: tuple[Command, ...] = ()
     public: tuple[str, ...] = _moment("export", ())
+    explain_departure: str = _moment("export")
     around_lowering: str = _moment("build")
     after_emit: str = _moment("build")
     after_link: str = _moment("build")

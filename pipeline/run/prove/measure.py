@@ -18,7 +18,6 @@ from pipeline.compile.inspect.delegation import add_source_lines
 from pipeline.compile.lowering_warnings import trace_warnings
 from pipeline.compile.quantization_warnings import describe_departure
 from pipeline.compile.ranges import trace_narrowed
-from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import guarded
 from pipeline.moments import call_all
@@ -41,14 +40,11 @@ from pipeline.store.toolchain import cpu_fields
 from pipeline.store.workspace import Workspace
 from pipeline.validate.budget import OF_LOCATING, Budget
 from pipeline.validate.crashes import CrashLog
-from pipeline.validate.locate.case import Located
-from pipeline.validate.locate.locate import locate_failures
-from pipeline.validate.locate.reproduce import make_reproduction
 from pipeline.validate.package import validate_package
 from pipeline.validate.results import Validation
 
 if TYPE_CHECKING:
-    from torch.export import ExportedProgram
+    pass
 
 Json = Mapping[str, Any]
 _log = logging.getLogger(__name__)
@@ -89,9 +85,7 @@ def _measure(
 ) -> tuple[dict[str, Any], Validation, dict[str, bytes]]:
     """Return the record, what it is about, and the files that show again what failed."""
     action, workspace = subject.action, subject.workspace
-    programs, examples, settings = subject.programs, subject.examples, subject.settings
-    crash_log = CrashLog(workspace.logs, str(action.package), settings.timeout)
-    located: dict[str, Located] = {}
+    crash_log = CrashLog(workspace.logs, str(action.package), subject.settings.timeout)
     with guarded(crash_log.guard), unlocked():
         with stages.stage("run"):
             running = budget.share(1 - OF_LOCATING)
@@ -102,31 +96,13 @@ def _measure(
         for feature in features:
             feature.after_run(measurement)
         check_files(subject.folder, subject.key["files"])
-        if validation.failures:
-            with stages.stage("locate"):
-                share = settings.budget * OF_LOCATING  # whatever the last call took
-                looking = Budget(max(budget.left, share))
-                evidence = subject.evidence(opened, looking)
-                located = locate_failures(evidence, validation, examples, looking)
         with stages.stage("reference"):
             judge_references(validation, subject, budget)
     crash_log.clear()
-    record = _make_record(subject, validation, located)
+    record = _make_record(subject, validation)
     for method in record["methods"]:
         method.update(measurement.method_facts.get(method["method"], {}))
-    files = sorted(subject.key["files"])
-    limits = {each.method: each.failing_limits for each in validation.methods}
-    judges = {**programs, **_failed_by(validation, subject)}
-    shown = reproductions(str(action.package), files, judges, limits, located, action.libraries)
-    return record, validation, shown
-
-
-def _failed_by(validation: Validation, subject: Subject) -> dict[str, ExportedProgram]:
-    """Return the quantized programs of the methods that depart from these alone. Raises
-    MissingBlobError."""
-    failing = [each.method for each in validation.methods if each.fails_quantized]
-    quantized = subject.quantized() if failing else {}
-    return {method: quantized[method].program for method in failing}
+    return record, validation, measurement.shown
 
 
 def _run(
@@ -177,18 +153,14 @@ def _describe_departures(quantized: Mapping[str, Quantized]) -> dict[str, str]:
     }
 
 
-def _make_record(
-    subject: Subject, validation: Validation, located: Mapping[str, Located]
-) -> dict[str, Any]:
-    """Return a validation's record, with culprits, and what a report shows of the manifest.
+def _make_record(subject: Subject, validation: Validation) -> dict[str, Any]:
+    """Return a validation's record, and what a report shows of the manifest.
 
     Lines of the source are as they were exported.
     """
     record: dict[str, Any] = validation.to_json()
     for method in record["methods"]:
-        found = located.get(method["method"], Located())
-        method["culprits"] = list(found.culprits)
-        method["culprit_notes"] = list(found.notes)
+        method.update(culprits=[], culprit_notes=[])  # which locating a failure fills
     methods, programs = subject.methods, subject.programs
     return {
         **record,
@@ -263,28 +235,6 @@ def _keep(
         stages.seconds(),
         stages.peak,
     )
-
-
-def reproductions(
-    package: str,
-    names: Sequence[str],
-    programs: Mapping[str, ExportedProgram],
-    limits: Mapping[str, Sequence[Limits]],
-    located: Mapping[str, Located],
-    operators: Sequence[str] = (),
-) -> dict[str, bytes]:
-    """Return the files that show each method that failed, by their path in the package's folder."""
-    files: dict[str, bytes] = {}
-    for method, found in located.items():
-        if not found.calls:
-            continue
-        try:
-            files |= make_reproduction(
-                package, method, names, programs, limits[method], found, operators
-            )
-        except Exception as error:  # it must not hide the failure that it would show
-            _log.warning("%s: no reproduce.py: %s", method, error)
-    return files
 
 
 def check_files(folder: Path, files: Mapping[str, digest.Digest]) -> None:
