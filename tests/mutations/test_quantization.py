@@ -1,8 +1,8 @@
-"""A user is told of a wrong quantization, and no right one fails; the count is run by hand."""
+"""A user is told of a wrong quantization, and no right one fails."""
 
 import pytest
 
-from tests.mutations.quantization import DAMAGES, SETTINGS, judge
+from tests.mutations.quantization import SETTINGS, judge
 from tests.mutations.trained import TASKS
 
 TOLD = (
@@ -12,10 +12,6 @@ TOLD = (
     ("mlp", "zero_points_swapped"),
     ("four_bits", "weight_scale_halved"),
 )
-
-
-def test_the_count_is_of_enough_damages():
-    assert len(DAMAGES) >= 50 and len(TASKS) >= 6
 
 
 @pytest.mark.slow

@@ -20,7 +20,6 @@ from pipeline.program.inputs import InputSet
 
 _STEPS, _BATCH = 250, 64
 _EXAMPLES, _CALIBRATION = 16, 32  # input sets, of one row each
-_WAVE, _FRAMES = 64, 2
 Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]  # inputs and their classes
 
 
@@ -43,11 +42,6 @@ class Task:
     @property
     def dynamic(self) -> bool:
         return self.options["quantizer"] == "torchao" or self.options["dynamic"]
-
-    @cached_property
-    def untrained(self) -> nn.Module:
-        torch.manual_seed(self.seed)
-        return self.make().eval().requires_grad_(False)
 
     @cached_property
     def module(self) -> nn.Module:
@@ -116,24 +110,6 @@ class Classifier(nn.Module):
         return self.head(nn.functional.avg_pool2d(x, 4).flatten(1))
 
 
-class Depthwise(nn.Module):
-    """An inverted residual, as phones have them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.expand, self.norm1 = nn.Conv2d(3, 16, 1), nn.BatchNorm2d(16)
-        self.deep = nn.Conv2d(16, 16, 3, padding=1, groups=16)
-        self.norm2 = nn.BatchNorm2d(16)
-        self.project, self.norm3 = nn.Conv2d(16, 8, 1), nn.BatchNorm2d(8)
-        self.head = nn.Linear(8 * 9, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = nn.functional.relu6(self.norm1(self.expand(x)))
-        x = nn.functional.relu6(self.norm2(self.deep(x)))
-        x = self.norm3(self.project(x))
-        return self.head(nn.functional.avg_pool2d(x, 4).flatten(1))
-
-
 class Pair(nn.Module):
     """One convolution for two halves of an image, each with a batch norm of its own."""
 
@@ -187,25 +163,6 @@ class Transformer(nn.Module):
         return self.head(x)
 
 
-class Pitch(nn.Module):
-    """An LSTM's cell, unrolled over frames of a wave."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.frame = nn.Linear(_WAVE // _FRAMES, 24)
-        self.gates = nn.Linear(48, 96)
-        self.head = nn.Linear(24, 10)
-
-    def forward(self, frames: Tensor) -> Tensor:
-        h = c = torch.zeros_like(frames[:, 0, :1]).expand(-1, 24)
-        for step in range(_FRAMES):
-            x = torch.relu(self.frame(frames[:, step]))
-            i, f, g, o = self.gates(torch.cat([x, h], -1)).chunk(4, -1)
-            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-            h = torch.sigmoid(o) * torch.tanh(c)
-        return self.head(h)
-
-
 def _draw_images(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draw shapes on a background, moved a little, in uneven light; values as of normed pixels."""
     shapes = torch.rand(8, 3, 12, 12, generator=torch.Generator().manual_seed(7))
@@ -232,31 +189,11 @@ def _draw_tokens(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor
     return tokens, tokens % 3 + 3 * (tokens[:, :1] % 2)
 
 
-def _draw_waves(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw tones with overtones and noise, of ten pitches, in a few frames."""
-    classes = torch.randint(10, (count,), generator=generator)
-    pitch = 0.15 * 2 ** (classes / 4)
-    phase = 6.283 * torch.rand(count, 1, generator=generator)
-    angle = torch.arange(_WAVE) * pitch[:, None] + phase
-    wave = torch.sin(angle) + 0.5 * torch.sin(2 * angle) + 0.2 * torch.sin(3 * angle)
-    loud = 0.3 + torch.rand(count, 1, generator=generator)
-    wave = loud * wave + 0.05 * torch.randn(wave.shape, generator=generator)
-    return wave.unflatten(1, (_FRAMES, -1)), classes
-
-
 _STATIC = {"quantizer": "xnnpack", "dynamic": False}
 _TASKS: Sequence[Task] = (
     Task("classifier", Classifier, _draw_images, {**_STATIC, "per_channel": True}),
-    Task("depthwise", Depthwise, _draw_images, {**_STATIC, "per_channel": True}),
     Task("pair", Pair, _draw_images, {**_STATIC, "per_channel": True}, _unshare),
     Task("mlp", Mlp, _draw_records, {**_STATIC, "per_channel": False}),
-    Task(
-        "transformer",
-        Transformer,
-        _draw_tokens,
-        {"quantizer": "xnnpack", "dynamic": True, "per_channel": True},
-    ),
-    Task("pitch", Pitch, _draw_waves, {**_STATIC, "per_channel": True}),
     Task(
         "four_bits",
         Transformer,
