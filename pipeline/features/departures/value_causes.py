@@ -164,12 +164,14 @@ def _is_by_autocast(event: Event[Any], side: str, difference: Difference) -> boo
         return False
     if "autocast" in _contexts(difference):
         return True
-    sides = {"program": difference.program_run, "reference": difference.reference_run}
-    casting = sides.pop(side)
-    (other_run,) = sides.values()
+    in_program, in_reference = (
+        difference.program_run.autocasts,
+        difference.reference_run.autocasts,
+    )
+    is_alone = in_program != in_reference and in_program == (side == "program")
     call = call_of(event.site, difference)
     asks = call is not None and _ASKS_FOR_DTYPE.search(call.frame.code)
-    return casting.autocasts and not other_run.autocasts and not asks
+    return is_alone and not asks
 
 
 _ASKS_FOR_DTYPE = re.compile(r"\.(?:to|type|type_as|float|double|half|bfloat16|int|long|bool)\(")
