@@ -72,8 +72,9 @@ class Session:
 
         That is ExecuTorch's runtime, unless that lacks the backend of a delegate, or a kernel of a
         team's own operator, and the interpreter has a Python runtime for each such, or torch the
-        operator; and the interpreter for methods that share state. Raises DeviceError for an
-        operator of a team's own that nothing here has.
+        operator; the device that the environment names for a delegate that it lacks; and the
+        interpreter for methods that share state. Raises DeviceError for an operator of a team's own
+        that nothing here has.
         """
         if self._device:
             return self._device
@@ -87,6 +88,9 @@ class Session:
             return INTERPRETER if self._foreign_operators(method) else EXECUTORCH
         from pipeline.backends import BACKENDS
 
+        for backend in BACKENDS.values():
+            if backend.backend_id in lacking and backend.device:
+                return backend.device
         able = {b.backend_id for b in BACKENDS.values() if b.execution.make_runtime is not None}
         return INTERPRETER if lacking <= able else EXECUTORCH
 
