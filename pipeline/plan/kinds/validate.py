@@ -192,14 +192,26 @@ def _measured_settings(config: PackageConfig) -> Key:
     del settings["gates"], settings["allow"]
     if not settings["bundle"]:  # what is left out must not count
         del settings["bundle"], settings["bundle_limit"]
-    methods: dict[str, Key] = {}
-    for method, own in settings["methods"].items():
-        limits = {name: value for name, value in own.items() if name != "gates"}
-        written = {name: value for name, value in limits.items() if value is not None}
-        if written:
-            methods[method] = written
-    settings["methods"] = methods
+    settings["reference"] = _drop_unset(settings["reference"])
+    if not settings["reference"]:
+        del settings["reference"]
+    settings["methods"] = _measured_methods(settings["methods"])
     return settings
+
+
+def _measured_methods(methods: Mapping[str, Json]) -> Key:
+    """Return what the config sets for each method that it sets something for, without gates."""
+    measured = {}
+    for name, limits in methods.items():
+        reference = _drop_unset(limits["reference"]) or None
+        settings = _drop_unset({**limits, "reference": reference, "gates": None})
+        if settings:
+            measured[name] = settings
+    return measured
+
+
+def _drop_unset(limits: Json) -> Key:
+    return {name: value for name, value in limits.items() if value is not None}
 
 
 def _held_to(inputs: ValidateInputs) -> Key:
