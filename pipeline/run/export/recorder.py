@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from pipeline.moments import call_all
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import (
     Fill,
@@ -33,10 +34,12 @@ from pipeline.program.recordings import (
     Outputs,
     RecordedCall,
     Recording,
+    UncomparableOutputError,
     call_reference,
     count_bytes,
 )
 from pipeline.run.export.guarded import Begin
+from pipeline.run.export.random_calls import describe_random_calls, find_random_calls
 from pipeline.run.export.reference_state import (
     ChangedParameterError,
     KeptState,
@@ -46,7 +49,6 @@ from pipeline.run.export.reference_state import (
     seed_all,
 )
 from pipeline.store.reasons import reason
-from pipeline.validate.locate.reference_departure import describe_departure
 from pipeline.validate.randomness import REPEATS
 from pipeline.validate.recording_judge import RecordingComparison, describe_difference
 
@@ -184,7 +186,7 @@ class Recorder:
                 if outcome.skipped:
                     skipped.append((outcome.where, outcome.skipped))
                     done = done[: step - 1]
-                elif outcome.departs and not departure:
+                elif outcome.departs and not (outcome.is_form or departure):
                     departure = self._locate(done[:step])
         elif done[0].inputs.generated or len(calls) > 1:
             skipped.append((done[0].inputs.origin, f"the reference raises {done[0].error}"))
@@ -227,6 +229,8 @@ class Recorder:
     def _call(self, method: str, inputs: InputSet) -> RecordedCall:
         try:
             outputs = call_reference(self._references[method], self._programs[method], inputs)
+        except UncomparableOutputError as error:
+            return RecordedCall(method, inputs, {}, f"no error, but {error}")
         except Exception as error:  # whatever it raises
             if not inputs.generated:
                 traceback.print_exc()
@@ -253,6 +257,8 @@ class Recorder:
         random = f"the reference is random: {differs} between two runs on the same inputs"
         if training:
             random += f"; it is in training mode: {', '.join(training[:3])}"
+        elif calls := find_random_calls(lambda: self._run([(method, inputs)]), self._root):
+            random += f"; {describe_random_calls(calls)}"
         seeds = range(REPEATS if draws else 0)
         return random, [self._run([(method, inputs)], seed)[0].outputs for seed in seeds]
 
@@ -270,7 +276,8 @@ class Recorder:
                 for call in before:  # the state that the last call begins with
                     self._call(call.method, call.inputs)
                 program, reference = self._programs[last.method], self._references[last.method]
-                return describe_departure(program, reference, last.inputs, self._root)
+                arguments = program, reference, last.inputs, self._root
+                return "; ".join(filter(None, call_all("explain_departure", *arguments)))
         except Exception:  # it must not hide the departure
             traceback.print_exc()
             return ""
