@@ -124,6 +124,11 @@ def find_features() -> tuple[Feature, ...]:
     return tuple(features)
 
 
+def has_feature(name: str) -> bool:
+    """Tell whether this installation has a feature."""
+    return any(feature.name == name for feature in find_features())
+
+
 def installed_entry_points(group: str) -> EntryPoints:
     """Return the entry points of a group that distributions of this installation declare."""
     points: EntryPoints = _read_entry_points().select(group=group)
