@@ -18,6 +18,7 @@ from pathlib import Path
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from pipeline.program.eager import AFTER_CALL, find_effects
 from pipeline.program.input_files import (
     count_batches,
     read_named_tensors,
@@ -44,7 +45,7 @@ def read_golden(
             another number of batches than there are inputs.
     """
     tensors = read_named_tensors(root / path, path)
-    expected = dict(_returned(program))
+    expected = dict(_find_outputs(program))
     outputs = {name: tensor for name, tensor in tensors.items() if name in expected}
     inputs = {name: tensor for name, tensor in tensors.items() if name not in expected}
     _check_outputs(path, outputs, inputs, program)
@@ -65,6 +66,7 @@ def read_golden(
         values = {
             name: None if like is None else _as_output(outputs[name][number], like, path)
             for name, like in expected.items()
+            if like is None or name in outputs
         }
         calls.append(RecordedCall(method, input_set, values))
     return Recording(path, _split_sequences(calls, steps or 1), here=False)
@@ -78,7 +80,7 @@ def _count_steps(
 ) -> int | None:
     """Return the number of calls in each sequence of a file; None where its tensors have one
     dimension in front, and each batch is a call by itself."""
-    ranks = {name: _rank(like) for name, like in _returned(program)}
+    ranks = {name: _rank(like) for name, like in _find_outputs(program)}
     ranks |= {argument.name: _rank(argument.value) for argument in signature(program)}
     tensors = {**outputs, **inputs}
     leading = {}
@@ -113,6 +115,14 @@ def _split_sequences(calls: Sequence[RecordedCall], steps: int) -> list[list[Rec
 def _returned(program: ExportedProgram) -> list[tuple[str, object]]:
     """Return name and fake value of each output that a method returns."""
     return [(f"output{path}", value) for path, value in returned_values(program)]
+
+
+def _find_outputs(program: ExportedProgram) -> list[tuple[str, object]]:
+    """Return the outputs of a method, and the inputs that it changes in place, which a file may
+    hold too."""
+    outputs = find_effects(program).outputs
+    changed = [(name, like) for name, like in outputs if name.endswith(AFTER_CALL)]
+    return changed + _returned(program)
 
 
 def _check_outputs(

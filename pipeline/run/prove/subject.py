@@ -11,7 +11,8 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from pipeline.compile.emit_trace import Instructions
-from pipeline.plan.actions import Action, ValidateInputs
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.program.graphs import iter_nodes, map_places
 from pipeline.program.input_files import read_examples
 from pipeline.program.inputs import InputSet
