@@ -123,7 +123,7 @@ class Limits(Options):
 class MethodLimits(Limits):
     """Limits and settings of one method, instead of the package's."""
 
-    gates: MethodGates = MethodGates()
+    gates: Annotated[MethodGates, NeedsFeature("gates")] = MethodGates()
     """Gates of this method, instead of the package's."""
     reference: Limits = Limits()
     """Limits on how far this method's export may be from its reference, instead of the
@@ -192,7 +192,7 @@ class ValidateConfig(Limits):
     what the source gives on them, for ExecuTorch's runtime on a device."""
     bundle_limit: Size = 32 * 2**20
     """The greatest size of a method's inputs and outputs in the bundled program."""
-    gates: Gates = Gates()
+    gates: Annotated[Gates, NeedsFeature("gates")] = Gates()
     latency: Annotated[Latency, NeedsFeature("latency")] = Latency()
 
     def select_cases(self, method: str, quantized: bool = False, dynamic: bool = False) -> Cases:
