@@ -14,7 +14,8 @@ from executorch.exir import schema
 
 from pipeline.devices.interpreter.execute import read_value, steps
 from pipeline.devices.interpreter.load import Method, get_instructions
-from pipeline.program.lost_results import LostResult, describe_loss, find_cond, find_lost_results
+from pipeline.program.lost_conds import find_cond
+from pipeline.program.lost_results import LostResult, describe_loss, find_lost_results
 from pipeline.report.records import CulpritRecord as Culprit
 from pipeline.validate.locate.case import FailureCase, load_methods
 
