@@ -1,7 +1,7 @@
-"""Recordings: what the reference of a method gave on which inputs, and how the store keeps it.
+"""Record the outputs of a method's reference with its inputs, and store such recordings.
 
 A reference is the eager module, any function, or a file of outputs that were recorded elsewhere.
-Whoever compares an exported program with one reads its recording and runs no reference.
+Comparing an exported program with a reference reads the recording, and never runs the reference.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _ORIGIN = "recording"
 
 @dataclass(frozen=True, eq=False)
 class RecordedCall:
-    """A call of a method's reference: its outputs by the names that reports give them, in order, or
-    `error`, what it raised instead."""
+    """A call of a method's reference: its outputs in order, by their names in reports, or the
+    `error` that it raised."""
 
     method: str
     inputs: InputSet
@@ -38,16 +38,16 @@ class RecordedCall:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """What a reference gave.
+    """The recorded calls of a reference.
 
     Attributes:
         origin: what was recorded, for people: `reference('encode')`, or a file of the workspace.
         sequences: calls one after another, each sequence from the initial state.
         here: whether PyTorch ran it with the export, so that both round alike.
-        random: how it differs from itself, in words; "" where it does not.
+        random: how it differs from itself, in words; "" if it is deterministic.
         repeats: outputs of repeated calls on the inputs of the first call, of a random reference.
-        departure: where the exported program departs from it, in words; "" where that is not known.
-        skipped: input sets whose outputs were not kept, and why.
+        departure: where the exported program departs from it, in words; "" if that isn't known.
+        skipped: input sets whose outputs were not recorded, and why.
     """
 
     origin: str
@@ -60,8 +60,10 @@ class Recording:
 
 
 def save_recording(recording: Recording) -> bytes:
-    """Return a recording as input sets are stored, without pickle. Raises PipelineError for what
-    has no such form."""
+    """Return a recording as bytes, stored as input sets are, without pickle.
+
+    Raises PipelineError if its values can't be stored so.
+    """
     facts = {
         "origin": recording.origin,
         "here": recording.here,
@@ -105,11 +107,12 @@ def _call_of_tree(tree: Mapping[str, Any]) -> RecordedCall:
 def call_reference(
     reference: Callable[..., Any], program: ExportedProgram, inputs: InputSet
 ) -> dict[str, Any]:
-    """Call a reference on copies of a method's inputs, and return its outputs by name; inputs that
-    the program changes in place come first, as a runtime returns them.
+    """Call a reference on copies of a method's inputs, and return its outputs by name.
+
+    Inputs that the program changes in place come first, as a runtime returns them.
 
     Raises:
-        PipelineError: it returned something else than tensors, numbers and text.
+        PipelineError: it returned something other than tensors, numbers and text.
         Exception: whatever the reference raises.
     """
     leaves = flatten(program, inputs)
@@ -117,20 +120,22 @@ def call_reference(
     with torch.no_grad():
         returned = reference(*args, **kwargs)
     effects = find_effects(program)
-    names = [name for name, _ in effects.outputs]
-    changed = {name: leaves[place] for name, place in zip(names, effects.changed, strict=False)}
-    return {name: _own(name, value) for name, value in (changed | name_outputs(returned)).items()}
+    outputs = {}
+    for (name, _), place in zip(effects.outputs, effects.changed, strict=False):
+        outputs[name] = leaves[place]
+    outputs |= name_outputs(returned)
+    return {name: _copy_output(name, value) for name, value in outputs.items()}
 
 
 def name_outputs(returned: Any) -> dict[str, Any]:
-    """Return the leaves of what a method returned by their names in reports: `output`,
-    `output[0]`, `output['logits']`."""
-    paths = pytree.tree_flatten_with_path(make_plain(returned))[0]
-    return {f"output{pytree.keystr(path)}": value for path, value in paths}
+    """Return the leaves of a returned value by their names in reports: `output`, `output[0]`,
+    `output['logits']`."""
+    leaves, _ = pytree.tree_flatten_with_path(make_plain(returned))
+    return {f"output{pytree.keystr(path)}": value for path, value in leaves}
 
 
-def _own(name: str, value: Any) -> Any:
-    """Return an output that shares no memory with anything, on the CPU."""
+def _copy_output(name: str, value: Any) -> Any:
+    """Return a copy of an output, on the CPU."""
     if isinstance(value, numpy.ndarray | numpy.generic):
         value = torch.as_tensor(value)
     if isinstance(value, torch.Tensor):

@@ -42,7 +42,7 @@ def load_method(source: MethodSource, store: Store) -> ExportedProgram:
     Raises as `identify_source` does.
     """
     archive, _ = identify_source(source, store)
-    return load_program(archive, source.entry, own=source.exported, mapped=True)
+    return load_program(archive, source.entry, without_pickle=source.exported, mapped=True)
 
 
 def load_quantized(action: Digest, method: str, store: Store) -> Quantized:
