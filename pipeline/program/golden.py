@@ -5,11 +5,14 @@ A `.npz` or `.safetensors` file holds a tensor for each output, under its name a
 inputs may be in the same file under the names of arguments, as in a file of examples
 (input_files.py); else the outputs belong to the method's examples, in their order. Each batch is a
 call from the initial state.
+
+With two dimensions in front, of sequences and of steps, the calls of a sequence follow one another:
+only the first begins with the initial state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -45,6 +48,9 @@ def read_golden(
     outputs = {name: tensor for name, tensor in tensors.items() if name in fake_values}
     inputs = {name: tensor for name, tensor in tensors.items() if name not in fake_values}
     _check_outputs(path, outputs, inputs, program)
+    steps = _count_steps(path, outputs, inputs, program)
+    if steps is not None:
+        outputs, inputs = _join_steps(outputs), _join_steps(inputs)
     count = count_batches(outputs, path, "output")
     if not count:
         raise PipelineError(f"{path}: holds no batches")
@@ -63,8 +69,50 @@ def read_golden(
             values[name] = None
             if fake_value is not None:
                 values[name] = _as_output(outputs[name][number], fake_value, path)
-        calls.append([RecordedCall(method, input_set, values)])
-    return Recording(path, calls, here=False)
+        calls.append(RecordedCall(method, input_set, values))
+    return Recording(path, _split_sequences(calls, steps or 1), here=False)
+
+
+def _count_steps(
+    path: str,
+    outputs: Mapping[str, Tensor],
+    inputs: Mapping[str, Tensor],
+    program: ExportedProgram,
+) -> int | None:
+    """Return the number of calls in each sequence of a file; None where its tensors have one
+    dimension in front, and each batch is a call by itself."""
+    ranks = {name: _rank(like) for name, like in _returned(program)}
+    ranks |= {argument.name: _rank(argument.value) for argument in signature(program)}
+    tensors = {**outputs, **inputs}
+    leading = {}
+    for name, tensor in tensors.items():
+        leading[name] = tensor.shape[: max(tensor.ndim - ranks[name], 0)]
+    sequences = {name: shape for name, shape in leading.items() if len(shape) == 2}
+    if not sequences:
+        return None
+    first, shape = next(iter(sequences.items()))
+    misshapen = [name for name in leading if leading[name] != shape]
+    if misshapen:
+        what = (
+            f"'{first}' holds {shape[0]} sequences of {shape[1]} calls, {listed(misshapen, 3)} not"
+        )
+        remedy = "all tensors have the same two dimensions in front, or all have one"
+        raise PipelineError(f"{path}: {what}; {remedy}")
+    return shape[1]
+
+
+def _rank(like: object) -> int:
+    return like.ndim if isinstance(like, Tensor) else 0
+
+
+def _join_steps(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors with one dimension in front, that of all calls in their order."""
+    return {name: tensor.flatten(0, 1) for name, tensor in tensors.items()}
+
+
+def _split_sequences(calls: Sequence[RecordedCall], steps: int) -> list[list[RecordedCall]]:
+    starts = range(0, len(calls), steps)
+    return [list(calls[start : start + steps]) for start in starts]
 
 
 def _returned(program: ExportedProgram) -> list[tuple[str, object]]:
