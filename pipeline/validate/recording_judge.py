@@ -152,7 +152,9 @@ class RecordingComparison:
         """Return the limits of a call's outputs: those of the config, or by rounding."""
         call_limits = self._limits_of(call.method)
         if not call_limits.derived:
-            return [DerivedLimits(call_limits.given, call_limits.given) for _ in values]
+            return [
+                DerivedLimits(call_limits.config_limits, call_limits.config_limits) for _ in values
+            ]
         rounded = references.run_rounded(call.inputs, step=step)
         return call_limits.with_config(call_limits.by_rounding(values, rounded))
 
