@@ -155,6 +155,14 @@ def find_effects(program: ExportedProgram) -> Effects:
     return _EFFECTS[program]
 
 
+AFTER_CALL = " after the call"
+
+
+def name_changed_input(argument: str) -> str:
+    """Return the name in reports of an input that a method changes in place."""
+    return f"input '{argument}'{AFTER_CALL}"
+
+
 _STATE = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
 
 
@@ -166,7 +174,7 @@ def _find_effects(functional: ExportedProgram) -> Effects:
     outputs: list[tuple[str, Any]] = []
     for place in changed:
         argument = arguments[place]
-        outputs.append((f"input '{argument.name}' after the call", argument.value))
+        outputs.append((name_changed_input(argument.name), argument.value))
     for path, value in returned_values(functional):
         outputs.append((f"output{path}", value))
     training_outputs = find_training_outputs(functional)

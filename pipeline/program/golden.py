@@ -18,6 +18,7 @@ from pathlib import Path
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from pipeline.program.eager import AFTER_CALL, find_effects
 from pipeline.program.input_files import (
     count_batches,
     read_named_tensors,
@@ -44,7 +45,7 @@ def read_golden(
             has another number of batches than there are inputs.
     """
     tensors = read_named_tensors(root / path, path)
-    fake_values = dict(_returned(program))
+    fake_values = dict(_find_outputs(program))
     outputs = {name: tensor for name, tensor in tensors.items() if name in fake_values}
     inputs = {name: tensor for name, tensor in tensors.items() if name not in fake_values}
     _check_outputs(path, outputs, inputs, program)
@@ -66,8 +67,9 @@ def read_golden(
         check_inputs(program, input_set)
         values: dict[str, object] = {}
         for name, fake_value in fake_values.items():
-            values[name] = None
-            if fake_value is not None:
+            if fake_value is None:
+                values[name] = None
+            elif name in outputs:
                 values[name] = _as_output(outputs[name][number], fake_value, path)
         calls.append(RecordedCall(method, input_set, values))
     return Recording(path, _split_sequences(calls, steps or 1), here=False)
@@ -81,7 +83,7 @@ def _count_steps(
 ) -> int | None:
     """Return the number of calls in each sequence of a file; None where its tensors have one
     dimension in front, and each batch is a call by itself."""
-    ranks = {name: _rank(like) for name, like in _returned(program)}
+    ranks = {name: _rank(like) for name, like in _find_outputs(program)}
     ranks |= {argument.name: _rank(argument.value) for argument in signature(program)}
     tensors = {**outputs, **inputs}
     leading = {}
@@ -118,6 +120,14 @@ def _split_sequences(calls: Sequence[RecordedCall], steps: int) -> list[list[Rec
 def _returned(program: ExportedProgram) -> list[tuple[str, object]]:
     """Return name and fake value of each output that a method returns."""
     return [(f"output{path}", value) for path, value in returned_values(program)]
+
+
+def _find_outputs(program: ExportedProgram) -> list[tuple[str, object]]:
+    """Return the outputs of a method, and the inputs that it changes in place, which a file may
+    hold too."""
+    outputs = find_effects(program).outputs
+    changed = [(name, like) for name, like in outputs if name.endswith(AFTER_CALL)]
+    return changed + _returned(program)
 
 
 def _check_outputs(

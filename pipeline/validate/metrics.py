@@ -112,11 +112,16 @@ def _mismatch(actual: Any, expected: Any) -> str | None:
             return f"shape {tuple(actual.shape)}, must be {tuple(expected.shape)}"
         return None
     if type(actual) is not type(expected):
-        shown = ("a tensor" if isinstance(v, Tensor) else repr(v) for v in (actual, expected))
-        return "{}, must be {}".format(*shown)
+        return f"{_describe_kind(actual)}, must be {_describe_kind(expected)}"
     if isinstance(expected, str) and actual != expected:
         return f"{actual!r}, must be {expected!r}"
     return None
+
+
+def _describe_kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return "a tensor"
+    return "None" if value is None else f"{type(value).__name__} {value!r}"
 
 
 def _measure(actual: Tensor, expected: Tensor) -> OutputError:

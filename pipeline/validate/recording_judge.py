@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,6 +25,11 @@ from pipeline.validate.call_limits import CallLimits, DerivedLimits
 from pipeline.validate.default_limits import most_share
 from pipeline.validate.limits import judge_output
 from pipeline.validate.metrics import OutputError, compare
+from pipeline.validate.reference_form import (
+    describe_order,
+    describe_structure,
+    describe_unchanged,
+)
 from pipeline.validate.references import References
 
 # Of the greatest value and of each: what one kernel may be apart from another that does the same.
@@ -47,7 +52,8 @@ class OutputOutcome:
 
 @dataclass(frozen=True, eq=False)
 class CallOutcome:
-    """A call of the exported program against a recorded one. `skipped` says why it counts for
+    """A call of the exported program against a recorded one. `wrong` says what is wrong of it as a
+    whole, `is_form` that this is the form of what is returned, and `skipped` why it counts for
     nothing."""
 
     call: RecordedCall
@@ -55,10 +61,15 @@ class CallOutcome:
     outputs: Sequence[OutputOutcome] = ()
     wrong: str = ""
     skipped: str = ""
+    is_form: bool = False
+
+    @property
+    def wrong_outputs(self) -> list[str]:
+        return [output.name for output in self.outputs if output.wrong]
 
     @property
     def departs(self) -> bool:
-        return bool(self.wrong) or any(output.wrong for output in self.outputs)
+        return bool(self.wrong or self.wrong_outputs)
 
 
 @dataclass
@@ -120,12 +131,9 @@ class RecordingComparison:
         actual = dict(zip(names, values, strict=True))
         pairs = _pair(actual, call.outputs)
         if pairs is None:
-            returned = [name for name in names if name.startswith(_RETURNED)]
-            ours, theirs = (
-                ", ".join(output_names) or "nothing" for output_names in (returned, call.outputs)
-            )
-            fault = f"the exported program gives {ours}, the reference {theirs}"
-            return CallOutcome(call, where, wrong=fault)
+            returned = {name: actual[name] for name in names if name.startswith(_RETURNED)}
+            wrong = describe_structure(returned, call.outputs)
+            return CallOutcome(call, where, wrong=wrong, is_form=True)
         if not rounds:
             outcomes = [OutputOutcome(name, _glance(actual[name], e)) for name, e in pairs]
             return CallOutcome(call, where, outcomes)
@@ -134,7 +142,15 @@ class RecordingComparison:
             _judge(name, actual[name], expected, limits[names.index(name)])
             for name, expected in pairs
         ]
-        return CallOutcome(call, where, outcomes)
+        is_form = any(
+            output.error.mismatch is not None and not isinstance(expected, type(actual[name]))
+            for output, (name, expected) in zip(outcomes, pairs, strict=True)
+        )
+        outcome = CallOutcome(call, where, outcomes, is_form=is_form)
+        if unchanged := describe_unchanged(outcome.wrong_outputs, call, source.program):
+            outcomes = [replace(output, wrong=()) for output in outcomes]
+            return replace(outcome, outputs=outcomes, wrong=unchanged, is_form=True)
+        return _find_order(outcome, actual)
 
     def _initial(self, methods: tuple[str, ...], rounds: bool) -> dict[str, References]:
         """Return the programs of methods in their initial state, made once."""
@@ -164,6 +180,15 @@ class RecordingComparison:
             units = _UNITS if self.here else None
             self._limits[method] = CallLimits(self.limits.get(method, Limits()), share, units)
         return self._limits[method]
+
+
+def _find_order(outcome: CallOutcome, actual: Outputs) -> CallOutcome:
+    """Return the outcome of a call with one sentence for outputs that stand in another order."""
+    order = describe_order(outcome.wrong_outputs, actual, outcome.call.outputs)
+    if not order:
+        return outcome
+    outputs = [replace(output, wrong=()) for output in outcome.outputs]
+    return replace(outcome, outputs=outputs, wrong=order, is_form=True)
 
 
 def _glance(actual: Any, expected: Any) -> OutputError:
@@ -199,7 +224,8 @@ def _where(calls: Sequence[RecordedCall], step: int) -> str:
 def _pair(actual: Outputs, reference_outputs: Outputs) -> list[tuple[str, Any]] | None:
     """Return the name of each output that the exported program returns with what the reference
     gave for it; None where these are others."""
-    names = [name for name in actual if name.startswith(_RETURNED)]
+    # A recording from elsewhere may lack the inputs that the method changes.
+    names = [name for name in actual if name.startswith("output") or name in reference_outputs]
     if {*names} == reference_outputs.keys():
         return [(name, reference_outputs[name]) for name in names]
     if len(names) == len(reference_outputs) == 1 and {*names, *reference_outputs} == _ALONE:

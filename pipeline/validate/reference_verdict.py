@@ -149,6 +149,8 @@ class ReferenceJudge:
             return
         if not recording.repeats:
             fault = "its outputs are random, and those of the exported program are not"
+            if cause := recording.random.partition("; ")[2]:
+                fault += f"; {cause}"
             self._fail(recording, fault, recording.sequences[0][0].inputs.origin)
             return
         call = recording.sequences[0][0]

@@ -216,6 +216,27 @@ def test_all_tensors_have_the_same_sequences(output, tmp_path):
         read_totals(tmp_path, {"x": STEPS}, output.clone())
 
 
+class AddOne(nn.Module):
+    def forward(self, x):
+        x.add_(1)
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "failing"),
+    [({}, []), ({"input 'x' after the call": X + 1}, []), ({"input 'x' after the call": X}, [""])],
+)
+def test_inputs_that_a_method_changes_may_be_recorded(changed, failing, tmp_path):
+    tensors = {"output": (X + 1) * 2, **changed}
+    save_file(
+        {name: value[None].clone() for name, value in tensors.items()}, tmp_path / "a.safetensors"
+    )
+    program = export(AddOne(), (X.clone(),))
+    recording = read_golden(tmp_path, "a.safetensors", "a", program, [InputSet((X,))])
+    failures = judge({"a": recording}, {"a": program})["a"].failures
+    assert [failure.output for failure in failures] == failing
+
+
 def test_a_file_that_cannot_be_read_is_a_mistake(tmp_path):
     (tmp_path / "heads.npz").write_bytes(b"none")
     with pytest.raises(PipelineError, match=r"heads.npz: cannot be read as a .npz file"):
