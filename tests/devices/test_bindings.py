@@ -233,7 +233,7 @@ def test_a_package_goes_on_after_an_error(package):
 
 
 def test_unknown_methods_are_named_with_those_there_are(package):
-    for verb in (package.load, package.declared, lambda m: package.run(m, ())):
+    for verb in (package.load, package.signature, lambda m: package.run(m, ())):
         with pytest.raises(PipelineError, match=r"has no method 'decode'; it has again, count, "):
             verb("decode")
 
