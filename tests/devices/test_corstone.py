@@ -49,7 +49,7 @@ from pipeline.devices.interface import PackageFiles
 files = PackageFiles.of(folder / words[2])
 package, method = Package(files), next(iter(files.plans))  # the runner takes the first one
 inputs = []
-for name, declared in zip(words[6::2], package.declared(method).inputs, strict=True):
+for name, declared in zip(words[6::2], package.signature(method).inputs, strict=True):
     values = torch.frombuffer(bytearray((folder / name).read_bytes()), dtype=declared.dtype)
     inputs.append(values.reshape(declared.sizes))
 for number, output in enumerate(package.run(method, inputs)):

@@ -111,7 +111,8 @@ PROGRAMS = {
     "printf": "shell", "pytest": "of the extra `test`", "python": "checked below",
     "source": "shell", "rsync": "a reader's own", "scp": "a reader's own",
     "examples/arm/setup.sh": "ExecuTorch's", "backends/arm/test/setup_testing.sh": "ExecuTorch's",
-    "python3.12": "checked below", "python3": "checked below", "sed": "shell", "sh": "shell", "tail": "shell",
+    "python3.12": "checked below", "python3": "checked below",
+    "sed": "shell", "sh": "shell", "tail": "shell",
 }  # fmt: skip
 # Variables of others that a page may set, and whose they are.
 _VARIABLES_OF_OTHERS = {"VK_DRIVER_FILES": "the Vulkan loader"}

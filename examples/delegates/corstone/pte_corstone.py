@@ -79,7 +79,7 @@ class Corstone(Device):
     def load(self, files: PackageFiles, method: str) -> LoadedMethod:
         """Return what the runner needs of a method. Raises DeviceError for what it can't run."""
         where = f"{files.name}: method '{method}' "
-        declared = Package(files).declared(method)
+        declared = Package(files).signature(method)
         if files.ptds:
             raise DeviceError(where, "has .ptd files, and the runner takes a single .pte")
         plan = files.plans[method]
