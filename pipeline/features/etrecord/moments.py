@@ -8,7 +8,7 @@ from pipeline.run.build.link import LinkedPackage
 from pipeline.store.digest import Digest
 from pipeline.store.files import ETRECORD
 
-if TYPE_CHECKING:  # it imports torch, which linking other weights does without
+if TYPE_CHECKING:  # torch, without which new weights are linked
     from pipeline.run.build.compile import EmittedUnit
 
 
