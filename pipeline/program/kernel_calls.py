@@ -100,6 +100,7 @@ def _offsets(values: Iterable[Table]) -> Iterator[int]:
         tensor = value.table(1) if value.number(0, "B") == _TENSOR else None
         allocation = tensor.table(6) if tensor is not None else None
         if allocation is not None:
+            # The schema keeps 64 bits in two fields, memory_offset_low and memory_offset_high.
             low, high = allocation.number(1, "I"), allocation.number(2, "I")
             yield low | high << 32
 
