@@ -39,8 +39,13 @@ class TensorForm:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A call of a kernel: its operator, as `aten::add.out`, and its arguments, None for what is no
-    tensor. A list of tensors counts as its first one. `instruction` is its index in the method."""
+    """A call of a kernel.
+
+    Attributes:
+        instruction: its index in the method.
+        operator: as `aten::add.out`.
+        arguments: the form of each tensor, of a list its first one; None for other arguments.
+    """
 
     instruction: int
     operator: str

@@ -39,8 +39,8 @@ _REFERENCE = b"CMJR"  # begins a payload that names the model of several methods
 
 @contextmanager
 def reproducible() -> Iterator[None]:
-    """Make `CoreMLBackend`, within the context, give the same bytes for the same programs, and name
-    what it can't do in words of a config."""
+    """Make `CoreMLBackend`, within the context, return the same bytes for the same programs, and
+    explain what it can't do in terms of configs."""
     from executorch.backends.apple.coreml.compiler import coreml_preprocess as upstream
 
     identifiers: dict[str, str] = {}
@@ -130,8 +130,8 @@ def _rename(result: Any, identifiers: Mapping[str, str]) -> Any:
 
 
 def _flatten(identifiers: dict[str, str], path: str) -> bytes:
-    """Return a folder that holds a model and its metadata as one payload, and note which identifier
-    took the place of which. Stands in for upstream's `flatten_directory_contents`."""
+    """Return a folder of a model and its metadata as one payload, and record the new identifier of
+    the old one. Replaces upstream's `flatten_directory_contents`."""
     from coremltools.proto import Model_pb2
 
     folder = Path(path)
