@@ -51,33 +51,35 @@ class Matrix:
         self._node, self._variables = node, variables
         members: dict[Any, Node] = {}
         if isinstance(node.value, dict):
-            members = {key: each for key, each in node.value.items() if not each.takes}
+            members = {key: member for key, member in node.value.items() if not member.takes}
         else:
             variables.must(node, "be a mapping of axes", "write `axis: [value, value]`")
         self._exclude, self._include = members.pop("exclude", None), members.pop("include", None)
-        self._axes = {name: self._axis(name, each) for name, each in members.items()}
+        self._axes = {name: self._axis(name, member) for name, member in members.items()}
 
     def packages(self, stem: str, template: Node | None) -> dict[str, Combination]:
         """Return the combinations by the names of their packages."""
         variables, place = self._variables, template or self._node
         named: dict[str, Combination] = {}
-        for each in self._combinations():
-            name: Any = "-".join([stem, *map(spelled, each.values.values())])
+        for combination in self._combinations():
+            name: Any = "-".join([stem, *map(spelled, combination.values.values())])
             if template is not None:
-                its = variables.for_package(each.values)
-                name = its.fill(template, typed=False).value
-                if its.problems:
-                    variables.problems += its.problems
+                package_variables = variables.for_package(combination.values)
+                name = package_variables.fill(template, typed=False).value
+                if package_variables.problems:
+                    variables.problems += package_variables.problems
                     break
             if fault := wrong_package_name(name):
-                what = f"cannot name a package: {shown(name)} {fault}"
-                known = "" if template else "write `package:` to name them in another way"
-                variables.wrong(place, what, known)
+                fault_text = f"cannot name a package: {shown(name)} {fault}"
+                hint = "" if template else "write `package:` to name them in another way"
+                variables.wrong(place, fault_text, hint)
             elif name in named:
-                what = f"'{name}' is the name of two packages: {named[name]}; and {each}"
-                variables.wrong(place, what, "name every axis in it")
+                fault_text = (
+                    f"'{name}' is the name of two packages: {named[name]}; and {combination}"
+                )
+                variables.wrong(place, fault_text, "name every axis in it")
             else:
-                named[name] = each
+                named[name] = combination
         return named
 
     def _combinations(self) -> list[Combination]:
@@ -91,17 +93,17 @@ class Matrix:
             return []
         number = math.prod(map(len, axes.values()))
         if number > _MOST:
-            what = f"makes {number} packages, more than {_MOST}"
-            variables.wrong(self._node, what, "take axes apart into files")
+            fault = f"makes {number} packages, more than {_MOST}"
+            variables.wrong(self._node, fault, "take axes apart into files")
             return []
-        found = [self._combine(members) for members in itertools.product(*axes.values())]
+        combinations = [self._combine(members) for members in itertools.product(*axes.values())]
         for entry in self._entries(self._exclude):
-            found = self._without(found, entry)
+            combinations = self._without(combinations, entry)
         for entry in self._entries(self._include):
-            found += self._added(found, entry)
-        if not found and not variables.problems:
+            combinations += self._added(combinations, entry)
+        if not combinations and not variables.problems:
             variables.wrong(self._node, "leaves no combination", "exclude less")
-        return [] if variables.problems else found
+        return [] if variables.problems else combinations
 
     def _combine(self, members: tuple[tuple[Any, Node | None], ...]) -> Combination:
         values = dict(zip(self._axes, (value for value, _ in members), strict=True))
@@ -144,8 +146,8 @@ class Matrix:
             self._variables.must(part, "be a mapping, a part of a config", "`{}` changes nothing")
         elif part is not None:
             for key in part.value.keys() & _NOT_IN_PARTS:
-                what = f"'{key}' cannot stand in a part of a config"
-                self._variables.wrong(part.value[key], what, "write it at the top")
+                fault = f"'{key}' cannot stand in a part of a config"
+                self._variables.wrong(part.value[key], fault, "write it at the top")
 
     # Leaving out and adding
 
@@ -154,8 +156,8 @@ class Matrix:
         if node is not None and not isinstance(node.value, list):
             self._variables.must(node, "be a list of mappings", "write `- {axis: value}`")
         elif node is not None and len(node.value) > _MOST:
-            what = f"has {len(node.value)} entries, more than {_MOST}"
-            self._variables.wrong(node, what, "take axes apart into files")
+            fault = f"has {len(node.value)} entries, more than {_MOST}"
+            self._variables.wrong(node, fault, "take axes apart into files")
         elif node is not None:
             for item in node.value:
                 if isinstance(item.value, dict):
@@ -171,52 +173,57 @@ class Matrix:
             if name in self._axes:
                 chosen[name] = self._value(node)
             elif name not in but:
-                known = did_you_mean(str(name), [*self._axes, *but])
-                self._variables.wrong(node, f"the matrix has no axis {shown(name)}", known)
+                hint = did_you_mean(str(name), [*self._axes, *but])
+                self._variables.wrong(node, f"the matrix has no axis {shown(name)}", hint)
         return chosen if len(self._variables.problems) == before else None
 
-    def _without(self, found: list[Combination], entry: Node) -> list[Combination]:
+    def _without(self, combinations: list[Combination], entry: Node) -> list[Combination]:
         if (chosen := self._chosen(entry)) is None:
-            return found
-        left = [each for each in found if not each.matches(chosen)]
-        if len(left) == len(found):
+            return combinations
+        remaining = []
+        for combination in combinations:
+            if not combination.matches(chosen):
+                remaining.append(combination)
+        if len(remaining) == len(combinations):
             self._no_match(entry, chosen)
-        return left
+        return remaining
 
-    def _added(self, found: list[Combination], entry: Node) -> list[Combination]:
+    def _added(self, combinations: list[Combination], entry: Node) -> list[Combination]:
         """Add to the combinations that an entry matches, else return the one that it makes."""
         chosen, part = self._chosen(entry, _PART), entry.value.get(_PART)
         self._check_part(part)
         if chosen is None:
             return []
         parts = [] if part is None else [part]
-        matching = [each for each in found if each.matches(chosen)]
+        matching = [combination for combination in combinations if combination.matches(chosen)]
         if matching and part is None:
-            what = f"{matching[0]} is there already"
-            self._variables.wrong(entry, what, "add a `config:` to it, or leave it out")
-        for each in matching:
-            each.parts += parts
+            fault = f"{matching[0]} is there already"
+            self._variables.wrong(entry, fault, "add a `config:` to it, or leave it out")
+        for combination in matching:
+            combination.parts += parts
         if matching:
             return []
-        # Values can be added to a list, but no name to a mapping of parts.
-        members = [
-            _find(axis, chosen[name]) or (None if axis[0][1] else (chosen[name], None))
-            for name, axis in self._axes.items()
-            if name in chosen
-        ]
-        if None in members or len(members) < len(self._axes):
-            self._no_match(entry, chosen)
-            return []
-        made = self._combine(tuple(each for each in members if each))
-        made.parts += parts
-        return [made]
+        members = []
+        for name, axis in self._axes.items():
+            member = _find(axis, chosen[name]) if name in chosen else None
+            # Values can be added to a list, but no name to a mapping of parts.
+            if member is None and name in chosen and not axis[0][1]:
+                member = chosen[name], None
+            if member is None:
+                self._no_match(entry, chosen)
+                return []
+            members.append(member)
+        added = self._combine(tuple(members))
+        added.parts += parts
+        return [added]
 
     def _no_match(self, entry: Node, chosen: dict[str, Any]) -> None:
         for name, value in chosen.items():
             if not _find(self._axes[name], value):
-                known = did_you_mean(spelled(value), [spelled(v) for v, _ in self._axes[name]])
-                what = f"axis '{name}' has no value {shown(value)}"
-                return self._variables.wrong(entry, what, known)
+                values = [spelled(member) for member, _ in self._axes[name]]
+                hint = did_you_mean(spelled(value), values)
+                fault = f"axis '{name}' has no value {shown(value)}"
+                return self._variables.wrong(entry, fault, hint)
         return self._variables.wrong(entry, "matches no combination", "leave it out")
 
 
@@ -228,6 +235,6 @@ def _find(axis: _Axis, value: Any) -> tuple[Any, Node | None] | None:
     return next((member for member in axis if _same(member[0], value)), None)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(value: Any, expected: Any) -> bool:
     """Compare values with their types: 1 is neither true nor 1.0."""
-    return type(one) is type(other) and one == other
+    return type(value) is type(expected) and value == expected
