@@ -98,7 +98,7 @@ def _describe(backend: Backend) -> Iterator[str]:
     facts = {
         "delegate": f"none; kernels {kernels}::" if kernels else backend.backend_id,
         "lowers here": "; ".join(_needs(backend.host.missing())) or "yes",
-        "runs here": _cannot_run(backend) or _runs(backend) or "not known",
+        "runs here": backend.explain_not_run() or _runs(backend) or "not known",
         "methods": methods,
         "preprocess": f"{makes}, not {details}" if makes and details else makes or details,
         "same bytes": _same_bytes(backend),
@@ -134,11 +134,13 @@ def _same_bytes(backend: Backend) -> str:
 
 def _runs(backend: Backend) -> str:
     """Say whether delegates run here; nothing where none can be lowered, so that nobody knows."""
-    if _cannot_run(backend):
+    if backend.explain_not_run():
         elsewhere = backend.execution.elsewhere
         return f"no ({elsewhere})" if elsewhere else "no"
     if any(backend.host.missing()):
         return ""
+    if backend.device:
+        return f"on {backend.device}"
     return "in Python" if backend.execution.make_runtime is not None else "yes"
 
 
@@ -148,11 +150,6 @@ def _needs(missing: Iterable[Requirement]) -> list[str]:
     for need in missing:
         remedy_to_needs.setdefault(need.remedy, []).append(need.what)
     return [f"needs {' and '.join(needs)}: {remedy}" for remedy, needs in remedy_to_needs.items()]
-
-
-def _cannot_run(backend: Backend) -> str:
-    cannot_run = backend.execution.cannot_run
-    return cannot_run() if cannot_run is not None else ""
 
 
 def _options(model: type[Options], only: Collection[str] = ()) -> Iterator[str]:
