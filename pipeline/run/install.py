@@ -79,6 +79,11 @@ def install(
         state["compile"] = dict(action.inputs.compiles)
         state["quantize"] = dict(action.inputs.quantizes)
     workspace.write_state(package, {**state, section: record})
+    if section == "validate" and state.get("link", {}).get("drops"):
+        # No result holds them, since they are about what was in this workspace before.
+        from pipeline.report.render import write_reports
+
+        write_reports(workspace, package)
 
 
 def _compare_builds(workspace: Workspace, package: str) -> Callable[[], Mapping[str, Any]]:

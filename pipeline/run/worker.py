@@ -16,6 +16,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.requests import read_names, read_request
 from pipeline.report.events import Event, make_event
@@ -190,9 +191,8 @@ def _refit(
     """
     if action.kind == "compile":
         import_numpy()
-        from pipeline.run.build.refit import refit_unit
-
-        return Performed("refit") if refit_unit(action, workspace, stages, here) else None
+        is_refitted = any(call_all("instead_of_compile", action, workspace, stages, here))
+        return Performed("refit") if is_refitted else None
     return _relink(action, workspace, stages, here) if action.kind == "link" else None
 
 

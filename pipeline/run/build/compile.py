@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,6 @@ from pipeline.compile.quantization_warnings import (
     describe_unused_quantization,
 )
 from pipeline.compile.ranges import InputSizes, RangeWatch, watch_ranges
-from pipeline.compile.refit.watch import watched
 from pipeline.compile.steps import timed_steps
 from pipeline.config.edge import PassSpec
 from pipeline.config.emission import EmitConfig
@@ -52,9 +51,9 @@ from pipeline.program.kept_state import keep_state, keep_state_in, kept_state
 from pipeline.program.method_spec import MethodSpec, make_method_spec
 from pipeline.program.signature import find_changed_inputs
 from pipeline.run.build.called_operators import describe_libraries
+from pipeline.run.build.listening import CompileListener
 from pipeline.run.build.load import guard_files, load_method, load_quantized
 from pipeline.run.build.planned import guard_sources
-from pipeline.run.build.refit import Lesson
 from pipeline.run.stages import Stages
 from pipeline.store.digest import Digest, canonical_json
 from pipeline.store.errors import SourceError, listed
@@ -155,17 +154,18 @@ def compile_unit(
     """
     store = workspace.store
     with guard_sources(list(action.inputs.sources.values()), store):
-        learns = workspace.refit and keep is None and not always
-        lesson = Lesson.begin(action, workspace) if learns else None
-        # Of a payload that was found nothing could be learnt.
-        cache = None if always or (lesson and lesson.watch) else store
-        result = _compile(action, workspace, stages, cache, lesson).to_json()
+        listeners: list[CompileListener] = []
+        if keep is None and not always:
+            listeners += filter(None, call_all("listen_to_compile", action, workspace))
+        forgoes_cache = always or any(listener.forgoes_cache for listener in listeners)
+        cache = None if forgoes_cache else store
+        result = _compile(action, workspace, stages, cache, listeners).to_json()
     with stages.stage("store"):
         put = keep or store.put_result
         put(action.key, result, stages.total, stages.seconds(), stages.peak)
-    if lesson:
+    for listener in listeners:
         with stages.stage("learn"):
-            lesson.end(json.loads(canonical_json(result)), stages.peak)
+            listener.end(json.loads(canonical_json(result)), stages.peak)
 
 
 def _compile(
@@ -173,9 +173,9 @@ def _compile(
     workspace: Workspace,
     stages: Stages,
     cache: Store | None,
-    lesson: Lesson | None,
+    listeners: Sequence[CompileListener],
 ) -> CompiledUnit:
-    """Compile the methods of an action; `kept` has results of preprocessing."""
+    """Compile the methods of an action; `cache` has results of preprocessing."""
     inputs, store, root = action.inputs, workspace.store, workspace.root
     with stages.stage("load"):
         methods = {name: _load(inputs, name, store) for name in inputs.sources}
@@ -185,12 +185,12 @@ def _compile(
             forget_lines(program)  # the key doesn't hold them, and code that we don't know may look
     loaded = {n: action.key[n] for n in ("operators", "operator_inputs") if n in action.key}
     keep_ranges = _keeps_ranges(inputs.configs)
-    if lesson:
-        lesson.add_sources(programs)
+    for listener in listeners:
+        listener.add_sources(programs)
     with (
         keyed_preprocess(loaded),
         watch_ranges(programs, keep=keep_ranges) as ranges,
-        watched(lesson.watch) if lesson and lesson.watch else nullcontext(),
+        _listened_to(listeners),
         explain_large_sizes(programs),
     ):
         emitted, named, described = _emit(action, methods, ranges, cache, root, stages)
@@ -201,6 +201,14 @@ def _compile(
         for blobs in call_all("after_emit", EmittedUnit(emitted, inputs, programs, store)):
             entries.update(blobs)
         return CompiledUnit(linkable, described, entries)
+
+
+@contextmanager
+def _listened_to(listeners: Sequence[CompileListener]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for listener in listeners:
+            stack.enter_context(listener.listening())
+        yield
 
 
 def _keeps_ranges(configs: Mapping[str, MethodConfig]) -> bool:

@@ -33,9 +33,10 @@ def find_unmet(methods: Mapping[str, Json], lowering: Mapping[str, Json]) -> Ite
         uptakes = method["delegation"]["partitioners"]
         for number, uptake in _find_idle(uptakes):
             where = join(join(path, "partitioners"), number)
-            mistake = (
-                f"{uptake['partitioner']} takes none of its operators{_describe_reasons(uptake)}"
-            )
+            # A delegate of views alone is no uptake.
+            kind = " that compute" if method["delegation"].get("delegated_nodes") else ""
+            mistake = f"{uptake['partitioner']} takes none of its operators{kind}"
+            mistake += _describe_reasons(uptake)
             remedy = "leave it out" if len(uptakes) > 1 else _PORTABLE
             yield Problem("", where, mistake, f"{remedy}, {accepts}")
         facts = method.get("quantization")

@@ -2,7 +2,7 @@
 
 A second key names what a unit is but for the contents of its constants. The record under it names
 the last result that was compiled so. Where only weights differ for the first time, the unit is
-compiled while its constants are watched (`compile/refit/`); the recipe of that result must give it
+compiled while its constants are watched (`features/refit/`); the recipe of that result must give it
 again, and it may differ from the first one in nothing but the bytes of constants. From then on new
 weights are put into it without torch, as long as no value that Python read is another one.
 """
@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.backends import BACKENDS
-from pipeline.compile.refit.arrays import Storage
-from pipeline.compile.refit.learn import check_alike, make_recipe
-from pipeline.compile.refit.unit import CannotRefitError, Put, Recipe, hash_again, refit
+from pipeline.compile.inspect.arrays import Storage
+from pipeline.features.refit.learn import check_alike, make_recipe
+from pipeline.features.refit.unit import CannotRefitError, Put, Recipe, hash_again, refit
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs, refit_key
 from pipeline.plan.kinds.parts import Key
 from pipeline.program.archive_storages import ArchiveStorages
 from pipeline.program.sources import identify_program
+from pipeline.run.build.listening import CompileListener
 from pipeline.run.build.planned import QUANTIZED_ENTRY, guard_sources, identify_source
 from pipeline.run.stages import Stages
 from pipeline.store.digest import Digest, hash_json
@@ -36,7 +37,7 @@ from pipeline.store.workspace import Workspace
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-    from pipeline.compile.refit.watch import Watch
+    from pipeline.features.refit.watch import Watch
 
 Json = Mapping[str, Any]
 Sources = Callable[[Json], Storage]
@@ -207,8 +208,13 @@ def _open_sources(action: Action[CompileInputs], workspace: Workspace) -> Iterat
         yield find
 
 
+def begin_lesson(action: Action[CompileInputs], workspace: Workspace) -> Lesson | None:
+    """Return the lesson of a unit that is about to be compiled; None where there is none."""
+    return Lesson.begin(action, workspace) if workspace.refit else None
+
+
 @dataclass
-class Lesson:
+class Lesson(CompileListener):
     """What one compilation adds to what is known of how a unit's weights are stored.
 
     Attributes:
@@ -233,10 +239,14 @@ class Lesson:
             return None  # it is the same each time; partitions are found in the store without it
         watch = None
         if record is not None and record.result["base"] != action.digest:
-            from pipeline.compile.refit.watch import Watch
+            from pipeline.features.refit.watch import Watch
 
             watch = Watch()
         return cls(action, workspace, key, record, watch)
+
+    @property
+    def forgoes_cache(self) -> bool:
+        return self.watch is not None
 
     def add_sources(self, programs: Mapping[str, ExportedProgram]) -> None:
         """Tell the watch of the constants of methods, as they are in their archives."""
@@ -248,9 +258,18 @@ class Lesson:
                 for name, tensor in tensors.items():
                     self.watch.add_source(tensor, method, kind, name)
 
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        if self.watch is None:
+            yield
+            return
+        from pipeline.features.refit.watch import watched
+
+        with watched(self.watch):
+            yield
+
     def end(self, result: Json, peak: int) -> None:
-        """Record what was learnt, once the result is in the store, and the bytes of memory that
-        compiling took."""
+        """Record what was learnt."""
         before: Json = self.found.result if self.found else {"why": "", "misses": 0}
         record: dict[str, Any] = {
             "base": self.action.digest,
