@@ -35,8 +35,8 @@ def find_unmet(methods: Mapping[str, Json], lowering: Mapping[str, Json]) -> Ite
             where = join(join(path, "partitioners"), number)
             # A delegate of views alone is no uptake.
             kind = " that compute" if method["delegation"].get("delegated_nodes") else ""
-            mistake = f"{uptake['partitioner']} takes none of its operators{kind}"
-            mistake += _describe_reasons(uptake)
+            reasons = _describe_reasons(uptake)
+            mistake = f"{uptake['partitioner']} takes none of its operators{kind}{reasons}"
             remedy = "leave it out" if len(uptakes) > 1 else _PORTABLE
             yield Problem("", where, mistake, f"{remedy}, {accepts}")
         facts = method.get("quantization")
