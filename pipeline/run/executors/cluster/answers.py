@@ -8,9 +8,9 @@ import time
 
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
-from pipeline.run.executors.cluster.forms import Answer, Done, Said
+from pipeline.run.action_status import log_name, log_path, progress_path, write_status
+from pipeline.run.executors.cluster.forms import Answer, Done, ProgressMessage
 from pipeline.run.stored import find_wrong_result
-from pipeline.run.under_way import log_name, log_path, progress_path, write_status
 from pipeline.run.worker import Report
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import remove, write_atomically
@@ -32,7 +32,7 @@ class Answers:
         self._lanes: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
 
-    def note(self, action: Action, report: Said) -> None:
+    def note(self, action: Action, report: ProgressMessage) -> None:
         """Keep how far an action under way is, and what it printed, where one that runs on this
         machine does. Raises OSError."""
         path = progress_path(action, self._workspace)

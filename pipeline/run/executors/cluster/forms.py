@@ -113,7 +113,7 @@ class Answer(TypedDict):
     host: str
 
 
-class Said(TypedDict):
+class ProgressMessage(TypedDict):
     """A worker's word of a parcel under way: that it has it, how far it is, and what its process
     printed since the last word."""
 
