@@ -87,7 +87,7 @@ def run_here(action: Action, workspace: Workspace, begins: Callable[[], None]) -
     when there is something to do, and as it goes on.
     """
 
-    def note(stage: str, done: int, total: int) -> None:
+    def note(stage: str, steps_done: int, total: int) -> None:
         if stage != "load":  # in which it is found out
             begins()
 
@@ -105,15 +105,15 @@ def _report(
     action: Action,
     workspace: Workspace,
     perform: Callable[[Stages], Performed | None],
-    note: Callable[[str, int, int], None] = lambda stage, done, total: None,
+    note: Callable[[str, int, int], None] = lambda stage, steps_done, total: None,
 ) -> Report | None:
     """Call what performs an action, and report what came of it, if anything did. `note` is told of
     its stages, as `Stages` tells."""
     status = progress_path(action, workspace)
 
-    def tell(stage: str, done: int, total: int) -> None:
-        write_status(status, stage, done, total)
-        note(stage, done, total)
+    def tell(stage: str, steps_done: int, total: int) -> None:
+        write_status(status, stage, steps_done, total)
+        note(stage, steps_done, total)
 
     stages = Stages(tell)
     started, clock = time.perf_counter(), time.time()

@@ -84,25 +84,25 @@ def refit_unit(
             return False  # somebody made it meanwhile
         result, why = None, ""
         with stages.stage("load"):
-            found = find_record(action, store)
-        if found is None or not found.result["proven"]:
+            record = find_record(action, store)
+        if record is None or not record.result["proven"]:
             return False
         with stages.stage(REFIT):
             try:
-                result = make_refit(action, found, workspace, store.put_pieces)
+                result = make_refit(action, record, workspace, store.put_pieces)
             except CannotRefitError as reason:
                 why = str(reason)
         if result is None and here:
             return False
         if result is None:
             _log.warning("%s is compiled, since %s", action.title, why)
-            missed = {"why": why, "misses": found.result["misses"] + 1}
-            store.put_result(found.key, {**found.result, **missed}, peak=found.peak)
+            missed = {"why": why, "misses": record.result["misses"] + 1}
+            store.put_result(record.key, {**record.result, **missed}, peak=record.peak)
             return False
-        if found.result["misses"]:
-            store.put_result(found.key, {**found.result, "misses": 0}, peak=found.peak)
+        if record.result["misses"]:
+            store.put_result(record.key, {**record.result, "misses": 0}, peak=record.peak)
         # Memory is given to the next one as if it had to be compiled.
-        store.put_result(action.key, result, stages.total, stages.seconds(), found.peak)
+        store.put_result(action.key, result, stages.total, stages.seconds(), record.peak)
         return True
     return False
 
@@ -139,14 +139,14 @@ def explain_refit(action: Action[CompileInputs], workspace: Workspace) -> str:
     compiled with other weights."""
     store = workspace.store
     with suppress(MissingBlobError, PipelineError):
-        found = None if why_never(action) else find_record(action, store)
-        if found is None:
+        record = None if why_never(action) else find_record(action, store)
+        if record is None:
             return why_never(action) and f"new weights mean lowering: {why_never(action)}"
-        if not found.result["proven"]:
-            why = found.result["why"] or "it is the first change of weights alone"
+        if not record.result["proven"]:
+            why = record.result["why"] or "it is the first change of weights alone"
             return f"is lowered, to learn how its weights are stored: {why}"
         try:
-            make_refit(action, found, workspace, hash_again)
+            make_refit(action, record, workspace, hash_again)
         except CannotRefitError as reason:
             return f"is lowered, since {reason}"
         return "only weights changed: they are exchanged without lowering"
@@ -159,10 +159,10 @@ def _structure_key(action: Action[CompileInputs], store: Store) -> Key:
         if name in action.inputs.quantizes:
             result = _quantized(action, name, store)
             archive = store.verified_path(result["program"], once=True)
-            found, origins = identify_program(archive, QUANTIZED_ENTRY), result["origins"]
+            identity, origins = identify_program(archive, QUANTIZED_ENTRY), result["origins"]
             described = {
-                "structure": found.structure,
-                "names": found.names,
+                "structure": identity.structure,
+                "names": identity.names,
                 "origins": origins,
                 "facts": result["facts"],  # which the manifest tells
             }
@@ -234,15 +234,15 @@ class Lesson(CompileListener):
         if why_never(action):
             return None
         key = _structure_key(action, workspace.store)
-        found = workspace.store.get_by_key(key)
-        if found is not None and found.result["misses"] >= _MOST_MISSES:
+        record = workspace.store.get_by_key(key)
+        if record is not None and record.result["misses"] >= _MOST_MISSES:
             return None  # it is the same each time; partitions are found in the store without it
         watch = None
-        if found is not None and found.result["base"] != action.digest:
+        if record is not None and record.result["base"] != action.digest:
             from pipeline.features.refit.watch import Watch
 
             watch = Watch()
-        return cls(action, workspace, key, found, watch)
+        return cls(action, workspace, key, record, watch)
 
     @property
     def forgoes_cache(self) -> bool:
@@ -306,8 +306,8 @@ class Lesson(CompileListener):
             recipe = make_recipe(
                 watch.steps, watch.guards, watch.stored, described, result, sources
             )
-            again = refit(recipe, result, sources, store.read, hash_again)
-            if hash_json(again) != hash_json(result):
+            repeated = refit(recipe, result, sources, store.read, hash_again)
+            if hash_json(repeated) != hash_json(result):
                 raise CannotRefitError("repeating what was seen gives another object")
         check_alike(before.result, result, recipe, store.read)
         return recipe
