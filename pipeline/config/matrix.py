@@ -1,8 +1,8 @@
 """`matrix:` makes several packages of one file: every combination of the values of its axes.
 
 An axis is a list of values, for `${matrix.axis}`, or a mapping of names to parts of a config, each
-merged over the rest of the file in the packages of that name. `exclude` leaves combinations out,
-`include` adds some, or adds to some.
+merged over the rest of the file in the packages of that name. Packages that are no combination are
+files of their own, which extend the same base.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.config.fields import wrong_package_name
 from pipeline.config.variables import Variables, spelled
 from pipeline.config.yaml import Node
-from pipeline.store.errors import did_you_mean, shown
+from pipeline.store.errors import shown
 
-AXIS_PATTERN = r"^(?!(include|exclude|config)$)[A-Za-z_][A-Za-z0-9_-]*$"
-_PART = "config"  # the key of an `include` that holds a part of a config
+AXIS_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]*$"
 _NOT_IN_PARTS = ("extends", "matrix", "package")
 _MOST = 1000
 
@@ -34,9 +32,6 @@ class Combination:
 
     def __str__(self) -> str:
         return ", ".join(f"{axis} {spelled(value)}" for axis, value in self.values.items())
-
-    def matches(self, chosen: dict[str, Any]) -> bool:
-        return all(_same(self.values[name], value) for name, value in chosen.items())
 
 
 # The values of an axis, each with the part of a config that it stands for, or None.
@@ -54,7 +49,6 @@ class Matrix:
             members = {key: member for key, member in node.value.items() if not member.takes}
         else:
             variables.must(node, "be a mapping of axes", "write `axis: [value, value]`")
-        self._exclude, self._include = members.pop("exclude", None), members.pop("include", None)
         self._axes = {name: self._axis(name, member) for name, member in members.items()}
 
     def packages(self, stem: str, template: Node | None) -> dict[str, Combination]:
@@ -96,14 +90,7 @@ class Matrix:
             fault = f"makes {number} packages, more than {_MOST}"
             variables.wrong(self._node, fault, "take axes apart into files")
             return []
-        combinations = [self._combine(members) for members in itertools.product(*axes.values())]
-        for entry in self._entries(self._exclude):
-            combinations = self._without(combinations, entry)
-        for entry in self._entries(self._include):
-            combinations += self._added(combinations, entry)
-        if not combinations and not variables.problems:
-            variables.wrong(self._node, "leaves no combination", "exclude less")
-        return [] if variables.problems else combinations
+        return [self._combine(members) for members in itertools.product(*axes.values())]
 
     def _combine(self, members: tuple[tuple[Any, Node | None], ...]) -> Combination:
         values = dict(zip(self._axes, (value for value, _ in members), strict=True))
@@ -112,7 +99,7 @@ class Matrix:
     def _axis(self, name: Any, node: Node) -> _Axis:
         wrong, must = self._variables.wrong, self._variables.must
         if not isinstance(name, str) or not re.fullmatch(AXIS_PATTERN, name):
-            rule = "must be letters, digits, '_' and '-', not 'config'"
+            rule = "must be letters, digits, '_' and '-'"
             wrong(node, f"cannot name an axis: {shown(name)} {rule}")
         axis: _Axis = []
         if isinstance(node.value, dict) and node.value:
@@ -148,83 +135,6 @@ class Matrix:
             for key in part.value.keys() & _NOT_IN_PARTS:
                 fault = f"'{key}' cannot stand in a part of a config"
                 self._variables.wrong(part.value[key], fault, "write it at the top")
-
-    # Leaving out and adding
-
-    def _entries(self, node: Node | None) -> Iterator[Node]:
-        """Yield the mappings of `exclude` or `include`."""
-        if node is not None and not isinstance(node.value, list):
-            self._variables.must(node, "be a list of mappings", "write `- {axis: value}`")
-        elif node is not None and len(node.value) > _MOST:
-            fault = f"has {len(node.value)} entries, more than {_MOST}"
-            self._variables.wrong(node, fault, "take axes apart into files")
-        elif node is not None:
-            for item in node.value:
-                if isinstance(item.value, dict):
-                    yield item
-                else:
-                    self._variables.must(item, "be a mapping", "write `- {axis: value}`")
-
-    def _chosen(self, entry: Node, *but: str) -> dict[str, Any] | None:
-        """Return the values that an entry names; None where something is wrong with them."""
-        before = len(self._variables.problems)
-        chosen: dict[str, Any] = {}
-        for name, node in entry.value.items():
-            if name in self._axes:
-                chosen[name] = self._value(node)
-            elif name not in but:
-                hint = did_you_mean(str(name), [*self._axes, *but])
-                self._variables.wrong(node, f"the matrix has no axis {shown(name)}", hint)
-        return chosen if len(self._variables.problems) == before else None
-
-    def _without(self, combinations: list[Combination], entry: Node) -> list[Combination]:
-        if (chosen := self._chosen(entry)) is None:
-            return combinations
-        remaining = []
-        for combination in combinations:
-            if not combination.matches(chosen):
-                remaining.append(combination)
-        if len(remaining) == len(combinations):
-            self._no_match(entry, chosen)
-        return remaining
-
-    def _added(self, combinations: list[Combination], entry: Node) -> list[Combination]:
-        """Add to the combinations that an entry matches, else return the one that it makes."""
-        chosen, part = self._chosen(entry, _PART), entry.value.get(_PART)
-        self._check_part(part)
-        if chosen is None:
-            return []
-        parts = [] if part is None else [part]
-        matching = [combination for combination in combinations if combination.matches(chosen)]
-        if matching and part is None:
-            fault = f"{matching[0]} is there already"
-            self._variables.wrong(entry, fault, "add a `config:` to it, or leave it out")
-        for combination in matching:
-            combination.parts += parts
-        if matching:
-            return []
-        members = []
-        for name, axis in self._axes.items():
-            member = _find(axis, chosen[name]) if name in chosen else None
-            # Values can be added to a list, but no name to a mapping of parts.
-            if member is None and name in chosen and not axis[0][1]:
-                member = chosen[name], None
-            if member is None:
-                self._no_match(entry, chosen)
-                return []
-            members.append(member)
-        added = self._combine(tuple(members))
-        added.parts += parts
-        return [added]
-
-    def _no_match(self, entry: Node, chosen: dict[str, Any]) -> None:
-        for name, value in chosen.items():
-            if not _find(self._axes[name], value):
-                values = [spelled(member) for member, _ in self._axes[name]]
-                hint = did_you_mean(spelled(value), values)
-                fault = f"axis '{name}' has no value {shown(value)}"
-                return self._variables.wrong(entry, fault, hint)
-        return self._variables.wrong(entry, "matches no combination", "leave it out")
 
 
 def _is_value(value: Any) -> bool:

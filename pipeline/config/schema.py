@@ -75,25 +75,10 @@ Matrix.:
   type: object
   minProperties: 1
   additionalProperties: false
-  properties:
-    exclude:
-      description: Combinations that are left out; an axis that is not named may have any value.
-      type: array
-      items: &combination
-        type: object
-        patternProperties: {{'{AXIS_PATTERN}': &value {{type: [string, number, boolean]}}}}
-        additionalProperties: false
-    include:
-      description: More combinations, or ones to whose `config` more is added.
-      type: array
-      items:
-        <<: *combination
-        properties:
-          config: {{$ref: "#/$defs/Package.", description: Merged over the rest in these packages.}}
   patternProperties:
     '{AXIS_PATTERN}':
       anyOf:
-        - {{type: array, items: *value, minItems: 1}}
+        - {{type: array, items: {{type: [string, number, boolean]}}, minItems: 1}}
         - type: object
           patternProperties: {{.: {{$ref: "#/$defs/Package."}}}}
           minProperties: 1
