@@ -17,14 +17,13 @@ from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 from pipeline.report.package_records import (
     ContentsRecord,
     ContractRecord,
-    DelegationRecord,
     ManifestRecord,
-    OperatorLibraryRecord,
 )
 from pipeline.report.verdicts import Verdict
+from pipeline.store.compiled import Delegation, LoweringWarning, NarrowedSize, OperatorLibrary
 from pipeline.store.files import CONTENTS, CONTRACT, MANIFEST, REPORT, read_record
 from pipeline.store.forms import fits
-from pipeline.store.results import Quantization
+from pipeline.store.quantized import Quantization
 from pipeline.store.workspace import Workspace
 
 FORMAT = 2  # of report.json
@@ -400,29 +399,6 @@ class BundleRecord(TypedDict):
     methods: dict[str, SuiteRecord]
 
 
-class NarrowedRecord(TypedDict):
-    """A size of an input that is lowered for a smaller range than its source takes: both, from
-    least to greatest, where None is no limit; the operator that narrowed it, where it is known,
-    its module, and its line in the model's source."""
-
-    size: str
-    source: tuple[int, int | None]
-    lowered: tuple[int, int | None]
-    operator: str
-    module: str
-    line: str
-
-
-class WarningRecord(TypedDict):
-    """A warning of a method's lowering, and the operator that it is about, where there is one: its
-    module, and its line in the model's source."""
-
-    what: str
-    operator: str
-    module: str
-    line: str
-
-
 class CommonStateRecord(TypedDict):
     """The buffers that several methods use by one name and at least one changes, each with its
     methods; `shared` says whether they are one in the package, or each method has a copy."""
@@ -472,13 +448,13 @@ class ReportRecord(TypedDict):
     sizes: NotRequired[dict[str, int]]
     places: NotRequired[dict[str, str]]
     sources: NotRequired[dict[str, str]]
-    delegation: NotRequired[dict[str, DelegationRecord]]
+    delegation: NotRequired[dict[str, Delegation]]
     left_float: NotRequired[dict[str, int]]
     quantization: NotRequired[dict[str, Quantization]]
     portable: NotRequired[list[str]]
-    narrowed: NotRequired[dict[str, list[NarrowedRecord]]]
-    warnings: NotRequired[dict[str, list[WarningRecord]]]
-    operators: NotRequired[list[OperatorLibraryRecord]]
+    narrowed: NotRequired[dict[str, list[NarrowedSize]]]
+    warnings: NotRequired[dict[str, list[LoweringWarning]]]
+    operators: NotRequired[list[OperatorLibrary]]
     contents: NotRequired[ContentsRecord | None]
     gates: NotRequired[list[GateRecord]]
     baseline: NotRequired[dict[str, Any] | None]

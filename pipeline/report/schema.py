@@ -28,8 +28,14 @@ class _Generator(GenerateJsonSchema):
         return False
 
     def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
-        made = super().typed_dict_schema(schema)
-        return made | {"description": " ".join(made["description"].split())}
+        return _join_description(super().typed_dict_schema(schema))
+
+    def dataclass_schema(self, schema: Any) -> dict[str, Any]:
+        return _join_description(super().dataclass_schema(schema))
+
+
+def _join_description(schema: dict[str, Any]) -> dict[str, Any]:
+    return schema | {"description": " ".join(schema["description"].split())}
 
 
 def report_schema() -> dict[str, Any]:

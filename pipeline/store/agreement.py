@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pipeline.store.compiled import Delegation
 from pipeline.store.digest import hash_json
 from pipeline.store.files import CONTENTS, CONTRACT, ETRECORD, MANIFEST, REPORT, SELECTION
 from pipeline.store.forms import fits
@@ -16,6 +17,7 @@ from pipeline.store.names import are_distinct
 from pipeline.store.results import FORMS
 
 REPORTS = frozenset({REPORT, "report.md", "report.html", "junit.xml"})
+_DELEGATION_FIELDS = Delegation.__annotations__.keys() - {"kernels", "estimates"}
 Json = Mapping[str, Any]
 
 
@@ -61,6 +63,7 @@ def _agrees_compile(key: Json, result: Json) -> bool:
         and all(place < len(made["external_constants"]) for place in external)
         and all(max(own, default=-1) < most for own, most in zip(consumed, tensors, strict=True))
         and all(_is_placeable(each) for group in named for each in group)
+        and all(method["delegation"].keys() >= _DELEGATION_FIELDS for method in methods.values())
         and are_distinct({*made["external"], *made["named_external"]})
     )
 

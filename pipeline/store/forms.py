@@ -9,23 +9,32 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, NewType, NotRequired, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pipeline.store.digest import Digest
 from pipeline.store.names import METHOD_NAME, is_file_name, is_file_path
 
-Count = NewType("Count", int)  # from 0 up
-Size = NewType("Size", int)  # of a file in bytes
-FileName = NewType("FileName", str)
-MethodName = NewType("MethodName", str)
-FilePath = NewType("FilePath", str)  # of file names, with slashes between them
-SystemName = NewType("SystemName", str)  # as `os.fsdecode` gives it, of bytes that need be no UTF-8
-EntryName = NewType("EntryName", str)  # of a zip file
-ShortBytes = NewType("ShortBytes", str)  # in hexadecimal
-Constant = NewType("Constant", object)  # that a plan can hold: a scalar, or lists of them
+Count = Annotated[int, "from 0 up"]
+Size = Annotated[int, "of a file in bytes"]
+FileName = Annotated[str, "of a file in a folder"]
+MethodName = Annotated[str, "of a method"]
+FilePath = Annotated[str, "of file names, with slashes between them"]
+SystemName = Annotated[str, "as `os.fsdecode` gives it, of bytes that need be no UTF-8"]
+EntryName = Annotated[str, "of a zip file's entry"]
+ShortBytes = Annotated[str, "in hexadecimal"]
+Constant = Annotated[object, "that a plan can hold: a scalar, or lists of them"]
 
 _DEEPEST = 100
 _GREATEST = 1 << 1000  # a float still holds it
@@ -38,9 +47,10 @@ def fits(value: Any, form: Any, open_fields: bool = False) -> bool:
     """Tell whether a JSON value has a form.
 
     Args:
-        form: a typed dict, which stands for its fields and no others; `list`, `dict`, a tuple for
-            a list of this length, `Literal`, a union, `Any`, or one of the names above.
-        open_fields: typed dicts may have further fields.
+        form: a typed dict or a dataclass, which stands for its fields and no others, all of those
+            of a dataclass; `list`, `dict`, a tuple for a list of this length or, with `...`, of
+            any, `Literal`, a union, `Any`, or one of the names above.
+        open_fields: records may have further fields.
     """
     return _check_of(form, open_fields)(value)
 
@@ -53,10 +63,10 @@ def _check_of(form: Any, open_fields: bool) -> Callable[[Any], bool]:
         return _LEAVES[form]
     if origin is Literal:
         return lambda value: any(type(value) is type(part) and value == part for part in parts)
-    checks = [_check_of(part, open_fields) for part in parts]
+    checks = [_check_of(part, open_fields) for part in parts if part is not Ellipsis]
     if origin in (Union, UnionType):
         return lambda value: any(check(value) for check in checks)
-    if origin is list:
+    if origin is list or parts[1:] == (Ellipsis,):
         return lambda value: isinstance(value, list) and all(map(checks[0], value))
     if origin is tuple:
         return lambda value: (
@@ -64,7 +74,7 @@ def _check_of(form: Any, open_fields: bool) -> Callable[[Any], bool]:
             and len(value) == len(checks)
             and all(check(each) for check, each in zip(checks, value, strict=True))
         )
-    if origin is dict:
+    if origin in (dict, Mapping):
         return lambda value: (
             isinstance(value, dict)
             and all(map(checks[0], value))
@@ -81,7 +91,7 @@ def _check_of(form: Any, open_fields: bool) -> Callable[[Any], bool]:
 
 
 def _fields(form: type) -> tuple[set[str], dict[str, Any]]:
-    """Return the names of the fields that a typed dict must have, and the forms of all."""
+    """Return the names of the fields that a record must have, and the forms of all."""
     hints = get_type_hints(form, include_extras=True)
     optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired}
     fields = {n: get_args(hint)[0] if n in optional else hint for n, hint in hints.items()}

@@ -17,7 +17,6 @@ from pipeline.store import digest
 from pipeline.store.blobs import BlobStore, BlobWriter, MissingBlobError
 from pipeline.store.digest import Digest
 from pipeline.store.files import copy_atomically, make_folder, publish, replacing
-from pipeline.store.forms import ShortBytes
 from pipeline.store.results import Piece as Piece
 
 _SHORT = 64  # bytes; shorter than a key of named data
@@ -55,7 +54,7 @@ def make_piece(data: bytes, store: BlobStore) -> Piece:
     """Return bytes as a piece of a file."""
     if len(data) > _SHORT:
         return "blob", store.put(data)
-    return "bytes", ShortBytes(data.hex())
+    return "bytes", data.hex()
 
 
 def iter_content(
@@ -141,7 +140,7 @@ def _merge_small(pieces: Iterable[Piece], store: BlobStore) -> Iterator[Piece]:
         elif find_size(between, store) > _SHORT:
             yield "blob", join_pieces(between, store)[0]
         else:
-            yield "bytes", ShortBytes(b"".join(iter_content(between, store)).hex())
+            yield "bytes", b"".join(iter_content(between, store)).hex()
 
 
 def _is_large(piece: Piece, store: BlobStore) -> bool:

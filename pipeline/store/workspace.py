@@ -23,8 +23,8 @@ from pipeline.store.files import (
 )
 from pipeline.store.forms import fits
 from pipeline.store.names import NAME_PATTERN
-from pipeline.store.results import PackageState
 from pipeline.store.settings import Environment, OperatorSettings, read_settings
+from pipeline.store.states import PackageState
 from pipeline.store.store import Store
 
 BASELINES = "baselines"

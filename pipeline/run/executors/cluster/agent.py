@@ -27,7 +27,6 @@ from pipeline.run.executors.processes import WorkerProcesses
 from pipeline.run.executors.system import available_memory
 from pipeline.run.executors.tags import offered_tags
 from pipeline.run.under_way import log_path, progress_path, read_status
-from pipeline.store.forms import Count
 from pipeline.store.settings import usable_cores
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
@@ -135,7 +134,7 @@ class _Performance:
             "stage": status.get("stage", ""),
             "done": status.get("done", 0),
             "total": status.get("total", 0),
-            "peak_bytes": Count(_processes().peak_bytes(future)),
+            "peak_bytes": _processes().peak_bytes(future),
         }
         if said != self._said:
             self._said = {**said, "log": ""}
