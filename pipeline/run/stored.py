@@ -15,8 +15,8 @@ from typing import Any
 
 from pipeline.plan.actions import Action
 from pipeline.run.install import install
-from pipeline.store.agreement import fits_action
 from pipeline.store.digest import Digest
+from pipeline.store.entries import fits_action
 from pipeline.store.files import CONTENTS, CONTRACT, ETRECORD, MANIFEST, REPORT, SELECTION
 from pipeline.store.forms import fits
 from pipeline.store.pieces import Piece, blobs_of_files, find_size, iter_content

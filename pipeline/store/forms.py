@@ -27,6 +27,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.names import METHOD_NAME, is_file_name, is_file_path
 
 Count = Annotated[int, "from 0 up"]
+Seconds = Annotated[float, "from 0 up"]
 Size = Annotated[int, "of a file in bytes"]
 FileName = Annotated[str, "of a file in a folder"]
 MethodName = Annotated[str, "of a method"]
@@ -168,6 +169,7 @@ _LEAVES: dict[Any, Callable[[Any], bool]] = {
     str: _is_text,
     Count: lambda value: _is_int(value) and value >= 0,
     Digest: lambda value: isinstance(value, str) and bool(_DIGEST.fullmatch(value)),
+    Seconds: lambda value: _is_float(value) and value >= 0,
     Size: lambda value: _is_int(value) and 0 <= value < 1 << 48,
     Constant: _is_constant,
     EntryName: lambda value: isinstance(value, str) and bool(_ENTRY.fullmatch(value)),

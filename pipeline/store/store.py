@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.store import digest
-from pipeline.store.agreement import fits_action
 from pipeline.store.blobs import BlobStore, drop, touch
 from pipeline.store.blobs import MissingBlobError as MissingBlobError
 from pipeline.store.digest import Digest
-from pipeline.store.entries import ActionEntry, find_references
+from pipeline.store.entries import ActionEntry, find_references, fits_action
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import clear_place, is_plain, make_folder
 from pipeline.store.places import action_name, own_places

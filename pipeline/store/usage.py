@@ -10,7 +10,7 @@ from typing import NamedTuple, TypedDict
 
 from pipeline.store.digest import canonical_json
 from pipeline.store.files import read_record, write_atomically
-from pipeline.store.forms import Count, fits
+from pipeline.store.forms import Count, Seconds, fits
 from pipeline.store.store import Store
 
 _FILE = "usage.json"
@@ -24,13 +24,14 @@ LEVELS = {
 
 @dataclass
 class Usage:
-    """Counts for one kind of action. `saved` are the seconds that the hits took when they were
-    computed, `spent` those that the misses took."""
+    """What was asked of the caches for one kind of action: how often it was there and how often
+    not, the seconds that the hits took when they were computed, and those that the misses took
+    now."""
 
-    hits: int = 0
-    misses: int = 0
-    saved: float = 0.0
-    spent: float = 0.0
+    hits: Count = 0
+    misses: Count = 0
+    saved: Seconds = 0.0
+    spent: Seconds = 0.0
 
     def add(self, other: Usage) -> None:
         for name, value in vars(other).items():
@@ -56,17 +57,10 @@ class Moved(NamedTuple):
 _NOTHING = Moved()
 
 
-class _Counts(TypedDict):
-    hits: Count
-    misses: Count
-    saved: float
-    spent: float
-
-
 class UsageRecord(TypedDict):
-    """Usage by kind of action, and the bytes that were fetched and pushed."""
+    """Usage by kind of action, and the bytes that were fetched from the remote and pushed there."""
 
-    kinds: dict[str, _Counts]
+    kinds: dict[str, Usage]
     moved: tuple[Count, Count]
 
 

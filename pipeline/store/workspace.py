@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from pipeline.store.files import (
 )
 from pipeline.store.forms import fits
 from pipeline.store.names import NAME_PATTERN
-from pipeline.store.settings import Environment, OperatorSettings, read_settings
+from pipeline.store.settings import BuildSettings, read_settings
 from pipeline.store.states import PackageState
 from pipeline.store.store import Store
 
@@ -33,24 +33,14 @@ CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
-class Workspace:
-    """`jobs` is the number of worker processes; `build_folder` is where builds go, where that is
-    not `build/`; `environment` and `data` are what configs may read beside the workspace, and
-    `operators` the libraries that may be loaded; `fast_lowering`, `executor`, `refit`, `allow` and
-    `unknown_toolchain` are those of its settings."""
+class Workspace(BuildSettings):
+    """A project's folder, its store, and the settings of its builds. `jobs` is the number of worker
+    processes; `build_folder` is where builds go, where that is not `build/`."""
 
     root: Path
     store: Store
     jobs: int
     build_folder: Path | None = None
-    environment: Environment = field(default_factory=Environment)
-    data: tuple[Path, ...] = ()
-    operators: OperatorSettings = field(default_factory=OperatorSettings)
-    fast_lowering: bool = True
-    executor: str = ""
-    refit: bool = True
-    allow: tuple[str, ...] = ()
-    unknown_toolchain: str = ""
 
     def find_data(self, name: str | Path) -> Digest | None:
         """Return the digest of a data file of the workspace, or None if the file cannot be read or
@@ -172,16 +162,4 @@ def open_workspace(root: Path) -> Workspace:
     root = root.resolve()
     settings = read_settings(root)
     store = Store(settings.store, settings.remote, settings.cap)
-    return Workspace(
-        root,
-        store,
-        settings.jobs,
-        environment=settings.environment,
-        data=settings.data,
-        operators=settings.operators,
-        fast_lowering=settings.fast_lowering,
-        refit=settings.refit,
-        unknown_toolchain=settings.unknown_toolchain,
-        executor=settings.executor,
-        allow=settings.allow,
-    )
+    return Workspace(root, store, settings.jobs, **vars(settings.build))

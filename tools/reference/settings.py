@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipeline.store.settings import SETTINGS, VARIABLES
+from pipeline.store.setting_table import SETTINGS, VARIABLES
 from tools.reference.markdown import row
 
 

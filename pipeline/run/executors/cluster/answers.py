@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from typing import Any
 
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
@@ -73,8 +74,10 @@ class Answers:
             error=error,
             log=log_name(action, self._workspace) if error else "",
         )
-        usage = {kind: Usage(**each) for kind, each in done["usage"].items()}
-        asked = done["remote"] and (Counts(**done["remote"][0]), done["remote"][1])
+        counts: Any = done["usage"]
+        usage = {kind: Usage(**each) for kind, each in counts.items()}
+        remote: Any = done["remote"]
+        asked = remote and (Counts(**remote[0]), remote[1])
         return Report(event, usage, asked, result)
 
     def _find_wrong(self, action: Action, done: Done) -> str:
