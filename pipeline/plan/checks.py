@@ -321,6 +321,8 @@ def find_places(
     given: dict[str, Options] = {"validate": validation.gates}
     given |= {f"validate.methods.{name}": own.gates for name, own in validation.methods.items()}
     paths += [f"{p}.gates.{name}" for p, gates in given.items() for name in gates.model_fields_set]
+    for name in config.methods:
+        paths += validation.find_reference_limits(name)
     paths += ["target"] if config.target in targets else []
     found = {}
     for path in paths:

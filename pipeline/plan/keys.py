@@ -336,11 +336,10 @@ def _measure_key(
     del settings["gates"], settings["allow"]
     if not settings["bundle"]:  # what is left out must not count
         del settings["bundle"], settings["bundle_limit"]
-    settings["methods"] = {
-        name: limits
-        for name, each in settings["methods"].items()
-        if (limits := {n: v for n, v in each.items() if n != "gates" and v is not None})
-    }
+    settings["reference"] = _drop_unset(settings["reference"])
+    if not settings["reference"]:
+        del settings["reference"]
+    settings["methods"] = _measured_methods(settings["methods"])
     return {
         **_common("measure", config.distributions(config.methods)),
         "package": config.package,
@@ -367,6 +366,21 @@ def _measure_key(
         "facts": _machine_facts(config, config.methods),
         **({"runs_with": runs_with} if runs_with else {}),
     }
+
+
+def _measured_methods(methods: Mapping[str, Mapping[str, Any]]) -> Key:
+    """Return what the config sets for each method that it sets something for, without gates."""
+    measured = {}
+    for name, limits in methods.items():
+        reference = _drop_unset(limits["reference"]) or None
+        settings = _drop_unset({**limits, "reference": reference, "gates": None})
+        if settings:
+            measured[name] = settings
+    return measured
+
+
+def _drop_unset(limits: Mapping[str, Any]) -> Key:
+    return {name: value for name, value in limits.items() if value is not None}
 
 
 def exported_blobs(result: Mapping[str, Any]) -> Iterator[Digest]:

@@ -12,8 +12,8 @@ from contextlib import suppress
 
 from pipeline.plan import keys
 from pipeline.plan.actions import Action
-from pipeline.plan.kinds import KINDS
 from pipeline.plan.plan import Plan
+from pipeline.plan.tasks import KINDS
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.errors import PipelineError
 from pipeline.store.pieces import blobs_of_files

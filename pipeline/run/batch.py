@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from pipeline.plan.actions import Action
 from pipeline.plan.export_parameters import parse_export
-from pipeline.plan.kinds import KINDS, ActionTask
 from pipeline.plan.plan import Plan
+from pipeline.plan.tasks import KINDS, ActionTask
 from pipeline.report.events import Event, Outcome, make_event
 from pipeline.run.expectations import Expectations
 from pipeline.run.install import install

@@ -13,8 +13,8 @@ from pipeline.compile.patches import fast_lowering
 from pipeline.compile.preprocess.spill import spilling
 from pipeline.config.operators import load_libraries
 from pipeline.plan.actions import Action
-from pipeline.plan.kinds import KINDS
 from pipeline.plan.models import Models
+from pipeline.plan.tasks import KINDS
 from pipeline.run.build.compile import Keep, compile_unit
 from pipeline.run.build.link import link_package
 from pipeline.run.build.load import check_libraries

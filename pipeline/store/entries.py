@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.moments import find_link_files
 from pipeline.store import digest
 from pipeline.store.digest import Digest, hash_json
-from pipeline.store.files import CONTENTS, CONTRACT, ETRECORD, MANIFEST, REPORT, SELECTION
+from pipeline.store.files import ETRECORD, MANIFEST, REPORT
 from pipeline.store.forms import fits
 from pipeline.store.names import are_distinct
 
@@ -192,7 +193,7 @@ def _is_placeable(named: Json) -> bool:
 def _agrees_link(key: Json, result: Json) -> bool:
     stem = key.get("file", key["model"])  # earlier versions called it as the model
     files = result["files"]
-    required = {f"{stem}.pte", MANIFEST, CONTENTS, CONTRACT, SELECTION}
+    required = {f"{stem}.pte", MANIFEST, *find_link_files()}
     optional = files.keys() - required - {ETRECORD}
     program_files = {name for name in files if name.endswith((".pte", ".ptd"))}
     return (

@@ -25,7 +25,8 @@ class Budget:
     """Seconds from now on."""
 
     def __init__(self, seconds: float = math.inf) -> None:
-        self._seconds, self._started = seconds, time.monotonic()
+        self._seconds = seconds
+        self._started = time.monotonic()
 
     def share(self, share: float) -> Budget:
         """Return the first part of it, which began when it did."""

@@ -35,12 +35,12 @@ class CallLimits:
     """The limits of a method's outputs: of the config, or else by what rounding does to them.
 
     Attributes:
-        given: those of the config; without tolerances they are derived.
+        config_limits: those of the config; without tolerances they are derived.
         most_share: the greatest share of the signal that a derived limit may be.
         least_units: as in `limits_of_rounding`.
     """
 
-    given: Limits
+    config_limits: Limits
     most_share: float = MOST_SHARE
     least_units: int | None = None
     _usual: dict[int, float] = field(default_factory=lambda: defaultdict(float))
@@ -48,7 +48,7 @@ class CallLimits:
     @property
     def derived(self) -> bool:
         """Return whether the config leaves the tolerances to what the program computes in."""
-        return self.given.atol is None
+        return self.config_limits.atol is None
 
     def by_rounding(
         self, expected: Values, rounded: Sequence[Values], case: str = ""
@@ -59,33 +59,33 @@ class CallLimits:
             rounded: the outputs of each run with values rounded anew.
             case: the kind of the inputs; large ones are no measure of what is usual.
         """
-        found = []
+        derived_limits = []
         for place, value in enumerate(expected):
             usual = max(self._usual[place], greatest_magnitude(value))
             if case != "large":
                 self._usual[place] = usual
-            others = [outputs[place] for outputs in rounded]
-            wide = limits_of_rounding(value, others, usual, self.least_units)
+            rounded_values = [outputs[place] for outputs in rounded]
+            wide = limits_of_rounding(value, rounded_values, usual, self.least_units)
             capped = cap_limits(wide, value, usual, self.most_share)
-            found.append(
+            derived_limits.append(
                 DerivedLimits(
                     drop_limits_of_noise(wide, value), drop_limits_of_noise(capped, value)
                 )
             )
-        return found
+        return derived_limits
 
     def of_config(self, inputs: InputSet, expected: Values) -> list[Limits]:
         """Return the limits of outputs that the config sets, for these inputs."""
         case = inputs if isinstance(inputs, InputCase) else InputCase(())
-        return [case.ease(self.given, place, value) for place, value in enumerate(expected)]
+        return [case.ease(self.config_limits, place, value) for place, value in enumerate(expected)]
 
     def with_config(self, derived: Sequence[DerivedLimits]) -> list[DerivedLimits]:
         """Return derived limits, with those that the config sets in the place of each. Where it
         sets any, it says what is good enough: nothing is capped."""
-        given = {name: value for name, value in self.given if value is not None}
-        if not given:
+        tolerances = {name: value for name, value in self.config_limits if value is not None}
+        if not tolerances:
             return list(derived)
-        wide = [limits.wide.model_copy(update=given) for limits in derived]
+        wide = [limits.wide.model_copy(update=tolerances) for limits in derived]
         return [DerivedLimits(limits, limits) for limits in wide]
 
     def against_quantized(
@@ -96,14 +96,14 @@ class CallLimits:
         quantization makes: some backends quantize what the program does not."""
         if self.derived:
             return list(by_rounding)
-        found = []
+        derived_limits = []
         for limits, e, q in zip(by_rounding, expected, quantized, strict=True):
             least = limits.wide.min_sqnr
             if least is not None and (noise := compare(q, e).sqnr_db) is not None:
                 least = min(least, noise - MARGIN_DB)
             wide = OutputLimits(min_sqnr=least, integers=True, nonfinite=True)
-            found.append(DerivedLimits(wide, limits.capped))
-        return found
+            derived_limits.append(DerivedLimits(wide, limits.capped))
+        return derived_limits
 
     def on_device(
         self, expected: Values, quantized: Values | None, rounded: Sequence[Values]
@@ -111,7 +111,7 @@ class CallLimits:
         """Return the limits of outputs against the source's for a device that can run what this
         machine can't; of a quantized method, twice what quantization alone makes."""
         if not self.derived:
-            return [self.given]
+            return [self.config_limits]
         if quantized is None:
             return [limits.wide for limits in self.by_rounding(expected, rounded)]
         pairs = zip(quantized, expected, strict=True)

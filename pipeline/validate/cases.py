@@ -1,8 +1,9 @@
-"""Makes input sets that try what random ones leave out: zeros, large values, the limits of dynamic
-sizes, and tensors that lie in memory otherwise than those of the export."""
+"""Makes input sets for what random ones leave out: zeros, large values, the limits of dynamic
+sizes, and tensors whose memory layout differs from that of the export."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,8 +41,8 @@ View = Callable[[torch.Tensor], torch.Tensor | None]
 
 @dataclass(frozen=True, eq=False)
 class InputCase(InputSet):
-    """An input set of the kind `case`; `growth` says, where not empty, how many times as large each
-    output of the source is as on ordinary inputs."""
+    """An input set of the kind `case`. A `growth` that is not empty says how many times as large
+    as on ordinary inputs each output of the source is."""
 
     case: str = ""
     growth: tuple[float, ...] = ()
@@ -50,7 +51,9 @@ class InputCase(InputSet):
         """Return the limits that an output of this case is held to."""
         if self.case in ("zeros", "expanded"):
             return drop_limits_of_noise(limits, expected)
-        return scale_limits(limits, self.growth[output]) if self.growth else limits
+        if self.growth:
+            return scale_limits(limits, self.growth[output])
+        return limits
 
 
 @dataclass
@@ -89,16 +92,16 @@ class CaseMaker:
     def __post_init__(self) -> None:
         self.generator = Generator(self.source.program, self.seed, self.examples, self.shapes)
 
-    def make(self, wanted: Sequence[str]) -> Iterator[InputCase]:
-        """Make the wanted cases, each as it is asked for."""
-        for case in wanted:
-            made = len(self.sets)
+    def make(self, cases: Sequence[str]) -> Iterator[InputCase]:
+        """Make cases of these kinds, each as it is asked for."""
+        for case in cases:
+            first_new = len(self.sets)
             try:
                 self.budget.check()
                 getattr(self, f"add_{case}")()
             except OutOfTimeError:
                 self.left_out.append(case)
-            yield from self.sets[made:]
+            yield from self.sets[first_new:]
 
     def run(self, inputs: InputSet, as_it_lies: bool = False) -> list[Any]:
         """Run the source in its initial state. Raises OutOfTimeError."""
@@ -112,17 +115,18 @@ class CaseMaker:
         return self.count + len(self.sets) + len(self.skipped)
 
     def add(self, inputs: InputSet, case: str, growth: Sequence[float] = ()) -> None:
-        made = InputCase(inputs.args, inputs.kwargs, inputs.origin, True, case, tuple(growth))
-        self.sets.append(made)
+        input_case = InputCase(inputs.args, inputs.kwargs, inputs.origin, True, case, tuple(growth))
+        self.sets.append(input_case)
 
     def add_zeros(self) -> None:
         self.add(self.generator.set(self.number, 2, fill_zeros, "zeros"), "zeros")
 
     def add_limits(self) -> None:
-        if self.generator.is_dynamic:
-            for sizes, what in enumerate(("least sizes", "greatest sizes")):
-                if self.count <= sizes:
-                    self.add(self.generator.set(self.number, sizes, note=what), "limits")
+        if not self.generator.is_dynamic:
+            return
+        for sizes, note in enumerate(("least sizes", "greatest sizes")):
+            if self.count <= sizes:
+                self.add(self.generator.set(self.number, sizes, note=note), "limits")
 
     def add_large(self) -> None:
         number = self.number
@@ -136,16 +140,16 @@ class CaseMaker:
 
     def _add_large(self, number: int) -> None:
         usual = self.run(self.generator.set(number, 2))
-        finite, before = all(map(_is_finite, usual)), [greatest_magnitude(each) for each in usual]
-        given = [argument.value for argument in signature(self.source.program)]
-        numbers = any(is_floating(v.dtype) for v in given if isinstance(v, torch.Tensor))
+        finite = all(map(_is_finite, usual))
+        usual_magnitudes = [greatest_magnitude(value) for value in usual]
         infinite: tuple[InputSet, list[float]] | None = None
         for exponent in _EXPONENTS:
-            what = f"large, {2**exponent} times" if numbers else "large"
-            inputs = self.generator.set(number, 2, partial(fill_large, exponent), what)
+            note = "large"
+            if self._takes_floats():
+                note = f"large, {2**exponent} times"
+            inputs = self.generator.set(number, 2, partial(fill_large, exponent), note)
             outputs = self.run(inputs)
-            pairs = zip(outputs, before, strict=True)
-            growth = [greatest_magnitude(output) / n if n else 1.0 for output, n in pairs]
+            growth = _measure_growth(outputs, usual_magnitudes)
             if finite and not all(map(_is_finite, outputs)):
                 infinite = infinite or (inputs, growth)
             elif self._holds(inputs, outputs, growth):
@@ -160,35 +164,45 @@ class CaseMaker:
         reason = "rounding the inputs alone moves the source's outputs beyond the limits"
         self.skipped.append((origin, reason))
 
+    def _takes_floats(self) -> bool:
+        for argument in signature(self.source.program):
+            value = argument.value
+            if isinstance(value, torch.Tensor) and is_floating(value.dtype):
+                return True
+        return False
+
     def _holds(self, inputs: InputSet, outputs: list[Any], growth: Sequence[float]) -> bool:
         """Return whether the source's outputs stay within the limits when its inputs are rounded;
         where limits are derived from rounding, whether more than rounding is left of them.
         Limits of zero ask for the same operations, whatever rounding does."""
         if self.limits.atol == self.limits.rtol == 0:
             return True
-        limits = self.limits if self.limits.atol is not None else Limits(min_sqnr=_LEAST_SQNR)
+        limits = self.limits
+        if limits.atol is None:
+            limits = Limits(min_sqnr=_LEAST_SQNR)
         args, kwargs = pytree.tree_map(_round, (inputs.args, inputs.kwargs))
         rounded = self.run(replace(inputs, args=args, kwargs=kwargs))
-        return not any(
-            any(check_limits(compare(a, e), a, e, scale_limits(limits, times)))
-            for a, e, times in zip(rounded, outputs, growth, strict=True)
-        )
+        for actual, expected, times in zip(rounded, outputs, growth, strict=True):
+            if _exceeds(actual, expected, scale_limits(limits, times)):
+                return False
+        return True
 
     def add_strided(self) -> None:
-        for what, view in _VIEWS.items():
-            self._add_view("strided", f"strided, {what}", view)
+        for layout, view in _VIEWS.items():
+            self._add_view("strided", f"strided, {layout}", view)
 
     def add_expanded(self) -> None:
         self._add_view("expanded", "expanded", _expanded)
 
-    def _add_view(self, case: str, what: str, view: View) -> None:
+    def _add_view(self, case: str, layout: str, view: View) -> None:
         base = self.examples[0] if self.examples else self.generator.set(self.number, 2)
         leaves = flatten(self.source.program, base)
         views = [_lay_out_by(view, leaf) for leaf in leaves]
-        if all(one is other for one, other in zip(leaves, views, strict=True)):
+        if all(map(operator.is_, leaves, views)):
             return
-        what += f", values of {base.origin}" if self.examples else ""
-        origin = f"generated {self.number} (seed {self.seed}): {what}"
+        origin = f"generated {self.number} (seed {self.seed}): {layout}"
+        if self.examples:
+            origin += f", values of {base.origin}"
         inputs = nest_leaves(self.source.program, views, origin)
         if self._depends_on_layout(inputs):
             self.skipped.append((origin, _OWN_LAYOUT))
@@ -196,24 +210,37 @@ class CaseMaker:
             self.add(inputs, case)
 
     def _depends_on_layout(self, inputs: InputSet) -> bool:
-        """Return whether the source gives other values where its inputs lie otherwise: there is
-        no right answer then. Operators that take strides do so, which no others can."""
+        """Return whether the source gives other values in another layout of its inputs: there is no
+        right answer then. Only operators that take strides do so."""
         names = map(base_name, iter_nodes(self.source.program))
         if not any(name.startswith("as_strided") for name in names):
             return False
         try:
-            outputs = [self.run(inputs, as_it_lies) for as_it_lies in (True, False)]
+            as_laid_out = self.run(inputs, as_it_lies=True)
+            as_exported = self.run(inputs, as_it_lies=False)
         except OutOfTimeError:
             raise
-        except Exception:  # whatever an operator raises: told when the case is run
+        except Exception:  # whatever an operator raises: reported when the case is run
             return False
-        pairs = zip(*outputs, strict=True)
-        return any(check_limits(compare(a, e), a, e, _SAME) for a, e in pairs)
+        pairs = zip(as_laid_out, as_exported, strict=True)
+        return any(_exceeds(actual, expected, _SAME) for actual, expected in pairs)
 
 
 def describe_source_error(error: Exception) -> str:
     """Describe what an operator of the source program raised."""
     return f"the source program itself fails: {type(error).__name__}: {reason(error)}"
+
+
+def _exceeds(actual: Any, expected: Any, limits: Limits) -> bool:
+    return bool(check_limits(compare(actual, expected), actual, expected, limits))
+
+
+def _measure_growth(outputs: Sequence[Any], usual_magnitudes: Sequence[float]) -> list[float]:
+    """Return how many times as large as usual each output is."""
+    growth = []
+    for output, usual in zip(outputs, usual_magnitudes, strict=True):
+        growth.append(greatest_magnitude(output) / usual if usual else 1.0)
+    return growth
 
 
 def _is_finite(value: Any) -> bool:
@@ -225,25 +252,38 @@ def _round(value: Any) -> Any:
     if not isinstance(value, torch.Tensor) or not is_floating(value.dtype):
         return value
     step = _UNITS * torch.finfo(value.dtype).eps
-    signs = 1 - 2 * (torch.arange(value.numel()).reshape(value.shape) % 2)
+    parity = torch.arange(value.numel()).reshape(value.shape) % 2
+    signs = 1 - 2 * parity
     wide = value.to(torch.complex128 if value.is_complex() else torch.float64)
     return (wide * (1 + step * signs)).to(value.dtype)
 
 
 def _lay_out_by(view: View, value: Any) -> Any:
-    """Return the view of a tensor if it lies otherwise; the value itself if not."""
-    made = view(value) if isinstance(value, torch.Tensor) else None
-    if made is None:
+    """Return the view of a tensor if its layout differs; the value itself if not."""
+    if not isinstance(value, torch.Tensor):
         return value
-    places = zip(value.shape, value.stride(), made.stride(), strict=True)
-    return made if any(one != other for size, one, other in places if size > 1) else value
+    relaid = view(value)
+    if relaid is None:
+        return value
+    strides = zip(value.shape, value.stride(), relaid.stride(), strict=True)
+    for size, stride, new_stride in strides:
+        # The stride of a dimension of size 1 says nothing.
+        if size > 1 and stride != new_stride:
+            return relaid
+    return value
 
 
-# Views: tensors of the same dtype and sizes that may lie otherwise, or None where there is none.
+# Views: tensors of the same dtype and sizes in another layout, or None where there is none.
+
+
+def _transposed(value: torch.Tensor) -> torch.Tensor | None:
+    if value.ndim < 2:
+        return None
+    return value.mT.contiguous().mT
 
 
 def _stepped(value: torch.Tensor) -> torch.Tensor | None:
-    """Spread the values; between them stand those of the reverse."""
+    """Interleave the values with those of the reverse, and view every second one."""
     if value.ndim == 0 or value.shape[-1] < 2 or not value.numel():
         return None
     return torch.stack((value, value.flip(-1)), -1).flatten(-2)[..., ::2]
@@ -258,16 +298,16 @@ def _expanded(value: torch.Tensor) -> torch.Tensor | None:
 
 
 def _other_format(value: torch.Tensor) -> torch.Tensor | None:
-    other = {4: torch.channels_last, 5: torch.channels_last_3d}.get(value.ndim)
-    if other is None:
+    memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(value.ndim)
+    if memory_format is None:
         return None
-    if value.is_contiguous(memory_format=other):
-        other = torch.contiguous_format
-    return value.contiguous(memory_format=other)
+    if value.is_contiguous(memory_format=memory_format):
+        memory_format = torch.contiguous_format
+    return value.contiguous(memory_format=memory_format)
 
 
 _VIEWS: dict[str, View] = {
-    "transposed": lambda value: value.mT.contiguous().mT if value.ndim > 1 else None,
+    "transposed": _transposed,
     "every second value": _stepped,
     "other memory format": _other_format,
 }

@@ -1,8 +1,8 @@
-"""Is the source itself ill-conditioned? It runs in float64, and with inputs moved by one unit in
-the last place.
+"""Is the source itself ill-conditioned? It runs in float64, and on inputs moved by one unit in the
+last place.
 
-Where that changes the outputs by more than limits may be, no comparison with other kernels can be
-judged: the report says so, and names the operator where the change begins to grow.
+Where that changes the outputs by more than any limit that means something, no comparison with other
+kernels can be judged: the report says so, and names the operator where the change begins to grow.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
+from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from pipeline.program.inputs import InputSet
@@ -93,39 +94,56 @@ class WideValues(NodeValues):
         with torch.no_grad():
             walker = _WideWalker(self._module, self._keep)
             returned = walker.run(*leaves, enable_io_processing=False)
-        return [leaves[index] for index in self._changed] + pytree.tree_leaves(returned)
+        changed = [leaves[index] for index in self._changed]
+        return changed + pytree.tree_leaves(returned)
 
 
 class _WideWalker(Walker):
     """Runs through a graph with float64 in the place of float32."""
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        args, kwargs = pytree.tree_map(_widen_dtype, (args, kwargs))
-        return pytree.tree_map(_widen, super().call_function(target, args, kwargs))
+        wide_args, wide_kwargs = pytree.tree_map(_widen_dtype, (args, kwargs))
+        result = super().call_function(target, wide_args, wide_kwargs)
+        return pytree.tree_map(_widen, result)
 
     def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return _widen(super().get_attr(target, args, kwargs))
+        value = super().get_attr(target, args, kwargs)
+        return _widen(value)
 
 
 def _widen(value: Any) -> Any:
-    is_float = isinstance(value, Tensor) and value.dtype is torch.float32
-    return value.double() if is_float else value
+    if isinstance(value, Tensor) and value.dtype is torch.float32:
+        return value.double()
+    return value
 
 
 def _widen_dtype(value: Any) -> Any:
-    return torch.float64 if value is torch.float32 else value
+    if value is torch.float32:
+        return torch.float64
+    return value
 
 
 def _describe_start(plain: NodeValues, moved: NodeValues, enough: float, root: Path | None) -> str:
     """Name the first operator that gives a change greater than `enough`."""
     for place, node in enumerate(plain.nodes):
-        if node.op != "call_function" or place not in plain.values or place not in moved.values:
+        if node.op != "call_function":
+            continue
+        if place not in plain.values or place not in moved.values:
             continue
         if _share_of_lists(moved.values[place], plain.values[place]) > enough:
-            line = source_line(node, root)
-            where = " in ".join(filter(None, (node_label(node), innermost_module(node))))
-            return f"; it starts at {where}{f' ({line})' if line else ''}"
+            return f"; it starts at {_describe_node(node, root)}"
     return ""
+
+
+def _describe_node(node: Node, root: Path | None) -> str:
+    description = node_label(node)
+    module = innermost_module(node)
+    if module:
+        description += f" in {module}"
+    line = source_line(node, root)
+    if line:
+        description += f" ({line})"
+    return description
 
 
 def _share_of_lists(actual: Sequence[Any], expected: Sequence[Any]) -> float:
@@ -139,14 +157,17 @@ def _tensors(values: Any) -> list[Tensor]:
 
 def _share(actual: Any, expected: Any) -> float:
     """Return the noise of a value as a share of its signal; of integers, whether any differs."""
-    if isinstance(actual, Tensor) and isinstance(expected, Tensor):
-        actual = actual.to(expected.dtype) if actual.dtype is torch.float64 else actual
+    both = isinstance(actual, Tensor) and isinstance(expected, Tensor)
+    if both and actual.dtype is torch.float64:
+        actual = actual.to(expected.dtype)
     error = compare(actual, expected)
     if error.disagreeing:
         return 1.0
     if not isinstance(expected, Tensor) or not expected.dtype.is_floating_point:
         return float(error.max_abs > 0)
-    return 0.0 if error.sqnr_db is None else float(10 ** (-error.sqnr_db / 20))
+    if error.sqnr_db is None:
+        return 0.0
+    return float(10 ** (-error.sqnr_db / 20))
 
 
 def _replace_weights(source: NodeValues, change: Callable[[Tensor], Tensor]) -> None:
@@ -166,6 +187,8 @@ def _move(value: Any) -> Any:
     """Move each number by one unit in the last place, up and down in turn."""
     if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
         return value
-    signs = 1 - 2 * (torch.arange(value.numel()).reshape(value.shape) % 2)
+    parity = torch.arange(value.numel()).reshape(value.shape) % 2
+    signs = 1 - 2 * parity
+    step = torch.finfo(value.dtype).eps
     wide = value.to(torch.float64)
-    return (wide * (1 + torch.finfo(value.dtype).eps * signs)).to(value.dtype)
+    return (wide * (1 + step * signs)).to(value.dtype)

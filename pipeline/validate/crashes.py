@@ -29,18 +29,18 @@ class CrashLog:
         self._latest: tuple[str, str] | None = None
 
     @contextmanager
-    def guard(self, method: str, what: str) -> Iterator[None]:
+    def guard(self, method: str, step: str) -> Iterator[None]:
         """Note a step that may end the process, and end it after the timeout.
 
         The alarm ends the process from outside Python, since native code that doesn't return never
         lets Python run.
         """
-        if (method, what) != self._latest:
-            self._latest = method, what
+        if (method, step) != self._latest:
+            self._latest = method, step
             with suppress(OSError):
                 self._step.parent.mkdir(parents=True, exist_ok=True)
                 clear_place(self._step)
-                self._step.write_text(json.dumps([method, what, self._timeout]))
+                self._step.write_text(json.dumps([method, step, self._timeout]))
         signal.setitimer(signal.ITIMER_REAL, self._timeout)
         try:
             yield
@@ -54,25 +54,27 @@ class CrashLog:
         says how the process ended, such as "SIGSEGV(-11)".
         """
         try:
-            method, what, timeout = json.loads(self._step.read_text())
+            method, step, timeout = json.loads(self._step.read_text())
         except (OSError, ValueError):  # not there, or half written
             return False
-        known = self.crashes()
-        if method in known:
+        recorded = self.crashes()
+        if method in recorded:
             return False
         if "ALRM" in how:
-            sentence = f"was ended after {timeout:g} s (validate.timeout) while {what}"
+            sentence = f"was ended after {timeout:g} s (validate.timeout) while {step}"
         else:
-            sentence = f"ends the process that runs it ({how}) while {what}"
+            sentence = f"ends the process that runs it ({how}) while {step}"
             sentence += "; the system may have ended it for lack of memory" if "KILL" in how else ""
-        write_atomically(self._crashes, json.dumps({**known, method: sentence}).encode())
+        write_atomically(self._crashes, json.dumps({**recorded, method: sentence}).encode())
         return True
 
     def crashes(self) -> dict[str, str]:
         """Return the predicate of a sentence about each method that ended its worker in this run;
         that of "" is about the package as a whole, which was opened."""
-        found = read_record(self._crashes)
-        return found if found and fits(found, dict[str, str]) else {}
+        record = read_record(self._crashes)
+        if record and fits(record, dict[str, str]):
+            return record
+        return {}
 
     def write(self, crashes: Mapping[str, str]) -> None:
         """Record the crashes that another log holds."""

@@ -55,43 +55,69 @@ def limits_of_rounding(
     """
     if not isinstance(expected, Tensor) or not expected.numel():
         return OutputLimits(atol=0.0, rtol=0.0)
-    same = [r for r in rounded if isinstance(r, Tensor) and r.shape == expected.shape]
-    more = margin(expected.numel() * max(len(same), 1))
-    times = TIMES * more
+    comparable = []
+    for value in rounded:
+        if isinstance(value, Tensor) and value.shape == expected.shape:
+            comparable.append(value)
+    samples = expected.numel() * max(len(comparable), 1)
     if not (expected.dtype.is_floating_point or expected.is_complex()):
-        return _limits_of_integers(expected, same, times)
+        return _limits_of_integers(expected, comparable, TIMES * margin(samples))
+    return _limits_of_floats(expected, comparable, usual, margin(samples), least_units)
+
+
+def _limits_of_floats(
+    expected: Tensor,
+    rounded: Sequence[Tensor],
+    usual: float,
+    more: float,
+    least_units: int | None,
+) -> OutputLimits:
+    times = TIMES * more
     # Near the ends of what a dtype holds, rounding alone makes values infinite or NaN.
-    nonfinite = any(bool((r.isfinite() != expected.isfinite()).any()) for r in same)
-    finite = [torch.where(r.isfinite() & expected.isfinite(), r, expected) for r in same]
+    nonfinite = False
+    finite = []
+    for value in rounded:
+        differs = value.isfinite() != expected.isfinite()
+        nonfinite = nonfinite or bool(differs.any())
+        both = value.isfinite() & expected.isfinite()
+        finite.append(torch.where(both, value, expected))
     eps = torch.finfo(expected.dtype).eps
-    least, rtol = max(LEAST_ATOL, _UNITS * eps), max(LEAST_RTOL, _UNITS * eps)
+    least = max(LEAST_ATOL, _UNITS * eps)
+    rtol = max(LEAST_RTOL, _UNITS * eps)
     if least_units is not None:
         least = rtol = least_units * eps
-    errors = [compare(r, expected) for r in finite]
-    places = (
-        find_worst_place(error, r, expected, 0.0, rtol / times)
-        for error, r in zip(errors, finite, strict=True)
-    )
-    beyond = times * max((place.excess for place in places), default=0.0)
-    sqnr = min((e.sqnr_db for e in errors if e.sqnr_db is not None), default=math.inf)
+    excesses = []
+    ratios = []
+    for value in finite:
+        error = compare(value, expected)
+        worst = find_worst_place(error, value, expected, 0.0, rtol / times)
+        excesses.append(worst.excess)
+        if error.sqnr_db is not None:
+            ratios.append(error.sqnr_db)
+    beyond = times * max(excesses, default=0.0)
+    least_sqnr = min(ratios, default=math.inf) - decibels(TIMES_NOISE * more)
+    floor = _SUBNORMAL if usual else 0.0
     return OutputLimits(
-        atol=_round_up(max(beyond, least * min(1.0, usual), _SUBNORMAL if usual else 0.0)),
+        atol=_round_up(max(beyond, least * min(1.0, usual), floor)),
         rtol=rtol,
-        min_sqnr=_round_down(min(sqnr - decibels(TIMES_NOISE * more), -decibels(least))),
+        min_sqnr=_round_down(min(least_sqnr, -decibels(least))),
         nonfinite=nonfinite,
     )
 
 
 def _limits_of_integers(expected: Tensor, rounded: Sequence[Tensor], times: float) -> OutputLimits:
-    """Integers and bools are exact where rounding leaves them alone. Where it moves some, such as
-    an argmax or a quantized output, as many may be as far off, with the margin."""
-    errors = [compare(r, expected) for r in rounded]
-    worst = max((e.max_abs for e in errors), default=0.0)
-    mean = max((e.mean_abs for e in errors), default=0.0)
+    """Return exact limits of integers and bools where rounding leaves them alone. Where it moves
+    some, such as an argmax or a quantized output, as many may be as far off, with the margin."""
+    errors = [compare(value, expected) for value in rounded]
+    worst = max((error.max_abs for error in errors), default=0.0)
+    mean = max((error.mean_abs for error in errors), default=0.0)
     if not worst:
         return OutputLimits(atol=0.0, rtol=0.0)
     return OutputLimits(
-        atol=times * worst, rtol=0.0, max_mean_abs=_round_up(times * mean), integers=True
+        atol=times * worst,
+        rtol=0.0,
+        max_mean_abs=_round_up(times * mean),
+        integers=True,
     )
 
 
@@ -99,30 +125,34 @@ def most_share(program: ExportedProgram) -> float:
     """Return the greatest share of the signal that a derived limit may be for a program."""
     if is_quantized(program):
         return MOST_SHARE_QUANTIZED
-    eps = [torch.finfo(getattr(torch, name)).eps for name in float_dtypes(program)]
-    return max([MOST_SHARE, *(_MOST_UNITS * each for each in eps)])
+    shares = [MOST_SHARE]
+    for name in float_dtypes(program):
+        eps = torch.finfo(getattr(torch, name)).eps
+        shares.append(_MOST_UNITS * eps)
+    return max(shares)
 
 
 def cap_limits(limits: OutputLimits, expected: Any, usual: float, share: float) -> OutputLimits:
     """Return limits that are no wider than a share of the signal.
 
-    Integers that rounding moves, such as the place of the greatest value, must be exact; a step of
-    quantized values is none of them.
+    Integers that rounding moves, such as the index of the greatest value, must be exact; a step of
+    quantized values is not such an integer.
 
     Args:
         usual: the greatest magnitude of this output on any inputs so far.
     """
     if limits.integers:
-        whole_step = share >= MOST_SHARE_QUANTIZED and expected.dtype in _QUANTIZED_DTYPES
-        return limits.model_copy(update={"atol": min(limits.atol or 0.0, float(whole_step))})
-    if not limits.atol:
-        return limits.model_copy(update={"nonfinite": False})
+        takes_step = share >= MOST_SHARE_QUANTIZED and expected.dtype in _QUANTIZED_DTYPES
+        most = 1.0 if takes_step else 0.0
+        return limits.model_copy(update={"atol": min(limits.atol or 0.0, most)})
     update: dict[str, float | bool] = {"nonfinite": False}
-    update |= {"atol": min(limits.atol, max(_round_up(share * usual), _SUBNORMAL))}
-    if limits.rtol is not None:
-        update["rtol"] = min(limits.rtol, share)
-    if limits.min_sqnr is not None:
-        update["min_sqnr"] = max(limits.min_sqnr, -decibels(share))
+    if limits.atol:
+        most = max(_round_up(share * usual), _SUBNORMAL)
+        update["atol"] = min(limits.atol, most)
+        if limits.rtol is not None:
+            update["rtol"] = min(limits.rtol, share)
+        if limits.min_sqnr is not None:
+            update["min_sqnr"] = max(limits.min_sqnr, -decibels(share))
     return limits.model_copy(update=update)
 
 
@@ -139,11 +169,11 @@ def what_it_computes_in(program: ExportedProgram) -> str:
 def explain_rounding(program: ExportedProgram) -> str:
     """Return why the limits of a program are what they are."""
     dtypes = ", ".join(float_dtypes(program)) or "integers"
-    what = f"computes in {dtypes}"
+    description = f"computes in {dtypes}"
     if is_quantized(program):
-        what += " and quantized values"
+        description += " and quantized values"
     return (
-        f"{what}: {TIMES:g} times what rounding every value anew does to the worst one, "
+        f"{description}: {TIMES:g} times what rounding every value anew does to the worst one, "
         f"{TIMES_NOISE:g} times to all; no closer than {LEAST_ATOL:g} of the greatest, or {_UNITS} "
         "units in the last place"
     )

@@ -68,7 +68,9 @@ class _Filler(Interpreter):
 
     def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         value = super().get_attr(target, args, kwargs)
-        return _Filler(value, self._generator).run if isinstance(value, GraphModule) else value
+        if isinstance(value, GraphModule):
+            return _Filler(value, self._generator).run
+        return value
 
 
 def describe_nondeterminism(source: Source, inputs: InputSet, root: Path | None = None) -> str:
@@ -81,17 +83,19 @@ def describe_nondeterminism(source: Source, inputs: InputSet, root: Path | None 
     training = [operator for operator in random if operator.changes_buffers]
     difference = _find_difference(source, inputs, RUNS_OF_RANDOM if random else RUNS)
     if not difference and training:
-        what = describe_random_operators(training)
-        return f"the source is in training mode, and changes its buffers as it runs: {what}"
+        operators = describe_random_operators(training)
+        return f"the source is in training mode, and changes its buffers as it runs: {operators}"
     if difference and random:
-        what = describe_random_operators(random)
-        return f"the source is random: {difference} on the same inputs; it holds {what}"
+        operators = describe_random_operators(random)
+        return f"the source is random: {difference} on the same inputs; it holds {operators}"
     memory = find_uninitialized(source.program, root)
     if not difference and memory:
         difference = _find_difference(FilledSource(source.program), inputs, RUNS)
     if difference and memory:
-        what = describe_random_operators(memory)
-        return f"the source reads uninitialized memory: {difference} on the same inputs; {what}"
+        operators = describe_random_operators(memory)
+        return (
+            f"the source reads uninitialized memory: {difference} on the same inputs; {operators}"
+        )
     if unwritten := _describe_unwritten(source, inputs, memory, root):
         return unwritten
     if not difference:
@@ -106,14 +110,17 @@ def _find_difference(source: Source, inputs: InputSet, runs: int) -> str:
     """Describe the output that differs most between runs; "" where all are the same."""
     outputs = [_run(source, inputs, seed) for seed in range(runs)]
     worst, words = 0.0, ""
-    for other in outputs[1:]:
-        for (name, _), value, first in zip(source.outputs, other, outputs[0], strict=True):
+    for later_outputs in outputs[1:]:
+        for (name, _), value, first in zip(source.outputs, later_outputs, outputs[0], strict=True):
             if _same(value, first):
                 continue
             error = compare(value, first)
-            by = f" by up to {error.max_abs:.3g}" if not error.mismatch else ""
+            by = ""
+            if not error.mismatch:
+                by = f" by up to {error.max_abs:.3g}"
             if error.max_abs > worst or not words:
-                worst, words = error.max_abs, f"{name} differs{by} between two runs"
+                worst = error.max_abs
+                words = f"{name} differs{by} between two runs"
     return words
 
 
@@ -132,12 +139,14 @@ def _describe_unwritten(
         usual = _run(source, inputs, 0)
         names = [name for name, _ in source.outputs]
         pairs = zip(names, usual, filled, strict=True)
-        name = next((name for name, value, other in pairs if _fills(value, other)), "")
+        name = next(
+            (name for name, value, filled_value in pairs if _fills(value, filled_value)), ""
+        )
         if name:
-            what = ", ".join(map(str, operators))
+            operator_names = ", ".join(map(str, operators))
             return (
                 f"the source reads uninitialized memory: {name} holds what torch fills new memory "
-                f"with; look at {what}; write a tensor before it is read"
+                f"with; look at {operator_names}; write a tensor before it is read"
             )
     return ""
 
@@ -155,7 +164,8 @@ def _overwrite_freed_memory(outputs: Sequence[Any]) -> None:
 @contextmanager
 def _filled_memory() -> Iterator[None]:
     """Have torch fill the memory that it allocates with NaN, or the greatest integer."""
-    enabled, warns = torch.are_deterministic_algorithms_enabled(), _warns_only()
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warns = _warns_only()
     fills = torch.utils.deterministic.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = True
@@ -194,14 +204,14 @@ def _run(source: Source, inputs: InputSet, seed: int) -> list[Any]:
     return outputs
 
 
-def _same(value: Any, other: Any) -> bool:
+def _same(value: Any, other_value: Any) -> bool:
     """Return whether two values are the same, NaN for NaN."""
-    if not isinstance(value, Tensor) or not isinstance(other, Tensor):
-        return bool(type(value) is type(other) and value == other)
-    if value.shape != other.shape or value.dtype != other.dtype:
+    if not isinstance(value, Tensor) or not isinstance(other_value, Tensor):
+        return bool(type(value) is type(other_value) and value == other_value)
+    if value.shape != other_value.shape or value.dtype != other_value.dtype:
         return False
     equal_nan = value.dtype.is_floating_point or value.is_complex()
-    return bool(torch.isclose(value, other, rtol=0, atol=0, equal_nan=equal_nan).all())
+    return bool(torch.isclose(value, other_value, rtol=0, atol=0, equal_nan=equal_nan).all())
 
 
 def outputs_of_runs(source: Source, inputs: InputSet, seeds: Sequence[int]) -> list[list[Any]]:

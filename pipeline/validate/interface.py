@@ -44,52 +44,71 @@ def compare_declared(
 ) -> Iterator[str]:
     """Yield how declared inputs or outputs differ from the source's names and (fake) values."""
     if len(declared) != len(expected):
-        more = kind == "output" and len(declared) > len(expected)
-        why = "; parameters that a program changes are returned before its results" if more else ""
-        yield f"declares {len(declared)} {kind}s, must be {len(expected)}{why}"
+        hint = ""
+        if kind == "output" and len(declared) > len(expected):
+            hint = "; parameters that a program changes are returned before its results"
+        yield f"declares {len(declared)} {kind}s, must be {len(expected)}{hint}"
         return
     for tensor, (name, value) in zip(declared, expected, strict=True):
-        if not isinstance(value, torch.Tensor) or tensor is None:
-            if isinstance(value, torch.Tensor) or tensor is not None:
-                yield f"{name} is declared as {'no' if tensor is None else 'a'} tensor"
-        elif tensor.dtype != value.dtype:
-            yield f"{name} is declared with dtype {tensor.dtype}, must be {value.dtype}"
-        elif len(tensor.sizes) != value.ndim:
-            yield f"{name} is declared with rank {len(tensor.sizes)}, must be {value.ndim}"
-        else:
-            for dimension, (size, wanted) in enumerate(zip(tensor.sizes, value.shape, strict=True)):
-                if what := _size_difference(size, wanted, kind, program):
-                    yield f"{name}: {what} at dimension {dimension}"
+        if isinstance(value, torch.Tensor) and tensor is not None:
+            yield from _compare_tensor(name, kind, tensor, value, program)
+        elif isinstance(value, torch.Tensor):
+            yield f"{name} is declared as no tensor"
+        elif tensor is not None:
+            yield f"{name} is declared as a tensor"
+
+
+def _compare_tensor(
+    name: str,
+    kind: str,
+    declared: DeclaredTensor,
+    expected: torch.Tensor,
+    program: ExportedProgram,
+) -> Iterator[str]:
+    if declared.dtype != expected.dtype:
+        yield f"{name} is declared with dtype {declared.dtype}, must be {expected.dtype}"
+        return
+    if len(declared.sizes) != expected.ndim:
+        yield f"{name} is declared with rank {len(declared.sizes)}, must be {expected.ndim}"
+        return
+    sizes = zip(declared.sizes, expected.shape, strict=True)
+    for dimension, (size, expected_size) in enumerate(sizes):
+        if fault := _size_difference(size, expected_size, kind, program):
+            yield f"{name}: {fault} at dimension {dimension}"
 
 
 def _size_difference(
-    declared: int, wanted: int | torch.SymInt, kind: str, program: ExportedProgram
+    declared: int, expected: int | torch.SymInt, kind: str, program: ExportedProgram
 ) -> str | None:
     """Describe how a size differs; None where it doesn't.
 
     A dynamic size is declared as its upper bound, so a package declares at least the source's; an
     output's follows from the inputs'.
     """
-    if not isinstance(wanted, torch.SymInt):
-        return None if declared == wanted else f"declares size {declared}, must be {wanted}"
-    greatest = bounds(program, expression(wanted))[1]
-    if kind == "output" or (greatest is not None and declared >= greatest):
+    if not isinstance(expected, torch.SymInt):
+        if declared == expected:
+            return None
+        return f"declares size {declared}, must be {expected}"
+    if kind == "output":
         return None
-    if greatest is not None:
-        return f"declares room for size {declared}, the source takes up to {greatest}"
-    return (
-        f"declares room for size {declared}, the source has no limit: ExecuTorch plans memory for "
-        "the size in the example where the export gives no maximum, so give one"
-    )
+    greatest = bounds(program, expression(expected))[1]
+    if greatest is None:
+        return (
+            f"declares room for size {declared}, the source has no limit: ExecuTorch plans memory "
+            "for the size in the example where the export gives no maximum, so give one"
+        )
+    if declared >= greatest:
+        return None
+    return f"declares room for size {declared}, the source takes up to {greatest}"
 
 
-def add_range_remedy(what: str, narrowed: Sequence[NarrowedSize]) -> str:
+def add_range_remedy(fault: str, narrowed: Sequence[NarrowedSize]) -> str:
     """Return a sentence of `compare_declared` with what to do about a size that was narrowed."""
     for size in narrowed:
         name, _, dimension = size.size.removesuffix("]").partition(".shape[")
-        if what.startswith(f"input '{name}': ") and what.endswith(f" at dimension {dimension}"):
-            return f"{what}; {size.remedy}"
-    return what
+        if fault.startswith(f"input '{name}': ") and fault.endswith(f" at dimension {dimension}"):
+            return f"{fault}; {size.remedy}"
+    return fault
 
 
 def find_outside(
@@ -101,18 +120,32 @@ def find_outside(
     """
     if not narrowed:
         return
-    sizes: dict[str, int] = {}
-    for argument, value in zip(signature(program), flatten(program, inputs), strict=True):
-        if isinstance(value, torch.Tensor):
-            sizes |= {f"{argument.name}.shape[{n}]": size for n, size in enumerate(value.shape)}
-        elif isinstance(value, int):
-            sizes[argument.name] = value
+    sizes = _sizes_of(program, inputs)
     for limits in narrowed:
         least, greatest = limits.lowered
         size = sizes.get(limits.size)
-        if size is not None and (size < least or (greatest is not None and size > greatest)):
-            words = f"{least} or more" if greatest is None else f"{least} to {greatest}"
+        if size is None:
+            continue
+        if greatest is None:
+            words = f"{least} or more"
+            is_outside = size < least
+        else:
+            words = f"{least} to {greatest}"
+            is_outside = not least <= size <= greatest
+        if is_outside:
             yield f"{limits.size} is {size}, and it is lowered for {words}; {limits.remedy}"
+
+
+def _sizes_of(program: ExportedProgram, inputs: InputSet) -> dict[str, int]:
+    """Return the sizes of an input set, by names such as `x.shape[0]`, and its integers."""
+    sizes: dict[str, int] = {}
+    for argument, value in zip(signature(program), flatten(program, inputs), strict=True):
+        if isinstance(value, torch.Tensor):
+            for dimension, size in enumerate(value.shape):
+                sizes[f"{argument.name}.shape[{dimension}]"] = size
+        elif isinstance(value, int):
+            sizes[argument.name] = value
+    return sizes
 
 
 def find_unlisted(
@@ -121,9 +154,13 @@ def find_unlisted(
     """Yield a sentence for an input set whose shapes are not among those that a package lists."""
     if not shapes:
         return
-    values = zip(signature(program), flatten(program, inputs), strict=True)
-    given = {a.name: list(value.shape) for a, value in values if isinstance(value, torch.Tensor)}
-    size = tuple(tuple(given[name]) for name in shapes)
-    if size not in {tuple(map(tuple, listed)) for listed in zip(*shapes.values(), strict=True)}:
-        shown = ", ".join(f"{name} {given[name]}" for name in shapes)
-        yield f"{shown} is not among the package's enumerated_shapes; list it there"
+    shapes_by_name = {}
+    for argument, value in zip(signature(program), flatten(program, inputs), strict=True):
+        if isinstance(value, torch.Tensor):
+            shapes_by_name[argument.name] = list(value.shape)
+    for listed in zip(*shapes.values(), strict=True):
+        pairs = zip(shapes, listed, strict=True)
+        if all(list(shape) == shapes_by_name[name] for name, shape in pairs):
+            return
+    shown = ", ".join(f"{name} {shapes_by_name[name]}" for name in shapes)
+    yield f"{shown} is not among the package's enumerated_shapes; list it there"

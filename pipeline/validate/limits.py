@@ -12,6 +12,7 @@ from pipeline.config.validation import Limits
 from pipeline.store.errors import plural
 from pipeline.validate.metrics import (
     OutputError,
+    WorstPlace,
     compare,
     find_worst_place,
     greatest_magnitude,
@@ -42,18 +43,20 @@ FIGURES = {
     "agreement": ("agreement of the greatest values", "min_agreement"),
 }
 _ABSOLUTE = ("atol", "max_mean_abs", "max_p999_abs")
+_MOST_DECIBELS = 6000  # whose ratio a float still holds
 _RELATIVE_TO_SIGNAL = ("max_relative", "min_sqnr", "min_cosine", "min_agreement")
 
 
-def widest(every: Iterable[Limits]) -> dict[str, float | None]:
+def widest(limits: Iterable[Limits]) -> dict[str, float | None]:
     """Return the widest of several limits of each kind; None for a kind that none of them has."""
-    found: dict[str, float | None] = {}
-    listed = list(every)
+    widest_limits: dict[str, float | None] = {}
+    all_limits = list(limits)
     for name in LIMITS:
-        values = [value for each in listed if (value := getattr(each, name)) is not None]
+        values = [getattr(output_limits, name) for output_limits in all_limits]
+        values = [value for value in values if value is not None]
         wide = min if name.startswith("min_") else max
-        found[name] = wide(values, default=None)
-    return found
+        widest_limits[name] = wide(values, default=None)
+    return widest_limits
 
 
 def scale_limits(limits: Limits, growth: float) -> Limits:
@@ -61,8 +64,12 @@ def scale_limits(limits: Limits, growth: float) -> Limits:
     limit is made stricter."""
     if growth <= 1:
         return limits
-    given = {name: getattr(limits, name) for name in _ABSOLUTE}
-    return limits.model_copy(update={n: v * growth for n, v in given.items() if v is not None})
+    update = {}
+    for name in _ABSOLUTE:
+        limit = getattr(limits, name)
+        if limit is not None:
+            update[name] = limit * growth
+    return limits.model_copy(update=update)
 
 
 def drop_limits_of_noise(limits: AnyLimits, expected: Any) -> AnyLimits:
@@ -102,42 +109,68 @@ def judge_output(error: OutputError, actual: Any, expected: Any, limits: Limits)
     atol = math.inf if limits.atol is None else limits.atol
     integers = isinstance(limits, OutputLimits) and limits.integers
     worst = find_worst_place(error, actual, expected, atol, limits.rtol or 0.0, integers)
-    at = f" at {list(worst.index)}" if worst.index else ""
-    values = f"({worst.actual:.6g}, must be {worst.expected:.6g})"
     if error.disagreeing:
         count = f"{error.disagreeing} value{'s' if error.disagreeing > 1 else ''}"
-        wrong = f"{count} NaN or infinite, and not alike on both sides, as{at} {values}"
-        return Judgement((wrong,), math.inf)
-    found = list(_check_figures(error, limits))
-    distance, allowed = abs(worst.actual - worst.expected), worst.allowed
+        where = _describe_place(worst)
+        fault = f"{count} NaN or infinite, and not alike on both sides, as{where}"
+        return Judgement((fault,), math.inf)
+    ratios = []
+    faults = []
+    if limits.atol is not None or not worst.ok:
+        ratios.append(_ratio_to_tolerance(worst))
     if not worst.ok:
-        sentence = f"absolute error {distance:.3g}{at} {values} exceeds {allowed:.3g}"
-        found.insert(0, (distance / allowed if allowed else math.inf, sentence))
-    elif limits.atol is not None and distance and allowed:
-        found.append((distance / allowed, ""))
-    elif limits.atol is not None:
-        found.append((0.0, ""))
-    ratios = [ratio for ratio, _ in found if ratio is not None]
-    sentences = tuple(sentence for _, sentence in found if sentence)
-    return Judgement(sentences, max(ratios, default=None))
+        distance = abs(worst.actual - worst.expected)
+        where = _describe_place(worst)
+        faults.append(f"absolute error {distance:.3g}{where} exceeds {worst.allowed:.3g}")
+    for ratio, fault in _check_figures(error, limits):
+        if ratio is not None:
+            ratios.append(ratio)
+        if fault:
+            faults.append(fault)
+    return Judgement(tuple(faults), max(ratios, default=None))
+
+
+def _ratio_to_tolerance(worst: WorstPlace) -> float:
+    """Return the ratio of the error at the worst place to what is allowed there."""
+    distance = abs(worst.actual - worst.expected)
+    if worst.allowed:
+        return distance / worst.allowed
+    return 0.0 if worst.ok else math.inf
+
+
+def _describe_place(worst: WorstPlace) -> str:
+    place = ""
+    if worst.index:
+        place = f" at {list(worst.index)}"
+    return f"{place} ({worst.actual:.6g}, must be {worst.expected:.6g})"
 
 
 def _check_figures(error: OutputError, limits: Limits) -> Iterator[tuple[float | None, str]]:
     """Yield for each limit on a figure the ratio of the error to it, None for one of no error, and
     what is wrong, or ""."""
     for figure, (words, name) in FIGURES.items():
-        found, limit = getattr(error, figure), getattr(limits, name)
-        if found is None or limit is None:
+        value = getattr(error, figure)
+        limit = getattr(limits, name)
+        if value is None or limit is None:
             continue
-        shown, unit = (f"{found:.1f}", " dB") if name == "min_sqnr" else (f"{found:.6g}", "")
-        if name == "min_agreement" and error.rows:
-            shown = f"in {error.agreeing} of {plural(error.rows, 'row')}"
-        ratio, wrong = None, ""
         if name.startswith("max_"):
-            ratio = found / limit if limit else math.inf if found else 0.0
-            wrong = f"{words} {shown} exceeds {limit:g}" if found > limit else ""
+            fault = ""
+            if value > limit:
+                fault = f"{words} {value:.6g} exceeds {limit:g}"
+            yield _ratio_to_limit(value, limit), fault
+        elif name == "min_sqnr":  # the ratio of the noise to the noise that is allowed
+            fault = ""
+            if value < limit:
+                fault = f"{words} {value:.1f} dB is below {limit:g} dB"
+            yield 10 ** (min(limit - value, _MOST_DECIBELS) / 20), fault
         else:
-            wrong = f"{words} {shown}{unit} is below {limit:g}{unit}" if found < limit else ""
-            if name == "min_sqnr":  # the noise to the noise that is allowed
-                ratio = 10 ** (min(limit - found, 6000) / 20)
-        yield ratio, wrong
+            shown = f"{value:.6g}"
+            if name == "min_agreement" and error.rows:
+                shown = f"in {error.agreeing} of {plural(error.rows, 'row')}"
+            yield None, f"{words} {shown} is below {limit:g}" if value < limit else ""
+
+
+def _ratio_to_limit(value: float, limit: float) -> float:
+    if limit:
+        return value / limit
+    return math.inf if value else 0.0

@@ -171,12 +171,12 @@ class MethodValidator:
             self.result.ill_conditioned = self._describe_conditioning()
 
     def _conclude_quantization(self, judge: QuantizationJudge) -> None:
-        for output, what in judge.find_departures():
-            self.result.fail(what, output=output, about="quantization")
+        for output, fault in judge.find_departures():
+            self.result.fail(fault, output=output, about="quantization")
             if not self.result.failing:
                 self.result.failing = self.judge.noisiest
         failed = any(failure.about == "quantization" for failure in self.result.failures)
-        left_out = [each for each in self.examples if each.origin in self.result.left_out]
+        left_out = [inputs for inputs in self.examples if inputs.origin in self.result.left_out]
         record = judge.judge(failed, len(left_out), bool(self.result.random))
         still = find_indifferent_outputs(
             self.program, self.result.outputs, self.result.state, self.judge.float_movement
@@ -191,7 +191,8 @@ class MethodValidator:
 
     def _conclude_movement(self) -> None:
         """Say which outputs carried no information, whatever was compared."""
-        result, movement = self.result, self.judge.movement
+        result = self.result
+        movement = self.judge.movement
         if result.runs and result.state and not (result.outputs or self.is_observed):
             result.returns_nothing = RETURNS_NOTHING
         if not movement.outputs:
@@ -238,10 +239,11 @@ class MethodValidator:
         return self.settings.select_random(self.result.method)
 
     def _make_references(self) -> References:
-        name, quantized = self.result.method, self.quantized
-        others = {} if quantized is None else {name: quantized}
+        name = self.result.method
+        quantized = self.quantized
+        quantized_programs = {} if quantized is None else {name: quantized}
         rounding = [name] if self.measures_rounding else []
-        return References.make({name: self.program}, others, rounding)[name]
+        return References.make({name: self.program}, quantized_programs, rounding)[name]
 
     def _describe_limits(self) -> None:
         """Say what the limits of outputs follow, and why."""
@@ -251,7 +253,8 @@ class MethodValidator:
             result.limits_from = "quantized"
             result.quantized_reason = explain_rounding(self.quantized)
         elif not self.held_to.derived:
-            result.limits_from, result.limits_reason = "config", CONFIG_REASON
+            result.limits_from = "config"
+            result.limits_reason = CONFIG_REASON
         else:
             result.limits_from = what_it_computes_in(self.program)
             result.limits_reason = explain_rounding(self.program)
@@ -288,7 +291,9 @@ class MethodValidator:
         elif self.source.state:
             self._pending = list(self._sequences(self.sets))
         else:
-            self._pending = [(each.origin, partial(self._call_alone, each)) for each in self.sets]
+            self._pending = [
+                (input_set.origin, partial(self._call_alone, input_set)) for input_set in self.sets
+            ]
         self._ready = True
 
     def _fails_for_nondeterminism(self, sets: Sequence[InputSet]) -> bool:
@@ -311,7 +316,8 @@ class MethodValidator:
         """Compare repeated calls on one input set, each from the initial state."""
         method = self.result.method
         expected = outputs_of_runs(self.source, inputs, range(2 * REPEATS))
-        leaves, actual = flatten(self.program, inputs), []
+        leaves = flatten(self.program, inputs)
+        actual = []
         for _ in range(REPEATS):
             if self.source.state:
                 self.package = Session(self.files)
@@ -319,16 +325,15 @@ class MethodValidator:
         for outputs in expected:
             self.judge.movement.add(outputs, [Limits() for _ in outputs], inputs)
         wrong = judge_random(self.result.outputs, expected, actual)
-        for output, what in wrong:
-            self.result.fail(what, inputs.origin, output)
-        self.result.random = (
-            "declared random"
-            if wrong
-            else (
+        for output, fault in wrong:
+            self.result.fail(fault, inputs.origin, output)
+        if wrong:
+            self.result.random = "declared random"
+        else:
+            self.result.random = (
                 f"declared random: shapes, ranges, means and variances of {REPEATS} calls on "
                 f"{inputs.origin} are those of {2 * REPEATS} calls of its source"
             )
-        )
 
     def _go_on(self) -> None:
         if not self._ready:
@@ -336,7 +341,8 @@ class MethodValidator:
         for name, call in self._pending[1:]:
             if not self._leaves_out(name):
                 call()
-        settings, result = self.settings, self.result
+        settings = self.settings
+        result = self.result
         maker = CaseMaker(
             self.source,
             settings.inputs,
@@ -360,8 +366,10 @@ class MethodValidator:
 
     def _choose_cases(self) -> list[str]:
         """Return the cases that suit the program, or those that the config lists."""
-        own = self.settings.methods.get(self.result.method)
-        listed = self.settings.cases is not None or (own is not None and own.cases is not None)
+        method_config = self.settings.methods.get(self.result.method)
+        listed = self.settings.cases is not None or (
+            method_config is not None and method_config.cases is not None
+        )
         chosen = list(self.cases)
         if "large" in chosen and self.held_to.derived and not listed and finds_ranges(self.program):
             chosen.remove("large")
@@ -395,19 +403,19 @@ class MethodValidator:
     def _declares_the_same(self) -> bool:
         declared = self.package.declared(self.result.method)
         inputs = [(f"input '{a.name}'", a.value) for a in signature(self.program)]
-        for what in (
+        for fault in (
             *compare_declared("input", declared.inputs, inputs, self.program),
             *compare_declared("output", declared.outputs, self.source.outputs, self.program),
         ):
-            self.result.fail(add_range_remedy(what, self.narrowed), about="declared")
+            self.result.fail(add_range_remedy(fault, self.narrowed), about="declared")
         return not self.result.failures
 
     def _payloads_are_whole(self) -> bool:
         """Check payloads that can't be run here, as far as their backends read them."""
         method = self.result.method
         if checks(self.files, method):
-            for what in find_payload_faults(self.files, method):
-                self.result.fail(what, about="declared")
+            for fault in find_payload_faults(self.files, method):
+                self.result.fail(fault, about="declared")
         return not self.result.failures
 
     def _input_sets(self, examples: Sequence[InputSet]) -> list[InputSet]:
@@ -417,13 +425,14 @@ class MethodValidator:
                 check_inputs(self.program, inputs, self.result.method)
                 self.examples.append(inputs)
                 outside = find_outside(self.program, inputs, self.narrowed)
-                for what in (*outside, *find_unlisted(self.program, inputs, self.shapes)):
-                    self.result.fail(f"{inputs.origin}: {what}", about="declared")
+                for fault in (*outside, *find_unlisted(self.program, inputs, self.shapes)):
+                    self.result.fail(f"{inputs.origin}: {fault}", about="declared")
             except PipelineError as error:
                 prefix = f"{self.result.method}: {inputs.origin}: "
                 for line in str(error).splitlines():
                     self.result.fail(line.removeprefix(prefix), inputs.origin)
-        count, seed = self.settings.inputs, self.settings.seed
+        count = self.settings.inputs
+        seed = self.settings.seed
         generated = generate_inputs(self.program, count, seed, self.examples, self.shapes)
         return self.examples + generated
 
@@ -433,7 +442,9 @@ class MethodValidator:
         starts = [(number, inputs.origin) for number, inputs in enumerate(sets)]
         starts += [(number, f"{origin}, again") for number, origin in starts[:1]]
         for number, name in starts:
-            following = [sets[(number + step) % len(sets)] for step in range(self.settings.steps)]
+            following = []
+            for step in range(self.settings.steps):
+                following.append(sets[(number + step) % len(sets)])
             yield name, partial(self._run_in_sequence, following, name)
 
     def _keep_expected(self, examples: Sequence[InputSet]) -> None:
@@ -442,8 +453,8 @@ class MethodValidator:
         if self._fails_for_nondeterminism(sets):
             return
         quantization = self.judge.quantization
-        wanted = self.keep is not None or quantization is not None
-        for inputs in sets if wanted and not self._describe_nondeterminism(sets) else ():
+        needs_values = self.keep is not None or quantization is not None
+        for inputs in sets if needs_values and not self._describe_nondeterminism(sets) else ():
             self.references.reset()
             try:
                 expected = self._expected(inputs)
@@ -467,7 +478,8 @@ class MethodValidator:
 
     def _run_in_sequence(self, sets: Sequence[InputSet], name: str = "") -> None:
         """Call a package just opened, until one side fails."""
-        self.package, self.calls = Session(self.files), []
+        self.package = Session(self.files)
+        self.calls = []
         self.references.reset()
         name = name or sets[0].origin
         for step, inputs in enumerate(sets, 1):

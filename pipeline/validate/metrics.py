@@ -65,7 +65,9 @@ class OutputError:
 
     def to_json(self) -> OutputErrorRecord:
         """Return the figures as strict JSON (`json_number`)."""
-        figures = {n: json_number(v) if isinstance(v, float) else v for n, v in vars(self).items()}
+        figures = {}
+        for n, v in vars(self).items():
+            figures[n] = json_number(v) if isinstance(v, float) else v
         return cast(OutputErrorRecord, {**figures, "agreeing": self.agreeing})
 
 
@@ -80,7 +82,11 @@ def json_number(value: float | None) -> Figure:
         return None
     if math.isfinite(value):
         return float(f"{value:.6g}")
-    return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if math.isnan(value):
+        return "nan"
+    if value > 0:
+        return "inf"
+    return "-inf"
 
 
 def compare(actual: Any, expected: Any) -> OutputError:
@@ -100,21 +106,26 @@ def compare(actual: Any, expected: Any) -> OutputError:
 def _mismatch(actual: Any, expected: Any) -> str | None:
     if isinstance(actual, Tensor) and isinstance(expected, Tensor):
         if actual.dtype != expected.dtype:
-            dtypes = (str(each.dtype).removeprefix("torch.") for each in (actual, expected))
+            dtypes = (str(tensor.dtype).removeprefix("torch.") for tensor in (actual, expected))
             return "dtype {}, must be {}".format(*dtypes)
         if actual.shape != expected.shape:
             return f"shape {tuple(actual.shape)}, must be {tuple(expected.shape)}"
         return None
     if type(actual) is not type(expected):
-        shown = ("a tensor" if isinstance(v, Tensor) else repr(v) for v in (actual, expected))
-        return "{}, must be {}".format(*shown)
+        return f"{_describe_kind(actual)}, must be {_describe_kind(expected)}"
     if isinstance(expected, str) and actual != expected:
         return f"{actual!r}, must be {expected!r}"
     return None
 
 
+def _describe_kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return "a tensor"
+    return "None" if value is None else f"{type(value).__name__} {value!r}"
+
+
 def _measure(actual: Tensor, expected: Tensor) -> OutputError:
-    scale = max(greatest_magnitude(_flatten(each)) for each in (actual, expected)) or 1.0
+    scale = max(greatest_magnitude(_flatten(tensor)) for tensor in (actual, expected)) or 1.0
     nonfinite = disagreeing = 0
     signal, noise, power, product, magnitude = torch.zeros(5, dtype=torch.float64)
     distances = [torch.zeros(0, dtype=torch.float64)]
@@ -124,7 +135,9 @@ def _measure(actual: Tensor, expected: Tensor) -> OutputError:
         nonfinite += int((~finite & agree).sum())
         disagreeing += int((~finite & ~agree).sum())
         # Divided by the greatest value first, since squares overflow and vanish.
-        a, e, distance = a[finite] / scale, e[finite] / scale, distance[finite]
+        a = a[finite] / scale
+        e = e[finite] / scale
+        distance = distance[finite]
         signal += e.square().sum()
         noise += (distance / scale).square().sum()
         power += a.square().sum()
@@ -152,14 +165,16 @@ def _measure(actual: Tensor, expected: Tensor) -> OutputError:
 
 def _agreement(actual: Tensor, expected: Tensor) -> tuple[float | None, int]:
     """Return the share of rows that agree, and their number."""
-    last = expected.shape[-1] if expected.ndim else 0
+    last = 0
+    if expected.ndim:
+        last = expected.shape[-1]
     if not expected.dtype.is_floating_point or last < 2 or expected.numel() == 0:
         return None, 0
-    rows, given = (t.detach().cpu().double().reshape(-1, last) for t in (expected, actual))
-    chosen = rows.gather(1, given.argmax(1, keepdim=True)).squeeze(1)
+    rows, actual_rows = (t.detach().cpu().double().reshape(-1, last) for t in (expected, actual))
+    chosen = rows.gather(1, actual_rows.argmax(1, keepdim=True)).squeeze(1)
     greatest = rows.amax(1)
-    same = (chosen == greatest) | (chosen.isnan() & greatest.isnan())
-    return float(same.double().mean()), len(same)
+    agrees = (chosen == greatest) | (chosen.isnan() & greatest.isnan())
+    return float(agrees.double().mean()), len(agrees)
 
 
 def greatest_magnitude(value: Any) -> float:
@@ -168,7 +183,9 @@ def greatest_magnitude(value: Any) -> float:
         return 0.0
     wide = value.to(torch.complex128 if value.is_complex() else torch.float64)
     finite = wide[wide.isfinite()]
-    return float(finite.abs().max()) if finite.numel() else 0.0
+    if finite.numel():
+        return float(finite.abs().max())
+    return 0.0
 
 
 def _chunks(actual: Tensor, expected: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -177,13 +194,15 @@ def _chunks(actual: Tensor, expected: Tensor) -> Iterator[tuple[Tensor, Tensor, 
     Unequal integers are at least 1 apart, whatever float64 makes of them; a complex number counts
     as two.
     """
-    a, e = _flatten(actual), _flatten(expected)
+    a = _flatten(actual)
+    e = _flatten(expected)
     for start in range(0, a.numel(), _CHUNK):
-        one, other = a[start : start + _CHUNK], e[start : start + _CHUNK]
-        distance = (one.double() - other.double()).abs()
-        if not one.dtype.is_floating_point:
-            distance = torch.where(one == other, 0.0, distance.clamp(min=1.0))
-        yield one.double(), other.double(), distance
+        actual_part = a[start : start + _CHUNK]
+        expected_part = e[start : start + _CHUNK]
+        distance = (actual_part.double() - expected_part.double()).abs()
+        if not actual_part.dtype.is_floating_point:
+            distance = torch.where(actual_part == expected_part, 0.0, distance.clamp(min=1.0))
+        yield actual_part.double(), expected_part.double(), distance
 
 
 def _flatten(tensor: Tensor) -> Tensor:
@@ -228,7 +247,8 @@ def find_worst_place(
         return WorstPlace(excess=math.inf)
     if expected is None or isinstance(expected, str):
         return WorstPlace()
-    actual, expected = torch.as_tensor(actual), torch.as_tensor(expected)
+    actual = torch.as_tensor(actual)
+    expected = torch.as_tensor(expected)
     tolerated = expected.dtype.is_floating_point or expected.is_complex() or integers
     worst, start = WorstPlace(), 0
     for a, e, distance in _chunks(actual, expected):

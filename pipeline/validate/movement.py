@@ -103,15 +103,16 @@ class OutputMovement:
 
     def _measure(self, first: FirstValue, value: Any) -> None:
         """Add the distance of a value from the first one, where both are finite."""
-        one, other = first.value, value
+        first_value, later_value = first.value, value
         if isinstance(value, Tensor):
-            both = one.isfinite() & other.isfinite()
+            both = first_value.isfinite() & later_value.isfinite()
             if not both.all():
-                one, other = one[both], other[both]
-        error = compare(one, other)
+                first_value = first_value[both]
+                later_value = later_value[both]
+        error = compare(first_value, later_value)
         if not math.isfinite(error.max_abs):  # text
             return
-        size = other.numel() if isinstance(other, Tensor) else 1
+        size = later_value.numel() if isinstance(later_value, Tensor) else 1
         self.largest = max(self.largest, error.max_abs)
         self._distance += error.mean_abs * size
         self._compared += size
@@ -121,9 +122,11 @@ class OutputMovement:
         size = value.numel() if isinstance(value, Tensor) else 1
         nans = nonfinite = 0
         if isinstance(value, Tensor) and not value.isfinite().all():
-            nans, nonfinite = int(value.isnan().sum()), int((~value.isfinite()).sum())
+            nans = int(value.isnan().sum())
+            nonfinite = int((~value.isfinite()).sum())
         elif isinstance(value, float) and not math.isfinite(value):
-            nans, nonfinite = int(math.isnan(value)), 1
+            nans = int(math.isnan(value))
+            nonfinite = 1
         self.values += size
         self.nans += nans
         if is_example:
@@ -135,7 +138,10 @@ class OutputMovement:
     def other_inputs(self) -> tuple[FirstValue, InputSet] | None:
         """The first value, and other inputs that left its shape as it was; None without any."""
         pairs = ((first, first.other) for first in self.firsts.values())
-        return next(((first, other) for first, other in pairs if other is not None), None)
+        return next(
+            ((first, later_inputs) for first, later_inputs in pairs if later_inputs is not None),
+            None,
+        )
 
     @property
     def share(self) -> float | None:
@@ -149,11 +155,14 @@ class OutputMovement:
     def release(self) -> None:
         """Let go of the values of an output that moved: only its figures are needed from now on."""
         if self.noticed:
-            self._share, self._released = self.share, True
+            self._share = self.share
+            self._released = True
             self.firsts = {}
 
     def to_json(self, output: str) -> MovementRecord:
-        typical = self._distance / self._compared if self._compared else None
+        typical = None
+        if self._compared:
+            typical = self._distance / self._compared
         record: MovementRecord = {
             "output": output,
             "calls": self.calls,
@@ -178,8 +187,8 @@ class MethodMovement:
         self, expected: Sequence[Any], limits: Sequence[Limits], inputs: InputSet, case: str = ""
     ) -> None:
         """Add what the source, or the quantized program, gives in a call."""
-        for place, (value, own) in enumerate(zip(expected, limits, strict=True)):
-            self.outputs.setdefault(place, OutputMovement()).add(value, own, inputs, case)
+        for place, (value, output_limits) in enumerate(zip(expected, limits, strict=True)):
+            self.outputs.setdefault(place, OutputMovement()).add(value, output_limits, inputs, case)
 
     def release(self) -> None:
         """Let go of values that are not needed any more."""
@@ -187,18 +196,21 @@ class MethodMovement:
             output.release()
 
 
-def have_same_values(one: InputSet, other: InputSet) -> bool:
+def have_same_values(inputs: InputSet, other_inputs: InputSet) -> bool:
     """Return whether two input sets have the same values, whatever their layout."""
-    if one is other:
+    if inputs is other_inputs:
         return True
-    left, right = (pytree.tree_leaves((each.args, each.kwargs)) for each in (one, other))
-    return len(left) == len(right) and all(map(_is_same, left, right))
+    leaves, other_leaves = (
+        pytree.tree_leaves((input_set.args, input_set.kwargs))
+        for input_set in (inputs, other_inputs)
+    )
+    return len(leaves) == len(other_leaves) and all(map(_is_same, leaves, other_leaves))
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return one.shape == other.shape and bool(torch.equal(one, other))
-    return bool(type(one) is type(other) and one == other)
+def _is_same(value: Any, other_value: Any) -> bool:
+    if isinstance(value, Tensor) and isinstance(other_value, Tensor):
+        return value.shape == other_value.shape and bool(torch.equal(value, other_value))
+    return bool(type(value) is type(other_value) and value == other_value)
 
 
 def _exceeds(actual: Any, expected: Any, limits: Limits) -> bool:
@@ -207,7 +219,9 @@ def _exceeds(actual: Any, expected: Any, limits: Limits) -> bool:
 
 
 def _shape_of(value: Any) -> Any:
-    return value.shape if isinstance(value, Tensor) else type(value)
+    if isinstance(value, Tensor):
+        return value.shape
+    return type(value)
 
 
 def _thin_out(value: Any) -> Any:

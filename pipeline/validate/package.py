@@ -57,7 +57,7 @@ def validate_package(
     quantized: Mapping[str, ExportedProgram] | None = None,
     crashes: Mapping[str, str] | None = None,
     budget: Budget | None = None,
-    asked: Collection[str] | None = None,
+    selected: Collection[str] | None = None,
     describe_instruction: Callable[[str, int], str] = lambda method, instruction: "",
     departures: Mapping[str, str] | None = None,
     narrowed: Mapping[str, Sequence[NarrowedSize]] | None = None,
@@ -82,7 +82,7 @@ def validate_package(
         crashes: by method, how it ended the process that ran it, so that it fails without being
             run; of "", how opening the package did.
         budget: the time for it; a call that has begun is made. None is no limit.
-        asked: the methods that are validated, by default all; nothing is said of others.
+        selected: the methods that are validated, by default all; nothing is said of others.
         describe_instruction: returns the line of the source that an instruction of a method comes
             from, or "".
         departures: by method, how its program with observers departs from the float one.
@@ -92,7 +92,8 @@ def validate_package(
     """
     kept_to = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
     budget = budget or Budget()
-    files, crashes = PackageFiles.of(pte, ptds), crashes or {}
+    files = PackageFiles.of(pte, ptds)
+    crashes = crashes or {}
     if "" in crashes:  # not even a list of its methods can be had
         return Validation(pte.name, (), (f"{pte.name}: {crashes['']}",), kept_to)
     try:
@@ -108,17 +109,18 @@ def validate_package(
         reason = crashes.get(name) or (not_run or {}).get(name, "")
         if not reason and name in programs:
             reason = find_unpassable((a.name, a.value) for a in signature(programs[name]))
-        made = MethodValidation(name, not_run=reason)
-        methods.append(made)
-        if asked is not None and name not in asked:
-            made.kind = "program" if name in programs else "constant"
-            made.not_run, made.left_out = "", [UNASKED]
+        result = MethodValidation(name, not_run=reason)
+        methods.append(result)
+        if selected is not None and name not in selected:
+            result.kind = "program" if name in programs else "constant"
+            result.not_run = ""
+            result.left_out = [UNASKED]
             continue
         if name in crashes:
-            made.fail(crashes[name])
+            result.fail(crashes[name])
         if name in programs and name in present:
             validators[name] = MethodValidator(
-                made,
+                result,
                 programs[name],
                 files,
                 settings,
@@ -135,8 +137,8 @@ def validate_package(
             )
             validators[name].start(examples.get(name, ()), is_first=len(validators) == 1)
         else:
-            _validate_other(made, present, constants, files)
-    for validator in sorted(validators.values(), key=lambda each: each.result.badness):
+            _validate_other(result, present, constants, files)
+    for validator in sorted(validators.values(), key=lambda validator: validator.result.badness):
         validator.finish()
     if sequences is None:
         sequences = usual_sequences(programs, settings.steps)
@@ -154,26 +156,29 @@ def usual_sequences(programs: Mapping[str, ExportedProgram], steps: int) -> list
     for methods in common_buffers(programs).values():
         joined = {*methods}.union(*(group for group in groups if group & {*methods}))
         groups = [group for group in groups if not group & joined] + [joined]
-    found = []
+    sequences = []
     for group in groups:
-        first, *others = (name for name in programs if name in group)
-        found.append((first, *(name for name in others for _ in range(steps))))
-    return sorted(found, key=lambda sequence: list(programs).index(sequence[0]))
+        first, *later_names = (name for name in programs if name in group)
+        sequences.append((first, *(name for name in later_names for _ in range(steps))))
+    return sorted(sequences, key=lambda sequence: list(programs).index(sequence[0]))
 
 
 def with_shared_state(
-    asked: Collection[str],
+    selected: Collection[str],
     programs: Mapping[str, ExportedProgram],
     sequences: Sequence[Sequence[str]] | None,
     steps: int,
 ) -> list[str]:
-    """Return the methods that can be validated without any other, and hold the `asked` ones: these,
-    and those that are called on the same state."""
-    wanted = {*asked}
-    each = usual_sequences(programs, steps) if sequences is None else sequences
-    for _ in each:  # one may lead to the next
-        wanted = wanted.union(*(sequence for sequence in each if wanted & {*sequence}))
-    return [name for name in programs if name in wanted]
+    """Return the `selected` methods and all that are called on the same state, so that these can be
+    validated without any other."""
+    connected = {*selected}
+    if sequences is None:
+        sequences = usual_sequences(programs, steps)
+    for _ in sequences:  # one may lead to the next
+        for sequence in sequences:
+            if connected & {*sequence}:
+                connected.update(sequence)
+    return [name for name in programs if name in connected]
 
 
 def rounds(
@@ -181,11 +186,11 @@ def rounds(
 ) -> list[list[tuple[str, InputSet]]]:
     """Return the calls of each round of a sequence, on the sets of its methods in turn. The first
     round comes again at the end."""
-    found = []
+    call_lists = []
     for number in range(min(MOST_ROUNDS, max(len(sets[name]) for name in sequence))):
-        taken = {name: islice(cycle(sets[name]), number, None) for name in sequence}
-        found.append([(name, next(taken[name])) for name in sequence])
-    return [*found, *found[:1]]
+        next_sets = {name: islice(cycle(sets[name]), number, None) for name in sequence}
+        call_lists.append([(name, next(next_sets[name])) for name in sequence])
+    return [*call_lists, *call_lists[:1]]
 
 
 def _run_together(
@@ -201,10 +206,10 @@ def _run_together(
     """
     if any(name not in validators or not validators[name].sets for name in sequence):
         return
-    own = {name: validators[name] for name in dict.fromkeys(sequence)}
-    first = own[sequence[0]]
+    members = {name: validators[name] for name in dict.fromkeys(sequence)}
+    first = members[sequence[0]]
     times: Counter[str] = Counter()
-    for calls in rounds(sequence, {name: each.sets for name, each in own.items()}):
+    for calls in rounds(sequence, {name: member.sets for name, member in members.items()}):
         name = f"{' > '.join(sequence)} from {calls[0][1].origin}"
         times[name] += 1
         name += ", again" if times[name] > 1 else ""
@@ -213,11 +218,15 @@ def _run_together(
             continue
         package = Session(files, INTERPRETER)
         try:
-            package.load_together([*own])
+            package.load_together([*members])
             references = References.make(
-                {m: each.program for m, each in own.items()},
-                {m: each.quantized for m, each in own.items() if each.quantized is not None},
-                [m for m, each in own.items() if each.measures_rounding],
+                {m: member.program for m, member in members.items()},
+                {
+                    m: member.quantized
+                    for m, member in members.items()
+                    if member.quantized is not None
+                },
+                [m for m, member in members.items() if member.measures_rounding],
             )
         except DeviceError as error:  # ExecuTorch's runtime, which loaded them, may know more
             first.result.skipped.append((name, f"the interpreter: {error.reason}"))
@@ -225,49 +234,53 @@ def _run_together(
         except Exception as error:
             first.fail_for(error)
             return
-        done: list[tuple[str, InputSet]] = []
-        for method, each in own.items():
-            each.package, each.references, each.calls = package, references[method], done
-            each.is_observed = len(own) > 1
+        calls_so_far: list[tuple[str, InputSet]] = []
+        for method, member in members.items():
+            member.package = package
+            member.references = references[method]
+            member.calls = calls_so_far
+            member.is_observed = len(members) > 1
         for step, (method, inputs) in enumerate(calls, 1):
             if budget.spent:
                 first.result.left_out.append(f"{name}, from call {step} on")
-            if budget.spent or not own[method].call(inputs, step, name):
+            if budget.spent or not members[method].call(inputs, step, name):
                 break
 
 
 def _validate_other(
-    made: MethodValidation,
+    result: MethodValidation,
     present: Sequence[str],
     constants: Mapping[str, object],
     files: PackageFiles,
 ) -> None:
     """Check a method that the package lacks, that it has beyond its source, or that is constant: it
     must return the leaves of its value, exactly."""
-    if made.method not in present:
-        known = ", ".join(present) or "none"
-        made.fail(f"the package lacks this method; it has {known}", about="lacking")
+    if result.method not in present:
+        method_names = ", ".join(present) or "none"
+        result.fail(f"the package lacks this method; it has {method_names}", about="lacking")
         return
-    if made.method not in constants:
-        made.kind = "unknown"
-        made.fail("the package has this method, its source has not")
+    if result.method not in constants:
+        result.kind = "unknown"
+        result.fail("the package has this method, its source has not")
         return
-    made.kind = "constant"
-    if made.not_run:
+    result.kind = "constant"
+    if result.not_run:
         return
-    value = constants[made.method]
+    value = constants[result.method]
     expected = pytree.tree_leaves(value)
     try:
-        actual = Session(files).run(made.method, ())
+        actual = Session(files).run(result.method, ())
     except DeviceError as error:
-        made.fail(error.reason)
+        result.fail(error.reason)
         return
     errors = tuple(compare(a, e) for a, e in zip(actual, expected, strict=False))
     if len(actual) != len(expected) or any(e.mismatch or e.max_abs for e in errors):
-        hint = MISCOUNTED if trained_method(made.method) != made.method else ""
+        hint = ""
+        if trained_method(result.method) != result.method:
+            hint = MISCOUNTED
         returned = actual[0] if len(actual) == 1 else actual
-        made.fail(f"returns {_describe(returned)}, must return {_describe(value)}{hint}")
-    made.runs.append(Run("constant", errors))
+        result.fail(f"returns {_describe(returned)}, must return {_describe(value)}{hint}")
+    result.runs.append(Run("constant", errors))
 
 
 def _describe(value: object) -> str:
@@ -276,4 +289,6 @@ def _describe(value: object) -> str:
         return f"[{', '.join(map(_describe, value))}]"
     if isinstance(value, torch.Tensor) and value.numel() > _MOST_SHOWN:
         return f"a {str(value.dtype).removeprefix('torch.')} tensor of {list(value.shape)}"
-    return repr(value.tolist()) if isinstance(value, torch.Tensor) else repr(value)
+    if isinstance(value, torch.Tensor):
+        return repr(value.tolist())
+    return repr(value)

@@ -18,7 +18,7 @@ from pipeline.program.plan_values import count_delegate_results
 def checks(files: PackageFiles, method: str) -> bool:
     """Return whether a backend of a method's delegates checks payloads."""
     plan = files.plans.get(method)
-    return plan is not None and any(each.backend in _checked() for each in plan.delegates)
+    return plan is not None and any(delegate.backend in _checked() for delegate in plan.delegates)
 
 
 def find_payload_faults(files: PackageFiles, method: str) -> Iterator[str]:
@@ -48,4 +48,6 @@ def _checked() -> dict[str, PayloadCheck]:
 
 
 def _sizes(value: object) -> Sizes | None:
-    return tuple(value.sizes) if isinstance(value, schema.Tensor) else None
+    if isinstance(value, schema.Tensor):
+        return tuple(value.sizes)
+    return None

@@ -70,9 +70,11 @@ class PooledOutput:
         if error.mismatch is not None or error.disagreeing:
             self.noise = math.inf
             return
-        a, e = actual.detach().double().flatten(), expected.detach().double().flatten()
+        a = actual.detach().double().flatten()
+        e = expected.detach().double().flatten()
         finite = a.isfinite() & e.isfinite()
-        a, e = a[finite], e[finite]
+        a = a[finite]
+        e = e[finite]
         self.values += a.numel()
         self.signal += float(e.square().sum())
         self.noise += float((a - e).square().sum())
@@ -102,22 +104,30 @@ class PooledOutput:
     def sqnr_db(self) -> float | None:
         """Return 10 log10(signal / noise); None without a signal."""
         if not self.signal:
-            return -math.inf if math.isinf(self.noise) else None
+            if math.isinf(self.noise):
+                return -math.inf
+            return None
         if not self.noise:
             return math.inf
-        return 10 * math.log10(self.signal / self.noise) if self.noise < math.inf else -math.inf
+        if self.noise < math.inf:
+            return 10 * math.log10(self.signal / self.noise)
+        return -math.inf
 
     @property
     def cosine(self) -> float | None:
         """Return the cosine of both sides; None without a signal."""
         if not self.signal:
             return None
-        return self.product / math.sqrt(self.signal * self.power) if self.power else 0.0
+        if self.power:
+            return self.product / math.sqrt(self.signal * self.power)
+        return 0.0
 
     @property
     def agreement(self) -> float | None:
         """Return the share of rows whose greatest value has the same place; None without rows."""
-        return self.agreeing / self.rows if self.rows else None
+        if self.rows:
+            return self.agreeing / self.rows
+        return None
 
     def to_json(self, output: str) -> PooledRecord:
         return {
@@ -165,19 +175,21 @@ class QuantizationJudge:
 
     def find_departures(self) -> list[Departure]:
         """Find what fails over all examples together."""
-        found = [Departure("", self.departs)] if self.departs else []
+        departures = []
+        if self.departs:
+            departures = [Departure("", self.departs)]
         for place, pool in self.examples.items():
             name = self.outputs[place]
             over = f"over {pool.values:,} values of {plural(pool.calls, 'call')} on examples"
             if pool.sqnr_db is not None and pool.sqnr_db < LEAST_SQNR:
-                what = f"quantized, SQNR {pool.sqnr_db:.1f} dB {over} is below {LEAST_SQNR:g} dB"
-                found.append(Departure(name, f"{what}: half as much noise as signal"))
+                fault = f"quantized, SQNR {pool.sqnr_db:.1f} dB {over} is below {LEAST_SQNR:g} dB"
+                departures.append(Departure(name, f"{fault}: half as much noise as signal"))
             least = self.limits.min_agreement
             if least is not None and pool.agreement is not None and pool.agreement < least:
                 share = f"in {pool.agreeing} of {plural(pool.rows, 'row')}"
-                what = f"agreement of the greatest values {share} of the examples"
-                found.append(Departure(name, f"{what} is below {least:g}"))
-        return found
+                fault = f"agreement of the greatest values {share} of the examples"
+                departures.append(Departure(name, f"{fault} is below {least:g}"))
+        return departures
 
     def judge(self, failed: bool, left_out: int = 0, random: bool = False) -> QuantizationRecord:
         """Return the verdict with its reason and figures.
@@ -226,8 +238,8 @@ class QuantizationJudge:
                 f"no limit says anything of {listed(uncovered, _MOST_NAMED)}: `min_agreement` is "
                 f"about rows and integers, the others about values that are not all zero ({on})"
             )
-        held = ", ".join(f"{name} {getattr(self.limits, name):g}" for name in self.limit_names)
-        return "passed", f"within {held}, {on}"
+        limits = ", ".join(f"{name} {getattr(self.limits, name):g}" for name in self.limit_names)
+        return "passed", f"within {limits}, {on}"
 
     def _find_uncovered(self) -> list[str]:
         """Return the outputs of which no limit says anything, unless they are exact integers."""
@@ -244,8 +256,10 @@ class QuantizationJudge:
         noisy = [pool for pool in pools if pool.sqnr_db is not None]
         if noisy:
             pool = min(noisy, key=lambda pool: pool.sqnr_db or 0.0)
-            one = f" ({pool.least_sqnr:.1f} dB on the worst)" if pool.calls > 1 else ""
-            words.append(f"SQNR {pool.sqnr_db:.1f} dB{one}")
+            worst_call = ""
+            if pool.calls > 1:
+                worst_call = f" ({pool.least_sqnr:.1f} dB on the worst)"
+            words.append(f"SQNR {pool.sqnr_db:.1f} dB{worst_call}")
         rows = [pool for pool in pools if pool.rows]
         if rows:
             worst = min(rows, key=lambda pool: pool.agreeing / pool.rows)

@@ -43,8 +43,8 @@ def judge_random(
     for place, name in enumerate(names):
         expected = [outputs[place] for outputs in source]
         actual = [outputs[place] for outputs in package]
-        if what := _judge_output(expected, actual):
-            wrong.append((name, what))
+        if fault := _judge_output(expected, actual):
+            wrong.append((name, fault))
     return wrong
 
 
@@ -69,10 +69,12 @@ def _judge_values(expected: Tensor, actual: Tensor) -> str:
     if abs(finite[0] - finite[1]) > 0.1:
         return f"{finite[1]:.0%} of its values are finite, {finite[0]:.0%} of the source's"
     expected, actual = (torch.nan_to_num(v, 0.0, 0.0, 0.0) for v in (expected, actual))
-    least, greatest = float(expected.min()), float(expected.max())
+    least = float(expected.min())
+    greatest = float(expected.max())
     rounding = _ROUNDING * max(greatest_magnitude(expected), torch.finfo(torch.float32).tiny)
     slack = _SLACK * (greatest - least) + rounding
-    low, high = float(actual.min()), float(actual.max())
+    low = float(actual.min())
+    high = float(actual.max())
     if low < least - slack or high > greatest + slack:
         where = f"from {least:.3g} to {greatest:.3g}"
         return f"values from {low:.3g} to {high:.3g}; the source's are {where} over repeated calls"
@@ -81,20 +83,20 @@ def _judge_values(expected: Tensor, actual: Tensor) -> str:
 
 def _judge_moments(expected: Tensor, actual: Tensor, rounding: float) -> str:
     """Compare the means of elements, and how widely all of them vary."""
-    errors, allowed = (
-        _mean_distance(expected, actual, rounding),
-        _most_of_splits(expected, rounding),
-    )
+    errors = _mean_distance(expected, actual, rounding)
+    allowed = _most_of_splits(expected, rounding)
     if errors > allowed:
         return (
             f"means over repeated calls are {errors:.1f} standard errors from the source's; two "
             f"halves of its own calls are {allowed / _TIMES_SPLIT:.1f} apart at most"
         )
     floor = rounding**2 * expected.shape[1]
-    varies, wanted = float(actual.var(0).sum()) + floor, float(expected.var(0).sum()) + floor
-    if not 1 / _MOST_RATIO <= varies / wanted <= _MOST_RATIO:
+    variance = float(actual.var(0).sum()) + floor
+    source_variance = float(expected.var(0).sum()) + floor
+    ratio = variance / source_variance
+    if not 1 / _MOST_RATIO <= ratio <= _MOST_RATIO:
         return (
-            f"the variance over repeated calls is {varies / wanted:.2g} times the source's "
+            f"the variance over repeated calls is {ratio:.2g} times the source's "
             f"(between {1 / _MOST_RATIO:.2g} and {_MOST_RATIO:g})"
         )
     return ""
@@ -116,7 +118,8 @@ def _most_of_splits(expected: Tensor, rounding: float) -> float:
     most = 1.0
     for _ in range(_SPLITS):
         order = torch.randperm(len(expected), generator=generator)
-        first, second = expected[order[:half]], expected[order[half:]]
+        first = expected[order[:half]]
+        second = expected[order[half:]]
         most = max(most, _mean_distance(first, second, rounding))
     return _TIMES_SPLIT * most
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from torch.export import ExportedProgram
 
+from pipeline.config.validation import ValidateConfig
 from pipeline.program.eager import Source
 from pipeline.program.recordings import RecordedCall, Recording
 from pipeline.report.records import ReferenceRecord
@@ -23,6 +24,8 @@ from pipeline.validate.recording_judge import CallOutcome, OutputOutcome, Record
 from pipeline.validate.results import MethodValidation
 
 _MOST_NAMED = 3
+# Up to this share of the outputs, a difference from recorded outputs may be another kernel's.
+_SMALL = 0.1
 _SPLIT = "each method has state of its own: `emit.memory_planning.share_mutable_buffers` is off"
 
 
@@ -33,7 +36,7 @@ class ReferenceJudge:
     Args:
         programs: those of all methods of the package, with which some recordings call in sequence.
         shares_state: whether the methods of the package share state.
-        is_random: whether the config declares that the method samples.
+        settings: those of the package, with its limits on references, and which methods sample.
     """
 
     def __init__(
@@ -41,11 +44,16 @@ class ReferenceJudge:
         result: MethodValidation,
         programs: Mapping[str, ExportedProgram],
         shares_state: bool,
-        is_random: bool,
+        settings: ValidateConfig,
         budget: Budget,
     ) -> None:
-        self._result, self._programs = result, programs
-        self._shares_state, self._is_random, self._budget = shares_state, is_random, budget
+        self._result = result
+        self._programs = programs
+        self._shares_state = shares_state
+        self._budget = budget
+        self._is_random = settings.select_random(result.method)
+        self._limits = {name: settings.select_reference_limits(name) for name in programs}
+        self._set_at = settings.find_reference_limits(result.method)
         self._origins: list[str] = []
         self._outputs: list[OutputOutcome] = []
         self._skipped: list[tuple[str, str]] = []
@@ -60,7 +68,7 @@ class ReferenceJudge:
         if recording.random:
             self._judge_random(recording)
             return
-        comparison = RecordingComparison(self._programs, recording.here)
+        comparison = RecordingComparison(self._programs, recording.here, limits=self._limits)
         for calls in recording.sequences:
             self._judge_sequence(recording, comparison, calls)
 
@@ -102,20 +110,33 @@ class ReferenceJudge:
         for output in outcome.outputs:
             if output.unjudged:
                 self._unjudged[output.name] = None
-            for what in output.wrong[:1]:  # the error; what follows from it stands in the record
-                self._fail(recording, what, outcome.where, output.name, output.of_limit)
+            for fault in output.wrong[:1]:  # the error; what follows from it stands in the record
+                limit = self._describe_limit(recording, output)
+                self._fail(recording, fault + limit, outcome.where, output.name, output.of_limit)
+
+    def _describe_limit(self, recording: Recording, output: OutputOutcome) -> str:
+        """Say where a limit that an output exceeds is set, or could be; "" where the output is of
+        another form, or too far off for a limit."""
+        if output.error.mismatch is not None or output.error.disagreeing:
+            return ""
+        if self._set_at:
+            return f" ({listed(self._set_at, _MOST_NAMED)})"
+        distance = output.error.relative
+        if recording.here or distance is None or distance > _SMALL:
+            return ""
+        return " (set validate.reference.atol if the recording may differ by more)"
 
     def _fail(
         self,
         recording: Recording,
-        what: str,
+        fault: str,
         where: str,
         output: str = "",
         of_limit: float | None = None,
     ) -> None:
         self._failed = True
         place = f"; {recording.departure}" if recording.departure else ""
-        sentence = f"the export departs from {recording.origin}: {what}{place}"
+        sentence = f"the export departs from {recording.origin}: {fault}{place}"
         self._result.fail(sentence, where, output, "reference", of_limit)
 
     def _judge_random(self, recording: Recording) -> None:
@@ -123,24 +144,26 @@ class ReferenceJudge:
         sample, compare how both are distributed."""
         if not self._is_random:
             self._failed = True
-            what = f"{recording.origin}: {recording.random}"
-            self._result.fail(what, about="reference")
+            fault = f"{recording.origin}: {recording.random}"
+            self._result.fail(fault, about="reference")
             return
         if not recording.repeats:
-            what = "its outputs are random, and those of the exported program are not"
-            self._fail(recording, what, recording.sequences[0][0].inputs.origin)
+            fault = "its outputs are random, and those of the exported program are not"
+            if cause := recording.random.partition("; ")[2]:
+                fault += f"; {cause}"
+            self._fail(recording, fault, recording.sequences[0][0].inputs.origin)
             return
         call = recording.sequences[0][0]
         source = Source(self._programs[call.method])
         names = list(recording.repeats[0])
-        given = [list(outputs.values()) for outputs in recording.repeats]
+        repeated_outputs = [list(outputs.values()) for outputs in recording.repeats]
         expected = outputs_of_runs(source, call.inputs, range(2 * REPEATS))
-        self._calls += len(given)
+        self._calls += len(repeated_outputs)
         if len(names) != len(expected[0]):
             self._fail(recording, "the exported program gives other outputs", call.inputs.origin)
             return
-        for output, what in judge_random(names, expected, given):
-            self._fail(recording, what, call.inputs.origin, output)
+        for output, fault in judge_random(names, expected, repeated_outputs):
+            self._fail(recording, fault, call.inputs.origin, output)
 
     def _make_record(self) -> ReferenceRecord:
         verdict, why = self._verdict()
@@ -155,12 +178,18 @@ class ReferenceJudge:
             "of_limit": json_number(max(ratios, default=None)),
             "skipped": [{"origin": origin, "reason": why} for origin, why in self._skipped],
         }
+        if self._set_at:
+            limits = self._limits[self._result.method]
+            record["limits"] = {name: value for name, value in limits if value is not None}
+            record["limits_from"] = self._set_at
         return cast(ReferenceRecord, record)
 
     def _verdict(self) -> tuple[Verdict, str]:
         if self._failed:
-            own = [each for each in self._result.failures if each.about == "reference"]
-            return "failed", own[0].sentence
+            departures = [
+                failure for failure in self._result.failures if failure.about == "reference"
+            ]
+            return "failed", departures[0].sentence
         if self._unjudged:
             names = listed([*self._unjudged], _MOST_NAMED)
             return "not judged", f"{names} departs from the reference where rounding alone may"

@@ -13,7 +13,9 @@ from pipeline.program.inputs import InputSet
 from pipeline.validate.default_limits import RUNS
 from pipeline.validate.rounding import RoundedSource
 
-_OTHER_SEEDS = 1 << 20  # far from the steps of a sequence
+# Far from the steps of a sequence, and no power of two: seeds whose low bits agree draw numbers that
+# are much alike (the 24 bits of a float32 are the low ones of mt19937).
+_OTHER_SEEDS = 1_000_003
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,15 @@ class References:
         """
         lowered = {name: quantized.get(name, program) for name, program in programs.items()}
         sources = Source.with_common_state(programs)
-        others = Source.with_common_state(lowered) if quantized.keys() & programs.keys() else {}
+        quantized_sources = {}
+        if quantized.keys() & programs.keys():
+            quantized_sources = Source.with_common_state(lowered)
         runs = range(RUNS if rounding else 0)
         rounded = [RoundedSource.with_common_state(lowered) for _ in runs]
         return {
             name: cls(
                 sources[name],
-                others[name] if name in quantized else None,
+                quantized_sources[name] if name in quantized else None,
                 [run[name] for run in rounded] if name in rounding else [],
             )
             for name in programs
@@ -65,25 +69,27 @@ class References:
 
     def run_quantized(self, inputs: InputSet, as_it_lies: bool = False) -> list[Any] | None:
         """Return what the quantized program gives; None without one, or where it fails."""
-        return None if self.quantized is None else _run(self.quantized, inputs, as_it_lies)
+        if self.quantized is None:
+            return None
+        return _run(self.quantized, inputs, as_it_lies)
 
     def run_rounded(
         self, inputs: InputSet, as_it_lies: bool = False, step: int = 0
     ) -> list[list[Any]]:
         """Return what runs with rounded values give, of those that end well."""
-        found = []
-        for number, each in enumerate(self.rounded):
-            each.reseed(number + RUNS * step)
-            if (outputs := _run(each, inputs, as_it_lies)) is not None:
-                found.append(outputs)
-        return found
+        all_outputs = []
+        for number, source in enumerate(self.rounded):
+            source.reseed(number + RUNS * step)
+            if (outputs := _run(source, inputs, as_it_lies)) is not None:
+                all_outputs.append(outputs)
+        return all_outputs
 
     def run_rounded_again(self, inputs: InputSet, as_it_lies: bool, runs: int) -> list[list[Any]]:
         """Return what more runs with values rounded in other ways give, of those that end well."""
-        found = []
+        all_outputs = []
         for number in range(1, runs + 1):
-            found += self.run_rounded(inputs, as_it_lies, _OTHER_SEEDS * number)
-        return found
+            all_outputs += self.run_rounded(inputs, as_it_lies, _OTHER_SEEDS * number)
+        return all_outputs
 
 
 def _run(source: Source, inputs: InputSet, as_it_lies: bool) -> list[Any] | None:

@@ -68,8 +68,8 @@ class Run:
         return not self.generated
 
     def to_json(self) -> dict[str, Any]:
-        others = {"limits", "of_limits", "unjudged"}
-        record = {name: value for name, value in vars(self).items() if name not in others}
+        unlisted = {"limits", "of_limits", "unjudged"}
+        record = {name: value for name, value in vars(self).items() if name not in unlisted}
         outputs = [error.to_json() for error in self.outputs]
         for output, ratio in zip(outputs, self.of_limits, strict=False):
             output["of_limit"] = json_number(ratio)
@@ -78,7 +78,9 @@ class Run:
         return {
             **record,
             "outputs": outputs,
-            "limits": [each.model_dump(exclude_defaults=True) for each in self.limits],
+            "limits": [
+                output_limits.model_dump(exclude_defaults=True) for output_limits in self.limits
+            ],
         }
 
 
@@ -145,13 +147,13 @@ class MethodValidation:
 
     def fail(
         self,
-        what: str,
+        fault: str,
         inputs: str = "",
         output: str = "",
         about: FailureSubject = "",
         of_limit: float | None = None,
     ) -> None:
-        self.failures.append(Failure(self.method, what, inputs, output, about, of_limit))
+        self.failures.append(Failure(self.method, fault, inputs, output, about, of_limit))
 
     @property
     def ok(self) -> bool:
@@ -166,11 +168,13 @@ class MethodValidation:
             return "not run"
         if self.uninformative:
             return "not judged"
-        return "not judged" if self._unjudged_runs() and not self._is_good_enough else "passed"
+        if self._unjudged_runs() and not self._is_good_enough:
+            return "not judged"
+        return "passed"
 
     def _lowering_failures(self) -> list[Failure]:
-        others = ("quantization", "reference")
-        return [failure for failure in self.failures if failure.about not in others]
+        separate_verdicts = ("quantization", "reference")
+        return [failure for failure in self.failures if failure.about not in separate_verdicts]
 
     @property
     def uninformative(self) -> list[str]:
@@ -224,12 +228,12 @@ class MethodValidation:
         runs = self._unjudged_runs()
         names = listed([self.outputs[place] for place in self.unjudged_places], _MOST_NAMED)
         limits = [run.limits[place] for run in runs for place in run.unjudged]
-        if all(isinstance(each, OutputLimits) and each.integers for each in limits):
+        if all(isinstance(limit, OutputLimits) and limit.integers for limit in limits):
             return (  # ties, which rounding decides
                 f"{names} departs where rounding alone may change it; "
                 "`validate: {allow: [not-judged]}` accepts that"
             )
-        least = min((each.min_sqnr for each in limits if each.min_sqnr is not None), default=0.0)
+        least = min((limit.min_sqnr for limit in limits if limit.min_sqnr is not None), default=0.0)
         share = f"{min(10 ** (-least / 20), 1.0):.0%}"
         why = self.ill_conditioned or f"rounding alone may change it by up to {share}"
         remedy = "set `atol`, `min_sqnr` or another limit that you need"
@@ -250,11 +254,12 @@ class MethodValidation:
         """The absolute and the relative tolerance for a runtime on a device; without an absolute
         limit, twice the greatest error of all inputs, since all are bundled: generated ones of a
         quantized method can be far beyond its ranges."""
-        held = widest(self.device_limits) if self.device_limits else self.wide_limits
+        widest_limits = widest(self.device_limits) if self.device_limits else self.wide_limits
         runs = [run for run in self.runs if run.case != "large"]
         errors = [error.max_abs for run in runs for error in run.outputs]
-        least, greatest = held["atol"], max(errors, default=0.0)
-        return 2 * greatest if least is None else least, held["rtol"] or 0.0
+        least = widest_limits["atol"]
+        greatest = max(errors, default=0.0)
+        return 2 * greatest if least is None else least, widest_limits["rtol"] or 0.0
 
     @property
     def wide_quantized_limits(self) -> Mapping[str, float | None]:
@@ -272,7 +277,9 @@ class MethodValidation:
     def worst_generated(self) -> dict[str, float | None] | None:
         """Return the same of generated inputs, where there are examples too; else None."""
         generated = [run for run in self.runs if run.generated]
-        return _worst(generated) if generated and len(generated) < len(self.runs) else None
+        if generated and len(generated) < len(self.runs):
+            return _worst(generated)
+        return None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -315,20 +322,22 @@ def _figures(figures: Mapping[str, float | None]) -> dict[str, Any]:
 
 
 def _wide_limits(runs: Sequence[Run]) -> dict[str, float | None]:
-    held = [limits for run in runs if run.case != "large" for limits in run.limits]
-    return widest(held) if held else {}
+    output_limits = [limits for run in runs if run.case != "large" for limits in run.limits]
+    return widest(output_limits) if output_limits else {}
 
 
 def _worst(runs: Sequence[Run]) -> dict[str, float | None]:
     """Return each figure of the output that is worst by it (`MethodValidation.worst`)."""
     usual = [run for run in runs if not run.case] or runs
     errors = [error for run in usual for error in run.outputs]
-    found: dict[str, float | None] = {"max_abs": max((e.max_abs for e in errors), default=None)}
+    worst_figures: dict[str, float | None] = {
+        "max_abs": max((e.max_abs for e in errors), default=None)
+    }
     for name, (_, limit) in FIGURES.items():
         figures = [figure for e in errors if (figure := getattr(e, name)) is not None]
         worst = max if limit.startswith("max_") else min
-        found[name] = worst(figures, default=None)
-    return found
+        worst_figures[name] = worst(figures, default=None)
+    return worst_figures
 
 
 @dataclass(frozen=True)
@@ -348,8 +357,10 @@ class Validation:
     @property
     def failures(self) -> tuple[str, ...]:
         """The sentences about the package and its methods."""
-        own = (failure.sentence for method in self.methods for failure in method.failures)
-        return (*self.problems, *own)
+        method_failures = (
+            failure.sentence for method in self.methods for failure in method.failures
+        )
+        return (*self.problems, *method_failures)
 
     @property
     def ok(self) -> bool:

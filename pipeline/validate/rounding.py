@@ -78,8 +78,8 @@ class _Rounder(Interpreter):
         many = math.sqrt(length)
         if length > 1:
             coarser = _coarsening(args[number], n.meta.get("val"))
-            given = self._round(args[number], _OF_SUMS * many * coarser)
-            args = (*args[:number], given, *args[number + 1 :])
+            rounded_argument = self._round(args[number], _OF_SUMS * many * coarser)
+            args = (*args[:number], rounded_argument, *args[number + 1 :])
         with self._set_current_node(n):
             result = self.call_function(n.target, args, kwargs)  # type: ignore[arg-type]
         if base_name(n).startswith("quantize"):
@@ -94,7 +94,9 @@ class _Rounder(Interpreter):
     def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return a body of control flow as a function that rounds as well."""
         value = super().get_attr(target, args, kwargs)
-        return _Rounder(value, self._generator).run if isinstance(value, GraphModule) else value
+        if isinstance(value, GraphModule):
+            return _Rounder(value, self._generator).run
+        return value
 
     def _round(self, value: Any, units: float) -> Any:
         """Change a floating-point tensor by up to so many units in the last place.
@@ -111,12 +113,12 @@ class _Rounder(Interpreter):
         noise.uniform_(1 - step, 1 + step, generator=self._generator)
         return noise.mul_(value).to(value.dtype)
 
-    def _move(self, given: Tensor, quantized: Tensor, share: float) -> Tensor:
+    def _move(self, values: Tensor, quantized: Tensor, share: float) -> Tensor:
         """Move a share of quantized values by a step, but for what is zero or cut off."""
         draw = torch.empty(quantized.shape).uniform_(-1, 1, generator=self._generator)
         if not quantized.numel():
             return quantized
-        inside = (quantized > quantized.min()) & (quantized < quantized.max()) & (given != 0)
+        inside = (quantized > quantized.min()) & (quantized < quantized.max()) & (values != 0)
         nearest = draw.abs()[inside].sort().values[:_FEWEST]
         moves = inside & (draw.abs() <= max(share, nearest.max().item() if len(nearest) else 0.0))
         return quantized + (moves * draw.sign()).to(quantized.dtype)
@@ -125,9 +127,13 @@ class _Rounder(Interpreter):
 def _decompose_sums(program: ExportedProgram) -> ExportedProgram:
     if not any(base_name(node) in _COMPOSED for node in iter_nodes(program)):
         return program
-    known = torch.export.default_decompositions()
+    decompositions = torch.export.default_decompositions()
     return program.run_decompositions(
-        {op: own for op, own in known.items() if op.__name__.partition(".")[0] in _COMPOSED}
+        {
+            op: decomposition
+            for op, decomposition in decompositions.items()
+            if op.__name__.partition(".")[0] in _COMPOSED
+        }
     )
 
 
@@ -136,28 +142,31 @@ def _without_least_step(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return arguments of an operator that finds a scale, without the least one that they allow:
     XNNPACK knows none, and keeps what a program of small values rounds away."""
-    names = [each.name for each in target._schema.arguments]
+    names = [argument.name for argument in target._schema.arguments]
     if "eps" not in names:
         return args, kwargs
-    place, least = names.index("eps"), torch.finfo(torch.float32).tiny
+    place = names.index("eps")
+    least = torch.finfo(torch.float32).tiny
     if place < len(args):
         return (*args[:place], least, *args[place + 1 :]), kwargs
     return args, {**kwargs, "eps": least}
 
 
-def _coarsening(given: Any, result: Any) -> float:
+def _coarsening(summed: Any, result: Any) -> float:
     """Return how much coarser the dtype of a sum is than that of what is summed. Under autocast an
     operator casts what it is given itself, as from float32 to the bfloat16 that it sums in."""
-    if not isinstance(given, Tensor) or not given.dtype.is_floating_point:
+    if not isinstance(summed, Tensor) or not summed.dtype.is_floating_point:
         return 1.0
     values = pytree.tree_leaves(result)
     dtypes = {v.dtype for v in values if isinstance(v, Tensor) and v.dtype.is_floating_point}
-    eps = torch.finfo(given.dtype).eps
+    eps = torch.finfo(summed.dtype).eps
     return max([1.0, *(torch.finfo(dtype).eps / eps for dtype in dtypes)])
 
 
 def _memory(value: Any) -> int | None:
-    return value.untyped_storage().data_ptr() if isinstance(value, Tensor) else None
+    if isinstance(value, Tensor):
+        return value.untyped_storage().data_ptr()
+    return None
 
 
 def _is_dynamic(node: Node) -> bool:

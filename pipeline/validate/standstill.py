@@ -98,7 +98,8 @@ class StandstillJudge:
 
     def _judge_output(self, place: int, output: OutputMovement, record: MovementRecord) -> str:
         """Return why an output is not judged, or ""; note in its record what determines it."""
-        name, calls = self.names[place], plural(output.calls, "call")
+        name = self.names[place]
+        calls = plural(output.calls, "call")
         if not output.calls:  # but on large inputs
             return ""
         if not output.values:
@@ -120,7 +121,9 @@ class StandstillJudge:
         return self._explain(name, place, output)
 
     def _explain(self, name: str, place: int, output: OutputMovement) -> str:
-        on = f"in all {plural(output.calls, 'call')}" if output.calls > 1 else "in the one call"
+        on = "in the one call"
+        if output.calls > 1:
+            on = f"in all {plural(output.calls, 'call')}"
         if output.other_inputs is None:
             on += f", and in {_REDRAWN} of its source on other inputs"
         where = self._describe_place(place, output)
@@ -169,15 +172,17 @@ class StandstillJudge:
     def _redraw(self, leaves: Sequence[Any], number: int) -> list[Any]:
         """Return random inputs of the same sizes; later ones have integers beyond the examples'."""
         generator = torch.Generator().manual_seed(_SEED + number)
-        given = [flatten(self.program, each) for each in self.examples] or [list(leaves)]
+        example_leaves = [flatten(self.program, example) for example in self.examples] or [
+            list(leaves)
+        ]
         drawn: list[Any] = []
         for index, argument in enumerate(signature(self.program)):
             value = leaves[index]
             if isinstance(value, Tensor):
-                seen = [values[index] for values in given]
+                example_values = [values[index] for values in example_leaves]
                 if number >= _REDRAWN // 2:
-                    seen += _widen(seen)
-                redrawn = fill_random(argument.value, value.shape, seen, generator)
+                    example_values += _widen(example_values)
+                redrawn = fill_random(argument.value, value.shape, example_values, generator)
                 value = in_dim_order(redrawn.to(value.dtype), argument.value)
             drawn.append(value)
         return drawn
@@ -201,8 +206,8 @@ class StandstillJudge:
     def _pick_inputs(self, output: OutputMovement) -> tuple[list[Any], list[Any]]:
         """Return two inputs of one size, as different ones as there are."""
         if (pair := output.other_inputs) is not None:
-            first, other = pair
-            return flatten(self.program, first.inputs), flatten(self.program, other)
+            first, later_inputs = pair
+            return flatten(self.program, first.inputs), flatten(self.program, later_inputs)
         leaves = flatten(self.program, next(iter(output.firsts.values())).inputs)
         return leaves, self._redraw(leaves, 0)
 
@@ -213,7 +218,10 @@ def find_indifferent_outputs(
     """Return the outputs that keep to the limits of the config in the place of each other, though
     they depend on the inputs."""
     outputs = movement.outputs.items()
-    still = [n for n, output in outputs if not output.noticed and output.other_inputs is not None]
+    still = []
+    for n, output in outputs:
+        if not output.noticed and output.other_inputs is not None:
+            still.append(n)
     if not still:
         return []
     dependences = find_dependences(program, len(names), state)
@@ -225,10 +233,13 @@ def _leave_unjudged(record: MovementRecord, reason: str) -> None:
     record["reason"] = reason
 
 
-def _widen(seen: Sequence[Tensor]) -> list[Tensor]:
+def _widen(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return integers on both sides of those in the examples."""
-    found = [v for v in seen if v.numel() and not is_floating(v.dtype) and v.dtype != torch.bool]
-    if not found:
+    integers = [
+        v for v in tensors if v.numel() and not is_floating(v.dtype) and v.dtype != torch.bool
+    ]
+    if not integers:
         return []
-    least, greatest = min(int(v.min()) for v in found), max(int(v.max()) for v in found)
+    least = min(int(v.min()) for v in integers)
+    greatest = max(int(v.max()) for v in integers)
     return [torch.tensor([max(least - 1, 0), greatest + 1])]

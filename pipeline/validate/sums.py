@@ -42,7 +42,9 @@ def find_sum(name: str, args: Sequence[Any]) -> tuple[int, int]:
     if weighing := [count for prefix, count in _WEIGHING.items() if name.startswith(prefix)]:
         # Weights follow from places, which float32 holds to a share of the size: what one neighbour
         # loses, the other gains. Coarser values are weighed in float32 too.
-        size = 2 * max(first.shape[2:], default=1) if first.dtype is torch.float32 else 1
+        size = 1
+        if first.dtype is torch.float32:
+            size = 2 * max(first.shape[2:], default=1)
         return 0, max(weighing) * size**2
     if name == "scaled_dot_product_attention":
         return 0, first.shape[-1] + args[1].shape[-2]
@@ -63,10 +65,14 @@ def find_sum(name: str, args: Sequence[Any]) -> tuple[int, int]:
 
 def _added_to_one(index: Tensor, most: int) -> int:
     """Return how many values go to one place at most."""
-    return min(most, int(torch.bincount(index.flatten()).max())) if index.numel() else 1
+    if index.numel():
+        return min(most, int(torch.bincount(index.flatten()).max()))
+    return 1
 
 
-def _reduced(value: Tensor, rest: Sequence[Any]) -> int:
+def _reduced(value: Tensor, arguments: Sequence[Any]) -> int:
     """Return how many values are reduced to one along the dimensions that an argument lists."""
-    given = next((r for r in rest if isinstance(r, (list, tuple))), None)
-    return math.prod(value.shape[d] for d in given) if given else value.numel()
+    dimensions = next((r for r in arguments if isinstance(r, (list, tuple))), None)
+    if dimensions:
+        return math.prod(value.shape[d] for d in dimensions)
+    return value.numel()

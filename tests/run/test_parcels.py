@@ -24,6 +24,7 @@ secrets = ["LICENSE"]
 """
 CONFIG = """
 model: one
+target: phone
 family: ours
 operators: [team_ops]
 methods:
@@ -38,8 +39,10 @@ methods:
 constant_methods: {get_size: 3}
 validate:
   atol: ${LIMIT}
+  gates: {runs_on: [phone]}
   methods: {encode: {examples: data/a.npz}}
 """
+TARGET = "backends: [XnnpackBackend]\noperators: ['aten::add.out']\n"
 PASS = "INPUTS = ['data/*.json']\nclass Mine: pass\n"
 
 
@@ -54,6 +57,7 @@ def workspace(tmp_path, monkeypatch):
     files = {
         "pyproject.toml": SETTINGS,
         "partition_configs/one.yaml": CONFIG,
+        "targets/phone.yaml": TARGET,
         "passes/mine.py": PASS,
         "data/facts.json": "{}",
         "data/a.npz": "no real one",
@@ -95,6 +99,7 @@ def test_every_kind_is_made_again_with_the_same_key(workspace, there, monkeypatc
     parcels = [Packer(workspace, always=False).pack(action) for action in found]
     kinds = ["quantize", "compile", "compile", "link", "validate", "validate"]
     assert [action.kind for action in found] == kinds
+    assert found[-1].key["held_to"]["targets"]["phone"]
     monkeypatch.delenv("LIMIT")
     monkeypatch.delenv("LICENSE")
     for number, (action, text) in enumerate(zip(found, parcels, strict=True)):

@@ -11,10 +11,10 @@ from pipeline.cli.columns import columns
 from pipeline.cli.grammar import Target, find_targets
 from pipeline.cli.verbs import known_packages
 from pipeline.plan.actions import Action, unit_name
-from pipeline.plan.kinds import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.remarks import find_broken_files, find_remarks
 from pipeline.plan.status import Status
+from pipeline.plan.tasks import KINDS
 from pipeline.plan.waves import ask_for_packages
 from pipeline.store.digest import Digest
 from pipeline.store.errors import (

@@ -16,8 +16,8 @@ from pipeline.plan.actions import (
     ValidateInputs,
 )
 from pipeline.plan.config_cache import ConfigCache
-from pipeline.plan.kinds import KINDS
 from pipeline.plan.reads import is_inside
+from pipeline.plan.tasks import KINDS
 from pipeline.program.constant_values import find_blobs
 from pipeline.program.sources import MethodSource
 from pipeline.run.executors.cluster.forms import Parcel, Source

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipeline.cli.verbs.rebuild import compare_folders, first_difference
+from pipeline.features.rebuild.rebuild import compare_folders, first_difference
 from tests.support.patches import patched
 
 BLOB = {"digest": "1" * 64, "size": 4}
@@ -74,7 +74,7 @@ def test_files_that_come_and_go_are_told(tmp_path):
     [(b"", b"a", 0), (b"ab", b"ab", 2), (b"abc", b"abd", 2), (b"ab", b"abc", 2)],
 )
 def test_the_first_byte_that_differs(tmp_path, monkeypatch, one, other, place):
-    monkeypatch.setattr("pipeline.cli.verbs.rebuild._PIECE", 2)
+    monkeypatch.setattr("pipeline.features.rebuild.rebuild._PIECE", 2)
     (tmp_path / "one").write_bytes(one)
     (tmp_path / "other").write_bytes(other)
     assert first_difference(tmp_path / "one", tmp_path / "other") == place

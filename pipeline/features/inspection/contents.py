@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.compile.inspect.package_view import PackageFile, PackageView, join_names
-from pipeline.compile.inspect.stored_tensors import (
+from pipeline.features.inspection.stored_tensors import (
     find_duplicates,
     find_shared,
     find_stored_tensors,

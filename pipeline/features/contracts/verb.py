@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.cli.cmake import cmake_lines
 from pipeline.cli.verbs import known_packages
+from pipeline.features.contracts.cmake import cmake_lines
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
 from pipeline.report.records import read_fitting
@@ -50,7 +50,7 @@ def run(
 
 def _describe_joined(plan: Plan, contracts: Mapping[str, Json]) -> Iterator[str]:
     """Write the contract of several packages to build/, and yield the lines on it."""
-    from pipeline.compile.inspect.contract import format_selection, join_contracts
+    from pipeline.features.contracts.contract import format_selection, join_contracts
 
     joined, build = join_contracts(list(contracts.values())), plan.workspace.build
     write_atomically(build / CONTRACT, record_bytes(joined), build)

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.cli.commands import VERIFY, usage
-from pipeline.report.verify import verify_folder
-from pipeline.store.envelopes import check_library
+from pipeline.cli.commands import usage
+from pipeline.features.provenance import VERIFY
+from pipeline.features.provenance.envelopes import check_library
+from pipeline.features.provenance.verification import verify_folder
 from pipeline.store.errors import PipelineError, plural
 from pipeline.store.settings import VARIABLES, read_keys
 from pipeline.store.signing import load_keys

@@ -7,8 +7,8 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from pipeline.cli import verify
-from pipeline.store.envelopes import open_bundle
+from pipeline.features.provenance import verify
+from pipeline.features.provenance.envelopes import open_bundle
 from pipeline.store.errors import PipelineError
 from pipeline.store.signing import load_keys
 from tests.run.test_refit import PORTABLE, start, write

@@ -20,9 +20,9 @@ from typing import Any
 from pipeline.cli.progress import progress_on
 from pipeline.cli.verbs import known_packages
 from pipeline.plan.actions import Action
-from pipeline.plan.kinds import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
+from pipeline.plan.tasks import KINDS
 from pipeline.run import pool as pools  # tests put another Pool into it
 from pipeline.run.batch import Batch
 from pipeline.run.under_way import log_path

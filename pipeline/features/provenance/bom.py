@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
-from pipeline.report.attestation import PROJECT, Digests, package_url
+from pipeline.features.provenance.attestation import PROJECT, Digests, package_url
 from pipeline.store.digest import hash_json
 
 Json = Mapping[str, Any]

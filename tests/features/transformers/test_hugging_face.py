@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pipeline.program import hugging_face
-from pipeline.program.hugging_face import CausalLM, OneForward, Seq2SeqLM
+from pipeline.features.transformers import hugging_face
+from pipeline.features.transformers.hugging_face import CausalLM, OneForward, Seq2SeqLM
 from pipeline.store.errors import SourceError
 from tests.support.bench import REPOSITORY
 

@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.cli.verbs import known_packages
-from pipeline.plan.materials import find_materials, find_toolchain
+from pipeline.features.provenance.attestation import (
+    BUNDLE_SUFFIX,
+    PROVENANCE,
+    make_provenance,
+    make_statement,
+)
+from pipeline.features.provenance.bom import BOM, BOM_SUFFIX, make_bom
+from pipeline.features.provenance.envelopes import INSTALL, sign_statement
+from pipeline.features.provenance.materials import find_materials, find_toolchain
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status, validate_status
-from pipeline.report.attestation import BUNDLE_SUFFIX, PROVENANCE, make_provenance, make_statement
-from pipeline.report.bom import BOM, BOM_SUFFIX, make_bom
 from pipeline.report.records import read_manifest
 from pipeline.run.install import ATTEST
 from pipeline.store.digest import hash_file
-from pipeline.store.envelopes import INSTALL, sign_statement
 from pipeline.store.errors import PipelineError, plural
 from pipeline.store.files import MANIFEST, record_bytes, write_atomically
 from pipeline.store.revision import find_revision

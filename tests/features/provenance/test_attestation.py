@@ -20,11 +20,11 @@ from in_toto_attestation.predicates.provenance.v1.provenance_pb2 import Provenan
 from in_toto_attestation.v1.statement import Statement
 from in_toto_attestation.v1.statement_pb2 import Statement as StatementMessage
 
-from pipeline.report.attestation import PROVENANCE, make_provenance, make_statement
-from pipeline.report.bom import BOM, CLOCK, make_bom
-from pipeline.report.verify import verify_folder
+from pipeline.features.provenance.attestation import PROVENANCE, make_provenance, make_statement
+from pipeline.features.provenance.bom import BOM, CLOCK, make_bom
+from pipeline.features.provenance.envelopes import sign_statement
+from pipeline.features.provenance.verification import verify_folder
 from pipeline.store.digest import hash_bytes
-from pipeline.store.envelopes import sign_statement
 from pipeline.store.revision import Revision
 from pipeline.store.signing import Keys
 from tests.support import builds

@@ -17,17 +17,17 @@ from torch.export import Dim, export
 
 from pipeline.backends import QUANTIZERS
 from pipeline.compile.emit import emit
-from pipeline.compile.etrecord import (
+from pipeline.compile.link import link
+from pipeline.compile.lower import lower
+from pipeline.compile.objects import make_object
+from pipeline.compile.quantize import quantize
+from pipeline.features.etrecord.etrecord import (
     _neutralize,
     join_etrecords,
     load_etrecord,
     map_current_lines,
     record_etrecord,
 )
-from pipeline.compile.link import link
-from pipeline.compile.lower import lower
-from pipeline.compile.objects import make_object
-from pipeline.compile.quantize import quantize
 from pipeline.program.archive import load_program, save_programs
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
@@ -275,7 +275,7 @@ def test_lines_of_a_quantized_program_are_those_of_its_source_as_it_is():
 
     old = program(("conv", "conv2d", "line 3"), ("q", "quantize", "line 3"), ("relu", "relu", "4"))
     new = program(("conv", "conv2d", "line 5"), ("relu", "gelu", "6"))
-    import pipeline.compile.etrecord as module
+    import pipeline.features.etrecord.etrecord as module
 
     original, module.iter_nodes = module.iter_nodes, lambda program: program.graph.nodes
     try:

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
-from pipeline.report.attestation import BUNDLE_SUFFIX, PROVENANCE, STATEMENT
-from pipeline.store.envelopes import MOST_BYTES, open_bundle
+from pipeline.features.provenance.attestation import BUNDLE_SUFFIX, PROVENANCE, STATEMENT
+from pipeline.features.provenance.envelopes import MOST_BYTES, open_bundle
 from pipeline.store.errors import PipelineError, listed, plural, shown
 from pipeline.store.files import is_plain, read_text_file
 from pipeline.store.forms import fits

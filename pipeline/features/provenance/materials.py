@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.plan.actions import Action
+from pipeline.plan.golden import find_golden
 from pipeline.plan.places import EXECUTABLE
 from pipeline.plan.plan import Plan
 from pipeline.plan.reads import is_inside
@@ -27,8 +28,8 @@ class Material(NamedTuple):
 
 def find_materials(plan: Plan, package: str) -> list[Material]:
     """Return the files that a package without mistakes is made from: configs, sources, what the
-    exporter read, files that options name, passes and libraries of operators; of the packages too
-    whose weights decide on what its family shares.
+    exporter read, files that options name, recorded outputs, passes and libraries of operators; of
+    the packages too whose weights decide on what its family shares.
 
     Raises SourceError for a source that can't be read.
     """
@@ -65,6 +66,7 @@ def _find(plan: Plan, package: str) -> Iterator[Material]:
     else:
         for method in (plan.methods(package) or {}).values():
             inputs[str(method.archive.relative_to(root))] = method.content
+    inputs |= dict(find_golden(plan.workspace, export, plan.methods(package) or ()).values())
     for each in plan.inputs.code(package):
         inputs |= each
     yield from _files(plan, inputs)

@@ -153,7 +153,7 @@ def test_reading_a_package_needs_no_torch(built):
     """So that tools may ask what is in a package."""
     code = (
         "import sys; from pathlib import Path; "
-        "from pipeline.compile.inspect.contents import describe_contents; "
+        "from pipeline.features.inspection.contents import describe_contents; "
         "describe_contents({'pair.pte': Path(sys.argv[1])}); "
         "sys.exit(bool({'torch', 'executorch', 'numpy', 'pydantic'} & set(sys.modules)))"
     )

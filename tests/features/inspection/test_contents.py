@@ -20,10 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.export import export
 
-from pipeline.compile.inspect.contents import describe_contents
-from pipeline.compile.inspect.contract import describe_contract, format_selection, join_contracts
 from pipeline.compile.preprocess import registry as preprocessors
 from pipeline.compile.quantize import quantize
+from pipeline.features.contracts.contract import describe_contract, format_selection, join_contracts
+from pipeline.features.inspection.contents import describe_contents
 from pipeline.program.flatbuffer import CorruptError
 from pipeline.program.inputs import InputSet
 from pipeline.program.kernel_calls import read_runtime_needs
