@@ -44,12 +44,12 @@ def named_places(report: Json) -> list[Place]:
     texts = [
         *_settings(report),
         *(c["line"] for method in report["methods"] for c in method.get("culprits") or ()),
-        *(n["line"] for own in (report.get("narrowed") or {}).values() for n in own),
-        *(w["line"] for own in (report.get("warnings") or {}).values() for w in own),
-        *(call.get("line", "") for each in counts for call in each.get("left", ())),
+        *(n["line"] for sizes in (report.get("narrowed") or {}).values() for n in sizes),
+        *(w["line"] for warnings in (report.get("warnings") or {}).values() for w in warnings),
+        *(call.get("line", "") for delegation in counts for call in delegation.get("left", ())),
     ]
-    found = {(p.file, p.line): p for p in map(parse_place, texts) if p is not None}
-    return [found[key] for key in sorted(found)]
+    places = {(p.file, p.line): p for p in map(parse_place, texts) if p is not None}
+    return [places[key] for key in sorted(places)]
 
 
 def named_files(report: Json) -> dict[str, str]:
@@ -59,12 +59,12 @@ def named_files(report: Json) -> dict[str, str]:
 
     A trace can name any file, so what a program names and no export read is not among them.
     """
-    known = report.get("sources", {})
+    digests = report.get("sources", {})
     settings = filter(None, map(parse_place, _settings(report)))
     allowed = {place.file for place in settings}
-    allowed |= {name for name in known if name.endswith(".py")}
+    allowed |= {name for name in digests if name.endswith(".py")}
     files = dict.fromkeys(place.file for place in named_places(report))
-    return {f: known[f] for f in files if f in known and f in allowed and _inside(f)}
+    return {f: digests[f] for f in files if f in digests and f in allowed and _inside(f)}
 
 
 def _settings(report: Json) -> list[str]:
@@ -85,13 +85,13 @@ def excerpts(report: Json, sources: Mapping[str, str | None]) -> list[Excerpt]:
         sources: texts of files by their paths in the workspace, None for one that is not what it
             was. Of these and of others, only what the record quotes is shown.
     """
-    made = []
+    shown_files = []
     for file, places in groupby(named_places(report), key=lambda place: place.file):
         named = list(places)
         href = f"../../{quote(file)}#L{named[0].line}" if _inside(file) else ""
         text = sources.get(file, "")
-        made.append(Excerpt(file, href, list(_parts(named, text or "")), text is None))
-    return made
+        shown_files.append(Excerpt(file, href, list(_parts(named, text or "")), text is None))
+    return shown_files
 
 
 def _parts(named: Sequence[Place], text: str) -> Iterator[list[Line]]:

@@ -22,12 +22,12 @@ def not_judged_section(entries: Sequence[Entry]) -> ReportSection:
     """Return the section of methods and quantizations that ran, and that nothing judges."""
     rows: list[Row] = []
     for entry in entries:
-        for (what, why), methods in _unjudged(entry).items():
+        for (part, why), methods in _unjudged(entry).items():
             rows.append(
                 {
                     "package": name(entry.package, href=entry.page),
                     "methods": listed(methods, _MOST_METHODS),
-                    "what": what,
+                    "what": part,
                     "why": Cell(why, kind="wide"),
                 }
             )
@@ -37,17 +37,17 @@ def not_judged_section(entries: Sequence[Entry]) -> ReportSection:
 
 def _unjudged(entry: Entry) -> dict[tuple[str, str], list[str]]:
     """Return the methods of a package without a verdict, by what of them has none, and why."""
-    found: dict[tuple[str, str], list[str]] = {}
+    unjudged: dict[tuple[str, str], list[str]] = {}
     for method in (entry.report or {"methods": ()})["methods"]:
         parts = {"lowering": (method["verdict"], method.get("verdict_reason", ""))}
         if quantization := method.get("quantization"):
             parts["quantization"] = (quantization["verdict"], quantization["reason"])
         if reference := method.get("reference"):
             parts["export"] = (reference["verdict"], reference["reason"])
-        for what, (verdict, why) in parts.items():
+        for part, (verdict, why) in parts.items():
             if verdict == "not judged":
-                found.setdefault((what, why), []).append(method["method"])
-    return found
+                unjudged.setdefault((part, why), []).append(method["method"])
+    return unjudged
 
 
 def not_run_section(entries: Sequence[Entry]) -> ReportSection:
@@ -71,12 +71,12 @@ def not_run_section(entries: Sequence[Entry]) -> ReportSection:
 
 def _reasons(entry: Entry) -> dict[str, list[str]]:
     """Return the methods of a package that were not run, by why."""
-    found: dict[str, list[str]] = {}
+    methods_by_reason: dict[str, list[str]] = {}
     for method in (entry.report or {"methods": ()})["methods"]:
-        reasons = [method["not_run"], *(_UNSEEN.get(each) for each in method.get("left_out", ()))]
+        reasons = [method["not_run"], *(_UNSEEN.get(part) for part in method.get("left_out", ()))]
         for why in filter(None, reasons):
-            found.setdefault(why, []).append(method["method"])
-    return found
+            methods_by_reason.setdefault(why, []).append(method["method"])
+    return methods_by_reason
 
 
 def changes_section(entries: Sequence[Entry]) -> ReportSection:
@@ -120,11 +120,13 @@ def families_section(entries: Sequence[Entry]) -> ReportSection:
     families: dict[str, dict[str, family.Files]] = {}
     pages: dict[str, str] = {}
     for entry in entries:
-        if found := (entry.report or {}).get("family"):
-            own = families.setdefault(found["name"], {})
-            own[entry.package] = found["packages"][entry.package]
+        if record := (entry.report or {}).get("family"):
+            packages = families.setdefault(record["name"], {})
+            packages[entry.package] = record["packages"][entry.package]
             pages[entry.package] = entry.page
-    rows = [family.summarize(each, families[each]) for each in sorted(families)]
+    rows = [
+        family.summarize(family_name, families[family_name]) for family_name in sorted(families)
+    ]
     charts = [family.make_chart(families[n], pages, n) for n in sorted(families)[:_MOST_CHARTS]]
     return ReportSection("families", "Families", DataTable("families", "Families", rows), *charts)
 
@@ -139,10 +141,11 @@ def sums_section(entries: Sequence[Entry]) -> ReportSection:
     )
 
 
-def provenance_section(known: Mapping[str, str]) -> ReportSection:
+def provenance_section(facts: Mapping[str, str]) -> ReportSection:
     """Return the section of what the packages were built from and with, and where."""
     rows: list[Row] = [
-        {"what": name(what), "value": Cell(value, kind="wide")} for what, value in known.items()
+        {"what": name(material), "value": Cell(value, kind="wide")}
+        for material, value in facts.items()
     ]
     return ReportSection("provenance", "Provenance", DataTable("provenance", "Built from", rows))
 
@@ -152,16 +155,18 @@ def _by_backend(entries: Iterable[Entry]) -> Iterator[Row]:
     users: dict[str, set[tuple[str, str]]] = {}
     for entry in entries:
         for method, counts in ((entry.report or {}).get("delegation") or {}).items():
-            own = {name: each["nodes"] for name, each in (counts.get("backends") or {}).items()}
+            nodes_by_backend = {
+                name: record["nodes"] for name, record in (counts.get("backends") or {}).items()
+            }
             for backend, kernels in counts.get("kernels", {}).items():
-                own[backend] = own.get(backend, 0) + sum(kernels.values())
-            if left := counts["nodes"] - sum(own.values()):
-                own[name_kernels(counts["undelegated"])] = left
-            for backend, number in own.items():
+                nodes_by_backend[backend] = nodes_by_backend.get(backend, 0) + sum(kernels.values())
+            if undelegated := counts["nodes"] - sum(nodes_by_backend.values()):
+                nodes_by_backend[name_kernels(counts["undelegated"])] = undelegated
+            for backend, number in nodes_by_backend.items():
                 nodes[backend] = nodes.get(backend, 0) + number
                 users.setdefault(backend, set()).add((entry.package, method))
     whole = sum(nodes.values())
-    for backend, number in sorted(nodes.items(), key=lambda each: (-each[1], each[0])):
+    for backend, number in sorted(nodes.items(), key=lambda entry: (-entry[1], entry[0])):
         yield {
             "runs on": name(backend),
             "packages": figure(len({package for package, _ in users[backend]})),
@@ -177,15 +182,15 @@ def _by_target(entries: Iterable[Entry]) -> Iterator[Row]:
         targets.setdefault((entry.report or {}).get("target") or "", []).append(entry)
     if not any(targets):
         return
-    for target, own in sorted(targets.items(), key=lambda each: (not each[0], each[0])):
-        sizes = [sum(each.report.get("sizes", {}).values()) for each in own if each.report]
-        failed = sum(each.failed for each in own)
-        passed = sum(each.outcome == "passed" for each in own)
+    for target, members in sorted(targets.items(), key=lambda group: (not group[0], group[0])):
+        sizes = [sum(entry.report.get("sizes", {}).values()) for entry in members if entry.report]
+        failed = sum(entry.failed for entry in members)
+        passed = sum(entry.outcome == "passed" for entry in members)
         yield {
             "target": name(target) if target else text("none", "soft"),
-            "packages": figure(len(own)),
+            "packages": figure(len(members)),
             "passed": figure(passed),
             "failed": figure(failed, kind="bad" if failed else ""),
-            "others": figure(len(own) - passed - failed),
+            "others": figure(len(members) - passed - failed),
             "size": figure(sum(sizes), human_size),
         }

@@ -46,8 +46,8 @@ def read_manifest(workspace: Workspace, package: str) -> dict[str, Any] | None:
 def read_fitting(path: Path) -> dict[str, Any] | None:
     """Read the record of a package that is in a file; None where there is none, or it has another
     form than the records of this name."""
-    found = read_record(path)
-    return found if fits_name(path.name, found) else None
+    record = read_record(path)
+    return record if fits_name(path.name, record) else None
 
 
 def read_drops(workspace: Workspace, package: str) -> dict[str, Sequence[float]]:
@@ -77,9 +77,9 @@ def delegated_share(methods: Iterable[Mapping[str, Any]]) -> float | None:
 
 def in_order(report: Mapping[str, Any], by_method: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return what a report has by method in the order of its methods."""
-    order = {each["method"]: place for place, each in enumerate(report["methods"])}
-    found = (by_method or {}).items()
-    return dict(sorted(found, key=lambda each: (order.get(each[0], len(order)), each[0])))
+    order = {method["method"]: place for place, method in enumerate(report["methods"])}
+    entries = (by_method or {}).items()
+    return dict(sorted(entries, key=lambda entry: (order.get(entry[0], len(order)), entry[0])))
 
 
 def name_kernels(operators: Iterable[str]) -> str:

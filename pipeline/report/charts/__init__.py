@@ -54,10 +54,12 @@ _ACTIONS = ("export", "quantize", "compile", "link", "validate")
 
 def backend_colours(backends: Iterable[str]) -> dict[str, str]:
     backends = set(backends)
-    others = sorted(backends.difference(_BACKENDS))
-    rest = _CATEGORIES - len(_BACKENDS)
+    remaining = sorted(backends.difference(_BACKENDS))
+    remainder = _CATEGORIES - len(_BACKENDS)
     places = {backend: index for index, backend in enumerate(_BACKENDS)}
-    places |= {backend: len(_BACKENDS) + index % rest for index, backend in enumerate(others)}
+    places |= {
+        backend: len(_BACKENDS) + index % remainder for index, backend in enumerate(remaining)
+    }
     return {backend: f"var(--c{places[backend]})" for backend in backends}
 
 
@@ -127,14 +129,14 @@ def errors(dots: Sequence[Json]) -> Spec:
     labels: dict[float, str] = {}
     top = 0.0
     for row in rows:
-        own = [dot for dot in dots if dot["row"] == row]
+        row_dots = [dot for dot in dots if dot["row"] == row]
         labels[top + 14] = row
         first = top + _LABEL + _LANE / 2
-        for lane, dot in enumerate(own):
+        for lane, dot in enumerate(row_dots):
             colour = "var(--c0)" if dot["ok"] else "var(--bad)"
             power = math.log10(dot["ratio"])
             values.append({**dot, "power": power, "y": first + lane * _LANE, "colour": colour})
-        top += _LABEL + _LANE * len(own) + 12
+        top += _LABEL + _LANE * len(row_dots) + 12
     words = "1: an error that is as large as its limit"
     limit = {"limit": 0, "y": 0, "y2": top, "description": words}
     return _chart("errors", values, labels, top, _logarithmic(low, high), [limit])
@@ -276,9 +278,9 @@ def _visible(value: Any) -> Any:
     """Return a specification with visible texts: of a control character the library that draws it
     makes no SVG, and then ends the process."""
     if isinstance(value, Mapping):
-        return {name: _visible(each) for name, each in value.items()}
+        return {name: _visible(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_visible(each) for each in value]
+        return [_visible(item) for item in value]
     return visible(value) if isinstance(value, str) else value
 
 

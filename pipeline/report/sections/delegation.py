@@ -25,8 +25,8 @@ def section(report: Json) -> ReportSection:
             "calls": figure(calls),
         }
         for method, counts in methods.items()
-        for backend, own in sorted(counts.get("kernels", {}).items())
-        for operator, calls in _ranked(own)
+        for backend, calls_by_operator in sorted(counts.get("kernels", {}).items())
+        for operator, calls in _ranked(calls_by_operator)
     ]
     left_float: list[Row] = [
         {
@@ -38,17 +38,19 @@ def section(report: Json) -> ReportSection:
     ]
     chosen = set(report.get("portable", ()))
     meant = {method: counts for method, counts in methods.items() if method in chosen}
-    others = {method: counts for method, counts in methods.items() if method not in chosen}
+    partitioned = {method: counts for method, counts in methods.items() if method not in chosen}
     chosen_title = "Of methods without a partitioner, by choice"
-    left = [operator for counts in others.values() for operator in counts["undelegated"]]
-    counted = [_counts(*each) for each in methods.items()]
+    undelegated = [
+        operator for counts in partitioned.values() for operator in counts["undelegated"]
+    ]
+    rows = [_counts(*entry) for entry in methods.items()]
     return ReportSection(
         "delegation",
         "Delegation",
         _shares_chart(methods),
         _segments_chart(methods),
-        DataTable("delegation", "Delegation by method", counted),
-        DataTable("left", f"Left to {name_kernels(left)}", list(_left(others))),
+        DataTable("delegation", "Delegation by method", rows),
+        DataTable("left", f"Left to {name_kernels(undelegated)}", list(_left(partitioned))),
         DataTable("portable", chosen_title, list(_left(meant)), folded=True),
         DataTable("kernels", "Kernels of backends", kernels),
         DataTable("left-float", "Not quantized", left_float),
@@ -57,7 +59,7 @@ def section(report: Json) -> ReportSection:
 
 def _ranked(calls: Mapping[str, int]) -> list[tuple[str, int]]:
     """Return operators with their calls, the most frequent first."""
-    return sorted(calls.items(), key=lambda each: (-each[1], each[0]))
+    return sorted(calls.items(), key=lambda entry: (-entry[1], entry[0]))
 
 
 def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
@@ -88,15 +90,17 @@ def _share_words(amount: int, nodes: int) -> str:
 
 def _parts(counts: Json) -> Iterator[tuple[str, str, int]]:
     """Yield what runs a method's nodes: its name, its colour, and how many nodes it runs."""
-    backends = {name: own["nodes"] for name, own in (counts.get("backends") or {}).items()}
+    backends = {name: share["nodes"] for name, share in (counts.get("backends") or {}).items()}
     if not backends and counts["delegated_nodes"]:  # an older record has their sum alone
         backends = {" + ".join(sorted(counts["partitions"])): counts["delegated_nodes"]}
-    kernels = {name: sum(own.values()) for name, own in counts.get("kernels", {}).items()}
+    kernels = {name: sum(calls.values()) for name, calls in counts.get("kernels", {}).items()}
     colours = charts.backend_colours([*backends, *kernels])
     yield from ((name, colours[name], nodes) for name, nodes in sorted(backends.items()))
-    yield from ((f"{name} kernels", colours[name], own) for name, own in sorted(kernels.items()))
-    if left := counts["nodes"] - counts["delegated_nodes"] - sum(kernels.values()):
-        yield f"left to {name_kernels(counts['undelegated'])}", charts.LEFT, left
+    yield from (
+        (f"{name} kernels", colours[name], nodes) for name, nodes in sorted(kernels.items())
+    )
+    if undelegated := counts["nodes"] - counts["delegated_nodes"] - sum(kernels.values()):
+        yield f"left to {name_kernels(counts['undelegated'])}", charts.LEFT, undelegated
 
 
 def _segments_chart(methods: Mapping[str, Json]) -> Chart | None:
@@ -131,8 +135,8 @@ def _segments(method: str, segments: Sequence[Json]) -> Iterator[Piece]:
 def _counts(method: str, counts: Json) -> Row:
     boundary = counts.get("boundary") or {}
     run = [
-        f"{backend}: {own['nodes']} in {plural(own['partitions'], 'partition')}"
-        for backend, own in (counts.get("backends") or {}).items()
+        f"{backend}: {share['nodes']} in {plural(share['partitions'], 'partition')}"
+        for backend, share in (counts.get("backends") or {}).items()
     ] or [f"{name}: {plural(number, 'partition')}" for name, number in counts["partitions"].items()]
     part, whole = counts["delegated_operators"], counts["operators"]
     share = delegated_share([counts])  # of nodes, which backends' own kernels count among
@@ -170,9 +174,9 @@ def _left(methods: Mapping[str, Json]) -> Iterator[Row]:
             groups.setdefault(key, []).append(call.get("module", ""))
     for key, modules in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
         method, operator, reason, line = key
-        known = sorted(set(filter(None, modules)))
+        named = sorted(set(filter(None, modules)))
         yield {
-            "operator": code(operator, note=f"in {listed(known, 2)}" if known else ""),
+            "operator": code(operator, note=f"in {listed(named, 2)}" if named else ""),
             "method": name(method),
             "calls": figure(len(modules)),
             "why": text(reason),

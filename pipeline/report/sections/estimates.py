@@ -31,21 +31,23 @@ def section(report: Json) -> ReportSection:
 def _rows(method: str, estimates: Sequence[Json]) -> Iterator[Row]:
     """Yield a row for each backend of a method that has estimates."""
     for backend in dict.fromkeys(estimate["backend"] for estimate in estimates):
-        own = [estimate for estimate in estimates if estimate["backend"] == backend]
-        seconds = sum(estimate["cycles"] / estimate["clock"] for estimate in own)
-        clocks = sorted({estimate["clock"] / 1e6 for estimate in own})
+        backend_estimates = [estimate for estimate in estimates if estimate["backend"] == backend]
+        seconds = sum(estimate["cycles"] / estimate["clock"] for estimate in backend_estimates)
+        clocks = sorted({estimate["clock"] / 1e6 for estimate in backend_estimates})
         rate = f"{1 / seconds:,.1f} per second" if seconds else ""
         yield {
             "method": name(method),
             "backend": text(backend),
-            "delegates": figure(len(own)),
-            "cycles": figure(sum(estimate["cycles"] for estimate in own)),
-            "computing": figure(sum(estimate["busy_cycles"] for estimate in own)),
+            "delegates": figure(len(backend_estimates)),
+            "cycles": figure(sum(estimate["cycles"] for estimate in backend_estimates)),
+            "computing": figure(sum(estimate["busy_cycles"] for estimate in backend_estimates)),
             "clock": text(", ".join(f"{clock:g} MHz" for clock in clocks)),
             "time": figure(1000 * seconds, milliseconds, note=rate),
-            "MACs": figure(sum(estimate["macs"] for estimate in own)),
-            "SRAM": figure(max(estimate["sram"] for estimate in own), human_size),
-            "DRAM": figure(max(estimate["dram"] for estimate in own), human_size),
-            "on-chip flash": figure(sum(e["on_chip_flash"] for e in own), human_size),
-            "off-chip flash": figure(sum(e["off_chip_flash"] for e in own), human_size),
+            "MACs": figure(sum(estimate["macs"] for estimate in backend_estimates)),
+            "SRAM": figure(max(estimate["sram"] for estimate in backend_estimates), human_size),
+            "DRAM": figure(max(estimate["dram"] for estimate in backend_estimates), human_size),
+            "on-chip flash": figure(sum(e["on_chip_flash"] for e in backend_estimates), human_size),
+            "off-chip flash": figure(
+                sum(e["off_chip_flash"] for e in backend_estimates), human_size
+            ),
         }

@@ -36,7 +36,9 @@ def section(report: Json) -> ReportSection:
             of = name(gate["method"]) if gate["method"] else "package"
             failures.append(_cells(gate["sentence"], of, gate.get("place")))
     failures += [_cells(sentence, "package", "") for sentence in package_failures(report)]
-    culprits = [_culprit(own, each) for own in methods for each in own.get("culprits") or ()]
+    culprits = [
+        _culprit(method, culprit) for method in methods for culprit in method.get("culprits") or ()
+    ]
     notes = [note for method in methods for note in method.get("culprit_notes") or ()]
     return ReportSection(
         "failures",
@@ -68,12 +70,12 @@ def group_failures(methods: Iterable[Json]) -> list[FailureGroup]:
             cause = _NUMBERS.sub("#", _LINE.sub("", failure["what"])).replace("values", "value")
             key = failure.get("about", ""), culprit["operator"], cause
             groups.setdefault(key, []).append(failure)
-    found = []
+    failure_groups = []
     for failures in groups.values():
         worst = max(failures, key=_badness)
         names = tuple(dict.fromkeys(failure["method"] for failure in failures))
-        found.append(FailureGroup(describe_failure(worst), names, len(failures) - 1))
-    return found
+        failure_groups.append(FailureGroup(describe_failure(worst), names, len(failures) - 1))
+    return failure_groups
 
 
 def _badness(failure: Json) -> float:
@@ -105,15 +107,15 @@ def failed_by_check(method: Json) -> dict[str, list[str]]:
     whether it can be run, of its numerics, the values that it gives, of its quantization, of its
     source, that it is no measure of anything, or of its reference, which its export departs
     from."""
-    found: dict[str, list[str]] = {}
+    checks: dict[str, list[str]] = {}
     for failure in method["failures"]:
         if (about := failure.get("about")) in ("quantization", "source", "reference"):
-            found.setdefault(about, []).append(describe_failure(failure))
+            checks.setdefault(about, []).append(describe_failure(failure))
             continue
         is_value = failure["inputs"] or (method["kind"] == "constant" and method["runs"])
         check = "numerics" if is_value else "interface"
-        found.setdefault(check, []).append(describe_failure(failure))
-    return found
+        checks.setdefault(check, []).append(describe_failure(failure))
+    return checks
 
 
 def failed_checks(report: Json) -> list[str]:
@@ -135,10 +137,10 @@ def first_culprit(report: Json) -> list[str]:
 
 def package_failures(report: Json) -> list[str]:
     """Return the failures that are neither of a method nor of a gate."""
-    known = {gate["sentence"] for gate in report.get("gates") or ()}
+    explained = {gate["sentence"] for gate in report.get("gates") or ()}
     for method in report["methods"]:
-        known.update(f"{method['method']}: {describe_failure(f)}" for f in method["failures"])
-    return [sentence for sentence in report["failures"] if sentence not in known]
+        explained.update(f"{method['method']}: {describe_failure(f)}" for f in method["failures"])
+    return [sentence for sentence in report["failures"] if sentence not in explained]
 
 
 def _culprit(method: Json, culprit: Json) -> Row:

@@ -24,9 +24,9 @@ _UNITS: dict[str, Callable[[Any], str]] = {
 
 
 def section(report: Json) -> ReportSection:
-    order = {each["method"]: place for place, each in enumerate(report["methods"], 1)}
-    found = report.get("gates") or ()
-    ranked = sorted(found, key=lambda gate: (gate["ok"], order.get(gate["method"], 0)))
+    order = {method["method"]: place for place, method in enumerate(report["methods"], 1)}
+    gate_records = report.get("gates") or ()
+    ranked = sorted(gate_records, key=lambda gate: (gate["ok"], order.get(gate["method"], 0)))
     gates = [_gate(gate) for gate in ranked]
     compared = list(compare(report))
     return ReportSection(
@@ -83,10 +83,14 @@ def compare(report: Json) -> Iterator[Row]:
         if arenas and isinstance(was := then.get("planned_memory"), int):
             now = sum(arena["size"] for arena in arenas["planned_memory"])
             yield _change(method, "planned memory", was, now, human_size, less_is_better=True)
-        known = then.get("sqnr_db")
-        known = [v for v in (known if isinstance(known, list) else [known]) if v is not None]
-        if known and isinstance(ratio := decibels.get(method), int | float):
-            was = min(MOST_SQNR, *known)
+        accepted_ratios = then.get("sqnr_db")
+        accepted_ratios = [
+            v
+            for v in (accepted_ratios if isinstance(accepted_ratios, list) else [accepted_ratios])
+            if v is not None
+        ]
+        if accepted_ratios and isinstance(ratio := decibels.get(method), int | float):
+            was = min(MOST_SQNR, *accepted_ratios)
             yield _change(method, "SQNR", was, min(MOST_SQNR, ratio), decibel)
         now = latencies.get(method)
         if (then := then.get("latency")) and now and _same_processor(report):

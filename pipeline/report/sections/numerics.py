@@ -87,14 +87,14 @@ def section(report: Json) -> ReportSection:
 def calls_section(report: Json) -> ReportSection:
     """Return the section of every call's outputs, those that failed first."""
     rows = []
-    for each in sorted(_outputs(report), key=lambda each: each.ok):
-        mismatch = each.errors.get("mismatch")
+    for output in sorted(_outputs(report), key=lambda output: output.ok):
+        mismatch = output.errors.get("mismatch")
         rows.append(
             {
-                "method": name(each.method["method"]),
-                "input set": each.where + each.suffix,
-                "verdict": Cell(mismatch, kind="bad") if mismatch else _output_verdict(each),
-                **_figures(each.errors),
+                "method": name(output.method["method"]),
+                "input set": output.where + output.suffix,
+                "verdict": Cell(mismatch, kind="bad") if mismatch else _output_verdict(output),
+                **_figures(output.errors),
             }
         )
     table = DataTable("calls", "Outputs of every call", rows, brief=0)
@@ -112,23 +112,23 @@ def _limits(report: Json) -> Iterator[str]:
     yield f"Run on the examples, and on {inputs}; {steps}."
     reasons: dict[str, list[str]] = {}
     for method in report["methods"]:
-        for held in (method, method.get("quantized") or {}):
-            if (why := held.get("limits_reason")) and method["runs"]:
+        for comparison in (method, method.get("quantized") or {}):
+            if (why := comparison.get("limits_reason")) and method["runs"]:
                 reasons.setdefault(why, []).append(method["method"])
     for why, names in reasons.items():
         yield f"Limits of {listed(dict.fromkeys(names), _MOST_NAMED)}: {why}."
 
 
 def _limit_words(limits: Json) -> list[str]:
-    found = [
+    sentences = [
         words.format(style(limits[key]))
         for key, (words, style) in _LIMITS.items()
         if limits.get(key) is not None
     ]
     if limits.get("atol") is not None:
         atol, rtol = short(limits["atol"]), short(limits["rtol"] or 0)
-        found.insert(0, f"absolute error at most {atol} + {rtol} × |expected|")
-    return found
+        sentences.insert(0, f"absolute error at most {atol} + {rtol} × |expected|")
+    return sentences
 
 
 def _output_verdict(output: Output) -> Cell:
@@ -144,22 +144,22 @@ def _method_rows(method: Json, places: Mapping[str, str]) -> Iterator[Row]:
     note = "with state" if method["state"] else method["kind"]
     href = source(places.get(f"methods.{method['method']}")).href
     head = {"method": name(method["method"], note, href)}
-    quantization, held = method.get("quantization"), method.get("quantized")
+    quantization, quantized = method.get("quantization"), method.get("quantized")
     if quantization is None:
         on = _EXAMPLES if method.get("examples") else _GENERATED
         row = _row(method, "source", _count_calls(method, on), method["verdict"])
         yield {**head, **row, "agreement": _agreement(method)}
     else:
-        lowering = held or {"limits": {}}
-        calls = f"{plural(len(method['runs']), 'call')} on all inputs" if held else ""
+        lowering = quantized or {"limits": {}}
+        calls = f"{plural(len(method['runs']), 'call')} on all inputs" if quantized else ""
         yield {**head, **_row(lowering, "quantized program", calls, method["verdict"])}
         yield {**head, **_quantization_row(method, quantization)}
     if method["kind"] == "program":
         yield {**head, **_reference_row(method.get("reference"), places)}
     if generated := method.get("on_generated"):
-        other = "source" if quantization is None else "float program"
+        reference_name = "source" if quantization is None else "float program"
         calls = _count_calls(method, _GENERATED)
-        yield {**head, **_row({**generated, "limits": {}}, other, calls, "")}
+        yield {**head, **_row({**generated, "limits": {}}, reference_name, calls, "")}
 
 
 def _count_calls(method: Json, on: str) -> str:
@@ -168,14 +168,14 @@ def _count_calls(method: Json, on: str) -> str:
     return f"{plural(len(runs), 'call')} on {on}" if runs else ""
 
 
-def _row(held: Json, compared: str, on: str, verdict: str) -> Row:
+def _row(comparison: Json, compared: str, on: str, verdict: str) -> Row:
     """Return the cells of a comparison, with figures and limits of `held`."""
-    figures = _figures(held if on else {})
+    figures = _figures(comparison if on else {})
     return {
         "against": Cell(compared, note=on),
         "verdict": verdict_cell(verdict) if verdict else text(""),
         **{title: cell for title, cell in figures.items() if title not in _OF_CALLS},
-        "held to": Cell("; ".join(_limit_words(held["limits"])) or NOTHING, kind="wide"),
+        "held to": Cell("; ".join(_limit_words(comparison["limits"])) or NOTHING, kind="wide"),
     }
 
 
@@ -185,8 +185,8 @@ def _quantization_row(method: Json, quantization: Json) -> Row:
     on = _EXAMPLES if quantization["examples"] else _GENERATED
     figures = method if method["runs"] and quantization["examples"] else {}
     calls = _count_calls(method, on) if method["runs"] else f"no call, {on} in eager mode"
-    held = {**figures, "limits": quantization["limits"]}
-    row = _row(held, "float program", calls, quantization["verdict"])
+    comparison = {**figures, "limits": quantization["limits"]}
+    row = _row(comparison, "float program", calls, quantization["verdict"])
     pools = [pool for pool in quantization["examples"] if pool["rows"]]
     if pools:
         worst = min(pools, key=lambda pool: pool["agreeing"] / pool["rows"])
@@ -199,8 +199,8 @@ def _reference_row(reference: Json | None, places: Mapping[str, str]) -> Row:
     about = describe_comparison(reference)
     if reference is None:
         return _row({"limits": {}}, "no reference", about, "")
-    held = {"max_abs": reference["max_abs"], "limits": {}}
-    row = _row(held, "reference", about, reference["verdict"])
+    comparison = {"max_abs": reference["max_abs"], "limits": {}}
+    row = _row(comparison, "reference", about, reference["verdict"])
     if limits := describe_limits(reference, places):
         row = {**row, "held to": Cell(limits, kind="wide")}
     return row
@@ -220,13 +220,13 @@ def _agreement(method: Json) -> Cell:
     counts: dict[int, list[int]] = {}
     for run in runs:
         for place, errors in enumerate(run["outputs"]):
-            own = counts.setdefault(place, [0, 0])
-            own[0] += errors.get("agreeing", 0)
-            own[1] += errors.get("rows", 0)
-    known = [(agreeing, rows) for agreeing, rows in counts.values() if rows]
-    if not known:
+            totals = counts.setdefault(place, [0, 0])
+            totals[0] += errors.get("agreeing", 0)
+            totals[1] += errors.get("rows", 0)
+    row_counts = [(agreeing, rows) for agreeing, rows in counts.values() if rows]
+    if not row_counts:
         return figure(method.get("agreement") if runs else None, percent)
-    return _count(*min(known, key=lambda own: own[0] / own[1]))
+    return _count(*min(row_counts, key=lambda pair: pair[0] / pair[1]))
 
 
 def _count(agreeing: int, rows: int) -> Cell:
@@ -236,25 +236,25 @@ def _count(agreeing: int, rows: int) -> Cell:
 
 
 def _skipped(methods: Sequence[Json]) -> list[Row]:
-    found = [(method, "all", method["not_run"]) for method in methods if method["not_run"]]
-    found += [
+    skips = [(method, "all", method["not_run"]) for method in methods if method["not_run"]]
+    skips += [
         (method, skip["origin"], skip["reason"]) for method in methods for skip in method["skipped"]
     ]
-    found += [
+    skips += [
         (method, "all", UNASKED)
-        if each == UNASKED
-        else (method, each, "left out: validate.budget was spent")
+        if input_set == UNASKED
+        else (method, input_set, "left out: validate.budget was spent")
         for method in methods
-        for each in method.get("left_out", ())
+        for input_set in method.get("left_out", ())
     ]
-    found += [
+    skips += [
         (method, f"{skip['origin']}, against the reference", skip["reason"])
         for method in methods
         for skip in method.get("reference", {}).get("skipped", ())
     ]
     return [
         {"method": name(method["method"]), "input set": inputs, "why": Cell(why, kind="wide")}
-        for method, inputs, why in found
+        for method, inputs, why in skips
     ]
 
 
@@ -266,12 +266,14 @@ def _errors(report: Json) -> Chart | None:
     """
     outputs = list(_outputs(report))
     sets: dict[tuple[str, str], list[tuple[float, Output]]] = {}
-    for each in outputs:
-        ratio = _of_limit(each, report)
+    for output in outputs:
+        ratio = _of_limit(output, report)
         if isinstance(ratio, int | float):
-            row = each.method["method"] + each.suffix
-            sets.setdefault((row, each.run["origin"]), []).append((ratio, each))
-    worst = [_dot(row, *max(own, key=lambda each: each[0])) for (row, _), own in sets.items()]
+            row = output.method["method"] + output.suffix
+            sets.setdefault((row, output.run["origin"]), []).append((ratio, output))
+    worst = [
+        _dot(row, *max(entries, key=lambda entry: entry[0])) for (row, _), entries in sets.items()
+    ]
     if not (drawn := [dot for dot in _most_sets(worst) if dot["ratio"] > 0]):
         return None
     about = (
@@ -289,8 +291,8 @@ def _errors(report: Json) -> Chart | None:
 def _of_limit(output: Output, report: Json) -> float | str | None:
     """Return the greatest ratio of an error of an output to its limit."""
     if "of_limit" in output.errors:
-        found: float | str | None = output.errors["of_limit"]
-        return found
+        recorded: float | str | None = output.errors["of_limit"]
+        return recorded
     limit = (output.method["limits"] or report["settings"]).get("atol")  # of an older record
     greatest = output.errors["max_abs"]
     return greatest / limit if limit and isinstance(greatest, int | float) else None
@@ -306,9 +308,9 @@ def _dot(row: str, ratio: float, output: Output) -> Json:
 
 def _most_sets(dots: Sequence[Json]) -> list[Json]:
     """Keep the input sets with the greatest errors of each output, in their order."""
-    kept = []
+    shown_dots = []
     for row in dict.fromkeys(dot["row"] for dot in dots):
-        own = [dot for dot in dots if dot["row"] == row]
-        least = sorted((dot["ratio"] for dot in own), reverse=True)[:_MOST_SETS][-1]
-        kept += [dot for dot in own if dot["ratio"] >= least][:_MOST_SETS]
-    return kept
+        row_dots = [dot for dot in dots if dot["row"] == row]
+        least = sorted((dot["ratio"] for dot in row_dots), reverse=True)[:_MOST_SETS][-1]
+        shown_dots += [dot for dot in row_dots if dot["ratio"] >= least][:_MOST_SETS]
+    return shown_dots

@@ -58,12 +58,12 @@ def is_unreferenced(method: Json) -> bool:
 def describe_referenced(methods: Sequence[Json]) -> Iterator[str]:
     """Yield what was seen of the references of methods that have some."""
     references = {m["method"]: m["reference"] for m in methods if m.get("reference")}
-    passed = [each for each in references.values() if each["verdict"] == PASSED]
+    passed = [record for record in references.values() if record["verdict"] == PASSED]
     if passed:
-        calls = plural(sum(each["calls"] for each in passed), "call")
-        kinds = {_kind(name): None for each in passed for name in each["compared"]}
-        worst = [each["max_abs"] for each in passed if each["max_abs"]]
-        numbers = [each for each in worst if isinstance(each, int | float)]
+        calls = plural(sum(record["calls"] for record in passed), "call")
+        kinds = {_kind(name): None for record in passed for name in record["compared"]}
+        worst = [record["max_abs"] for record in passed if record["max_abs"]]
+        numbers = [value for value in worst if isinstance(value, int | float)]
         near = f"within {error(max(numbers))}" if numbers else "exactly"
         yield f"The exported program matches {' and '.join(kinds)} {near} ({calls})."
     for name, reference in references.items():

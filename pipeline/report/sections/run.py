@@ -29,8 +29,8 @@ def section(timeline: Json | None, pages: Mapping[str, str]) -> ReportSection:
     if timeline is None or not events:
         return ReportSection("run", "The last run")
     seconds = max(event.end for event in events) - min(event.start for event in events)
-    lanes = [each for each in timeline["traceEvents"] if each["ph"] == "M"]
-    names = {each["tid"]: str(each["args"]["name"]) for each in lanes}
+    lanes = [event for event in timeline["traceEvents"] if event["ph"] == "M"]
+    names = {lane["tid"]: str(lane["args"]["name"]) for lane in lanes}
     return ReportSection(
         "run",
         "The last run",
@@ -68,7 +68,7 @@ def _timeline(
     whole = seconds or 1.0
     lanes: dict[str, list[Bar]] = {}
     for worker in sorted({event.worker for event in events}):
-        own = [event for event in events if event.worker == worker]
+        worker_events = [event for event in events if event.worker == worker]
         lanes[names.get(worker, f"worker {worker}")] = [
             Bar(
                 (event.start - first) / whole,
@@ -80,7 +80,7 @@ def _timeline(
                 pages.get(event.package or "", ""),
                 event.outcome != "failed",
             )
-            for event in own
+            for event in worker_events
         ]
     busy = sum(event.seconds for event in events)
     share = percent(busy / (seconds * len(lanes)) if seconds else 1.0, 0)
