@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any
 
 from pipeline.backends import BACKENDS
-from pipeline.compile.patches import fast_lowering
 from pipeline.compile.preprocess.spill import spilling
 from pipeline.config.operators import load_libraries
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
+from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.models import Models
-from pipeline.plan.tasks import KINDS
 from pipeline.run.build.compile import Keep, compile_unit
 from pipeline.run.build.link import link_package
 from pipeline.run.build.load import check_libraries
@@ -62,7 +62,8 @@ def perform(
                 load_libraries(action.libraries, workspace.root)
                 check_libraries(action, workspace)
         if workspace.fast_lowering and action.kind in _LOWERING:
-            turn.enter_context(fast_lowering(patches=not runs_user_code(action)))
+            for fast in call_all("around_lowering", not runs_user_code(action)):
+                turn.enter_context(fast)
         if action.kind == "compile" and not (runs_user_code(action) or action.inputs.emit.etrecord):
             turn.enter_context(spilling())  # nobody else looks at weights that are lowered
         verbs[action.kind](action, workspace, stages)
@@ -78,23 +79,15 @@ def _validate(*given: Any, **options: Any) -> None:
 def runs_user_code(action: Action) -> bool:
     """Return whether an action runs passes, libraries of operators, or parts of a backend, that are
     not this package's, and so gets a process of its own. An export sees to that itself."""
-    inputs = action.inputs
-    if action.kind != "export" and action.libraries:
+    if action.kind == "export":
+        return False
+    if action.libraries or action.inputs.references:
         return True
-    match action.kind:
-        case "quantize":
-            configs, emit = {str(action.method): inputs.config}, None
-        case "compile":
-            configs, emit = inputs.configs, inputs.emit
-        case "validate":
-            configs, emit = inputs.config.methods, inputs.config.emit
-        case _:
-            return False
-    passes = [*(emit.references if emit else ())]
-    passes += [each for config in configs.values() for each in config.references]
-    names = [spec.name for config in configs.values() for spec in config.partitioners]
-    names += [config.quantize.quantizer for config in configs.values() if config.quantize]
-    return bool(passes) or any(name in BACKENDS and BACKENDS[name].plugin for name in names)
+    for config in action.inputs.configs.values():
+        for name in config.backend_names:
+            if name in BACKENDS and BACKENDS[name].plugin:
+                return True
+    return False
 
 
 def _done(action: Action, workspace: Workspace, deliver: Deliver) -> bool:

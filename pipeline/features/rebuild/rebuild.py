@@ -22,7 +22,7 @@ from pipeline.cli.verbs import known_packages
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
-from pipeline.plan.tasks import KINDS
+from pipeline.plan.tasks import find_action
 from pipeline.run import pool as pools  # tests put another Pool into it
 from pipeline.run.batch import Batch
 from pipeline.run.under_way import log_path
@@ -148,7 +148,7 @@ class _Rebuild:
             "compile": plan.units(package),
             "link": [()],
         }
-        found = (KINDS[kind].action(plan, package, unit) for unit in units[kind])
+        found = (find_action(plan, kind, package, unit) for unit in units[kind])
         return [action for action in found if action is not None]
 
     def _run(self, batch: Batch, actions: Sequence[Action]) -> dict[Digest, str]:

@@ -44,7 +44,8 @@ from pipeline.config.emission import EmitConfig
 from pipeline.config.models import MethodConfig
 from pipeline.config.passes import library_name, load_passes
 from pipeline.moments import call_all
-from pipeline.plan.actions import Action, CompileInputs
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.program.graphs import NodePlaces, forget_lines, iter_nodes, map_places
 from pipeline.program.kept_state import keep_state, keep_state_in, kept_state
@@ -222,7 +223,7 @@ def _load(inputs: CompileInputs, name: str, store: Store) -> _Method:
     if name not in inputs.quantizes:
         program = load_method(inputs.sources[name], store)
         return _Method(program, NodePlaces(program), make_method_spec(program))
-    program, origins, facts, _ = load_quantized(inputs.quantizes[name].digest, name, store)
+    program, origins, facts, _ = load_quantized(inputs.quantizes[name], name, store)
     if not inputs.configs[name].partitioners and (warning := describe_undelegated(facts)):
         _log.warning("%s: %s", name, warning)
         facts = {**facts, "warnings": [*facts["warnings"], warning]}

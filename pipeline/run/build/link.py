@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, TypeAlias
 from pipeline.compile.pieces import exchange_pieces, hash_shape, pair_objects
 from pipeline.compile.sharing import NOTHING_SHARED, Shared
 from pipeline.moments import call_all
-from pipeline.plan.actions import Action, LinkInputs
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.link import LinkInputs
 from pipeline.plan.patterns import find_unfitting
 from pipeline.program.constant_values import find_blobs
 from pipeline.run.build.called_operators import join_libraries
