@@ -77,7 +77,7 @@ def _are_stages(value: Any) -> bool:
 
 
 def _are_seconds(values: Iterable[Any]) -> bool:
-    return all(type(each) in (int, float) and 0 <= each < 1e9 for each in values)
+    return all(type(value) in (int, float) and 0 <= value < 1e9 for value in values)
 
 
 def _is_count(value: Any) -> bool:

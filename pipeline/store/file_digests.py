@@ -26,9 +26,9 @@ class FileDigests:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        found = read_own_record(path)
+        record = read_own_record(path)
         # Older entries, which have a "stamp", hold other things.
-        self._entries = {p: e for p, e in found.items() if _is_entry(e)}
+        self._entries = {p: e for p, e in record.items() if _is_entry(e)}
         self._changed = False
         self._new: set[str] = set()
 
@@ -46,19 +46,19 @@ class FileDigests:
     def find_plain(self, path: str) -> Digest | None:
         """Return the digest of a file that is no link, or None if it can't be read."""
         try:
-            found = os.lstat(path)
+            status = os.lstat(path)
         except OSError:
             return None
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             return None
-        return self.find_cached(path, found) or self.find(Path(path))
+        return self.find_cached(path, status) or self.find(Path(path))
 
-    def find_cached(self, path: str, found: os.stat_result) -> Digest | None:
+    def find_cached(self, path: str, status: os.stat_result) -> Digest | None:
         """Return the cached digest of a file whose stat was just taken, None where there is none:
         of thousands of files this is all that is asked."""
         entry = self._entries.get(path)
-        if entry and entry["stat"] == _stamp_of(found) and (known := entry.get("digest")):
-            return Digest(known[1])
+        if entry and entry["stat"] == _stamp_of(status) and (content := entry.get("digest")):
+            return Digest(content[1])
         return None
 
     def cached(
@@ -66,7 +66,7 @@ class FileDigests:
         path: Path,
         name: str,
         compute: Callable[[Path], Any],
-        given: str = "",
+        origin: str = "",
         is_valid: Callable[[Any], bool] = lambda value: True,
     ) -> Any:
         """Return `compute(path)`, a function of the file's content and of `given`, or its cached
@@ -78,9 +78,9 @@ class FileDigests:
         before = read_stamp(path)
         entry = self._entries.get(str(path))
         if entry and entry["stat"] == before and name in entry:
-            made_from, known = entry[name]
-            if made_from == given and is_valid(known):
-                return known
+            made_from, value = entry[name]
+            if made_from == origin and is_valid(value):
+                return value
         value = compute(path)
         unchanged = read_stamp(path) == before
         if value is not None and unchanged and is_settled(before, now):
@@ -88,7 +88,7 @@ class FileDigests:
             if entry is None or entry["stat"] != before:
                 self._new.add(str(path))
                 entry = self._entries[str(path)] = {"stat": before}
-            entry[name] = [given, value]
+            entry[name] = [origin, value]
             self._changed = True
         return value
 
@@ -108,11 +108,11 @@ class FileDigests:
 
 def _is_entry(entry: Any) -> bool:
     """Tell whether an entry has a "stat" and, of each name, what it was made from and its value."""
-    pairs = isinstance(entry, dict) and [each for n, each in entry.items() if n != "stat"]
+    pairs = isinstance(entry, dict) and [pair for n, pair in entry.items() if n != "stat"]
     return (
         pairs is not False
         and "stat" in entry
-        and all(isinstance(each, list) and len(each) == 2 for each in pairs)
+        and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
     )
 
 
@@ -121,8 +121,8 @@ def read_stamp(path: Path) -> list[int]:
     return _stamp_of(stat_file(path))
 
 
-def _stamp_of(found: os.stat_result) -> list[int]:
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+def _stamp_of(status: os.stat_result) -> list[int]:
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def is_settled(stamp: list[int], now: int) -> bool:

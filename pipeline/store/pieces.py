@@ -91,17 +91,17 @@ def joined(pieces: Iterable[Piece], store: BlobStore) -> Iterator[JoinedFile]:
         whole, size = join_pieces(pieces, store)
         yield JoinedFile(store.blob_path(whole), whole, size, [], {})
         return
-    kept = list(_merge_small(pieces, store))
+    merged = list(_merge_small(pieces, store))
     with store.scratch() as file:
         writer, digests = BlobWriter(file), {}
-        for piece in kept:
+        for piece in merged:
             begin = writer.size
             for chunk in iter_content([piece], store):
                 writer.write(chunk)
             if piece[0] == "blob":
                 digests[begin, writer.size - begin] = piece[1]
         file.flush()
-        yield JoinedFile(Path(file.name), writer.digest, writer.size, kept, digests, file)
+        yield JoinedFile(Path(file.name), writer.digest, writer.size, merged, digests, file)
 
 
 def write_joined(
@@ -119,15 +119,15 @@ def write_joined(
         except digest.WrongContentError:
             for _ in iter_content(pieces, store):
                 pass  # a bad one is dropped, and missing
-            what = f"the pieces of {path.name} do not make {whole}"
-            raise MissingBlobError(f"store {store.root}: {what}") from None
+            problem = f"the pieces of {path.name} do not make {whole}"
+            raise MissingBlobError(f"store {store.root}: {problem}") from None
 
 
 def blobs_of_files(result: Mapping[str, Any]) -> list[Digest]:
     """Return the blobs that the files of a result are made of."""
     joined = result.get("joined", {})
     whole = [blob for name, blob in result["files"].items() if name not in joined]
-    parts = [value for own in joined.values() for kind, value in own if kind == "blob"]
+    parts = [value for pieces in joined.values() for kind, value in pieces if kind == "blob"]
     return list(dict.fromkeys([*whole, *parts]))
 
 

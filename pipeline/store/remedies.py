@@ -331,14 +331,14 @@ def _fill_in(remedy: Remedy, match: re.Match[str] | None, operators: Sequence[st
     values = match.groupdict() if match else {}
     values["library"] = values.get("module") or values.get("package") or ""
     training = [name for name in operators if _OF_TRAINING.search(name)]
-    others = [name for name in operators if name not in training]
+    untrained = [name for name in operators if name not in training]
     if "operator" in values:
-        values["operator"] = ", ".join([values["operator"], *others])
+        values["operator"] = ", ".join([values["operator"], *untrained])
         more = [_by_name("training mode")] if training else []
     else:
-        more = [_by_name("not core ATen")] if remedy.name == "training mode" and others else []
-    filled = {"operator": ", ".join(others), **values}
-    return "; ".join(each.text.format(**filled) for each in (remedy, *more))
+        more = [_by_name("not core ATen")] if remedy.name == "training mode" and untrained else []
+    filled = {"operator": ", ".join(untrained), **values}
+    return "; ".join(entry.text.format(**filled) for entry in (remedy, *more))
 
 
 def _by_name(name: str) -> Remedy:

@@ -88,8 +88,8 @@ class Counts:
     bytes_fetched: Count = 0
     bytes_pushed: Count = 0
 
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, counts: Counts) -> Counts:
+        return Counts(*(a + b for a, b in zip(astuple(self), astuple(counts), strict=True)))
 
 
 @dataclass
@@ -176,8 +176,8 @@ class Remote:
     def forget_misses(self) -> None:
         """Ask again for what was not there: somebody may have pushed it since."""
         with self._lock:
-            there = {n: each for n, each in self._answers.items() if each[0] == "there"}
-            self._answers = there
+            present = {n: answer for n, answer in self._answers.items() if answer[0] == "there"}
+            self._answers = present
 
     def _may_have(self, name: str) -> bool:
         return self._usable() and self._answer(name) in (None, "there")

@@ -56,7 +56,7 @@ def _parse_path(value: Any, root: Path) -> Path:
 
 def _parse_texts(value: Any, _: Path) -> tuple[str, ...]:
     values = value.split(os.pathsep) if isinstance(value, str) else value
-    return tuple(_parse_text(each) for each in _checked(values, isinstance(values, list)))
+    return tuple(_parse_text(text) for text in _checked(values, isinstance(values, list)))
 
 
 def _parse_names(value: Any, _: Path) -> frozenset[str]:
@@ -67,7 +67,7 @@ def _parse_names(value: Any, _: Path) -> frozenset[str]:
 
 def _parse_paths(value: Any, root: Path) -> tuple[Path, ...]:
     values = value.split(os.pathsep) if isinstance(value, str) else value
-    return tuple(_parse_path(each, root) for each in _checked(values, isinstance(values, list)))
+    return tuple(_parse_path(path, root) for path in _checked(values, isinstance(values, list)))
 
 
 def _parse_verdicts(value: Any, root: Path) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ class Setting(NamedTuple):
     its default in words. The parser raises ValueError."""
 
     parse: Callable[[Any, Path], Any]
-    wanted: str
+    expected: str
     meaning: str
     default: str = "not set"
 

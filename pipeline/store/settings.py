@@ -222,7 +222,7 @@ def _get(root: Path, table: Mapping[str, Any], name: str, default: Any = None) -
         return setting.parse(value, root)
     except (OverflowError, RuntimeError, ValueError):  # RuntimeError: no such user's home
         where = VARIABLES[name] if text else f"pyproject.toml: {TABLE}.{name}"
-        raise PipelineError(f"{where}: is {shown(value)}; must be {setting.wanted}") from None
+        raise PipelineError(f"{where}: is {shown(value)}; must be {setting.expected}") from None
 
 
 def _read_table(path: Path) -> Mapping[str, Any]:

@@ -33,15 +33,15 @@ class Usage:
     saved: Seconds = 0.0
     spent: Seconds = 0.0
 
-    def add(self, other: Usage) -> None:
-        for name, value in vars(other).items():
+    def add(self, usage: Usage) -> None:
+        for name, value in vars(usage).items():
             setattr(self, name, round(getattr(self, name) + value, 3))
 
     @property
     def rate(self) -> float | None:
         """The share of hits; None where nothing was asked."""
-        asked = self.hits + self.misses
-        return self.hits / asked if asked else None
+        questions = self.hits + self.misses
+        return self.hits / questions if questions else None
 
 
 class Moved(NamedTuple):
@@ -50,8 +50,8 @@ class Moved(NamedTuple):
     fetched: int = 0
     pushed: int = 0
 
-    def __add__(self, other: Moved) -> Moved:  # type: ignore[override]
-        return Moved(self.fetched + other.fetched, self.pushed + other.pushed)
+    def __add__(self, moved: Moved) -> Moved:  # type: ignore[override]
+        return Moved(self.fetched + moved.fetched, self.pushed + moved.pushed)
 
 
 _NOTHING = Moved()
@@ -72,7 +72,7 @@ class CachesRecord(TypedDict):
 
 
 def usage_record(usage: Mapping[str, Usage], moved: Moved) -> UsageRecord:
-    kinds = {kind: vars(each) for kind, each in usage.items()}
+    kinds = {kind: vars(use) for kind, use in usage.items()}
     return {"kinds": kinds, "moved": (moved.fetched, moved.pushed)}  # type: ignore[typeddict-item]
 
 

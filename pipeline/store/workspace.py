@@ -83,15 +83,15 @@ class Workspace(BuildSettings):
         """Read what the last build of a package recorded; empty if nothing can be trusted. It is
         read again when its file has another stamp."""
         path = self._state_path(package)
-        known, now = self._states.get(package), time.time_ns()
+        cached, now = self._states.get(package), time.time_ns()
         try:
             stamp = read_stamp(path)
         except OSError:
             return {}
-        if known and known[0] == stamp:
-            return known[1]
-        found = read_own_record(path)
-        state = found if fits(found, PackageState) else {}
+        if cached and cached[0] == stamp:
+            return cached[1]
+        record = read_own_record(path)
+        state = record if fits(record, PackageState) else {}
         if is_settled(stamp, now):
             self._states[package] = stamp, state
         return state
@@ -129,8 +129,8 @@ def config_files(folder: Path) -> dict[str, list[Path]]:
     """List the configs of a folder by the stem of their names, without hidden ones. Several files
     of one stem are a mistake. Raises PipelineError for a folder that cannot be read."""
     try:
-        found = [path for path in folder.iterdir() if path.suffix in CONFIG_SUFFIXES]
-        paths = sorted(found, key=lambda path: path.name)
+        paths = [path for path in folder.iterdir() if path.suffix in CONFIG_SUFFIXES]
+        paths = sorted(paths, key=lambda path: path.name)
     except FileNotFoundError:
         paths = []
     except OSError as error:

@@ -14,4 +14,4 @@ def settings() -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for name, each in SETTINGS.items():
         variable = f"`{VARIABLES[name]}`" if name in VARIABLES else ""
-        yield row(f"`{name}`", variable, each.wanted, each.default, each.meaning)
+        yield row(f"`{name}`", variable, each.expected, each.default, each.meaning)
