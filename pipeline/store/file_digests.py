@@ -22,11 +22,12 @@ RACY_NS = 100_000_000
 
 
 class FileDigests:
-    """Caches JSON values computed from files in one JSON file. None is not cached."""
+    """Caches JSON values computed from files in one JSON file, or in memory without one. None is
+    not cached."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        record = read_own_record(path)
+        record = {} if path is None else read_own_record(path)
         # Older entries, which have a "stamp", hold other things.
         self._entries = {p: e for p, e in record.items() if _is_entry(e)}
         self._changed = False
@@ -69,7 +70,7 @@ class FileDigests:
         origin: str = "",
         is_valid: Callable[[Any], bool] = lambda value: True,
     ) -> Any:
-        """Return `compute(path)`, a function of the file's content and of `given`, or its cached
+        """Return `compute(path)`, a function of the file's content and of `origin`, or its cached
         value while `is_valid` accepts that.
 
         The latest value is cached for each path and name.
@@ -94,7 +95,7 @@ class FileDigests:
 
     def save(self) -> None:
         """Write what is new. A folder that cannot be written is no error."""
-        if not self._changed:
+        if not self._changed or self._path is None:
             return
         alive = {path: entry for path, entry in self._entries.items() if os.path.exists(path)}
         for path in self._new:  # after power loss no entry may outlive the content that it is of
