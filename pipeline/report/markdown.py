@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
+from pipeline.moments import call_all
 from pipeline.report import packages
 from pipeline.report.elements import Cell, DataTable, ReportSection
 from pipeline.report.formatting import NOTHING
 from pipeline.report.packages import Entry
-from pipeline.report.sections import gates, report_sections
-from pipeline.report.sections.gates import is_change
+from pipeline.report.sections import report_sections
 
 # GitHub takes a summary of at most 1 MiB, and a comment of at most 65,536 characters. Sentences can
 # hold shapes and lists of operators.
@@ -51,9 +51,9 @@ def _open_tables(
     report: Mapping[str, Any], sections: Iterable[ReportSection]
 ) -> Iterator[DataTable]:
     """Yield the tables that are not folded."""
-    changes = [row for row in gates.compare(report) if is_change(row)]
-    if changes:
-        yield DataTable("changes", "Changed", changes)
+    for table in call_all("highlights", report):
+        if table:
+            yield table
     for section in sections:
         for part in section.parts:
             if _is_open(part):

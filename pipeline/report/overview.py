@@ -10,8 +10,8 @@ from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection
 from pipeline.report.formatting import percent
 from pipeline.report.packages import Entry
 from pipeline.report.records import ALL, UNASKED, name_kernels
-from pipeline.report.sections import family, gates
-from pipeline.store.errors import listed, plural
+from pipeline.report.sections import family
+from pipeline.store.errors import listed
 from pipeline.store.sizes import human_size
 
 _MOST_METHODS = 4  # named in a cell
@@ -87,28 +87,6 @@ def _reasons(entry: Entry) -> dict[str, list[str]]:
         for reason in filter(None, reasons):
             methods_by_reason.setdefault(reason, []).append(method["method"])
     return methods_by_reason
-
-
-def changes_section(entries: Sequence[Entry]) -> ReportSection:
-    """Return the section of what changed since the accepted baselines, what is worse first."""
-    accepted = 0
-    rows: list[Row] = []
-    for entry in entries:
-        if entry.report is None or not entry.report.get("baseline"):
-            continue
-        accepted += 1
-        package = name(entry.package, href=entry.page)
-        for row in gates.compare(entry.report):
-            if gates.is_change(row):
-                rows.append({"package": package, **row})
-    rows.sort(key=lambda row: not gates.is_worse(row))
-    equal = f"No figure of {plural(accepted, 'package')} with a baseline changed."
-    return ReportSection(
-        "changes",
-        "What changed since the baseline",
-        DataTable("changes", "Changes, the worse ones first", rows),
-        equal if accepted and not rows else None,
-    )
 
 
 def drops_section(entries: Sequence[Entry]) -> ReportSection:

@@ -401,7 +401,7 @@ class MethodValidator:
         return f"{error.reason}; of {line}"
 
     def _declares_the_same(self) -> bool:
-        declared = self.package.declared(self.result.method)
+        declared = self.package.signature(self.result.method)
         inputs = [(f"input '{a.name}'", a.value) for a in signature(self.program)]
         for fault in (
             *compare_declared("input", declared.inputs, inputs, self.program),
