@@ -36,6 +36,8 @@ SystemName = Annotated[str, "as `os.fsdecode` gives it, of bytes that need be no
 EntryName = Annotated[str, "of a zip file's entry"]
 ShortBytes = Annotated[str, "in hexadecimal"]
 Constant = Annotated[object, "that a plan can hold: a scalar, or lists of them"]
+# Of a file: a blob, or bytes between blobs.
+Piece = tuple[Literal["blob"], Digest] | tuple[Literal["bytes"], ShortBytes]
 
 _DEEPEST = 100
 _GREATEST = 1 << 1000  # a float still holds it

@@ -17,7 +17,7 @@ from pipeline.store import digest
 from pipeline.store.blobs import BlobStore, BlobWriter, MissingBlobError
 from pipeline.store.digest import Digest
 from pipeline.store.files import copy_atomically, make_folder, publish, replacing
-from pipeline.store.results import Piece as Piece
+from pipeline.store.forms import Piece as Piece
 
 _SHORT = 64  # bytes; shorter than a key of named data
 _SHARED_FROM = 1 << 18  # bytes; smaller blobs are fewer files, and so fewer questions to a remote

@@ -52,8 +52,8 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 def _shorten(text: str) -> str:
     """Return a message without noise, with its lines as sentences of one line."""
     text = _NOISE.sub("", _FRAMES.sub("", _ADVICE.sub("", text)))
-    text = ""
+    sentences = ""
     for line in filter(None, (" ".join(line.split()) for line in text.splitlines())):
-        joint = "" if not text else " " if _ENDED.search(text) else "; "
-        text += joint + line
-    return one_line(text.removesuffix('."').rstrip(":"))
+        joint = "" if not sentences else " " if _ENDED.search(sentences) else "; "
+        sentences += joint + line
+    return one_line(sentences.removesuffix('."').rstrip(":"))

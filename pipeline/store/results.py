@@ -10,7 +10,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from pipeline.store.compiled import CompiledUnit, Estimate, TaggedBlob
 from pipeline.store.digest import Digest
-from pipeline.store.forms import Constant, Count, FileName, MethodName, ShortBytes, SystemName
+from pipeline.store.forms import Constant, Count, FileName, MethodName, Piece, SystemName
 from pipeline.store.quantized import QuantizedMethod
 from pipeline.store.states import Allowed, Verdict
 
@@ -131,10 +131,6 @@ class _Refit(TypedDict):
     why: str
     misses: Count
     recipe: _Recipe | None
-
-
-# Of a file: a blob, or bytes between blobs.
-Piece = tuple[Literal["blob"], Digest] | tuple[Literal["bytes"], ShortBytes]
 
 
 class _Relink(TypedDict):

@@ -6,8 +6,8 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from pipeline.store.digest import Digest
 from pipeline.store.forms import Count, FileName
+from pipeline.store.pieces import Piece
 from pipeline.store.remote import Counts
-from pipeline.store.results import Piece
 from pipeline.store.usage import Usage
 
 TOPIC = "pte-pipeline"  # of what workers say to all builds
