@@ -89,7 +89,7 @@ def _features(keys: str) -> bytes:
         if feature.distribution:
             hasher.update(identity(feature.distribution).encode())
             continue
-        other_modules = {module for keys in ("", *KEYS) for module in find_modules(feature, keys)}
+        other_modules = {name for key in ("", *KEYS) for name in find_modules(feature, key)}
         left_out = {module.rpartition(".")[2] for module in other_modules - {*modules}}
         files = Path(__file__).parents[1].glob(f"features/{feature.name}/**/*")
         hasher.update(_hash_files(path for path in files if path.stem not in left_out))
