@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from pipeline.moments import call_all
@@ -20,13 +20,18 @@ _IN_SUMMARY = ("not-judged", "not-run", "changes", "provenance")  # sections
 _OPEN = ("failed", "culprits", "warnings")  # the tables that are not folded, and those of changes
 
 
-def markdown(report: Mapping[str, Any]) -> str:
+def markdown(report: Mapping[str, Any], sections: Sequence[ReportSection] | None = None) -> str:
     """Render the report of a package, for a comment of a pull request: the verdict, what changed
-    and what failed; the rest is folded, as far as there is room. Charts are left out."""
+    and what failed; the rest is folded, as far as there is room. Charts are left out.
+
+    Args:
+        sections: those of the report, by default what its record holds.
+    """
     verdict = report["verdict"]
     if not report["ok"]:
         verdict = verdict.upper()
-    sections = report_sections(report)
+    if sections is None:
+        sections = report_sections(report)
     parts = [
         f"# {_escape(report['package'])}: {verdict}",
         _escape(packages.about(report)),

@@ -133,7 +133,10 @@ class OperatorRefusal(TypedDict):
 
 class Uptake(TypedDict):
     """The calls of operators that a partitioner was offered, which those before it had left, and
-    those that it took. Where it took none, `refusals` has the most frequent reasons."""
+    those that it took. Where it took none, `refusals` has the most frequent reasons.
+
+    Calls that only move values, such as views, do not count where others compute: a delegate of
+    views alone speeds nothing up."""
 
     partitioner: str
     offered: Count

@@ -16,7 +16,7 @@ from torch.fx import Node
 from pipeline.backends import PartitionerSpec
 from pipeline.compile.split_partition import TAG
 from pipeline.program.graphs import called_delegate, iter_nodes
-from pipeline.program.operators import NOTES, node_label, operator_name
+from pipeline.program.operators import NOTES, node_label, only_moves, operator_name
 from pipeline.store.compiled import OperatorRefusal, Uptake
 
 MOST_REFUSALS = 3
@@ -26,6 +26,7 @@ OUTSIDE = "outside of `modules"  # how the reason begins of what the config keep
 def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> Uptake:
     """Measure what a partitioner took of a program, which has its tags and its reasons."""
     calls = [n for n in iter_nodes(program) if operator_name(n) and called_delegate(n) is None]
+    calls = [node for node in calls if not only_moves(node)] or calls
     taken = sum(TAG in node.meta for node in calls)
     refusals = [] if taken else _find_refusals(spec.backend.name, calls)
     return Uptake(partitioner=spec.name, offered=len(calls), taken=taken, refusals=refusals)
