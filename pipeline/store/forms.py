@@ -1,7 +1,9 @@
 """Checks that a JSON value has the form that a type gives.
 
-Values that others wrote are held against types before they are used. pydantic does this too, and
-takes longer to import than a run with nothing to do may take.
+Values that others wrote are held against types before they are used. In November 2026, importing a
+library for it cost a run with nothing to do, of 235 ms of CPU time, 5 to 8 ms (msgspec), 14 ms
+(pydantic_core) or 139 ms (pydantic); this module takes 1 ms. msgspec also takes unknown fields of
+typed dicts, NUL and lone surrogates in texts and NaN in `Any`, and refuses unions of tuples.
 """
 
 from __future__ import annotations
