@@ -132,8 +132,8 @@ def toolchain(extra: Iterable[str] = ()) -> dict[str, str]:
 def hash_seed() -> str:
     """Return the seed of `hash` in workers, by which sets of texts are ordered: the user's, or 0.
     Exports count it; what is compiled does not depend on it."""
-    given = os.environ.get(HASH_SEED, "")
-    return given if given.isdigit() else "0"
+    seed = os.environ.get(HASH_SEED, "")
+    return seed if seed.isdigit() else "0"
 
 
 def _variables() -> dict[str, str]:
@@ -149,13 +149,13 @@ def _variables() -> dict[str, str]:
 @cache
 def _startup_code() -> dict[str, str]:
     """Return digests of the modules by which a site or a user can change any other."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in ("sitecustomize", "usercustomize"):
         with suppress(ImportError, ValueError, OSError):
             spec = find_spec(name)
             if spec is not None and spec.origin is not None:
-                found[name] = hash_file(Path(spec.origin))
-    return found
+                versions[name] = hash_file(Path(spec.origin))
+    return versions
 
 
 _PREFIXES = (
