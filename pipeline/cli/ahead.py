@@ -9,8 +9,8 @@ from doit.exceptions import InvalidCommand
 
 from pipeline.cli.doit_link import action_task
 from pipeline.cli.toolchain_check import check_toolchain
+from pipeline.plan.prefetch import ask_for_packages
 from pipeline.plan.tasks import ActionTask
-from pipeline.plan.waves import ask_for_packages
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import Workspace

@@ -17,8 +17,8 @@ from pipeline.cli.columns import cut_middle
 from pipeline.cli.terminal import redirected, unguarded
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event, outcome_word
+from pipeline.run.action_status import ActionStatus
 from pipeline.run.batch import Outlook, Show
-from pipeline.run.under_way import UnderWay
 from pipeline.store.names import shorten_name
 from pipeline.store.visible import one_line
 
@@ -67,7 +67,7 @@ class Tally:
         self.failed += event.outcome == "failed"
         self.ended.add(event.title)
 
-    def running(self, now: float) -> list[tuple[Action, UnderWay, float]]:
+    def running(self, now: float) -> list[tuple[Action, ActionStatus, float]]:
         """Return the actions that are under way, with the seconds since they were first seen."""
         running = []
         for action in self.actions:
@@ -79,7 +79,7 @@ class Tally:
                 running.append((action, status, seconds))
         return running
 
-    def remaining(self, running: Sequence[tuple[Action, UnderWay, float]]) -> float | None:
+    def remaining(self, running: Sequence[tuple[Action, ActionStatus, float]]) -> float | None:
         """Return about how many seconds remain, None where the store knows nothing of an action
         that is to be done."""
         spent = {action.title: seconds for action, _, seconds in running}

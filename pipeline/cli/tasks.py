@@ -29,8 +29,8 @@ from pipeline.cli.selection import ALL, Selection
 from pipeline.cli.terminal import guard_standard_streams
 from pipeline.plan.actions import unit_name
 from pipeline.plan.plan import Plan
+from pipeline.plan.prefetch import ask_for_exports
 from pipeline.plan.tasks import ActionTask
-from pipeline.plan.waves import ask_for_exports
 from pipeline.run.install import clean, find_orphans
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.visible import one_line

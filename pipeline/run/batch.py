@@ -17,9 +17,9 @@ from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
 from pipeline.report.events import Event, Outcome, make_event
+from pipeline.run.action_status import ActionStatus, log_name, read_progress
 from pipeline.run.expectations import Expectations
 from pipeline.run.install import install
-from pipeline.run.under_way import UnderWay, log_name, read_progress
 from pipeline.run.worker import Report
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, describe_error
@@ -33,7 +33,7 @@ class Outlook(NamedTuple):
     """What can be said of actions while they run: how far one is, how many seconds it took when it
     ran before, and how many run at a time."""
 
-    status: Callable[[Action], UnderWay | None]
+    status: Callable[[Action], ActionStatus | None]
     expected: Callable[[Action], float | None]
     workers: Callable[[], int]
 

@@ -15,13 +15,13 @@ from functools import partial
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.report.stream import EventStream
+from pipeline.run.action_status import log_name, log_path, progress_path
 from pipeline.run.admission import Expected, choose_next, longest_first
 from pipeline.run.executors import Executor, ExecutorLostError, Needs, WorkerLostError
 from pipeline.run.executors.choice import open_executor
 from pipeline.run.executors.tags import needed_tags
 from pipeline.run.expectations import Expectations
 from pipeline.run.progress import Progress
-from pipeline.run.under_way import log_name, log_path, progress_path
 from pipeline.run.worker import Report, may_run_here, run_here
 from pipeline.store.files import make_folder, remove
 from pipeline.store.settings import usable_cores
@@ -53,7 +53,7 @@ class Attempt:
         return replace(self, needs=replace(self.needs, memory=memory), expected=expected)
 
 
-UnderWay = dict[Future[Report], Attempt]
+Running = dict[Future[Report], Attempt]
 
 
 class Pool:
@@ -172,7 +172,7 @@ class Pool:
         """Yield each attempt with its report, or with how its worker died. Attempts that are added
         to `waiting` meanwhile are run, too."""
         executor = self._open() if waiting else None
-        under_way: UnderWay = {}
+        under_way: Running = {}
         while under_way or (waiting and not self._lost):
             assert executor is not None
             if not self._lost:
@@ -194,7 +194,7 @@ class Pool:
                 self._lost = str(error)
         return self._executor
 
-    def _start(self, executor: Executor, waiting: list[Attempt], under_way: UnderWay) -> None:
+    def _start(self, executor: Executor, waiting: list[Attempt], under_way: Running) -> None:
         """Start what may start now."""
         while waiting and len(under_way) < executor.slots:
             running = [attempt.expected for attempt in under_way.values()]
@@ -225,7 +225,7 @@ class Pool:
         return Report(make_event(action, "failed", error=self._lost))
 
     def _wait(
-        self, executor: Executor, under_way: UnderWay, seconds: float | None
+        self, executor: Executor, under_way: Running, seconds: float | None
     ) -> set[Future[Report]]:
         """Wait until an action is done, but so many seconds at most, and look after the others
         meanwhile; return those that are done."""

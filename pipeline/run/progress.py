@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from pipeline.plan.actions import Action
 from pipeline.report.stream import EventStream
+from pipeline.run.action_status import progress_path, read_status
 from pipeline.run.admission import Expected
 from pipeline.run.executors import WorkerLostError
-from pipeline.run.under_way import progress_path, read_status
 from pipeline.store.digest import Digest
 from pipeline.store.workspace import Workspace
 

@@ -21,10 +21,10 @@ from pipeline.plan.actions import Action
 from pipeline.plan.requests import read_names, read_request
 from pipeline.report.events import Event, make_event
 from pipeline.run.action_log import logging_to
+from pipeline.run.action_status import log_name, log_path, progress_path, write_status
 from pipeline.run.imports import import_numpy, keeping_all
 from pipeline.run.performed import Performed, perform_here, perform_isolated
 from pipeline.run.stages import IMPORT, Stages, reset_peak
-from pipeline.run.under_way import log_name, log_path, progress_path, write_status
 from pipeline.run.worker_process import import_libraries, worker_process
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.files import make_folder, remove

@@ -23,8 +23,8 @@ from pipeline.plan.plan import Plan
 from pipeline.report.events import Event
 from pipeline.report.packages import Entry
 from pipeline.report.render import render, render_all
+from pipeline.run.action_status import ActionStatus
 from pipeline.run.batch import Outlook
-from pipeline.run.under_way import UnderWay
 from pipeline.store.errors import ConfigErrors, PipelineError, Problem
 from pipeline.store.settings import OperatorSettings
 from pipeline.store.visible import one_line, visible
@@ -212,7 +212,7 @@ def test_bars_show_what_rich_writes_and_nothing_else(name):
     patch.delenv("CI", raising=False)
     for stream, word in ((quiet, "name"), (loud, name)):
         actions = [Action("quantize", word, word, word, {}, None)]
-        outlook = Outlook(lambda _, word=word: UnderWay(word, 1, 2), lambda _: 3.0, lambda: 1)
+        outlook = Outlook(lambda _, word=word: ActionStatus(word, 1, 2), lambda _: 3.0, lambda: 1)
         with Reporter(stream, {}).progress(actions, outlook) as show:
             for event in _events(word, word):
                 show(event)

@@ -12,10 +12,10 @@ from pipeline.cli.verbs import known_packages
 from pipeline.plan.actions import Action, unit_name
 from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
+from pipeline.plan.prefetch import ask_for_packages
 from pipeline.plan.remarks import find_broken_files, find_remarks
 from pipeline.plan.status import Status
 from pipeline.plan.tasks import find_action, find_last, find_status
-from pipeline.plan.waves import ask_for_packages
 from pipeline.store.digest import Digest
 from pipeline.store.errors import (
     ConfigErrors,

@@ -14,7 +14,7 @@ from pipeline.plan.declared import list_beside
 from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.plan.places import FOLDER, SYSTEM, Kind, Places, is_no_file, within
-from pipeline.run.build.chance import find_chance, find_strings
+from pipeline.run.build.nondeterminism import find_nondeterminism, find_strings
 from pipeline.run.trace.watch import Watch, loaded_files, running_files
 from pipeline.store.distributions import find_folders
 from pipeline.store.errors import SourceError
@@ -51,9 +51,11 @@ def check_pass_reads(action: Action[CompileInputs], workspace: Workspace, watch:
     if undeclared:
         mistake = f"{subject} read what no INPUTS of theirs names: {list_beside(undeclared)}"
         raise SourceError(f"{where}: {mistake}")
-    chance = [line for path in modules for line in find_chance(path, places.spell(str(path)))]
-    if chance and not declared:
-        raise SourceError(f"{chance[0]}; declare INPUTS to say that it does not count")
+    causes = [
+        line for path in modules for line in find_nondeterminism(path, places.spell(str(path)))
+    ]
+    if causes and not declared:
+        raise SourceError(f"{causes[0]}; declare INPUTS to say that it does not count")
     if watch.view == "kernel" and watch.unfollowed:
         raise SourceError(f"{where}: {subject} depend on {', '.join(watch.unfollowed)}")
 

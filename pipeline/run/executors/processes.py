@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipeline.run.action_status import read_status
 from pipeline.run.executors import WorkerLostError
 from pipeline.run.executors.joblib_workers import (
     BrokenProcessPool,
@@ -30,7 +31,6 @@ from pipeline.run.executors.system import (
     own_memory,
     peak_memory,
 )
-from pipeline.run.under_way import read_status
 from pipeline.run.worker_group import WorkerGroup, join, starting_workers
 from pipeline.store.files import remove
 from pipeline.store.toolchain import HASH_SEED, hash_seed
@@ -45,7 +45,7 @@ _SIGNALS = re.compile(r"[A-Z]+\(-?\d+\)")  # as `SIGSEGV(-11)`; only an error's 
 
 
 @dataclass
-class _UnderWay:
+class _Call:
     """A call under way: the file in which it says how far it is, and the most bytes it held."""
 
     status: Path
@@ -74,7 +74,7 @@ class WorkerProcesses:
         self._group: WorkerGroup | None = None
         self._processes: list[ProcessPoolExecutor] = []
         self._idle: list[ProcessPoolExecutor] = []
-        self._under_way: dict[Future[Any], _UnderWay] = {}
+        self._under_way: dict[Future[Any], _Call] = {}
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class WorkerProcesses:
         outer.set_running_or_notify_cancel()
         with self._lock, starting_workers():
             inner, process = self._hand_out(function, *arguments)
-            self._under_way[outer] = _UnderWay(status, process, count_oom_kills())
+            self._under_way[outer] = _Call(status, process, count_oom_kills())
         inner.add_done_callback(partial(self._settle, outer))
         return outer
 

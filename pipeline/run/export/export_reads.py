@@ -20,7 +20,7 @@ from pipeline.plan.declared import list_beside
 from pipeline.plan.kinds.export import ExportInputs
 from pipeline.plan.places import FOLDER, SYSTEM, Kind, is_no_file, within
 from pipeline.plan.reads import WHOLE_ENVIRONMENT, Finder, Reads, is_inside
-from pipeline.run.build.chance import find_chance, find_strings
+from pipeline.run.build.nondeterminism import find_nondeterminism, find_strings
 from pipeline.run.trace.watch import Watch, running_files
 from pipeline.store.errors import SourceError
 from pipeline.store.workspace import Workspace
@@ -115,7 +115,7 @@ class ExportReads:
             for path in sources:
                 name = self._places.spell(str(path))
                 native = watch.view != "kernel"
-                unfollowed |= dict.fromkeys(find_chance(path, name, native))
+                unfollowed |= dict.fromkeys(find_nondeterminism(path, name, native))
             if watch.view != "kernel":
                 unfollowed |= dict.fromkeys(self._look_beside(observed))
         created = self._made()

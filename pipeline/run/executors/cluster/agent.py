@@ -21,14 +21,13 @@ from distributed import Status, WorkerPlugin, get_worker
 
 from pipeline.plan.actions import Action
 from pipeline.plan.requests import read_names
+from pipeline.run.action_status import log_path, progress_path, read_status
 from pipeline.run.executors import WorkerLostError
-from pipeline.run.executors.cluster.forms import MEMORY, RESOURCE, TOPIC, Answer, Said
+from pipeline.run.executors.cluster.forms import MEMORY, RESOURCE, TOPIC, Answer, ProgressMessage
 from pipeline.run.executors.cluster.unpack import perform_parcel
 from pipeline.run.executors.processes import WorkerProcesses
 from pipeline.run.executors.system import available_memory
 from pipeline.run.executors.tags import offered_tags
-from pipeline.run.under_way import log_path, progress_path, read_status
-from pipeline.store.forms import Count
 from pipeline.store.settings import usable_cores
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
@@ -96,7 +95,7 @@ class _Performance:
         self._worker, self._key = worker, worker.get_current_task()
         self._parcel, self._folder = parcel, str(folder)
         self._status = progress_path(self._action, self._workspace)
-        self._said: Any = None
+        self._sent: Any = None
         self._read, self._read_at = 0, 0.0  # bytes of the log, and when
 
     def run(self) -> Answer:
@@ -125,7 +124,7 @@ class _Performance:
 
     def _say(self, future: Future[str]) -> None:
         status = read_status(self._status)
-        report: Said = {
+        report: ProgressMessage = {
             "parcel": str(self._key),
             "worker": self._worker.address,
             "host": _host(),
@@ -133,15 +132,15 @@ class _Performance:
             "stage": status.get("stage", ""),
             "done": status.get("done", 0),
             "total": status.get("total", 0),
-            "peak_bytes": Count(_processes().peak_bytes(future)),
+            "peak_bytes": _processes().peak_bytes(future),
         }
-        if report != self._said:
-            self._said = {**report, "log": ""}
+        if report != self._sent:
+            self._sent = {**report, "log": ""}
             self._worker.log_event(TOPIC, report)
 
     def _read_log(self) -> str:
         """Return what was printed since the last time: every few seconds and only so much, for the
-        scheduler remembers what is said. The answer has the whole log."""
+        scheduler remembers every message. The answer has the whole log."""
         if time.monotonic() - self._read_at < _BETWEEN_LOGS:
             return ""
         self._read_at = time.monotonic()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
+from typing import Any
 
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
-from pipeline.run.executors.cluster.forms import Answer, Done, Said
+from pipeline.run.action_status import log_name, log_path, progress_path, write_status
+from pipeline.run.executors.cluster.forms import Answer, Done, ProgressMessage
 from pipeline.run.stored import find_wrong_result
-from pipeline.run.under_way import log_name, log_path, progress_path, write_status
 from pipeline.run.worker import Report
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import remove, write_atomically
@@ -32,7 +33,7 @@ class Answers:
         self._lanes: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
 
-    def note(self, action: Action, report: Said) -> None:
+    def note(self, action: Action, report: ProgressMessage) -> None:
         """Keep how far an action under way is, and what it printed, where one that runs on this
         machine does. Raises OSError."""
         path = progress_path(action, self._workspace)
@@ -75,8 +76,10 @@ class Answers:
             error=error,
             log=log_name(action, self._workspace) if error else "",
         )
-        usage = {kind: Usage(**counts) for kind, counts in performed["usage"].items()}
-        remote = performed["remote"] and (Counts(**performed["remote"][0]), performed["remote"][1])
+        counts_by_kind: Any = performed["usage"]
+        usage = {kind: Usage(**counts) for kind, counts in counts_by_kind.items()}
+        asked: Any = performed["remote"]
+        remote = asked and (Counts(**asked[0]), asked[1])
         return Report(event, usage, remote, result)
 
     def _find_wrong(self, action: Action, performed: Done) -> str:

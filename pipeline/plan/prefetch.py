@@ -1,4 +1,4 @@
-"""Asks a remote in waves: what a plan looks up one by one is fetched before, many at a time.
+"""Prefetches from a remote: what a plan looks up one by one is fetched before, many at a time.
 
 Each wave is known only from the one before it: where exporters looked, the exports, the links and
 what they are linked from, the validations, and the blobs of all these. So a build waits for a few

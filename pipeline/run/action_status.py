@@ -43,7 +43,7 @@ class _Status(TypedDict):
     host: NotRequired[str]
 
 
-class UnderWay(NamedTuple):
+class ActionStatus(NamedTuple):
     """The stage that an action is in, how many of how many steps of it are done, and the machine of
     a cluster that it runs on."""
 
@@ -53,11 +53,11 @@ class UnderWay(NamedTuple):
     host: str = ""
 
 
-def read_progress(action: Action, workspace: Workspace) -> UnderWay | None:
+def read_progress(action: Action, workspace: Workspace) -> ActionStatus | None:
     """Return how far an action is that is under way, None for any other."""
     if not (status := read_status(progress_path(action, workspace))):
         return None
-    return UnderWay(status["stage"], status["done"], status["total"], status.get("host", ""))
+    return ActionStatus(status["stage"], status["done"], status["total"], status.get("host", ""))
 
 
 def write_status(path: Path, stage: str, done: int, total: int, host: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Sources of chance in the text of modules: the clock, the kernel's random numbers and the like.
+"""Sources of nondeterminism in the text of modules: the clock, random numbers and the like.
 
 No view of a process shows them all (the clock is read without a system call), so their names are
 looked for. Generators that have a state start from fixed seeds and are none.
@@ -83,7 +83,7 @@ _NATIVE = {
 }
 
 
-def find_chance(path: Path, where: str, native: bool = False) -> Iterator[str]:
+def find_nondeterminism(path: Path, where: str, native: bool = False) -> Iterator[str]:
     """Yield a line for each name in a module that stands for chance: `x.py:12 reads the clock
     (time.time)`.
 

@@ -14,7 +14,7 @@ from pipeline.run.worker import Report
 from pipeline.store.workspace import Workspace
 
 
-class Here:
+class LocalQueue:
     """A queue before this machine's executor, which takes `jobs` actions at a time. All methods may
     be called by several threads."""
 
