@@ -7,36 +7,14 @@ reads it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from pipeline.store.compiled import Estimate as Estimate
 
 if TYPE_CHECKING:
     from executorch.exir.backend.backend_details import PreprocessResult
     from executorch.exir.lowered_backend_module import LoweredBackendModule
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """An estimate of one call of a delegate.
-
-    Attributes:
-        tool: what estimated it, as in "vela".
-        clock: Hz, of the device that it was compiled for.
-        cycles: of the whole call, waits for memory included.
-        busy_cycles: of these, cycles in which the device computes.
-        macs: multiply-accumulates.
-        sram, dram, on_chip_flash, off_chip_flash: bytes in use at the peak, by kind of memory.
-    """
-
-    tool: str
-    clock: int
-    cycles: int
-    busy_cycles: int
-    macs: int
-    sram: int
-    dram: int
-    on_chip_flash: int
-    off_chip_flash: int
 
 
 def add_estimate(result: PreprocessResult, estimate: Estimate) -> PreprocessResult:

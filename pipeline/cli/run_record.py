@@ -142,7 +142,10 @@ class RunRecord:
             total += counts
             problems.append(problem)
         problem = next(filter(None, [*problems, remote.problem]), "")
-        return {**vars(total), "believes_all": remote.settings.believes_all, "problem": problem}
+        from pipeline.store.remote import RemoteUse  # which a run without a remote doesn't load
+
+        use = RemoteUse(**vars(total), believes_all=remote.settings.believes_all, problem=problem)
+        return vars(use)
 
 
 def _complete(plan: Plan, events: list[Event]) -> Iterator[Event]:

@@ -22,21 +22,9 @@ from torch.utils import _pytree as pytree
 from pipeline.program.graphs import NodePlaces, called_delegate, iter_nodes
 from pipeline.program.operators import control_flow_name
 from pipeline.program.patching import wrapped
+from pipeline.store.compiled import DelegateNodes
 
 _CHAIN = 0  # a plan has one, into which the emitter merges those of control flow
-
-
-@dataclass(frozen=True)
-class DelegateNodes:
-    """The nodes of a delegate call, whose instruction is `index`.
-
-    `places` are those of the nodes that it runs, sorted; `outputs` those of the nodes whose values
-    it returns, in the order of its outputs, None where lowering made one.
-    """
-
-    index: int
-    places: tuple[int, ...]
-    outputs: tuple[int | None, ...]
 
 
 @dataclass(frozen=True)

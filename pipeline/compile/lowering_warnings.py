@@ -6,7 +6,6 @@ They are kept with the compiled method, so that a build that finds it in the sto
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,30 +21,11 @@ from pipeline.program.operators import node_label, operator_name
 from pipeline.program.random_operators import REMEDIES, random_cause
 from pipeline.program.source_lines import source_line
 from pipeline.program.training import find_training_outputs
+from pipeline.store.compiled import LoweringWarning
 from pipeline.store.errors import plural
 
 if TYPE_CHECKING:  # shapes, which change nothing that is done
     from torch.fx import Node
-
-    from pipeline.report.records import WarningRecord
-
-
-@dataclass(frozen=True)
-class LoweringWarning:
-    """One warning about a method.
-
-    Attributes:
-        what: the sentence, without the operator and the module that it is about.
-        place: of the operator's node in the source program (`NodePlaces`).
-    """
-
-    what: str
-    operator: str = ""
-    module: str = ""
-    place: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def find_training_mode(
@@ -68,7 +48,11 @@ def find_training_mode(
         place, node = nodes[0]
         what = f"is in training mode ({plural(len(nodes), 'call')}); {REMEDIES['training']}"
         source_place = place if origins is None else origins.get(place)
-        warnings.append(LoweringWarning(what, operator, innermost_module(node), source_place))
+        warnings.append(
+            LoweringWarning(
+                what=what, operator=operator, module=innermost_module(node), place=source_place
+            )
+        )
     return warnings
 
 
@@ -90,13 +74,16 @@ def find_lost_conds(
         place = find_cond(loss, plan, instructions.places, program)
         module = "" if place is None else innermost_module(nodes[place])
         source = place if origins is None or place is None else origins.get(place)
-        warnings.setdefault(place, LoweringWarning(describe_loss(loss), "cond", module, source))
+        warning = LoweringWarning(
+            what=describe_loss(loss), operator="cond", module=module, place=source
+        )
+        warnings.setdefault(place, warning)
     return list(warnings.values())
 
 
 def trace_warnings(
     warnings: Sequence[Mapping[str, Any]], program: ExportedProgram, root: Path
-) -> list[WarningRecord]:
+) -> list[LoweringWarning]:
     """Return a manifest's warnings as reports have them, with lines of the model's source.
 
     Args:
@@ -104,9 +91,9 @@ def trace_warnings(
         root: the workspace.
     """
     nodes = list(iter_nodes(program))
-    records: list[WarningRecord] = []
+    records: list[LoweringWarning] = []
     for warning in warnings:
-        node = None if warning["place"] is None else nodes[warning["place"]]
+        node = None if warning.get("place") is None else nodes[warning["place"]]
         records.append(
             {
                 "what": warning["what"],

@@ -7,8 +7,6 @@ method of a package whose config lists them; the package is built all the same.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
 
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -17,23 +15,10 @@ from pipeline.backends import PartitionerSpec
 from pipeline.backends.entry import NameKind
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.operators import node_label
+from pipeline.store.compiled import ListedName
 from pipeline.store.errors import did_you_mean
 
 _MOST = 10  # names in a hint
-
-
-@dataclass(frozen=True)
-class ListedName:
-    """A name of an option's list, such as `vulkan.nn_module_blocklist`; `hint` says what would be
-    right where it is not `found`."""
-
-    option: str
-    name: str
-    found: bool
-    hint: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def look_up_names(spec: PartitionerSpec, program: ExportedProgram) -> list[ListedName]:
@@ -46,7 +31,9 @@ def look_up_names(spec: PartitionerSpec, program: ExportedProgram) -> list[Liste
             fits = any(name in each if kind == "module type" else name == each for each in known)
             words = {each.rpartition(".")[2] if kind == "module type" else each for each in known}
             hint = "" if fits else did_you_mean(name, sorted(words), _MOST)
-            found.append(ListedName(f"{spec.name}.{option}", name, fits, hint))
+            found.append(
+                ListedName(option=f"{spec.name}.{option}", name=name, found=fits, hint=hint)
+            )
     return found
 
 

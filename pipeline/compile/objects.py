@@ -7,8 +7,8 @@ stand in the store, once for all methods and packages that share them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, astuple, dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, replace
 from typing import Any
 
 from executorch.exir import ExecutorchProgramManager
@@ -18,23 +18,17 @@ from executorch.exir._serialize._flatbuffer_program import (
 )
 from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
 from executorch.exir.emit import EmitterOutput
-from executorch.exir.scalar_type import ScalarType
 from executorch.exir.schema import Program, Tensor, TensorDataLocation
 from executorch.exir.tensor import ALIGNMENT
 from executorch.exir.tensor_layout import TensorLayout
 from pydantic import TypeAdapter
 
-from pipeline.store.digest import Digest
+from pipeline.store.compiled import Blob as Blob
+from pipeline.store.compiled import MethodObject as MethodObject
+from pipeline.store.compiled import NamedBlob as NamedBlob
+from pipeline.store.compiled import TaggedBlob as TaggedBlob
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
-
-
-@dataclass(frozen=True)
-class Blob:
-    """A blob of the store: content digest and size in bytes."""
-
-    digest: Digest
-    size: int
 
 
 class BlobBytes(bytes):
@@ -57,59 +51,6 @@ class BlobBytes(bytes):
 
     def __deepcopy__(self, memo: object) -> BlobBytes:
         return self
-
-
-@dataclass(frozen=True)
-class NamedBlob:
-    """One entry of a delegate's named data; `layout` is (scalar type, sizes, dim order) or None."""
-
-    key: str
-    blob: Blob
-    alignment: int
-    layout: tuple[ScalarType, list[int], list[int]] | None
-
-
-TaggedBlob = tuple[str | None, NamedBlob]  # with the tag of its `.ptd` file; None in the `.pte`
-
-
-@dataclass(frozen=True)
-class MethodObject:
-    """A compiled unit: a method, or a joint group of them.
-
-    `constants` and `mutable` have the reserved empty entry at index 0, as ExecuTorch's emitter
-    has; indices in the program's plans refer to these tuples. `external` maps a tag, which names a
-    `.ptd` file, to (fully qualified name, index into `external_constants`) pairs. `keys` are those
-    of each method's named data, in their order, where the unit has several methods.
-    """
-
-    program: Blob
-    constants: tuple[Blob, ...]
-    mutable: tuple[Blob, ...]
-    delegates: tuple[Blob, ...]
-    external_constants: tuple[Blob, ...]
-    external: Mapping[str, tuple[tuple[str, int], ...]]
-    named: tuple[NamedBlob, ...]
-    named_external: Mapping[str, tuple[NamedBlob, ...]] = field(default_factory=dict)
-    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def tagged(self) -> Iterator[TaggedBlob]:
-        """Yield all named data."""
-        for tag, entries in ((None, self.named), *self.named_external.items()):
-            yield from ((tag, entry) for entry in entries)
-
-    def blobs(self) -> Iterator[Blob]:
-        """Yield every blob that linking reads."""
-        yield self.program
-        for group in (self.constants, self.mutable, self.delegates, self.external_constants):
-            yield from group
-        yield from (entry.blob for _, entry in self.tagged())
-
-    def named_keys(self, method: str) -> list[str]:
-        """Return the keys of the named data that a method's delegates use, sorted."""
-        return sorted(self.keys[method] if self.keys else {e.key for _, e in self.tagged()})
 
 
 _OBJECT = TypeAdapter(MethodObject)

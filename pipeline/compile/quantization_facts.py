@@ -48,7 +48,7 @@ def describe_quantization(
     calibration: Mapping[str, Any],
     observers: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return the facts of a method that was quantized, as JSON (`store.results.Quantization`).
+    """Return the facts of a method that was quantized, as JSON (`store.quantized.Quantization`).
 
     Args:
         origins: of which nodes of `program` those of `quantized` were made.

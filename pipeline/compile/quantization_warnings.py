@@ -21,7 +21,7 @@ def find_warnings(
     """Yield warnings of a quantized method, the gravest first.
 
     Args:
-        facts, prepared: as `store.results` declares them.
+        facts, prepared: as `store.quantized` declares them.
         float_operators: in control flow, which stays in floating point.
     """
     if prepared is not None and prepared["agrees"] is False:

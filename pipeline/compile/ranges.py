@@ -11,9 +11,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 import torch
@@ -27,35 +27,11 @@ from pipeline.program.operators import node_label
 from pipeline.program.patching import wrapped
 from pipeline.program.signature import signature
 from pipeline.program.source_lines import source_line
-
-if TYPE_CHECKING:  # shapes, which change nothing that is done
-    from pipeline.report.records import NarrowedRecord
+from pipeline.store.compiled import NarrowedSize
 
 Range = tuple[int, int | None]  # the least and the greatest size; None is no limit
 # The node that narrowed a symbol's range last; None where that was not in a graph.
 Narrowing = Mapping[tuple[ShapeEnv, sympy.Symbol], Node | None]
-
-
-@dataclass(frozen=True)
-class NarrowedSize:
-    """A size of an input that is lowered for a smaller range than its source takes.
-
-    Attributes:
-        size: such as `x.shape[2]`.
-        operator: the one of the source that narrowed it, or what lowering had made of it; "" where
-            it is not known.
-        place: of its node in the source program (`NodePlaces`).
-    """
-
-    size: str
-    source: Range
-    lowered: Range
-    operator: str = ""
-    module: str = ""
-    place: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -76,10 +52,10 @@ class RangeWatch:
         before, found = self.before[method], []
         for name, now in lowered.measure().items():
             if now != before[name]:
-                each = self._describe(name, before[name], now, lowered.sizes[name], places)
-                if nodes and each.place is not None:
-                    each = replace(each, operator=node_label(nodes[each.place]))
-                found.append(each)
+                narrowed = self._describe(name, before[name], now, lowered.sizes[name], places)
+                if nodes and narrowed["place"] is not None:
+                    narrowed["operator"] = node_label(nodes[narrowed["place"]])
+                found.append(narrowed)
         return found
 
     def _describe(
@@ -90,9 +66,17 @@ class RangeWatch:
             own = size.node.shape_env
             nodes += (self.narrowing.get((own, symbol)) for symbol in size.node.expr.free_symbols)
         if (node := next(filter(None, nodes), None)) is None:
-            return NarrowedSize(name, before, now)
-        where = innermost_module(node), places.find(node)
-        return NarrowedSize(name, before, now, node_label(node), *where)
+            return NarrowedSize(
+                size=name, source=before, lowered=now, operator="", module="", place=None
+            )
+        return NarrowedSize(
+            size=name,
+            source=before,
+            lowered=now,
+            operator=node_label(node),
+            module=innermost_module(node),
+            place=places.find(node),
+        )
 
 
 @contextmanager
@@ -177,7 +161,7 @@ def _iter_sizes(program: ExportedProgram) -> Iterator[tuple[str, int | torch.Sym
 
 def trace_narrowed(
     narrowed: Sequence[Mapping[str, Any]], program: ExportedProgram, root: Path
-) -> list[NarrowedRecord]:
+) -> list[NarrowedSize]:
     """Return a manifest's records of narrowed sizes as reports have them.
 
     The operator that the source calls, and its line, replace what lowering made of it.
@@ -187,9 +171,9 @@ def trace_narrowed(
         root: the workspace.
     """
     nodes = list(iter_nodes(program))
-    found: list[NarrowedRecord] = []
+    found: list[NarrowedSize] = []
     for each in narrowed:
-        node = None if each["place"] is None else nodes[each["place"]]
+        node = None if each.get("place") is None else nodes[each["place"]]
         found.append(
             {
                 "size": each["size"],

@@ -129,7 +129,7 @@ class Models:
         digests, file = self.workspace.file_digests, sources.shown(source.path)
         with suppress(OSError):  # a file that can't be read; exporting says why
             declared = digests.cached(
-                source.path, "parameters", read_parameters, given=code("plan")
+                source.path, "parameters", read_parameters, origin=code("plan")
             )
             for name, mistake, remedy in find_wrong(declared, given, file) if declared else ():
                 yield document.problem(f"export.{name}" if name else "model", mistake, remedy)
@@ -154,7 +154,7 @@ class Models:
         where = str(path.relative_to(self.workspace.root))
         with _reading(path):
             content = digests.hash(path)
-            record = digests.cached(path, "inputs", read_declared, given=code("plan"))
+            record = digests.cached(path, "inputs", read_declared, origin=code("plan"))
         declared = parse_declared(record, where)
         files = declared.find(self.finder.places, where) if declared else []
         entry = store.get_by_key(reads_key(export, content))
@@ -265,7 +265,7 @@ class Models:
             return [content, self._read(path, content).to_json()]
 
         with _reading(path):
-            described = digests.cached(path, "programs", describe, given=code("describe"))
+            described = digests.cached(path, "programs", describe, origin=code("describe"))
         return sources.parse_archive(*described)
 
     def outline(self, source: MethodSource) -> Outline | None:

@@ -149,8 +149,8 @@ def read_run(workspace: Workspace) -> list[dict[str, Any]]:
 
 def read_timeline(workspace: Workspace) -> dict[str, Any] | None:
     """Read the timeline of the last run that did something; None where it can't be read."""
-    found = read_record(workspace.build / TIMELINE) or {}
-    return found if isinstance(found.get("traceEvents"), list) else None
+    record = read_record(workspace.build / TIMELINE) or {}
+    return record if isinstance(record.get("traceEvents"), list) else None
 
 
 def read_report(workspace: Workspace, package: str) -> dict[str, Any] | None:
@@ -195,8 +195,8 @@ def write_reports(workspace: Workspace, package: str) -> list[Path]:
     written = _write(workspace, workspace.package(package), rendered)
     state = workspace.state(package)
     digests = state.get("validate", {}).get("files", {})
-    if again := {name: hash_bytes(rendered[name]) for name in rendered if name in digests}:
-        digests |= again  # or the next run would take them for edited
+    if rerenders := {name: hash_bytes(rendered[name]) for name in rendered if name in digests}:
+        digests |= rerenders  # or the next run would take them for edited
         workspace.write_state(package, state)
     return written
 
@@ -227,12 +227,12 @@ def _write(workspace: Workspace, folder: Path, contents: Mapping[str, bytes]) ->
 
 def _build_error(package: str, actions: Sequence[Json]) -> str:
     """Return why the last run could not build a package; empty where it did, or did not try."""
-    own = [action for action in actions if action["package"] == package]
-    bad = [action for action in own if action["outcome"] in ("failed", "not-run")]
+    package_actions = [action for action in actions if action["package"] == package]
+    bad = [action for action in package_actions if action["outcome"] in ("failed", "not-run")]
     link = next((action for action in bad if action["kind"] == "link"), None)
     if link is None:
         return ""
-    models = {action.get("model") for action in own} - {"", None}
+    models = {action.get("model") for action in package_actions} - {"", None}
     exports = [a for a in actions if a["kind"] == "export" and a.get("model") in models]
     failed = (a for a in [*exports, *bad] if a["outcome"] == "failed" and a["kind"] != "validate")
     if (first := next(failed, None)) is None:

@@ -16,8 +16,8 @@ from typing import Any
 from pipeline.moments import find_link_files
 from pipeline.plan.actions import Action
 from pipeline.run.install import install
-from pipeline.store.agreement import fits_action
 from pipeline.store.digest import Digest
+from pipeline.store.entries import fits_action
 from pipeline.store.files import ETRECORD, MANIFEST, REPORT
 from pipeline.store.forms import fits
 from pipeline.store.pieces import Piece, blobs_of_files, find_size, iter_content

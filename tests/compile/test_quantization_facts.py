@@ -13,7 +13,7 @@ from pipeline.program.graphs import find_origins, iter_nodes
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
 from pipeline.store.forms import fits
-from pipeline.store.results import Quantization
+from pipeline.store.quantized import Quantization
 from tests.compile.test_quantize import make_method_spec
 
 

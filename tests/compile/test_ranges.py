@@ -66,13 +66,13 @@ def takes(pte: bytes) -> int:
 
 def test_a_size_that_lowering_narrows_is_told_with_the_operator():
     pte, (narrowed,), program = alone(keep=False)
-    assert takes(pte) == narrowed.lowered[1] == 2560  # of 8 channels: 20,480 elements
-    assert (narrowed.size, narrowed.source, narrowed.lowered) == (
+    assert takes(pte) == narrowed["lowered"][1] == 2560  # of 8 channels: 20,480 elements
+    assert (narrowed["size"], narrowed["source"], narrowed["lowered"]) == (
         "x.shape[2]",
         (10, 4000),
         (10, 2560),
     )
-    (traced,) = trace_narrowed([narrowed.to_json()], program, REPOSITORY)
+    (traced,) = trace_narrowed([narrowed], program, REPOSITORY)
     assert (traced["operator"], traced["module"]) == ("aten.conv1d.default", "first")
     line = "return self.second(torch.cumsum(self.first(x), -1))  # tests/compile/test_ranges.py:"
     assert traced["line"].startswith(line)

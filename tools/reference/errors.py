@@ -149,7 +149,7 @@ def known_causes() -> Iterator[str]:
     yield "| cause | the error contains | remedy |"
     yield "|---|---|---|"
     for remedy in REMEDIES:
-        text = re.sub(r"\(\?P<\w+>[^()]*\)", "…", remedy.pattern.pattern)
+        text = re.sub(r"\(\?P<\w+>[^()]*\)", "…", remedy.pattern)
         text = re.sub(r"\(\?:\^[^()]*\)|\\d\+|\\b", "", text)
         text = re.sub(r"\(\?:([^()|]*)[^()]*\)|\.\*", r"\1", text).partition("|")[0]
         shown = re.sub(r"(?<!\\)[?*]|(?<=\w)\\w", "", text)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,15 +37,7 @@ from pipeline.program.graphs import (
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import base_name, operator_name
 from pipeline.program.source_lines import source_line
-
-if TYPE_CHECKING:  # shapes, which change nothing that is done
-    from pipeline.report.package_records import (
-        BackendCounts,
-        BoundaryRecord,
-        CrossingRecord,
-        EstimateRecord,
-        GraphSegmentRecord,
-    )
+from pipeline.store.compiled import BackendCounts, Boundary, Crossing, GraphSegment
 
 # Operators that give the values that they are given, in another layout or dtype, or elsewhere.
 _COPIES = frozenset({"_to_dim_order_copy", "_clone_dim_order", "_to_copy", "clone"})
@@ -75,7 +67,7 @@ def describe_delegation(
         places: of the method's nodes; without it, calls that are left have no place.
 
     Returns:
-        A `DelegationRecord`, in which each call in `left` has its `place` in the source program
+        A `Delegation`, in which each call in `left` has its `place` in the source program
         (`NodePlaces`; None where lowering or quantizing made it) instead of its line. `getitem` and
         constants do not count, and what the bodies of control flow call, of which there are
         `subgraphs`, counts once. `delegated_operators` have no call outside of delegates.
@@ -119,13 +111,12 @@ def describe_delegation(
     }
 
 
-def _iter_estimates(calls: Iterable[_Call]) -> Iterator[EstimateRecord]:
+def _iter_estimates(calls: Iterable[_Call]) -> Iterator[dict[str, Any]]:
     """Yield the estimates of called delegates whose backend's compiler makes one."""
     for call in calls:
         estimate = find_estimate(call.delegate) if call.delegate is not None else None
         if estimate is not None:
-            record: Any = {"backend": call.backend, **asdict(estimate)}
-            yield record
+            yield {"backend": call.backend, **asdict(estimate)}
 
 
 def _share(delegates: Sequence[_Call]) -> BackendCounts:
@@ -153,7 +144,7 @@ def _general_reason(partitioners: Sequence[PartitionerSpec] | None) -> str:
     return "portable only: the config says so" if by_config else ""
 
 
-def _join_segments(calls: Iterable[_Call]) -> Iterator[GraphSegmentRecord]:
+def _join_segments(calls: Iterable[_Call]) -> Iterator[GraphSegment]:
     """Yield each delegate, and calls in a row that one backend's, or portable, kernels run."""
     joined = groupby(calls, key=lambda each: (each.backend, each.delegate and each.node))
     for (backend, _), row in joined:
@@ -184,13 +175,13 @@ def _iter_calls(
             yield from _iter_calls(body, kernels, place)
 
 
-def _measure_boundary(module: GraphModule) -> BoundaryRecord:
+def _measure_boundary(module: GraphModule) -> Boundary:
     """Measure the data that goes into delegates and out of them in a call of a method, at most."""
     # Dynamic sizes count with their upper bounds, of a condition the dearer branch, and the body of
     # a loop as often as it is run. What goes from one delegate to another counts on both sides.
     # `copies` are operators beside a delegate that only change layout or dtype, or copy.
     crossings, copies = _measure_crossings(module)
-    records: list[CrossingRecord] = [
+    records: list[Crossing] = [
         {"tensors": tensors, "bytes": size} for tensors, size in crossings.tolist()
     ]
     return {"into": records[0], "out_of": records[1], "copies": copies}
@@ -283,7 +274,7 @@ def add_source_lines(
     left = [
         {
             "operator": each["operator"],
-            "line": find_line(each["place"]),
+            "line": find_line(each.get("place")),
             "module": each["module"],
             "reason": each["reason"],
         }

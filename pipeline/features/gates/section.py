@@ -26,10 +26,10 @@ _UNITS: dict[str, Callable[[Any], str]] = {
 
 
 def section(report: Json) -> ReportSection:
-    order = {each["method"]: place for place, each in enumerate(report["methods"], 1)}
-    found = report.get("gates") or ()
-    ranked = sorted(found, key=lambda gate: (gate["ok"], order.get(gate["method"], 0)))
-    gates = [_gate(gate) for gate in ranked]
+    order = {method["method"]: place for place, method in enumerate(report["methods"], 1)}
+    records = list(report.get("gates") or ())
+    records.sort(key=lambda gate: (gate["ok"], order.get(gate["method"], 0)))
+    gates = [_gate(record) for record in records]
     compared = list(compare(report))
     return ReportSection(
         "gates",
@@ -97,37 +97,62 @@ def compare(report: Json) -> Iterator[Row]:
     baseline = report.get("baseline") or {}
     contents = report.get("contents") or {}
     if "size" in baseline:
-        now = contents.get("size") or sum(report.get("sizes", {}).values())
-        yield _change("package", "size", baseline["size"], now, human_size, less_is_better=True)
-    decibels = {method["method"]: method["sqnr_db"] for method in report["methods"]}
-    latencies = {method["method"]: method.get("latency") for method in report["methods"]}
-    for method, then in in_order(report, baseline.get("methods")).items():
-        counts = (report.get("delegation") or {}).get(method)
-        if counts and "nodes" in then:
-            was, share = delegated_share([then]), delegated_share([counts])
-            if was is not None and share is not None:
-                yield _change(method, "nodes delegated", was, share, percent)
+        size = contents.get("size") or sum(report.get("sizes", {}).values())
+        yield _change("package", "size", baseline["size"], size, human_size, less_is_better=True)
+    measured = {method["method"]: method for method in report["methods"]}
+    for method, accepted in in_order(report, baseline.get("methods")).items():
+        delegation = (report.get("delegation") or {}).get(method)
+        if delegation and "nodes" in accepted:
+            yield from _compare_delegation(method, accepted, delegation)
         arenas = contents.get("methods", {}).get(method)
-        if arenas and isinstance(was := then.get("planned_memory"), int):
-            now = sum(arena["size"] for arena in arenas["planned_memory"])
-            yield _change(method, "planned memory", was, now, human_size, less_is_better=True)
-        known = then.get("sqnr_db")
-        known = [v for v in (known if isinstance(known, list) else [known]) if v is not None]
-        if known and isinstance(ratio := decibels.get(method), int | float):
-            was = min(MOST_SQNR, *known)
-            yield _change(method, "SQNR", was, min(MOST_SQNR, ratio), decibel)
-        now = latencies.get(method)
-        if (then := then.get("latency")) and now and _same_processor(report):
-            median, counts = now["steady_ms"]["median"], _is_other_latency(then, now)
-            yield _change(
-                *(method, "latency", then["median"], median, milliseconds),
-                less_is_better=True,
-                counts=counts,
-            )
+        if arenas:
+            yield from _compare_memory(method, accepted, arenas)
+        figures = measured.get(method, {})
+        yield from _compare_sqnr(method, accepted, figures)
+        if _same_processor(report):
+            yield from _compare_latency(method, accepted, figures)
+
+
+def _compare_delegation(method: str, accepted: Json, delegation: Json) -> Iterator[Row]:
+    before, now = delegated_share([accepted]), delegated_share([delegation])
+    if before is not None and now is not None:
+        yield _change(method, "nodes delegated", before, now, percent)
+
+
+def _compare_memory(method: str, accepted: Json, contents: Json) -> Iterator[Row]:
+    before = accepted.get("planned_memory")
+    if isinstance(before, int):
+        now = sum(arena["size"] for arena in contents["planned_memory"])
+        yield _change(method, "planned memory", before, now, human_size, less_is_better=True)
+
+
+def _compare_sqnr(method: str, accepted: Json, figures: Json) -> Iterator[Row]:
+    recorded = accepted.get("sqnr_db")
+    ratios = recorded if isinstance(recorded, list) else [recorded]
+    ratios = [ratio for ratio in ratios if ratio is not None]
+    now = figures.get("sqnr_db")
+    if ratios and isinstance(now, int | float):
+        before = min(MOST_SQNR, *ratios)
+        yield _change(method, "SQNR", before, min(MOST_SQNR, now), decibel)
+
+
+def _compare_latency(method: str, accepted: Json, figures: Json) -> Iterator[Row]:
+    before, now = accepted.get("latency"), figures.get("latency")
+    if before and now:
+        yield _change(
+            method,
+            "latency",
+            before["median"],
+            now["steady_ms"]["median"],
+            milliseconds,
+            less_is_better=True,
+            counts=_is_other_latency(before, now),
+        )
 
 
 def _same_processor(report: Json) -> bool:
-    return bool(report["baseline"].get("processor") == report.get("processor"))
+    baseline = report.get("baseline") or {}
+    return bool(baseline.get("processor") == report.get("processor"))
 
 
 def _is_other_latency(then: Json, now: Json) -> bool:
@@ -141,8 +166,8 @@ def _is_other_latency(then: Json, now: Json) -> bool:
 
 def _change(
     subject: str,
-    what: str,
-    was: float,
+    figure_name: str,
+    before: float,
     now: float,
     style: Any,
     less_is_better: bool = False,
@@ -150,18 +175,26 @@ def _change(
 ) -> Row:
     """Return the row of a figure; a step too small to be seen in its style is none, nor is one that
     does not count."""
-    step = now - was if counts and style(now) != style(was) else 0.0
-    worse = step > 0 if less_is_better else step < 0
-    sign = "+" if step > 0 else "−"
-    relative = f" ({sign}{percent(abs(step) / was)})" if less_is_better and was else ""
-    kind = "" if not step else "bad" if worse else "good"
-    change = f"{sign}{style(abs(step))}{relative}" if step else "none"
+    step = 0.0
+    if counts and style(now) != style(before):
+        step = now - before
     return {
         "of": subject,
-        "figure": what,
-        "accepted": figure(was, style),
+        "figure": figure_name,
+        "accepted": figure(before, style),
         "now": figure(now, style),
-        "change": Cell(
-            change, step, kind=kind, note={"bad": "worse", "good": "better"}.get(kind, "")
-        ),
+        "change": _step(step, before, style, less_is_better),
     }
+
+
+def _step(step: float, before: float, style: Any, less_is_better: bool) -> Cell:
+    """Return the cell of a change, in the colour of what is better or worse."""
+    if not step:
+        return Cell("none", step)
+    is_worse = step > 0 if less_is_better else step < 0
+    kind = "bad" if is_worse else "good"
+    sign = "+" if step > 0 else "−"
+    words = f"{sign}{style(abs(step))}"
+    if less_is_better and before:
+        words += f" ({sign}{percent(abs(step) / before)})"
+    return Cell(words, step, kind=kind, note=_WORDS[kind])

@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -27,9 +27,9 @@ from pipeline.compile.inspect.delegation import describe_delegation, find_debug_
 from pipeline.compile.inspect.uptake import measure_kernels
 from pipeline.compile.large_sizes import explain_large_sizes
 from pipeline.compile.lower import adapt_edge_config, lower
-from pipeline.compile.lowering_warnings import LoweringWarning, find_lost_conds, find_training_mode
+from pipeline.compile.lowering_warnings import find_lost_conds, find_training_mode
 from pipeline.compile.module_filter import FilteredPartitioner, make_filtered_partitioners
-from pipeline.compile.objects import MethodObject, make_object
+from pipeline.compile.objects import make_object
 from pipeline.compile.preprocess.cache import keyed_preprocess
 from pipeline.compile.preprocess.spill import spilled_constants
 from pipeline.compile.quantization_warnings import (
@@ -55,7 +55,8 @@ from pipeline.run.build.listening import CompileListener
 from pipeline.run.build.load import guard_files, load_method, load_quantized
 from pipeline.run.build.planned import guard_sources
 from pipeline.run.stages import Stages
-from pipeline.store.digest import Digest, canonical_json
+from pipeline.store.compiled import LoweringWarning, Uptake
+from pipeline.store.digest import canonical_json
 from pipeline.store.errors import SourceError, listed
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
@@ -63,58 +64,6 @@ from pipeline.store.workspace import Workspace
 Json = Mapping[str, Any]
 _log = logging.getLogger(__name__)
 Keep = Callable[[Json, Json, float, Mapping[str, float], int], object]  # as `Store.put_result`
-
-
-@dataclass(frozen=True)
-class CompiledMethod:
-    """Facts of a method that is compiled, as JSON.
-
-    Attributes:
-        delegation: as `describe_delegation` returns it.
-        signature: a `MethodSpec`.
-        instructions: which instruction gives which node of the program that was lowered (the
-            quantized one where there is one), as `Instructions`.
-        debug_handles: of what Python runtimes run, each with the place of its node in the source
-            program. A place, as the line of the source may change where the program doesn't.
-        left_float: the operators in control flow of a quantized method that are not quantized.
-        quantization: the facts of a quantized method (`store.results.Quantization`).
-        narrowed: each size whose range is smaller than in the source, as a `NarrowedSize`.
-        listed: the names that options of partitioners list, as `ListedName`.
-        warnings: each of the lowering, as a `LoweringWarning`.
-        operators: the libraries of operators beside ATen's, as `describe_libraries` gives them.
-        constants: the names of constants, as `describe_constants` gives them.
-    """
-
-    delegation: Json
-    signature: Json
-    instructions: Json
-    debug_handles: Sequence[tuple[int, int]]
-    left_float: int
-    constants: Json
-    quantization: Json | None = None
-    narrowed: Sequence[Json] = ()
-    listed: Sequence[Json] = ()
-    warnings: Sequence[Json] = ()
-    operators: Sequence[Json] = ()
-
-
-@dataclass(frozen=True)
-class CompiledUnit:
-    """The object of a compile unit, what is known of its methods, and the blobs by name that
-    features keep of it: so far the entries of an ETRecord."""
-
-    object: MethodObject
-    methods: Mapping[str, CompiledMethod]
-    etrecord: Mapping[str, Json]
-
-    @property
-    def blobs(self) -> list[Digest]:
-        """The blobs that the unit needs, sorted."""
-        entries = {entry["digest"] for entry in self.etrecord.values()}
-        return sorted({*(blob.digest for blob in self.object.blobs()), *entries})
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "blobs": self.blobs}
 
 
 class EmittedUnit(NamedTuple):
@@ -159,7 +108,7 @@ def compile_unit(
             listeners += filter(None, call_all("listen_to_compile", action, workspace))
         forgoes_cache = always or any(listener.forgoes_cache for listener in listeners)
         cache = None if forgoes_cache else store
-        result = _compile(action, workspace, stages, cache, listeners).to_json()
+        result = _compile(action, workspace, stages, cache, listeners)
     with stages.stage("store"):
         put = keep or store.put_result
         put(action.key, result, stages.total, stages.seconds(), stages.peak)
@@ -174,8 +123,9 @@ def _compile(
     stages: Stages,
     cache: Store | None,
     listeners: Sequence[CompileListener],
-) -> CompiledUnit:
-    """Compile the methods of an action; `cache` has results of preprocessing."""
+) -> dict[str, Any]:
+    """Compile the methods of an action; `cache` has results of preprocessing. Return a
+    `CompiledUnit`."""
     inputs, store, root = action.inputs, workspace.store, workspace.root
     with stages.stage("load"):
         methods = {name: _load(inputs, name, store) for name in inputs.sources}
@@ -200,7 +150,14 @@ def _compile(
         entries: dict[str, Json] = {}
         for blobs in call_all("after_emit", EmittedUnit(emitted, inputs, programs, store)):
             entries.update(blobs)
-        return CompiledUnit(linkable, described, entries)
+    digests = {entry["digest"] for entry in entries.values()}
+    digests |= {blob.digest for blob in linkable.blobs()}
+    return {
+        "object": linkable.to_json(),
+        "methods": described,
+        "etrecord": entries,
+        "blobs": sorted(digests),
+    }
 
 
 @contextmanager
@@ -222,7 +179,7 @@ def _emit(
     store: Store | None,
     root: Path,
     stages: Stages,
-) -> tuple[ExecutorchProgramManager, dict[str, NamedDataStoreOutput], dict[str, CompiledMethod]]:
+) -> tuple[ExecutorchProgramManager, dict[str, NamedDataStoreOutput], dict[str, dict[str, Any]]]:
     """Lower and emit a unit; return what was emitted, and of each method its named data and what
     is known of it."""
     inputs = action.inputs
@@ -254,13 +211,12 @@ def _emit(
             narrowed = ranges.find_narrowed(name, sizes[name], method.places, nodes)
             instructions = emission.instructions(name, method.program)
             lost = find_lost_conds(plans[name], instructions, method.program, method.origins)
-            described[name] = replace(
-                described[name],
-                instructions=instructions.to_json(),
-                warnings=[*described[name].warnings, *(cond.to_json() for cond in lost)],
-                narrowed=[size.to_json() for size in narrowed],
-                operators=describe_libraries(plans[name], libraries),
-            )
+            described[name] |= {
+                "instructions": instructions.to_json(),
+                "warnings": [*described[name]["warnings"], *lost],
+                "narrowed": narrowed,
+                "operators": describe_libraries(plans[name], libraries),
+            }
     return emitted, named, described
 
 
@@ -330,35 +286,40 @@ def _describe(
     lowered: ExportedProgram,
     config: MethodConfig,
     partitioners: Sequence[FilteredPartitioner],
-) -> CompiledMethod:
-    """Describe a lowered method; its instructions are known once it is emitted."""
+) -> dict[str, Any]:
+    """Describe a lowered method by the fields of a `CompiledMethod` that are known before it is
+    emitted."""
     backends = [spec.backend for spec in config.partitioners]
     in_python = {b.backend_id for b in backends if b.execution.make_runtime}
     spec = replace(method.spec, changes=tuple(find_changed_inputs(lowered)))
     warnings = find_training_mode(method.program, method.origins)
-    warnings += [LoweringWarning(warning) for own in partitioners for warning in own.warnings]
+    for partitioner in partitioners:
+        warnings += map(_warn_of_method, partitioner.warnings)
     delegation = describe_delegation(lowered, config.partitioners, method.places)
     delegation["partitioners"] = _describe_uptake(config, partitioners, delegation)
-    if method.quantization and (warning := describe_unused_quantization(delegation)):
-        warnings.append(LoweringWarning(warning))
-    return CompiledMethod(
-        delegation=delegation,
-        signature=spec.to_json(),
-        instructions={},
-        debug_handles=find_debug_handles(lowered, method.places, in_python),
-        left_float=method.left_float,
-        quantization=method.quantization,
-        constants=describe_constants(method.program, lowered),
-        listed=[name.to_json() for partitioner in partitioners for name in partitioner.listed],
-        warnings=[warning.to_json() for warning in warnings],
-    )
+    if method.quantization and (what := describe_unused_quantization(delegation)):
+        warnings.append(_warn_of_method(what))
+    return {
+        "delegation": delegation,
+        "signature": spec.to_json(),
+        "debug_handles": find_debug_handles(lowered, method.places, in_python),
+        "left_float": method.left_float,
+        "quantization": method.quantization,
+        "constants": describe_constants(method.program, lowered),
+        "listed": [name for partitioner in partitioners for name in partitioner.listed],
+        "warnings": warnings,
+    }
+
+
+def _warn_of_method(what: str) -> LoweringWarning:
+    return LoweringWarning(what=what, operator="", module="", place=None)
 
 
 def _describe_uptake(
     config: MethodConfig,
     partitioners: Sequence[FilteredPartitioner],
     delegation: dict[str, Any],
-) -> list[dict[str, Any]]:
+) -> list[Uptake]:
     """Return what each partitioner of a method was offered and took, in the config's order."""
     measured = iter(partitioners)
     uptakes = []
@@ -367,7 +328,7 @@ def _describe_uptake(
             uptakes.append(measure_kernels(spec, delegation))
         elif (uptake := next(measured).uptake) is not None:
             uptakes.append(uptake)
-    return [uptake.to_json() for uptake in uptakes]
+    return uptakes
 
 
 def emit_methods(

@@ -89,7 +89,7 @@ def _quantize(
 
 
 class _CalibrationInputs(NamedTuple):
-    """The inputs that a quantizer observes, and their source, as `store.results` names it."""
+    """The inputs that a quantizer observes, and their source, as `store.quantized` names it."""
 
     source: str
     inputs: Calibration

@@ -35,6 +35,7 @@ from pipeline.run.prove.subject import Subject, lines_of_handles
 from pipeline.run.stages import Stages
 from pipeline.store import digest
 from pipeline.store.errors import PipelineError, plural
+from pipeline.store.file_digests import FileDigests
 from pipeline.store.files import record_bytes
 from pipeline.store.settings import usable_cores
 from pipeline.store.toolchain import cpu_fields
@@ -61,9 +62,15 @@ def find_measured(action: Action[ValidateInputs], workspace: Workspace) -> Json 
 
 
 def measure(
-    action: Action[ValidateInputs], workspace: Workspace, stages: Stages
+    action: Action[ValidateInputs],
+    workspace: Workspace,
+    stages: Stages,
+    file_digests: FileDigests,
 ) -> tuple[Json, dict[str, bytes]]:
     """Run a package, time it, and find out where it fails.
+
+    Args:
+        file_digests: those of the package's files, which hold while these do not change.
 
     Returns:
         The record: what `Validation.to_json` gives, and more; and files that show again what
@@ -75,14 +82,18 @@ def measure(
         with stages.stage("load"):
             subject = Subject.load(action, workspace)
         features = list(call_all("measuring", subject, stages))
-        record, validation, shown = _measure(subject, stages, budget, features)
+        record, validation, shown = _measure(subject, stages, budget, features, file_digests)
     if validation.ok and validation.is_complete:
         _keep(subject, record, validation, features, stages)
     return record, shown
 
 
 def _measure(
-    subject: Subject, stages: Stages, budget: Budget, features: Sequence[Measuring]
+    subject: Subject,
+    stages: Stages,
+    budget: Budget,
+    features: Sequence[Measuring],
+    file_digests: FileDigests,
 ) -> tuple[dict[str, Any], Validation, dict[str, bytes]]:
     """Return the record, what it is about, and the files that show again what failed."""
     action, workspace = subject.action, subject.workspace
@@ -96,7 +107,7 @@ def _measure(
         measurement = Measurement(subject, validation, opened, running, budget)
         for feature in features:
             feature.after_run(measurement)
-        check_files(subject.folder, subject.key["files"])
+        check_files(subject.folder, subject.key["files"], file_digests)
         with stages.stage("reference"):
             judge_references(validation, subject, budget)
     crash_log.clear()
@@ -238,7 +249,9 @@ def _keep(
     )
 
 
-def check_files(folder: Path, files: Mapping[str, digest.Digest]) -> None:
+def check_files(
+    folder: Path, files: Mapping[str, digest.Digest], file_digests: FileDigests
+) -> None:
     for name, content in files.items():
-        if digest.hash_file(folder / name) != content:
+        if file_digests.hash(folder / name) != content:
             raise PipelineError(f"{folder.name}/{name}: changed while the build ran; run again")

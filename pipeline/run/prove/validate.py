@@ -24,6 +24,7 @@ from pipeline.run.stages import Stages
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
+from pipeline.store.file_digests import FileDigests
 from pipeline.store.files import CONTENTS, REPORT, record_bytes
 from pipeline.store.workspace import Workspace
 
@@ -48,16 +49,18 @@ def validate(
     """
     package, folder = str(action.package), workspace.package(str(action.package))
     key = action.key["measured"]
-    check_files(folder, key["files"])
+    # Of this validation alone: a file is hashed once, and again where it has changed since.
+    file_digests = FileDigests()
+    check_files(folder, key["files"], file_digests)
     judges = list(call_all("judge", action, workspace))
     manifest = read_manifest(workspace, package)
     made_of = {name: planned["program"] for name, planned in key["programs"].items()}
     constants = action.inputs.config.constant_methods
-    wrong = list(check_integrity(folder, manifest, package, made_of, constants))
+    wrong = list(check_integrity(folder, manifest, package, made_of, constants, file_digests))
     measured = None if always else find_measured(action, workspace)
     shown: dict[str, bytes] = {}
     if measured is None:
-        measured, shown = measure(action, workspace, stages)
+        measured, shown = measure(action, workspace, stages, file_digests)
     with stages.stage("report"):
         judgements = [judge(manifest, measured) for judge in judges]
         record = _make_record(action, folder, manifest, measured, judgements, wrong)
@@ -114,8 +117,10 @@ def check_integrity(
     package: str,
     programs: Mapping[str, Digest],
     constant_methods: Mapping[str, object],
+    file_digests: FileDigests,
 ) -> Iterator[str]:
-    """Yield a sentence for each mistake; every file that the manifest names is hashed.
+    """Yield a sentence for each mistake; every file that the manifest names is hashed, unless
+    `file_digests` have it already.
 
     Args:
         programs: by method, the digest of the program that the source has now.
@@ -127,7 +132,7 @@ def check_integrity(
     if manifest["package"] != package:
         yield f"the manifest is that of package '{manifest['package']}'"
     for name, file in sorted(manifest["files"].items()):
-        yield from _check_file(folder / name, file)
+        yield from _check_file(folder / name, file, file_digests)
     if not any(name.endswith(".pte") for name in manifest["files"]):
         yield "the manifest names no .pte file"
     named = {name: facts["program"] for name, facts in manifest["methods"].items()}
@@ -145,9 +150,9 @@ def check_integrity(
             yield f"{name}: the manifest says {constants.get(name)!r}, the config {ours!r}"
 
 
-def _check_file(path: Path, facts: Json) -> Iterator[str]:
+def _check_file(path: Path, facts: Json, file_digests: FileDigests) -> Iterator[str]:
     try:
-        size, content = path.stat().st_size, digest.hash_file(path)
+        size, content = path.stat().st_size, file_digests.hash(path)
     except OSError as error:
         yield f"{path.name}: {error.strerror}, and the manifest names it"
         return

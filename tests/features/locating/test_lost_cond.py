@@ -198,7 +198,7 @@ def warnings_of(module, **options):
     plan = read_package(PackageFiles("small.pte", made.pte)).plans["run"]
     program = made.lowered["run"]
     found = find_lost_conds(plan, made.emission.instructions("run", program), program)
-    return trace_warnings([each.to_json() for each in found], program, ROOT)
+    return trace_warnings(found, program, ROOT)
 
 
 @pytest.mark.parametrize("module", _mostly_slow(LOST, Used, InBranch, Viewed))

@@ -28,7 +28,6 @@ from pipeline.run.executors.cluster.unpack import perform_parcel
 from pipeline.run.executors.processes import WorkerProcesses
 from pipeline.run.executors.system import available_memory
 from pipeline.run.executors.tags import offered_tags
-from pipeline.store.forms import Count
 from pipeline.store.settings import usable_cores
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
@@ -133,7 +132,7 @@ class _Performance:
             "stage": status.get("stage", ""),
             "done": status.get("done", 0),
             "total": status.get("total", 0),
-            "peak_bytes": Count(_processes().peak_bytes(future)),
+            "peak_bytes": _processes().peak_bytes(future),
         }
         if report != self._sent:
             self._sent = {**report, "log": ""}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from typing import Any
 
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
@@ -75,8 +76,10 @@ class Answers:
             error=error,
             log=log_name(action, self._workspace) if error else "",
         )
-        usage = {kind: Usage(**counts) for kind, counts in performed["usage"].items()}
-        remote = performed["remote"] and (Counts(**performed["remote"][0]), performed["remote"][1])
+        counts_by_kind: Any = performed["usage"]
+        usage = {kind: Usage(**counts) for kind, counts in counts_by_kind.items()}
+        asked: Any = performed["remote"]
+        remote = asked and (Counts(**asked[0]), asked[1])
         return Report(event, usage, remote, result)
 
     def _find_wrong(self, action: Action, performed: Done) -> str:
