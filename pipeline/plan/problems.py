@@ -142,8 +142,8 @@ class CheckedFiles(Files):
         if (base := settings["base"]) is None or base == package:
             return
         if base not in self.packages:
-            remedy = did_you_mean(base, families.members(package))
-            yield document.problem("family.base", f"there is no package '{base}'", remedy)
+            similar = did_you_mean(base, families.members(package))
+            yield document.problem("family.base", f"there is no package '{base}'", similar)
         elif self.problems(base):
             mistake = f"the package '{base}', whose weights are shared, has mistakes"
             yield document.problem("family.base", mistake, "mend those first")
