@@ -30,13 +30,13 @@ class FirstValue:
     """The first value of an output in one shape, and the inputs that gave it.
 
     Attributes:
-        other: later inputs, different from the first ones, on which the output has this shape.
+        later_inputs: different from the first ones, on which the output has this shape.
         moved: for a tensor, the places whose values have changed since.
     """
 
     value: Any
     inputs: InputSet
-    other: InputSet | None = None
+    later_inputs: InputSet | None = None
     moved: Tensor | None = None
 
     def move_to(self, value: Any) -> None:
@@ -96,8 +96,12 @@ class OutputMovement:
             if len(self.firsts) < _MOST_SHAPES:
                 self.firsts[shape] = FirstValue(value, inputs)
             return
-        if not self.noticed and first.other is None and not have_same_values(first.inputs, inputs):
-            first.other = inputs
+        if (
+            not self.noticed
+            and first.later_inputs is None
+            and not have_same_values(first.inputs, inputs)
+        ):
+            first.later_inputs = inputs
         self._measure(first, value)
         self.noticed = self.noticed or _exceeds(first.value, value, limits)
 
@@ -137,7 +141,7 @@ class OutputMovement:
     @property
     def other_inputs(self) -> tuple[FirstValue, InputSet] | None:
         """The first value, and other inputs that left its shape as it was; None without any."""
-        pairs = ((first, first.other) for first in self.firsts.values())
+        pairs = ((first, first.later_inputs) for first in self.firsts.values())
         return next(
             ((first, later_inputs) for first, later_inputs in pairs if later_inputs is not None),
             None,

@@ -61,44 +61,45 @@ def locate_failures(
     """
     budget = budget or Budget()
     evidence = _hold_to_derived(evidence, validation)
-    failed = [each for each in validation.methods if not each.ok]
+    failed = [result for result in validation.methods if not result.ok]
     located: dict[str, Located] = {}
-    for each in sorted(failed, key=lambda each: each.badness):
-        name = each.method
-        why = _why_no_look(evidence, each)
-        if not why and budget.spent:
-            why = _SPENT
-        if why:
-            located[name] = Located(notes=(f"{name}: not looked into: {why}",))
+    for result in sorted(failed, key=lambda result: result.badness):
+        name = result.method
+        reason = _why_no_look(evidence, result)
+        if not reason and budget.spent:
+            reason = _SPENT
+        if reason:
+            located[name] = Located(notes=(f"{name}: not looked into: {reason}",))
             continue
-        declares = any(failure.about == "declared" for failure in each.failures)
-        may_run = bool(each.runs or each.failing or declares) and not each.not_run
-        given = examples.get(name, ())
-        located[name] = locate(evidence, name, each.failing, given, may_run, budget)
-    return {each.method: located[each.method] for each in failed}
+        declares = any(failure.about == "declared" for failure in result.failures)
+        may_run = bool(result.runs or result.failing or declares) and not result.not_run
+        method_examples = examples.get(name, ())
+        located[name] = locate(evidence, name, result.failing, method_examples, may_run, budget)
+    return {result.method: located[result.method] for result in failed}
 
 
 def _hold_to_derived(evidence: Evidence, validation: Validation) -> Evidence:
     """Hold methods for which the config sets no tolerances, and those that are quantized, to limits
     that were derived; and quantized ones to the config's against their float programs."""
-    results = {each.method: each for each in validation.methods}
+    results = {result.method: result for result in validation.methods}
 
     def against_lowered(method: str) -> Limits:
-        given = evidence.limits(method)
+        config_limits = evidence.limits(method)
         result = results.get(method, MethodValidation(method))
         quantized = result.wide_quantized_limits
-        if given.atol is not None and not quantized:
-            return given
+        if config_limits.atol is not None and not quantized:
+            return config_limits
         limits = quantized or result.wide_limits
         derived = {name: value for name, value in limits.items() if value is not None}
         return Limits(**{"atol": LEAST_ATOL, "rtol": LEAST_RTOL, **derived})
 
     def against_source(method: str) -> Limits | None:
-        result, given = results.get(method), evidence.limits(method)
+        result = results.get(method)
+        config_limits = evidence.limits(method)
         if result is not None and result.quantized_runs:
-            least = max(given.min_sqnr or LEAST_SQNR, LEAST_SQNR)
-            return given.model_copy(update={"min_sqnr": least})
-        if given.atol is not None or result is None:
+            least = max(config_limits.min_sqnr or LEAST_SQNR, LEAST_SQNR)
+            return config_limits.model_copy(update={"min_sqnr": least})
+        if config_limits.atol is not None or result is None:
             return None
         return Limits(**result.wide_limits)
 
@@ -113,8 +114,8 @@ def _why_no_look(evidence: Evidence, failed: MethodValidation) -> str:
     if about == "source":
         return "its source is no measure of it"
     if failed.method not in evidence.sources:
-        known = failed.kind == "constant"
-        return "no operator computes a constant" if known else "its source has no such method"
+        is_constant = failed.kind == "constant"
+        return "no operator computes a constant" if is_constant else "its source has no such method"
     return ""
 
 
@@ -150,17 +151,17 @@ def locate(
             if may_run and not culprits:
                 culprits += _locate_computation(case)
         if not culprits and not case.notes:
-            what = "nothing that could be compared departs"
-            same = (
+            sentence = "nothing that could be compared departs"
+            unrun = (
                 "the package is what its build gives; no values were compared, since it did not run"
             )
-            case.note(what if may_run else same)
+            case.note(sentence if may_run else unrun)
     except OutOfTimeError as error:
         case.note(f"{error} before it was found where it goes wrong")
     except Exception as error:  # a failure here must not hide the one that is looked into
         _log.debug("locating %s", method, exc_info=True)
-        what = f"{type(error).__name__}: {reason(error)}"
-        case.note(f"where it goes wrong could not be found: {what}")
+        sentence = f"{type(error).__name__}: {reason(error)}"
+        case.note(f"where it goes wrong could not be found: {sentence}")
     return Located(tuple(culprits), tuple(case.notes), tuple(case.failing), case.first)
 
 
@@ -171,33 +172,35 @@ def _locate_damage(case: FailureCase) -> Iterator[Culprit]:
         built = case.evidence.built()
         if built is None or case.method not in case.data.plans:
             return
-        wanted = read_package(built)
-        if case.method not in wanted.plans:
+        built_data = read_package(built)
+        if case.method not in built_data.plans:
             return
-        found = diff_method(case.data, wanted, case.method, case.lowered.program)
+        differences = diff_method(case.data, built_data, case.method, case.lowered.program)
     except PipelineError as error:
         case.note(f"what its build gives is not to be had ({reason(error)})")
         return
-    for each in found:
-        if each.index is None:
-            sentence = f"the package's method '{case.method}' {each.what}"
-            yield case.culprit(Spot(), each.kind, sentence)
+    for difference in differences:
+        if difference.index is None:
+            sentence = f"the package's method '{case.method}' {difference.what}"
+            yield case.culprit(Spot(), difference.kind, sentence)
             continue
-        spot = case.find(each.index, wanted)
-        if spot.place is None and each.constant:
-            spot = replace(spot, place=find_reader(each.constant, case.lowered.program))
-        sentence = f"first departs: {case.describe(spot)}: the package {each.what}"
-        yield case.culprit(spot, each.kind, sentence, _measure_error(case, each.index, wanted))
+        spot = case.find(difference.index, built_data)
+        if spot.place is None and difference.constant:
+            spot = replace(spot, place=find_reader(difference.constant, case.lowered.program))
+        sentence = f"first departs: {case.describe(spot)}: the package {difference.what}"
+        yield case.culprit(
+            spot, difference.kind, sentence, _measure_error(case, difference.index, built_data)
+        )
 
 
-def _measure_error(case: FailureCase, index: int, wanted: PackageData) -> OutputError | None:
+def _measure_error(case: FailureCase, index: int, built_data: PackageData) -> OutputError | None:
     """Measure how far the values of an instruction are from those that the build's gives."""
     if not case.may_run:
         return None
     try:
         mine, right = (
             run_until(data, case.sequence, index, budget=case.budget)
-            for data in (case.data, wanted)
+            for data in (case.data, built_data)
         )
         if mine is None or right is None:
             return None
@@ -226,10 +229,10 @@ def _locate_computation(case: FailureCase) -> Iterator[Culprit]:
     loses = not case.all_agree(by_quantized, by_float, case.source_limits)
     loaded = run_until(case.data, case.sequence, budget=case.budget)
     assert loaded is not None
-    given = [read_value(loaded, index) for index in loaded.plan.outputs]
-    if not loses or least_sqnr(given, by_quantized) < case.floor:
-        found = list(locate_divergence(case))
-        yield from found
-        if found or not loses:
+    outputs = [read_value(loaded, index) for index in loaded.plan.outputs]
+    if not loses or least_sqnr(outputs, by_quantized) < case.floor:
+        culprits = list(locate_divergence(case))
+        yield from culprits
+        if culprits or not loses:
             return
     yield from locate_quantization(case, case.lowered.origins)
