@@ -107,9 +107,9 @@ def _find_sizes(tree: Any) -> Iterator[Any]:
     if isinstance(tree, _SIZES):
         yield tree
     elif isinstance(tree, tuple | list):
-        for each in tree:
-            if isinstance(each, Node):  # the most of them
+        for element in tree:
+            if isinstance(element, Node):  # the most of them
                 continue
-            yield from _find_sizes(each)
+            yield from _find_sizes(element)
     elif isinstance(tree, dict):
         yield from _find_sizes([*tree.values()])

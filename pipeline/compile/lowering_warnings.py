@@ -65,9 +65,9 @@ def find_training_mode(
     warnings = []
     for operator, nodes in calls.items():
         place, node = nodes[0]
-        what = f"is in training mode ({plural(len(nodes), 'call')}); {REMEDIES['training']}"
+        sentence = f"is in training mode ({plural(len(nodes), 'call')}); {REMEDIES['training']}"
         source_place = place if origins is None else origins.get(place)
-        warnings.append(LoweringWarning(what, operator, innermost_module(node), source_place))
+        warnings.append(LoweringWarning(sentence, operator, innermost_module(node), source_place))
     return warnings
 
 

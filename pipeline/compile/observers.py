@@ -132,14 +132,18 @@ def _quantized_range(module: Any) -> tuple[float, float] | None:
     """Return the least and greatest value that a per-tensor range represents; None for others."""
     try:
         scale, zero_point = module.calculate_qparams()
-        least, greatest = int(module.quant_min), int(module.quant_max)
+        least = int(module.quant_min)
+        greatest = int(module.quant_max)
     except (AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError):
         return None  # observers of plugins
     if scale.numel() != 1:
         return None
-    step, zero = float(scale), int(zero_point)
+    step = float(scale)
+    zero = int(zero_point)
     return (least - zero) * step, (greatest - zero) * step
 
 
 def _figure(value: float) -> float | None:
-    return float(f"{value:.4g}") if math.isfinite(value) else None
+    if math.isfinite(value):
+        return float(f"{value:.4g}")
+    return None

@@ -62,7 +62,7 @@ class Batches:
         self._limit = limit
 
     def __iter__(self) -> Iterator[InputSet]:
-        yield from islice((each for load in self._loads for each in load()), self._limit)
+        yield from islice((inputs for load in self._loads for inputs in load()), self._limit)
 
     def __len__(self) -> int:
         return self._count
@@ -172,26 +172,28 @@ class _Observed:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[Any]:
-        for done, inputs in enumerate(self.batches, 1):
-            own = as_exported(self.program, inputs)
-            yield own.args if self.positional else own
-            self.report(done, len(self))
+        for count, inputs in enumerate(self.batches, 1):
+            exported_inputs = as_exported(self.program, inputs)
+            yield exported_inputs.args if self.positional else exported_inputs
+            self.report(count, len(self))
 
 
 def _warn_of_quantized(program: ExportedProgram) -> None:
-    found = next(filter(_QUANTIZED.match, map(operator_name, _calls(program.graph_module))), None)
-    if found is not None:
+    operator = next(
+        filter(_QUANTIZED.match, map(operator_name, _calls(program.graph_module))), None
+    )
+    if operator is not None:
         _log.warning(
             "it is quantized already, in part or whole (it holds %s); leave out `quantize` to "
             "lower it as it is",
-            found,
+            operator,
         )
 
 
 def _calls(module: GraphModule) -> Iterator[Node]:
-    for each in module.modules():
-        if isinstance(each, GraphModule):
-            yield from (node for node in each.graph.nodes if node.op == "call_function")
+    for submodule in module.modules():
+        if isinstance(submodule, GraphModule):
+            yield from (node for node in submodule.graph.nodes if node.op == "call_function")
 
 
 def _check_overrides(program: ExportedProgram, spec: Any) -> None:
@@ -343,8 +345,8 @@ def _copy_state(program: ExportedProgram, module: torch.nn.Module) -> dict[str, 
     """Return copies of the method's own buffers, by name; not those of observers."""
     # `buffers_to_mutate` does not say which are its own: it is empty until a program is functional,
     # and what `torch.export` gives is not.
-    own = set(program.graph_signature.buffers)
-    return {name: buffer.clone() for name, buffer in _buffers(module) if name in own}
+    buffer_names = set(program.graph_signature.buffers)
+    return {name: buffer.clone() for name, buffer in _buffers(module) if name in buffer_names}
 
 
 def _restore_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
@@ -373,11 +375,9 @@ def _dynamic_shapes(program: ExportedProgram) -> tuple[Any, ...] | None:
             return next(values)
         children = [nest(child) for child in spec.children()]
         builtin = spec.type in pytree.BUILTIN_TYPES  # what is in others, torch takes as a list
-        return (
-            pytree.SUPPORTED_NODES[spec.type].unflatten_fn(children, spec.context)
-            if builtin
-            else children
-        )
+        if builtin:
+            return pytree.SUPPORTED_NODES[spec.type].unflatten_fn(children, spec.context)
+        return children
 
     args, kwargs = nest(program.call_spec.in_spec)
     return (*args, *kwargs.values())
@@ -404,7 +404,9 @@ class _Dimensions:
     def find(self, value: Any) -> Any:
         """Return the dynamic sizes of a fake tensor, by dimension; None if it has none."""
         if not isinstance(value, torch.Tensor):
-            return Dim.AUTO if isinstance(value, torch.SymInt) else None
+            if isinstance(value, torch.SymInt):
+                return Dim.AUTO
+            return None
         sizes = {n: s for n, s in enumerate(value.shape) if isinstance(s, torch.SymInt)}
         return {number: self._make(expression(size)) for number, size in sizes.items()} or None
 
@@ -415,7 +417,9 @@ class _Dimensions:
             least, greatest = bounds(self._program, size)
             return Dim.AUTO(min=least, max=greatest)
         (symbol,) = size.free_symbols
-        dim, slope, offset = self._named[symbol], int(size.diff(symbol)), int(size.subs(symbol, 0))
+        dim = self._named[symbol]
+        slope = int(size.diff(symbol))
+        offset = int(size.subs(symbol, 0))
         scaled = slope * dim if slope > 1 else dim
         return scaled + offset if offset else scaled
 

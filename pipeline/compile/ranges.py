@@ -73,22 +73,25 @@ class RangeWatch:
         Args:
             nodes: those of the source program, by place, where it is at hand.
         """
-        before, found = self.before[method], []
+        before = self.before[method]
+        narrowed_sizes = []
         for name, now in lowered.measure().items():
             if now != before[name]:
-                each = self._describe(name, before[name], now, lowered.sizes[name], places)
-                if nodes and each.place is not None:
-                    each = replace(each, operator=node_label(nodes[each.place]))
-                found.append(each)
-        return found
+                narrowed = self._describe(name, before[name], now, lowered.sizes[name], places)
+                if nodes and narrowed.place is not None:
+                    narrowed = replace(narrowed, operator=node_label(nodes[narrowed.place]))
+                narrowed_sizes.append(narrowed)
+        return narrowed_sizes
 
     def _describe(
         self, name: str, before: Range, now: Range, size: int | torch.SymInt, places: NodePlaces
     ) -> NarrowedSize:
         nodes: list[Node | None] = []
         if isinstance(size, torch.SymInt):
-            own = size.node.shape_env
-            nodes += (self.narrowing.get((own, symbol)) for symbol in size.node.expr.free_symbols)
+            environment = size.node.shape_env
+            nodes += (
+                self.narrowing.get((environment, symbol)) for symbol in size.node.expr.free_symbols
+            )
         if (node := next(filter(None, nodes), None)) is None:
             return NarrowedSize(name, before, now)
         where = innermost_module(node), places.find(node)
@@ -122,16 +125,18 @@ def without_guards_of_kernels() -> Iterator[None]:
 @contextmanager
 def _record_narrowing() -> Iterator[Narrowing]:
     """Record which nodes narrow ranges within the context."""
-    found: dict[tuple[ShapeEnv, sympy.Symbol], Node | None] = {}
+    narrowing: dict[tuple[ShapeEnv, sympy.Symbol], Node | None] = {}
 
-    def update(original: Any, own: ShapeEnv, symbol: sympy.Symbol, *args: Any, **more: Any) -> None:
-        before = own.var_to_range.get(symbol)
-        original(own, symbol, *args, **more)
-        if before is not None and own.var_to_range[symbol] != before:
-            found[own, symbol] = _find_traced_node()
+    def update(
+        original: Any, environment: ShapeEnv, symbol: sympy.Symbol, *args: Any, **kwargs: Any
+    ) -> None:
+        before = environment.var_to_range.get(symbol)
+        original(environment, symbol, *args, **kwargs)
+        if before is not None and environment.var_to_range[symbol] != before:
+            narrowing[environment, symbol] = _find_traced_node()
 
     with wrapped(ShapeEnv, "_update_var_to_range", update):
-        yield found
+        yield narrowing
 
 
 def _find_traced_node() -> Node | None:
@@ -160,9 +165,10 @@ class InputSizes:
             return size, size
         expression = size.node.expr
         limits = size.node.shape_env.bound_sympy(expression)
-        if (given := self._constraints.get(expression)) is not None:
-            limits = limits & given
-        lower, upper = limits.lower, limits.upper
+        if (constraint := self._constraints.get(expression)) is not None:
+            limits = limits & constraint
+        lower = limits.lower
+        upper = limits.upper
         return int(lower) if lower.is_Integer else 0, int(upper) if upper.is_Integer else None
 
 
@@ -187,20 +193,20 @@ def trace_narrowed(
         root: the workspace.
     """
     nodes = list(iter_nodes(program))
-    found: list[NarrowedRecord] = []
-    for each in narrowed:
-        node = None if each["place"] is None else nodes[each["place"]]
-        found.append(
+    records: list[NarrowedRecord] = []
+    for size in narrowed:
+        node = None if size["place"] is None else nodes[size["place"]]
+        records.append(
             {
-                "size": each["size"],
-                "source": each["source"],
-                "lowered": each["lowered"],
-                "operator": each["operator"] if node is None else node_label(node),
-                "module": each["module"],
+                "size": size["size"],
+                "source": size["source"],
+                "lowered": size["lowered"],
+                "operator": size["operator"] if node is None else node_label(node),
+                "module": size["module"],
                 "line": "" if node is None else str(source_line(node, root) or ""),
             }
         )
-    return found
+    return records
 
 
 def copy_ranges(programs: Iterable[ExportedProgram]) -> list[Any]:

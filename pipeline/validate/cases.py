@@ -51,9 +51,9 @@ class InputCase(InputSet):
         """Return the limits that an output of this case is held to."""
         if self.case in ("zeros", "expanded"):
             return drop_limits_of_noise(limits, expected)
-        if self.growth:
-            return scale_limits(limits, self.growth[output])
-        return limits
+        if not self.growth:
+            return limits
+        return scale_limits(limits, self.growth[output])
 
 
 @dataclass
@@ -115,7 +115,14 @@ class CaseMaker:
         return self.count + len(self.sets) + len(self.skipped)
 
     def add(self, inputs: InputSet, case: str, growth: Sequence[float] = ()) -> None:
-        input_case = InputCase(inputs.args, inputs.kwargs, inputs.origin, True, case, tuple(growth))
+        input_case = InputCase(
+            inputs.args,
+            inputs.kwargs,
+            inputs.origin,
+            generated=True,
+            case=case,
+            growth=tuple(growth),
+        )
         self.sets.append(input_case)
 
     def add_zeros(self) -> None:
@@ -135,8 +142,8 @@ class CaseMaker:
         except OutOfTimeError:
             raise
         except Exception as error:  # whatever an operator raises
-            reason = describe_source_error(error)
-            self.skipped.append((f"generated {number}: large", reason))
+            origin = f"generated {number}: large"
+            self.skipped.append((origin, describe_source_error(error)))
 
     def _add_large(self, number: int) -> None:
         usual = self.run(self.generator.set(number, 2))
@@ -144,10 +151,7 @@ class CaseMaker:
         usual_magnitudes = [greatest_magnitude(value) for value in usual]
         infinite: tuple[InputSet, list[float]] | None = None
         for exponent in _EXPONENTS:
-            note = "large"
-            if self._takes_floats():
-                note = f"large, {2**exponent} times"
-            inputs = self.generator.set(number, 2, partial(fill_large, exponent), note)
+            inputs = self._draw_large(number, exponent)
             outputs = self.run(inputs)
             growth = _measure_growth(outputs, usual_magnitudes)
             if finite and not all(map(_is_finite, outputs)):
@@ -158,11 +162,18 @@ class CaseMaker:
             else:
                 infinite = None
         if infinite is not None:  # however large
-            self.add(infinite[0], "large", infinite[1])
+            inputs, growth = infinite
+            self.add(inputs, "large", growth)
             return
         origin = f"generated {number} (seed {self.seed}): large"
         reason = "rounding the inputs alone moves the source's outputs beyond the limits"
         self.skipped.append((origin, reason))
+
+    def _draw_large(self, number: int, exponent: int) -> InputSet:
+        note = "large"
+        if self._takes_floats():
+            note += f", {2**exponent} times"
+        return self.generator.set(number, 2, partial(fill_large, exponent), note)
 
     def _takes_floats(self) -> bool:
         for argument in signature(self.source.program):
@@ -286,14 +297,19 @@ def _stepped(value: torch.Tensor) -> torch.Tensor | None:
     """Interleave the values with those of the reverse, and view every second one."""
     if value.ndim == 0 or value.shape[-1] < 2 or not value.numel():
         return None
-    return torch.stack((value, value.flip(-1)), -1).flatten(-2)[..., ::2]
+    reverse = value.flip(-1)
+    interleaved = torch.stack((value, reverse), -1).flatten(-2)
+    return interleaved[..., ::2]
 
 
 def _expanded(value: torch.Tensor) -> torch.Tensor | None:
     """Repeat the first along the first dimension that has several."""
+    if not value.numel():
+        return None
     for dimension, size in enumerate(value.shape):
-        if size > 1 and value.numel():
-            return value.narrow(dimension, 0, 1).expand(value.shape)
+        if size > 1:
+            first = value.narrow(dimension, 0, 1)
+            return first.expand(value.shape)
     return None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -65,10 +65,11 @@ class OutputError:
 
     def to_json(self) -> OutputErrorRecord:
         """Return the figures as strict JSON (`json_number`)."""
-        figures = {}
-        for n, v in vars(self).items():
-            figures[n] = json_number(v) if isinstance(v, float) else v
-        return cast(OutputErrorRecord, {**figures, "agreeing": self.agreeing})
+        figures: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            figures[name] = json_number(value) if isinstance(value, float) else value
+        figures["agreeing"] = self.agreeing
+        return cast(OutputErrorRecord, figures)
 
 
 # The error of an output that can't be compared.
@@ -80,13 +81,11 @@ def json_number(value: float | None) -> Figure:
     Strict JSON has no infinities: they are the strings "inf" and "-inf", NaN is "nan"."""
     if value is None:
         return None
-    if math.isfinite(value):
-        return float(f"{value:.6g}")
     if math.isnan(value):
         return "nan"
-    if value > 0:
-        return "inf"
-    return "-inf"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return float(f"{value:.6g}")
 
 
 def compare(actual: Any, expected: Any) -> OutputError:
@@ -105,71 +104,131 @@ def compare(actual: Any, expected: Any) -> OutputError:
 
 def _mismatch(actual: Any, expected: Any) -> str | None:
     if isinstance(actual, Tensor) and isinstance(expected, Tensor):
-        if actual.dtype != expected.dtype:
-            dtypes = (str(tensor.dtype).removeprefix("torch.") for tensor in (actual, expected))
-            return "dtype {}, must be {}".format(*dtypes)
-        if actual.shape != expected.shape:
-            return f"shape {tuple(actual.shape)}, must be {tuple(expected.shape)}"
-        return None
+        return _tensor_mismatch(actual, expected)
     if type(actual) is not type(expected):
-        shown = ("a tensor" if isinstance(v, Tensor) else repr(v) for v in (actual, expected))
-        return "{}, must be {}".format(*shown)
+        return f"{_name_value(actual)}, must be {_name_value(expected)}"
     if isinstance(expected, str) and actual != expected:
         return f"{actual!r}, must be {expected!r}"
     return None
 
 
+def _tensor_mismatch(actual: Tensor, expected: Tensor) -> str | None:
+    if actual.dtype != expected.dtype:
+        dtype = str(actual.dtype).removeprefix("torch.")
+        expected_dtype = str(expected.dtype).removeprefix("torch.")
+        return f"dtype {dtype}, must be {expected_dtype}"
+    if actual.shape != expected.shape:
+        return f"shape {tuple(actual.shape)}, must be {tuple(expected.shape)}"
+    return None
+
+
+def _name_value(value: Any) -> str:
+    return "a tensor" if isinstance(value, Tensor) else repr(value)
+
+
 def _measure(actual: Tensor, expected: Tensor) -> OutputError:
-    scale = max(greatest_magnitude(_flatten(tensor)) for tensor in (actual, expected)) or 1.0
-    nonfinite = disagreeing = 0
-    signal, noise, power, product, magnitude = torch.zeros(5, dtype=torch.float64)
-    distances = [torch.zeros(0, dtype=torch.float64)]
+    # Divided by the greatest value, since squares overflow and vanish.
+    sums = _Sums(scale=_greatest_of_both(actual, expected) or 1.0)
     for a, e, distance in _chunks(actual, expected):
-        agree = (a == e) | (a.isnan() & e.isnan())
-        finite = a.isfinite() & e.isfinite()
-        nonfinite += int((~finite & agree).sum())
-        disagreeing += int((~finite & ~agree).sum())
-        # Divided by the greatest value first, since squares overflow and vanish.
-        a = a[finite] / scale
-        e = e[finite] / scale
-        distance = distance[finite]
-        signal += e.square().sum()
-        noise += (distance / scale).square().sum()
-        power += a.square().sum()
-        product += (a * e).sum()
-        magnitude += e.abs().sum()
-        distances.append(distance)
-    if disagreeing:
-        return replace(INFINITE, nonfinite=nonfinite, disagreeing=disagreeing)
-    (agreement, rows), distance = _agreement(actual, expected), torch.cat(distances)
+        sums.add(a, e, distance)
+    if sums.disagreeing:
+        return replace(INFINITE, nonfinite=sums.nonfinite, disagreeing=sums.disagreeing)
+    agreement, rows = _agreement(actual, expected)
+    distance = torch.cat(sums.distances)
     if not distance.any():
-        return OutputError(0.0, 0.0, math.inf, agreement=agreement, rows=rows, nonfinite=nonfinite)
-    cosine = (product / (signal.sqrt() * power.sqrt())).clamp(-1, 1).nan_to_num()
+        return OutputError(
+            0.0, 0.0, math.inf, agreement=agreement, rows=rows, nonfinite=sums.nonfinite
+        )
+    rank = math.ceil(distance.numel() * 0.999)
     return OutputError(
         float(distance.max()),
         float(distance.mean()),
-        10 * float((signal / noise).log10()) if magnitude else None,
-        p999_abs=float(distance.kthvalue(math.ceil(distance.numel() * 0.999)).values),
-        relative=float(distance.sum() / scale / magnitude) if magnitude else None,
-        cosine=float(cosine) if signal else None,
+        sums.sqnr_db,
+        p999_abs=float(distance.kthvalue(rank).values),
+        relative=sums.relative(distance),
+        cosine=sums.cosine,
         agreement=agreement,
         rows=rows,
-        nonfinite=nonfinite,
+        nonfinite=sums.nonfinite,
     )
+
+
+def _greatest_of_both(actual: Tensor, expected: Tensor) -> float:
+    return max(greatest_magnitude(_flatten(actual)), greatest_magnitude(_flatten(expected)))
+
+
+def _zero() -> Tensor:
+    return torch.zeros((), dtype=torch.float64)
+
+
+@dataclass
+class _Sums:
+    """Sums over the places where both tensors are finite, of values divided by `scale`.
+
+    `signal` is the sum of e^2, `noise` of (a - e)^2, `power` of a^2, `product` of a e and
+    `magnitude` of |e|. The `distances` |a - e| are not divided.
+    """
+
+    scale: float
+    nonfinite: int = 0
+    disagreeing: int = 0
+    signal: Tensor = field(default_factory=_zero)
+    noise: Tensor = field(default_factory=_zero)
+    power: Tensor = field(default_factory=_zero)
+    product: Tensor = field(default_factory=_zero)
+    magnitude: Tensor = field(default_factory=_zero)
+    distances: list[Tensor] = field(default_factory=lambda: [torch.zeros(0, dtype=torch.float64)])
+
+    def add(self, actual: Tensor, expected: Tensor, distance: Tensor) -> None:
+        agree = (actual == expected) | (actual.isnan() & expected.isnan())
+        finite = actual.isfinite() & expected.isfinite()
+        self.nonfinite += int((~finite & agree).sum())
+        self.disagreeing += int((~finite & ~agree).sum())
+        a = actual[finite] / self.scale
+        e = expected[finite] / self.scale
+        distance = distance[finite]
+        self.signal += e.square().sum()
+        self.noise += (distance / self.scale).square().sum()
+        self.power += a.square().sum()
+        self.product += (a * e).sum()
+        self.magnitude += e.abs().sum()
+        self.distances.append(distance)
+
+    @property
+    def sqnr_db(self) -> float | None:
+        if not self.magnitude:
+            return None
+        return 10 * float((self.signal / self.noise).log10())
+
+    def relative(self, distance: Tensor) -> float | None:
+        if not self.magnitude:
+            return None
+        return float(distance.sum() / self.scale / self.magnitude)
+
+    @property
+    def cosine(self) -> float | None:
+        if not self.signal:
+            return None
+        cosine = self.product / (self.signal.sqrt() * self.power.sqrt())
+        return float(cosine.clamp(-1, 1).nan_to_num())
 
 
 def _agreement(actual: Tensor, expected: Tensor) -> tuple[float | None, int]:
     """Return the share of rows that agree, and their number."""
-    last = 0
-    if expected.ndim:
-        last = expected.shape[-1]
-    if not expected.dtype.is_floating_point or last < 2 or expected.numel() == 0:
+    length = expected.shape[-1] if expected.ndim else 0
+    if not expected.dtype.is_floating_point or length < 2 or expected.numel() == 0:
         return None, 0
-    rows, actual_rows = (t.detach().cpu().double().reshape(-1, last) for t in (expected, actual))
-    chosen = rows.gather(1, actual_rows.argmax(1, keepdim=True)).squeeze(1)
+    rows = _rows(expected, length)
+    actual_rows = _rows(actual, length)
+    places = actual_rows.argmax(1, keepdim=True)
+    chosen = rows.gather(1, places).squeeze(1)
     greatest = rows.amax(1)
     agrees = (chosen == greatest) | (chosen.isnan() & greatest.isnan())
     return float(agrees.double().mean()), len(agrees)
+
+
+def _rows(tensor: Tensor, length: int) -> Tensor:
+    return tensor.detach().cpu().double().reshape(-1, length)
 
 
 def greatest_magnitude(value: Any) -> float:
@@ -194,10 +253,13 @@ def _chunks(actual: Tensor, expected: Tensor) -> Iterator[tuple[Tensor, Tensor, 
     for start in range(0, a.numel(), _CHUNK):
         actual_part = a[start : start + _CHUNK]
         expected_part = e[start : start + _CHUNK]
-        distance = (actual_part.double() - expected_part.double()).abs()
+        actual_doubles = actual_part.double()
+        expected_doubles = expected_part.double()
+        distance = (actual_doubles - expected_doubles).abs()
         if not actual_part.dtype.is_floating_point:
-            distance = torch.where(actual_part == expected_part, 0.0, distance.clamp(min=1.0))
-        yield actual_part.double(), expected_part.double(), distance
+            is_equal = actual_part == expected_part
+            distance = torch.where(is_equal, 0.0, distance.clamp(min=1.0))
+        yield actual_doubles, expected_doubles, distance
 
 
 def _flatten(tensor: Tensor) -> Tensor:
@@ -245,18 +307,33 @@ def find_worst_place(
     actual = torch.as_tensor(actual)
     expected = torch.as_tensor(expected)
     tolerated = expected.dtype.is_floating_point or expected.is_complex() or integers
-    worst, start = WorstPlace(), 0
+    worst = WorstPlace()
+    start = 0
     for a, e, distance in _chunks(actual, expected):
         allowed = atol + rtol * e.abs() if tolerated else torch.zeros_like(e)
-        excess = distance - allowed
-        finite = a.isfinite() & e.isfinite()
-        agree = (a == e) | (a.isnan() & e.isnan())
-        excess = torch.where(finite, excess, torch.where(agree, -math.inf, math.inf))
+        excess = _excess(a, e, distance, allowed)
         place = int(excess.argmax())
         if excess[place] > worst.excess:
-            shape = (*expected.shape, 2) if expected.is_complex() else expected.shape
-            index = torch.unravel_index(torch.tensor(start + place), shape)
-            figures = (float(t[place]) for t in (excess, a, e, allowed))
-            worst = WorstPlace(next(figures), tuple(map(int, index)), *figures)
+            worst = WorstPlace(
+                excess=float(excess[place]),
+                index=_index_of(start + place, expected),
+                actual=float(a[place]),
+                expected=float(e[place]),
+                allowed=float(allowed[place]),
+            )
         start += a.numel()
     return worst
+
+
+def _excess(actual: Tensor, expected: Tensor, distance: Tensor, allowed: Tensor) -> Tensor:
+    finite = actual.isfinite() & expected.isfinite()
+    agree = (actual == expected) | (actual.isnan() & expected.isnan())
+    otherwise = torch.where(agree, -math.inf, math.inf)
+    return torch.where(finite, distance - allowed, otherwise)
+
+
+def _index_of(number: int, tensor: Tensor) -> tuple[int, ...]:
+    """Return the index of an element by its number; a complex number counts as two."""
+    shape = (*tensor.shape, 2) if tensor.is_complex() else tensor.shape
+    index = torch.unravel_index(torch.tensor(number), shape)
+    return tuple(map(int, index))

@@ -141,11 +141,10 @@ class OutputMovement:
     @property
     def other_inputs(self) -> tuple[FirstValue, InputSet] | None:
         """The first value, and other inputs that left its shape as it was; None without any."""
-        pairs = ((first, first.later_inputs) for first in self.firsts.values())
-        return next(
-            ((first, later_inputs) for first, later_inputs in pairs if later_inputs is not None),
-            None,
-        )
+        for first in self.firsts.values():
+            if first.later_inputs is not None:
+                return first, first.later_inputs
+        return None
 
     @property
     def share(self) -> float | None:
@@ -204,10 +203,8 @@ def have_same_values(inputs: InputSet, other_inputs: InputSet) -> bool:
     """Return whether two input sets have the same values, whatever their layout."""
     if inputs is other_inputs:
         return True
-    leaves, other_leaves = (
-        pytree.tree_leaves((input_set.args, input_set.kwargs))
-        for input_set in (inputs, other_inputs)
-    )
+    leaves = pytree.tree_leaves((inputs.args, inputs.kwargs))
+    other_leaves = pytree.tree_leaves((other_inputs.args, other_inputs.kwargs))
     return len(leaves) == len(other_leaves) and all(map(_is_same, leaves, other_leaves))
 
 

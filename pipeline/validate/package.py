@@ -32,7 +32,8 @@ from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
 from pipeline.validate.interface import NarrowedSize
 from pipeline.validate.limits import LIMITS
-from pipeline.validate.method import Keep, MethodValidator
+from pipeline.validate.method import MethodValidator
+from pipeline.validate.method_calls import Keep
 from pipeline.validate.metrics import compare
 from pipeline.validate.references import References
 from pipeline.validate.results import MethodValidation, Run, Validation
@@ -152,15 +153,29 @@ def validate_package(
 def usual_sequences(programs: Mapping[str, ExportedProgram], steps: int) -> list[tuple[str, ...]]:
     """Return a sequence for each group of methods that have changing buffers in common: the first
     one once, then each other `steps` times, in the order of the model."""
+    order = list(programs)
+    sequences = []
+    for group in _group_by_state(programs):
+        first, *later_names = (name for name in order if name in group)
+        sequence = [first]
+        for name in later_names:
+            sequence += [name] * steps
+        sequences.append(tuple(sequence))
+    return sorted(sequences, key=lambda sequence: order.index(sequence[0]))
+
+
+def _group_by_state(programs: Mapping[str, ExportedProgram]) -> list[set[str]]:
     groups: list[set[str]] = []
     for methods in common_buffers(programs).values():
-        joined = {*methods}.union(*(group for group in groups if group & {*methods}))
-        groups = [group for group in groups if not group & joined] + [joined]
-    sequences = []
-    for group in groups:
-        first, *later_names = (name for name in programs if name in group)
-        sequences.append((first, *(name for name in later_names for _ in range(steps))))
-    return sorted(sequences, key=lambda sequence: list(programs).index(sequence[0]))
+        joined = {*methods}
+        apart = []
+        for group in groups:
+            if group.isdisjoint(methods):
+                apart.append(group)
+            else:
+                joined |= group
+        groups = [*apart, joined]
+    return groups
 
 
 def with_shared_state(
@@ -186,8 +201,9 @@ def rounds(
 ) -> list[list[tuple[str, InputSet]]]:
     """Return the calls of each round of a sequence, on the sets of its methods in turn. The first
     round comes again at the end."""
+    longest = max(len(sets[name]) for name in sequence)
     call_lists = []
-    for number in range(min(MOST_ROUNDS, max(len(sets[name]) for name in sequence))):
+    for number in range(min(MOST_ROUNDS, longest)):
         next_sets = {name: islice(cycle(sets[name]), number, None) for name in sequence}
         call_lists.append([(name, next(next_sets[name])) for name in sequence])
     return [*call_lists, *call_lists[:1]]
@@ -212,39 +228,50 @@ def _run_together(
     for calls in rounds(sequence, {name: member.sets for name, member in members.items()}):
         name = f"{' > '.join(sequence)} from {calls[0][1].origin}"
         times[name] += 1
-        name += ", again" if times[name] > 1 else ""
+        if times[name] > 1:
+            name += ", again"
         if budget.spent:
             first.result.left_out.append(name)
             continue
         package = Session(files, INTERPRETER)
         try:
-            package.load_together([*members])
-            references = References.make(
-                {m: member.program for m, member in members.items()},
-                {
-                    m: member.quantized
-                    for m, member in members.items()
-                    if member.quantized is not None
-                },
-                [m for m, member in members.items() if member.measures_rounding],
-            )
+            _prepare_together(members, package)
         except DeviceError as error:  # ExecuTorch's runtime, which loaded them, may know more
             first.result.skipped.append((name, f"the interpreter: {error.reason}"))
             return
         except Exception as error:
             first.fail_for(error)
             return
-        calls_so_far: list[tuple[str, InputSet]] = []
-        for method, member in members.items():
-            member.package = package
-            member.references = references[method]
-            member.calls = calls_so_far
-            member.is_observed = len(members) > 1
         for step, (method, inputs) in enumerate(calls, 1):
             if budget.spent:
                 first.result.left_out.append(f"{name}, from call {step} on")
-            if budget.spent or not members[method].call(inputs, step, name):
                 break
+            if not members[method].call(inputs, step, name):
+                break
+
+
+def _prepare_together(members: Mapping[str, MethodValidator], package: Session) -> None:
+    """Load methods that share state, and give them their sources with the same state.
+
+    Raises DeviceError, and whatever making the sources raises.
+    """
+    package.load_together([*members])
+    programs = {}
+    quantized = {}
+    rounding = []
+    for method, member in members.items():
+        programs[method] = member.program
+        if member.quantized is not None:
+            quantized[method] = member.quantized
+        if member.measures_rounding:
+            rounding.append(method)
+    references = References.make(programs, quantized, rounding)
+    calls_so_far: list[tuple[str, InputSet]] = []
+    for method, member in members.items():
+        member.package = package
+        member.references = references[method]
+        member.calls = calls_so_far
+        member.is_observed = len(members) > 1
 
 
 def _validate_other(
@@ -273,7 +300,8 @@ def _validate_other(
     except DeviceError as error:
         result.fail(error.reason)
         return
-    errors = tuple(compare(a, e) for a, e in zip(actual, expected, strict=False))
+    pairs = zip(actual, expected, strict=False)
+    errors = tuple(compare(value, reference) for value, reference in pairs)
     if len(actual) != len(expected) or any(e.mismatch or e.max_abs for e in errors):
         hint = ""
         if trained_method(result.method) != result.method:

@@ -138,8 +138,8 @@ FAULTS = [
     ),
     Fault(
         "validate/limits.py",
-        "and found > limit:",
-        "and found > 2 * limit:",
+        "if value > limit:",
+        "if value > 2 * limit:",
         "validate/test_package.py validate/test_metrics.py",
     ),
     Fault(

@@ -48,19 +48,22 @@ class Uptake:
 
 def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> Uptake:
     """Measure what a partitioner took of a program, which has its tags and its reasons."""
-    calls = [n for n in iter_nodes(program) if operator_name(n) and called_delegate(n) is None]
-    taken = sum(TAG in node.meta for node in calls)
-    refusals = () if taken else _find_refusals(spec.backend.name, calls)
-    return Uptake(spec.name, len(calls), taken, refusals)
+    calls = []
+    for node in iter_nodes(program):
+        if operator_name(node) and called_delegate(node) is None:
+            calls.append(node)
+    taken_calls = sum(TAG in node.meta for node in calls)
+    refusals = () if taken_calls else _find_refusals(spec.backend.name, calls)
+    return Uptake(spec.name, len(calls), taken_calls, refusals)
 
 
 def measure_kernels(spec: PartitionerSpec, delegation: dict[str, Any]) -> Uptake:
     """Measure what a backend that lowers by passes took: the calls of its own kernels."""
     kernels = delegation.get("kernels", {}).get(spec.backend.backend_id, {})
-    taken = sum(kernels.values())
-    left = Counter({} if taken else delegation["undelegated"])
-    refusals = [Refusal(name, calls, "") for name, calls in left.most_common(MOST_REFUSALS)]
-    return Uptake(spec.name, delegation["nodes"], taken, tuple(refusals))
+    kernel_calls = sum(kernels.values())
+    undelegated = Counter({} if kernel_calls else delegation["undelegated"])
+    refusals = [Refusal(name, calls, "") for name, calls in undelegated.most_common(MOST_REFUSALS)]
+    return Uptake(spec.name, delegation["nodes"], kernel_calls, tuple(refusals))
 
 
 def _find_refusals(backend: str, calls: Sequence[Node]) -> tuple[Refusal, ...]:
