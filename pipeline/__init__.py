@@ -11,7 +11,7 @@ from typing import Any
 
 _PUBLIC = {
     "executorch.exir.backend.backend_api": ("validation_disabled",),
-    "pipeline.compile.etrecord": ("load_etrecord",),
+    "pipeline.features.etrecord.etrecord": ("load_etrecord",),
     "pipeline.compile.preprocess.registry": (
         *("is_registered", "preprocess_function", "register_preprocess"),
         *("registered", "unregister_preprocess"),

@@ -15,7 +15,6 @@ from pte_pipeline.name_conflict import claim_pipeline
 if TYPE_CHECKING:
     from executorch.exir.backend.backend_api import validation_disabled as validation_disabled
 
-    from pipeline.compile.etrecord import load_etrecord as load_etrecord
     from pipeline.compile.preprocess.registry import is_registered as is_registered
     from pipeline.compile.preprocess.registry import preprocess_function as preprocess_function
     from pipeline.compile.preprocess.registry import register_preprocess as register_preprocess
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from pipeline.devices.load_package import LoadedMethod as LoadedMethod
     from pipeline.devices.load_package import LoadedPackage as LoadedPackage
     from pipeline.devices.load_package import load_package as load_package
+    from pipeline.features.etrecord.etrecord import load_etrecord as load_etrecord
     from pipeline.store.errors import PipelineError as PipelineError
     from pipeline.store.store import Store as Store
 

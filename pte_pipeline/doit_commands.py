@@ -87,8 +87,10 @@ class Run(_Seeking, cmd_run.Run):  # type: ignore[misc]
         dodo = nearest_dodo()
         if args[:1] == ["init"] and (dodo is None or is_ours(dodo)):
             return _init(args[1:], dodo)
-        if args[:1] == ["verify"] and (dodo is None or is_ours(dodo)):
-            return _verify(args[1:], dodo)
+        if args and (dodo is None or is_ours(dodo)):
+            verb = _import("pipeline.cli.commands").ANYWHERE.get(args[0])
+            if verb is not None:
+                return _run_anywhere(verb.run, args[1:], dodo)
         try:
             return super().execute(params, args)
         except InvalidDodoFile as error:
@@ -199,9 +201,11 @@ def _init(words: list[str], dodo: Path | None) -> int:
     return 0
 
 
-def _verify(words: list[str], dodo: Path | None) -> int:
+def _run_anywhere(function: str, words: list[str], dodo: Path | None) -> int:
+    """Run a verb that needs no workspace, from the folder of the dodo file if there is one."""
+    run = _import("pipeline.moments").load(function)
     try:
-        status: int = _import("pipeline.cli.verify").run(words, dodo.parent if dodo else Path.cwd())
+        status: int = run(words, dodo.parent if dodo else Path.cwd())
         return status
     except _import("pipeline.store.errors").PipelineError as error:
         raise InvalidCommand(str(error)) from error

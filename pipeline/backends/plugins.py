@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import wraps
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any
 
 from pipeline.backends.entry import Backend
+from pipeline.moments import installed_entry_points
 
 GROUP = "pte_pipeline.backends"
 
@@ -30,7 +31,7 @@ def find_plugins(known: Mapping[str, Backend]) -> tuple[dict[str, Backend], dict
     """
     found: dict[str, Backend] = {}
     problems: dict[str, str] = {}
-    points = {(p.dist.name if p.dist else "", p.name): p for p in entry_points(group=GROUP)}
+    points = {(p.dist.name if p.dist else "", p.name): p for p in installed_entry_points(GROUP)}
     for (distribution, name), point in sorted(points.items()):
         try:
             for backend in _entries(point):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
@@ -111,6 +111,11 @@ class QuantizeConfig(Options):
     def observes(self, scheme: Any) -> bool:
         """Return whether a scheme observes calibration inputs."""
         return not getattr(scheme, "dynamic", self.dynamic)
+
+    def explain_float(self, operator: str, shape: Sequence[int]) -> str:
+        """Return why the weight of an operator, such as linear, stays in floating point for its
+        shape; "" where that is not the reason."""
+        return ""
 
     @property
     def calibrates(self) -> bool:

@@ -1,34 +1,14 @@
 """The commands that this package adds to doit: what each does, its options, and examples.
 
-`doit help`, the tasks and the grammar of the command line are made from this one table.
+`doit help`, the tasks and the grammar of the command line are made from these tables: the core's
+verbs, and those that features bring.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
 
-
-@dataclass(frozen=True)
-class Command:
-    """A command of the command line.
-
-    Attributes:
-        summary: one line.
-        words: what may follow its name.
-        options: the help of its flags (`--name`), which may stand anywhere after its name.
-        more: further lines of its help.
-        examples: command lines with what they do.
-    """
-
-    name: str
-    summary: str
-    words: str = ""
-    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    more: str = ""
-    examples: tuple[tuple[str, str], ...] = ()
-
+from pipeline.moments import Command, find_features
 
 _TARGETS = "[package[/method] ...]"
 _ANY = "Names may be patterns ('vision*', 'vision/enc*'); without a name, all are meant."
@@ -88,7 +68,7 @@ GROUPS: Mapping[str, Command] = {
     )
 }
 
-VERBS: Mapping[str, Command] = {
+_CORE_VERBS: Mapping[str, Command] = {
     each.name: each
     for each in (
         Command(
@@ -122,6 +102,7 @@ VERBS: Mapping[str, Command] = {
             "[package ...]",
             more="It ends with Ctrl-C.",
             examples=(("doit auto vision", "lowers and validates one package at each save"),),
+            builds=True,
         ),
         Command(
             "diff",
@@ -142,48 +123,16 @@ VERBS: Mapping[str, Command] = {
             examples=(("doit baseline vision", "writes baselines/vision.yaml"),),
         ),
         Command(
-            "attest",
-            "write what packages were made from, signed, with their bills of materials",
-            "[package ...]",
-            more="Of packages that are lowered and validated as they are asked for; signing_key of "
-            "the settings signs. The files stand beside the package: provenance of SLSA in "
-            "*.intoto.jsonl, a CycloneDX ML-BOM in *.cdx.json.",
-            examples=(("doit attest vision", "writes build/vision/vision.pte.intoto.jsonl"),),
-        ),
-        Command(
             "report",
             "render the reports of the last validation again",
             "[package ...]",
             examples=(("doit report vision", "build/vision/report.html and the others"),),
         ),
         Command(
-            "contract",
-            "what packages ask of their runtime, and the CMake lines that build it",
-            "[package ...]",
-            {
-                "all": "one contract for all of them, as for one app; it is left in build/ too",
-                "of-runtime": "write what this machine's runtime holds to targets/<name>.yaml",
-            },
-            "Without a name, all packages are meant; with --of-runtime the target `wheel` is.",
-            (
-                ("doit contract vision", "operators, backends, memory, and CMake lines"),
-                ("doit contract --all", "of one runtime for all packages"),
-                ("doit contract --of-runtime here", "writes targets/here.yaml"),
-            ),
-        ),
-        Command(
             "backends",
             "the backends that methods can be lowered to, and their options",
             "[name ...]",
             examples=(("doit backends vulkan", "what one needs and takes"),),
-        ),
-        Command(
-            "rebuild",
-            "compile again without any cache, and compare every byte",
-            "[package ...]",
-            more="All of it runs on this machine, whatever the executor: the stores of a cluster's "
-            "workers would answer for it.",
-            examples=(("doit rebuild vision", "says where bytes differ"),),
         ),
         Command(
             "cache",
@@ -193,19 +142,9 @@ VERBS: Mapping[str, Command] = {
         ),
     )
 }
-VERIFY = Command(
-    "verify",
-    "hold a folder to the attestations in it, anywhere, without a workspace",
-    "folder [public key ...]",
-    options={"commit <id>": "the commit of git that all must be built from, in full"},
-    more="Keys are Ed25519 public keys in PEM, by default those that the settings trust "
-    "(PTE_PIPELINE_TRUSTED_KEYS). All files that an attestation names must be there, reports "
-    "aside, beside it, and no others. The exit status is 1 where something is wrong.",
-    examples=(
-        ("doit verify release key.pub", "whether a release is what was built"),
-        ("doit verify --commit $(git rev-parse v2) release key.pub", "and is no older one"),
-    ),
-)
+_BROUGHT = {verb.name: verb for feature in find_features() for verb in feature.verbs}
+VERBS = {**_CORE_VERBS, **{name: verb for name, verb in _BROUGHT.items() if not verb.anywhere}}
+ANYWHERE = {name: verb for name, verb in _BROUGHT.items() if verb.anywhere}
 INIT = Command(
     "init",
     "make a workspace here: a minimal exporter, a config, dodo.py",

@@ -213,7 +213,11 @@ def _validation_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     were compared with nothing but their exported programs."""
     from pipeline.report.packages import describe_left_out
     from pipeline.report.records import read_fitting
-    from pipeline.report.sections.reference import UNREFERENCED, is_unreferenced
+    from pipeline.report.sections.reference import (
+        UNREFERENCED,
+        describe_limits,
+        is_unreferenced,
+    )
 
     unreferenced: list[str] = []
     for package in sorted({str(event.package) for event in events if event.kind == "validate"}):
@@ -224,6 +228,9 @@ def _validation_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
             yield f"{package}: {left_out}"
         methods = [method["method"] for method in report["methods"] if is_unreferenced(method)]
         unreferenced += [f"{package}/{method}" for method in methods]
+        for method in report["methods"]:
+            if limits := describe_limits(method.get("reference") or {}, report.get("places")):
+                yield one_line(f"{package}/{method['method']}: held to {limits} of its reference")
     if unreferenced:
         yield one_line(f"{UNREFERENCED}: {listed(unreferenced, _MOST_UNREFERENCED)}")
 

@@ -16,9 +16,9 @@ from pipeline.cli.commands import GROUPS, VERBS
 from pipeline.cli.doit_states import mend_states
 from pipeline.cli.grammar import check_words, describe_no_packages, empty_groups, rewrite
 from pipeline.cli.selection import Selection, find_selection, own_tasks
-from pipeline.plan.kinds import ActionTask
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status
+from pipeline.plan.tasks import ActionTask
 from pipeline.store.errors import PipelineError
 
 _LONG_OPTIONS = ("process=", "always-execute", "verbose")

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from pipeline.cli.commands import GROUPS, INIT, VERBS, VERIFY, Command, usage
+from pipeline.cli.commands import ANYWHERE, GROUPS, INIT, VERBS, Command, usage
 from pipeline.plan.actions import unit_name
 from pipeline.plan.export_parameters import parse_export
 from pipeline.plan.plan import Plan
@@ -222,7 +222,7 @@ def check_words(words: Sequence[str], tasks: Iterable[Any], known: Iterable[str]
             continue
         groups = [name for name, task in made.items() if ":" in word or not task.subtask_of]
         own = (name for name in groups if not name.startswith("_"))
-        names = dict.fromkeys([*GROUPS, *VERBS, VERIFY.name, INIT.name, *own, *known])
+        names = dict.fromkeys([*GROUPS, *VERBS, *ANYWHERE, INIT.name, *own, *known])
         raise PipelineError(f"no task '{word}'; {did_you_mean(word, names, _MOST_NAMES)}")
 
 

@@ -14,7 +14,6 @@ from pipeline.report.events import Event, write_run, write_timeline
 from pipeline.report.stream import EventStream
 from pipeline.run.expectations import remember
 from pipeline.run.worker import Report
-from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.files import sweep
 from pipeline.store.maintenance import evict
@@ -69,8 +68,7 @@ class RunRecord:
         """Count as hits what nobody looked at, since what is made from it was there: the methods of
         a package, and their quantization, as far as this store has them."""
         for kind in ("compile", "quantize"):
-            for each in getattr(action.inputs, f"{kind}s", {}).values():
-                spared = each.digest if isinstance(each, Action) else Digest(each)
+            for spared in getattr(action.inputs, f"{kind}s", {}).values():
                 if (entry := store.read_entry(store.action_path(spared), spared)) is not None:
                     self.count(kind, Usage(hits=1, saved=entry.seconds))
 

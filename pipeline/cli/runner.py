@@ -22,8 +22,8 @@ from pipeline.cli.standing import find_standing, is_all_accepted
 from pipeline.cli.terminal import as_it_is
 from pipeline.cli.toolchain_check import check_toolchain
 from pipeline.plan.actions import Action
-from pipeline.plan.kinds import ActionTask
 from pipeline.plan.status import Status
+from pipeline.plan.tasks import ActionTask
 from pipeline.plan.waves import ask_for_packages
 from pipeline.report.events import INTERRUPTED, Event, make_event
 from pipeline.run.batch import Batch

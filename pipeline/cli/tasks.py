@@ -14,7 +14,6 @@ import gc
 import os
 from collections.abc import Iterator
 from functools import cache, partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +29,10 @@ from pipeline.cli.runner import FAMILY, BatchRunner
 from pipeline.cli.selection import ALL, Selection
 from pipeline.cli.terminal import guard_standard_streams
 from pipeline.cli.toolchain_check import check_toolchain
+from pipeline.moments import load
 from pipeline.plan.actions import unit_name
-from pipeline.plan.kinds import ActionTask
 from pipeline.plan.plan import Plan
+from pipeline.plan.tasks import ActionTask
 from pipeline.plan.waves import ask_for_exports
 from pipeline.run.install import clean, find_orphans
 from pipeline.store.errors import PipelineError, describe_error
@@ -267,11 +267,9 @@ def task_verbs() -> Iterator[dict[str, Any]]:
         }
 
 
-_BUILDING = ("auto", "rebuild")  # the verbs that build
-
-
 def _run_verb(name: str, words: list[str], **given: bool) -> TaskFailed | None:
-    run = import_module(f"pipeline.cli.verbs.{name}").run  # much that other tasks do without
+    # Imported here, since it is much that other tasks do without.
+    run = load(VERBS[name].run or f"pipeline.cli.verbs.{name}:run")
     flags = {f"--{flag}": flag.replace("-", "_") for flag in VERBS[name].options}
     said = {flag: given[flag] or word in words for word, flag in flags.items()}
     plan = _plan()
@@ -279,7 +277,7 @@ def _run_verb(name: str, words: list[str], **given: bool) -> TaskFailed | None:
     if name not in ("plan", "explain"):  # which say what a run would do
         plan.trust_last_exports()
     try:
-        check_toolchain(plan.workspace, builds=name in _BUILDING)
+        check_toolchain(plan.workspace, builds=VERBS[name].builds)
         for line in run(plan, [word for word in words if word not in flags], **said):
             print(one_line(line), flush=True)
     except PipelineError as error:

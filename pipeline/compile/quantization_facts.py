@@ -261,6 +261,8 @@ class _Reasons:
             return why
         operator = base_name(reader) or reader.name
         quantizer = self._spec.quantizer
+        if why := self._spec.explain_float(operator, constant.meta["val"].shape):
+            return str(why)
         if _is_conversion(reader):
             return "quantized anew in every call"
         if _has_quantized_weight(reader, self._constants):

@@ -101,6 +101,12 @@ class MethodConfig(Options):
         return (*passes, *(planning.references if planning else ()))
 
     @property
+    def backend_names(self) -> list[str]:
+        """The backends that it is lowered to, and its quantizer."""
+        names = [spec.name for spec in self.partitioners]
+        return names if self.quantize is None else [*names, self.quantize.quantizer]
+
+    @property
     def delegates(self) -> bool:
         """Whether a partitioner of ExecuTorch's sees it: a backend can lower by passes alone."""
         return any(spec.backend.lowering.make_passes is None for spec in self.partitioners)

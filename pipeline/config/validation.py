@@ -114,6 +114,9 @@ class MethodLimits(Limits):
 
     gates: MethodGates = MethodGates()
     """Gates of this method, instead of the package's."""
+    reference: Limits = Limits()
+    """Limits on how far this method's export may be from its reference, instead of the
+    package's."""
     random: bool | None = None
     """Whether this method samples on purpose, instead of what the package says."""
     # What these files hold is in keys.
@@ -160,6 +163,11 @@ class ValidateConfig(Limits):
     ) = Field(default=None, strict=False, exclude=True)
     """Methods that share state, in the order in which they are called on one opened package. By
     default the first one, then each other `steps` times."""
+    reference: Limits = Limits()
+    """Limits on how far the exported program may be from its reference: `reference(method)` of the
+    exporter, and recorded outputs in golden/. By default a few units in the last place where
+    PyTorch runs both, and what follows from the program's dtypes for recorded outputs. They say
+    nothing of the package, which is compared with the exported program."""
     methods: dict[MethodName, MethodLimits] = Field(default={})
     """By method: examples, and limits that differ from the package's."""
     random: bool = False
@@ -194,11 +202,34 @@ class ValidateConfig(Limits):
 
     def select_limits(self, method: str) -> Limits:
         """Return the limits of a method: its own, else the package's; both tolerances or none."""
-        own = self.methods.get(method, MethodLimits())
-        given = {
-            name: getattr(self if getattr(own, name) is None else own, name)
-            for name in Limits.model_fields
-        }
-        if given["atol"] is not None or given["rtol"] is not None:
-            given = {**given, **{n: v for n, v in _OTHER.items() if given[n] is None}}
-        return Limits(**given)
+        return _override_limits(self, self.methods.get(method, MethodLimits()))
+
+    def select_reference_limits(self, method: str) -> Limits:
+        """Return the limits of a method's export against its reference: its own, else the
+        package's; both tolerances or none."""
+        method_limits = self.methods.get(method, MethodLimits()).reference
+        return _override_limits(self.reference, method_limits)
+
+    def find_reference_limits(self, method: str) -> list[str]:
+        """Return the path in the config of each limit of a method's export that is set."""
+        method_limits = self.methods.get(method, MethodLimits()).reference
+        paths = []
+        for name in Limits.model_fields:
+            if getattr(method_limits, name) is not None:
+                paths.append(f"validate.methods.{method}.reference.{name}")
+            elif getattr(self.reference, name) is not None:
+                paths.append(f"validate.reference.{name}")
+        return paths
+
+
+def _override_limits(limits: Limits, method_limits: Limits) -> Limits:
+    """Return limits with those of a method in their place, and with both tolerances where one of
+    them is set."""
+    values = {}
+    for name in Limits.model_fields:
+        value = getattr(method_limits, name)
+        values[name] = getattr(limits, name) if value is None else value
+    if values["atol"] is not None or values["rtol"] is not None:
+        for name, default in _OTHER.items():
+            values[name] = default if values[name] is None else values[name]
+    return Limits(**values)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config.operators import FOLDER, may_load
 from pipeline.config.operators import remedy as operators_remedy
 from pipeline.config.passes import NOT_OFFERED, remedy, source_files
-from pipeline.plan import keys
 from pipeline.plan.calibration import calibration_remedy, lacks_calibration
+from pipeline.plan.kinds.parts import CALIBRATION
 from pipeline.plan.patterns import check_patterns
 from pipeline.plan.shared_state import check_shared_state
 from pipeline.program.module_paths import Outline, check_names
@@ -246,7 +246,7 @@ def check_model(
         return found
     for name, method in config.methods.items():
         found += _wrong_modules(name, method, document, methods[name], outline)
-        if method.quantize is None or keys.CALIBRATION in method.files:
+        if method.quantize is None or CALIBRATION in method.files:
             continue
         if lacks_calibration(method.quantize, methods[name]):
             what = "static quantization observes calibration inputs, and the model gives none"
@@ -321,6 +321,8 @@ def find_places(
     given: dict[str, Options] = {"validate": validation.gates}
     given |= {f"validate.methods.{name}": own.gates for name, own in validation.methods.items()}
     paths += [f"{p}.gates.{name}" for p, gates in given.items() for name in gates.model_fields_set]
+    for name in config.methods:
+        paths += validation.find_reference_limits(name)
     paths += ["target"] if config.target in targets else []
     found = {}
     for path in paths:

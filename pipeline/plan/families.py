@@ -12,14 +12,14 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pipeline.plan.actions import NO_OBJECTS, FamilyObjects
+from pipeline.plan.kinds.link import NO_OBJECTS, FamilyObjects
+from pipeline.plan.kinds.validate import FamilyFiles
 from pipeline.plan.models import once
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.errors import Problem, did_you_mean
 
 if TYPE_CHECKING:
     from pipeline.config.compose import Document
-    from pipeline.plan.keys import FamilyFiles
     from pipeline.plan.plan import Plan
 
 Files = Mapping[str, Digest]  # of a package, by name

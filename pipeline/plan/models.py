@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.plan import keys
-from pipeline.plan.actions import Action, ExportInputs
+from pipeline.plan.actions import Action
 from pipeline.plan.declared import parse_declared, read_declared
 from pipeline.plan.export_parameters import find_wrong, parse_export, read_parameters
+from pipeline.plan.kinds.export import ExportInputs, export_action, reads_key
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.plan.places import EXECUTABLE
 from pipeline.plan.reads import Finder, Reads, Surroundings, is_inside, parse_records
@@ -154,13 +155,21 @@ class Models:
             found = digests.cached(path, "inputs", read_declared, given=code("plan"))
         declared = parse_declared(found, where)
         files = declared.find(self.finder.places, where) if declared else []
-        entry = store.get_by_key(keys.reads_key(export, content))
+        entry = store.get_by_key(reads_key(export, content))
         for reads in parse_records(entry.result if entry else {}) or [Reads()]:
-            inputs = ExportInputs(where, self.surroundings, declared, reads.unfollowed, parameters)
-            present = self.finder.find(reads, files)
-            yield keys.export_action(
-                export, content, present, reads.distributions, inputs, self.libraries
+            inputs = ExportInputs(
+                model=export,
+                path=where,
+                source=content,
+                surroundings=self.surroundings,
+                reads=self.finder.find(reads, files),
+                distributions=reads.distributions,
+                declared=declared,
+                unfollowed=reads.unfollowed,
+                parameters=parameters,
+                libraries=self.libraries,
             )
+            yield export_action(inputs)
 
     @cached_property
     def libraries(self) -> list[tuple[str, dict[str, str | None]]]:

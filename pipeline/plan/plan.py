@@ -14,12 +14,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.operators import may_load
-from pipeline.plan import keys
 from pipeline.plan.actions import Action
 from pipeline.plan.checks import check_backends, check_config, check_model, find_places
 from pipeline.plan.config_cache import ConfigCache
 from pipeline.plan.families import Families
 from pipeline.plan.golden import find_golden, find_golden_mistakes
+from pipeline.plan.kinds.compile import CompileInputs, compile_action
+from pipeline.plan.kinds.link import LinkInputs, describe_package, link_action
+from pipeline.plan.kinds.quantize import QuantizeInputs, quantize_action
+from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 from pipeline.plan.models import Models, once
 from pipeline.plan.named_inputs import NamedInputs
 from pipeline.program.sources import MethodSource
@@ -223,35 +226,60 @@ class Plan:
         return summary.quantized if summary else ()
 
     @once
-    def quantizes(self, package: str) -> dict[str, Action] | None:
+    def _written(self, package: str) -> Any:
+        """Return the data that a config without mistakes was parsed from."""
+        return self.document(package).data
+
+    @once
+    def quantizes(self, package: str) -> dict[str, Action[QuantizeInputs]] | None:
         """Return the quantize actions by method, or None while the model is not exported."""
         methods, config = self.methods(package), self.config(package)
         if methods is None:
             return None
-        return {
-            name: keys.quantize_action(
-                config,
-                name,
-                methods[name],
-                self.inputs.option_files(config.methods[name]),
-                self.inputs.libraries(package),
+        actions = {}
+        for name in self.quantized(package):
+            inputs = QuantizeInputs(
+                config=config,
+                method=name,
+                sources={name: methods[name]},
+                files=self.inputs.option_files(config.methods[name]),
+                libraries=self.inputs.libraries(package),
+                written=self._written(package),
             )
-            for name in self.quantized(package)
-        }
+            actions[name] = quantize_action(inputs)
+        return actions
 
     @once
-    def compiles(self, package: str) -> list[Action] | None:
+    def compiles(self, package: str) -> list[Action[CompileInputs]] | None:
         """Return the compile actions, or None while the model is not exported."""
-        methods, config = self.methods(package), self.config(package)
-        quantizes, passes = self.quantizes(package), self.inputs.passes(package)
-        libraries = self.inputs.libraries(package)
+        methods, quantizes = self.methods(package), self.quantizes(package)
         if methods is None or quantizes is None:
             return None
-        files = {name: self.inputs.option_files(method) for name, method in config.methods.items()}
+        digests = {name: action.digest for name, action in quantizes.items()}
         return [
-            keys.compile_action(config, unit, methods, quantizes, passes, files, libraries)
+            compile_action(self._compile_inputs(package, unit, methods, digests))
             for unit in self.units(package)
         ]
+
+    def _compile_inputs(
+        self,
+        package: str,
+        unit: tuple[str, ...],
+        methods: Mapping[str, MethodSource],
+        quantizes: Mapping[str, Digest],
+    ) -> CompileInputs:
+        config, passes = self.config(package), self.inputs.passes(package)
+        option_files = self.inputs.option_files
+        return CompileInputs(
+            config=config,
+            unit=unit,
+            sources={name: source for name, source in methods.items() if name in unit},
+            quantizes={name: quantizes[name] for name in unit if name in quantizes},
+            passes={name: passes[name] for name in dict.fromkeys(config.pass_references(unit))},
+            files={name: option_files(config.methods[name]) for name in unit},
+            libraries=self.inputs.libraries(package),
+            written=self._written(package),
+        )
 
     @once
     def compile_digests(self, package: str) -> dict[str, Digest] | None:
@@ -279,16 +307,17 @@ class Plan:
         return False
 
     @once
-    def link(self, package: str) -> Action | None:
+    def link(self, package: str) -> Action[LinkInputs] | None:
         """Return the link action, or None while its model, or one of its family, is not
         exported."""
-        compiles, methods = self.compiles(package), self.methods(package)
-        family = self.families.objects(package)
-        if compiles is None or methods is None or family is None:
+        compiles, quantizes = self.compiles(package), self.quantizes(package)
+        methods, family = self.methods(package), self.families.objects(package)
+        if compiles is None or quantizes is None or methods is None or family is None:
             return None
         config = self._complete(package)
         revision = self._revision if config.emit.metadata_revision else ""
-        return keys.link_action(config, compiles, methods, family, revision)
+        inputs = describe_package(config, compiles, quantizes, methods, family, revision)
+        return link_action(inputs)
 
     @once
     def link_digest(self, package: str) -> Digest | None:
@@ -327,7 +356,7 @@ class Plan:
                 inputs.append((found := self.families.objects(package)) and found.digest)
         return self._derived(package, what, inputs, compute)
 
-    def validate(self, package: str, only: Sequence[str] = ()) -> Action | None:
+    def validate(self, package: str, only: Sequence[str] = ()) -> Action[ValidateInputs] | None:
         """Return the validate action, or None while the package is not linked; of `only` some of
         its methods, if they are given."""
         methods, files = self.methods(package), self.linked(package)
@@ -341,7 +370,7 @@ class Plan:
         files: Mapping[str, Digest],
         methods: Mapping[str, MethodSource],
         only: Sequence[str] = (),
-    ) -> Action:
+    ) -> Action[ValidateInputs]:
         """Return the action that validates a package of these files."""
         config = self._complete(package)
         targets = self._targets(config)
@@ -350,27 +379,28 @@ class Plan:
             name: self.inputs.hash_files(limits.examples or ())
             for name, limits in config.validation.methods.items()
         }
-        baseline = self._baseline(package)
-        quotable = self.models.quotable(str(self.export(package)))
-        written = {place.rpartition(":")[0] for place in places.values()}
-        configs = {file: self.configs.content(file) for file in sorted(written)}
-        return keys.validate_action(
-            config,
-            files,
-            methods,
-            examples,
-            baseline,
-            places,
-            quotable,
-            configs,
-            self.inputs.libraries(package),
-            self.families.hash_files(package, files),
-            self.families.describe_files(package, files),
-            [name for name in methods if name in only] if {*only} != {*methods} else (),
-            targets,
-            in_ci(),
-            find_golden(self.workspace, str(self.export(package)), methods),
+        export = str(self.export(package))
+        config_files = sorted({place.rpartition(":")[0] for place in places.values()})
+        inputs = ValidateInputs(
+            config=config,
+            files=files,
+            sources=methods,
+            examples=examples,
+            baseline=self._baseline(package),
+            places=places,
+            quotable=self.models.quotable(export),
+            config_files={file: self.configs.content(file) for file in config_files},
+            libraries=self.inputs.libraries(package),
+            family=self.families.hash_files(package, files),
+            family_files=self.families.describe_files(package, files),
+            only=[name for name in methods if name in only] if {*only} != {*methods} else (),
+            targets=targets,
+            in_ci=in_ci(),
+            golden=find_golden(self.workspace, export, methods),
+            written=self._written(package),
+            quantizes=self.workspace.state(package).get("quantize", {}),
         )
+        return validate_action(inputs)
 
     def _targets(self, config: PackageConfig) -> dict[str, dict[str, Any]]:
         """Return what the runtimes hold that a package without mistakes is held to, by target."""

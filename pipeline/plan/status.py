@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pipeline.plan import keys
-from pipeline.plan.actions import Action, CompileInputs
+from pipeline.plan.actions import Action
 from pipeline.plan.key_diff import describe_differences
+from pipeline.plan.kinds.export import find_exported_blobs, reads_key
 from pipeline.plan.plan import Plan
 from pipeline.store.digest import Digest
 from pipeline.store.pieces import blobs_of_files
@@ -37,10 +38,10 @@ def export_status(plan: Plan, model: str) -> Status:
         if not plan.models.is_current(model):
             why = _first(action.inputs.unfollowed)
             return Status("stale", f"exports each time: {why}; declare INPUTS to keep it")
-        if store.obtainable(keys.exported_blobs(entry.result)):
+        if store.obtainable(find_exported_blobs(entry.result)):
             return Status("up-to-date", "its source and all it reads are unchanged")
         return Status("stale", "its exported program is no longer in the store")
-    record = store.get_by_key(keys.reads_key(model, action.key["source"]))
+    record = store.get_by_key(reads_key(model, action.key["source"]))
     last = record and record.result.get("last")
     if not isinstance(last, str):
         return Status("stale", _why_unknown(plan, model, action.key["source"]))
@@ -194,8 +195,10 @@ def describe_changes(plan: Plan, old: Mapping[str, Any], action: Action) -> Iter
         entry = plan.workspace.store.get_by_key(keys.program_key(program))
         return entry.result if entry else None
 
-    own = action.inputs.quantizes.values() if isinstance(action.inputs, CompileInputs) else ()
-    planned = {each.digest: each.key for each in own}
+    planned: dict[Digest, Mapping[str, Any]] = {}
+    if action.kind == "compile":
+        quantizes = plan.quantizes(str(action.package)) or {}
+        planned = {quantize.digest: quantize.key for quantize in quantizes.values()}
 
     def find_key(quantize: Digest) -> Mapping[str, Any] | None:
         entry = plan.workspace.store.get(quantize)

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from pipeline.plan import keys
-from pipeline.plan.actions import Action
-from pipeline.plan.kinds import KINDS
+from pipeline.plan.kinds.export import reads_key
+from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.errors import PipelineError
@@ -27,7 +27,7 @@ def ask_for_exports(plan: Plan, packages: Sequence[str]) -> None:
     exports = dict.fromkeys(each for each in map(plan.exporter, packages) if each)
     sources = {each: plan.models.source(each).path for each in exports}
     contents = {each: digests.find(path) for each, path in sources.items()}
-    store.ask(hash_json(keys.reads_key(each, found)) for each, found in contents.items() if found)
+    store.ask(hash_json(reads_key(each, found)) for each, found in contents.items() if found)
     candidates: list[Digest] = []
     for export in sources:
         with suppress(PipelineError):  # told when the turn of its packages comes
@@ -61,10 +61,12 @@ def ask_for_packages(
     unlinked = [each for each in links if methods or each not in linked]
     compiles = [unit for each in unlinked for unit in plan.compiles(each) or ()]
     store.ask(unit.digest for unit in compiles)
-    uncompiled = [unit for unit in compiles if store.get(unit.digest) is None]
-    quantizes = [each for unit in uncompiled for each in unit.inputs.quantizes.values()]
-    store.ask(each.digest for each in quantizes)
-    found = [*_blobs(plan, [*compiles, *quantizes])]
+    quantizes: list[Digest] = []
+    for unit in compiles:
+        if store.get(unit.digest) is None:
+            quantizes += unit.inputs.quantizes.values()
+    store.ask(quantizes)
+    found = [*_blobs(plan, [*(unit.digest for unit in compiles), *quantizes])]
     found += [blob for entry in linked.values() for blob in blobs_of_files(entry.result)]
     if validate:
         files = {each: entry.result["files"] for each, entry in linked.items()}
@@ -82,7 +84,7 @@ def _find_link(plan: Plan, package: str) -> Digest | None:
     return None if digest == recorded.get("action") else digest
 
 
-def _blobs(plan: Plan, actions: Sequence[Action]) -> Iterator[Digest]:
+def _blobs(plan: Plan, actions: Sequence[Digest]) -> Iterator[Digest]:
     for action in actions:
-        if (entry := plan.workspace.store.get(action.digest)) is not None:
-            yield from KINDS[action.kind].blobs(entry.result)
+        if (entry := plan.workspace.store.get(action)) is not None:
+            yield from KINDS[entry.key["kind"]].blobs(entry.result)

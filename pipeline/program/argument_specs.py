@@ -1,4 +1,4 @@
-"""Records of the leaves of a method's arguments and outputs: their JSON, and checks of values."""
+"""Record the leaves of a method's arguments and outputs, and check values against the records."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TORCH_FUNCTIONS = (
     "CeilToInt CleanDiv FloorDiv FloorToInt IntTrueDiv Max Min Mod ModularIndexing PythonMod "
     "ToFloat TruncToInt"
 )
-# What sizes are made of, beside whole numbers and symbols. No other function can stand in a record.
+# What sizes are made of, apart from whole numbers and symbols. A record holds no other function.
 FUNCTIONS: Mapping[str, Callable[..., sympy.Expr]] = {
     **{name: getattr(sympy, name) for name in ("Add", "Mul", "Pow", "Rational")},
     **{name: getattr(functions, name) for name in _TORCH_FUNCTIONS.split()},
@@ -100,32 +100,37 @@ def make_leaf(
 
 def check_values(pairs: Sequence[tuple[Argument, Any]]) -> list[str]:
     """Return what is wrong with the values of arguments, their sizes taken together."""
-    wrong = [f"argument '{a.name}': {m}" for a, given in pairs for m in check_leaf(a.value, given)]
-    return [*wrong, *_check_sizes([*iter_sizes(pairs)])]
+    mistakes = []
+    for argument, value in pairs:
+        for mistake in check_leaf(argument.value, value):
+            mistakes.append(f"argument '{argument.name}': {mistake}")
+    sizes = list(iter_sizes(pairs))
+    return [*mistakes, *_check_sizes(sizes)]
 
 
-def check_leaf(leaf: Leaf | None, given: Any) -> Iterator[str]:
+def check_leaf(leaf: Leaf | None, value: Any) -> Iterator[str]:
     """Yield what is wrong with one value, apart from its sizes."""
     if isinstance(leaf, TensorSpec):
-        if not isinstance(given, torch.Tensor):
-            yield f"{describe_type(given)}, must be a tensor"
+        if not isinstance(value, torch.Tensor):
+            yield f"{describe_type(value)}, must be a tensor"
             return
-        if given.dtype != leaf.dtype:
-            yield f"dtype {_dtype_name(given.dtype)}, must be {_dtype_name(leaf.dtype)}"
-        if given.ndim != len(leaf.sizes):
-            yield f"rank {given.ndim}, must be {len(leaf.sizes)}"
+        if value.dtype != leaf.dtype:
+            yield f"dtype {_dtype_name(value.dtype)}, must be {_dtype_name(leaf.dtype)}"
+        if value.ndim != len(leaf.sizes):
+            yield f"rank {value.ndim}, must be {len(leaf.sizes)}"
     elif isinstance(leaf, IntSpec):
-        if type(given) is not int:
-            yield f"{describe_type(given)}, must be an int"
-    elif isinstance(leaf, ConstantSpec) and not _is_same(given, leaf.value):
-        shown = describe_type(given) if isinstance(given, torch.Tensor) else repr(given)
+        if type(value) is not int:
+            yield f"{describe_type(value)}, must be an int"
+    elif isinstance(leaf, ConstantSpec) and not _is_same(value, leaf.value):
+        shown = describe_type(value) if isinstance(value, torch.Tensor) else repr(value)
         yield f"{shown}, must be {leaf.value!r}, the value that the program was exported with"
 
 
-def _is_same(given: Any, wanted: Any) -> bool:
-    # True equals 1, and not a number equals nothing.
-    both_nan = isinstance(given, float) and given != given and wanted != wanted
-    return type(given) is type(wanted) and (both_nan or bool(given == wanted))
+def _is_same(value: Any, constant: Any) -> bool:
+    if type(value) is not type(constant):  # True equals 1
+        return False
+    both_nan = isinstance(value, float) and value != value and constant != constant
+    return both_nan or bool(value == constant)
 
 
 def _dtype_name(dtype: torch.dtype) -> str:
@@ -133,64 +138,80 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 @dataclass(frozen=True)
-class GivenSize:
-    """A size, or a dynamic int, that a call gives for an extent. `shown` is for messages."""
+class CallSize:
+    """The value that a call has for an extent: a size, or a dynamic int.
+
+    `shown` is for messages.
+    """
 
     shown: str
     extent: Extent
-    given: int
+    value: int
 
     @property
     def expression(self) -> sympy.Expr:
-        """The extent's expression; for an extent without one, a symbol that no other has."""
-        known = self.extent.expression
-        return size_symbol(f"any_{id(self.extent)}") if known is None else known
+        """The extent's expression; for an extent without one, a symbol of its own."""
+        if self.extent.expression is None:
+            return size_symbol(f"any_{id(self.extent)}")
+        return self.extent.expression
 
 
-def iter_sizes(pairs: Iterable[tuple[Argument, Any]]) -> Iterator[GivenSize]:
+def iter_sizes(pairs: Iterable[tuple[Argument, Any]]) -> Iterator[CallSize]:
     """Yield the sizes and dynamic ints of values, each with its extent in the signature."""
-    for argument, given in pairs:
-        leaf, shown = argument.value, f"argument '{argument.name}': "
-        if isinstance(leaf, IntSpec) and type(given) is int:
-            yield GivenSize(f"{shown}{given}", leaf.extent, given)
-        elif isinstance(leaf, TensorSpec) and isinstance(given, torch.Tensor):
+    for argument, value in pairs:
+        leaf = argument.value
+        shown = f"argument '{argument.name}': "
+        if isinstance(leaf, IntSpec) and type(value) is int:
+            yield CallSize(f"{shown}{value}", leaf.extent, value)
+        elif isinstance(leaf, TensorSpec) and isinstance(value, torch.Tensor):
             # A wrong rank is a mistake of its own, and leaves no sizes to compare.
-            for dimension, extent in enumerate(leaf.sizes if given.ndim == len(leaf.sizes) else ()):
-                size = given.shape[dimension]
-                yield GivenSize(f"{shown}size {size} at dimension {dimension}", extent, size)
+            if value.ndim != len(leaf.sizes):
+                continue
+            for dimension, extent in enumerate(leaf.sizes):
+                size = value.shape[dimension]
+                yield CallSize(f"{shown}size {size} at dimension {dimension}", extent, size)
 
 
-def _check_sizes(sizes: Sequence[GivenSize]) -> Iterator[str]:
-    """Yield where sizes do not fit together, or are beyond the limits of their extents."""
-    bound = bind_symbols([(size.expression, size.given) for size in sizes])
+def _check_sizes(sizes: Sequence[CallSize]) -> Iterator[str]:
+    """Yield where sizes don't fit together, or are beyond the limits of their extents."""
+    bound = bind_symbols([(size.expression, size.value) for size in sizes])
     for size in sizes:
-        value = size.expression.xreplace(bound)
+        expected = size.expression.xreplace(bound)
         least, greatest = size.extent.least, size.extent.greatest
-        if value.is_Integer and int(value) != size.given:
-            names = sorted(f"{s} = {bound[s]}" for s in size.expression.free_symbols)
-            why = f" ({size.expression}, where {', '.join(names)})" if names else ""
-            yield f"{size.shown}, must be {value}{why}"
-        elif len(value.free_symbols) == 1 and value.is_polynomial():
-            yield f"{size.shown}, must be {value} for a whole number"
-        elif size.given < least or (greatest is not None and size.given > greatest):
+        is_too_large = greatest is not None and size.value > greatest
+        if expected.is_Integer and int(expected) != size.value:
+            yield f"{size.shown}, must be {expected}{_explain_size(size.expression, bound)}"
+        elif len(expected.free_symbols) == 1 and expected.is_polynomial():
+            yield f"{size.shown}, must be {expected} for a whole number"
+        elif size.value < least or is_too_large:
             limit = "" if greatest is None else f" and at most {greatest}"
             yield f"{size.shown}, must be at least {least}{limit}"
 
 
+def _explain_size(size: sympy.Expr, bound: Mapping[sympy.Symbol, sympy.Integer]) -> str:
+    values = sorted(f"{symbol} = {bound[symbol]}" for symbol in size.free_symbols)
+    return f" ({size}, where {', '.join(values)})" if values else ""
+
+
 def size_symbol(name: str) -> sympy.Symbol:
-    """Return a symbol of sizes; equal where names are."""
+    """Return the symbol of a name; symbols of one name are equal."""
     return sympy.Symbol(name, integer=True)
 
 
 def bind_symbols(sizes: Sequence[tuple[sympy.Expr, int]]) -> dict[sympy.Symbol, sympy.Integer]:
-    """Solve for the symbols: where one stands alone, then where it is the only unknown."""
-    alone = [(e, given) for e, given in reversed(sizes) if isinstance(e, sympy.Symbol)]
-    bound = {symbol: sympy.Integer(given) for symbol, given in alone}
-    for expr, given in sizes:
+    """Solve for the symbols, given the values of expressions.
+
+    Symbols that are an expression by themselves come first, then those that are the only unknown.
+    """
+    bound: dict[sympy.Symbol, sympy.Integer] = {}
+    for expr, value in sizes:
+        if isinstance(expr, sympy.Symbol):
+            bound.setdefault(expr, sympy.Integer(value))
+    for expr, value in sizes:
         unknown = expr.free_symbols - bound.keys()
         if len(unknown) == 1 and expr.is_polynomial(*unknown):
             symbol = unknown.pop()
-            solutions = sympy.solve(expr.xreplace(bound) - given, symbol)
+            solutions = sympy.solve(expr.xreplace(bound) - value, symbol)
             if solutions and solutions[0].is_Integer:
                 bound[symbol] = solutions[0]
     return bound
@@ -240,8 +261,12 @@ def _extent_to_json(extent: Extent) -> Json:
 def _extent_from_json(data: Json) -> Extent:
     if isinstance(data, int):
         return Extent(sympy.Integer(data), data, data)
-    expr = None if data["size"] is None else _expression_from_json(data["size"])
-    return Extent(expr, int(data["min"]), None if data["max"] is None else int(data["max"]))
+    size, greatest = data["size"], data["max"]
+    return Extent(
+        None if size is None else _expression_from_json(size),
+        int(data["min"]),
+        None if greatest is None else int(greatest),
+    )
 
 
 def _expression_to_json(expr: sympy.Expr) -> Json:

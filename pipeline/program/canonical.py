@@ -16,21 +16,21 @@ from typing import Any
 from pipeline.program.module_paths import parse_frames
 from pipeline.store import digest
 
-# Node metadata that holds object ids, paths of the machine and line numbers. Lowering reads of them
-# which nodes come from one node of the first graph: these get one debug handle, and a payload may
-# hold it. The names in `from_node` are kept with those of values. The rest (nn_module_stack,
-# source_fn_stack, torch_fn) is read by partitioners and quantizers, for instance through
-# get_source_partitions, and so belongs to the program.
+# Node metadata that holds object ids, paths of the machine and line numbers. Of these, lowering
+# reads which nodes come from one node of the first graph: they get one debug handle, and a payload
+# may hold it. The names in `from_node` are kept with the names of values. The rest
+# (nn_module_stack, source_fn_stack, torch_fn) is read by partitioners and quantizers, for instance
+# through get_source_partitions, and so belongs to the program.
 VOLATILE_METADATA = frozenset({"from_node", "stack_trace"})
 # XNNPACK names the weights that it folds batch norm into after the old ones, and makes none whose
 # name is taken; a program that has such names already keeps them.
-_TAKEN = re.compile(r"_(fused|decomposed)_bn")
+_FUSED = re.compile(r"_(fused|decomposed)_bn")
 # In a stack of modules, `key,name,type;...`, strict export has the id of an object for a key,
 # another one in every process, and `id@1` where a module is called for the second time.
 _OBJECT = re.compile(r"(?:(?<=;)|^)\d+(?=(?:@\d+)?,)")
-# The type there is a class with its module, so with the exporter's file. Where names don't count,
-# only code of ExecuTorch, torch and this package reads it, and compares it with torch's classes or
-# with another of the same program: all others are numbered.
+# The type in a stack is a class with its module, so with the exporter's file. Only code of
+# ExecuTorch, torch and this package reads it, and compares it with torch's classes or with another
+# of the same program: so all other classes are numbered.
 _TYPE = re.compile(r"(?<=,)[^,;]*+(?=;|\Z)")
 _TOOLCHAIN = ("torch.", "torchao.", "executorch.")
 _SYMBOL = re.compile(r"(?<=Symbol\(')\w+(?=')")
@@ -38,8 +38,12 @@ _SYMBOL = re.compile(r"(?<=Symbol\(')\w+(?=')")
 
 @dataclass(frozen=True)
 class Canonical:
-    """`program` is the canonical form, `names` are the names that it leaves out, in its order, and
-    `modules` is a short digest of each sub-module's operators and their settings, for people."""
+    """The canonical form of a program.
+
+    Attributes:
+        names: the names that the form leaves out, in its order.
+        modules: a short digest of each sub-module's operators and their settings, for people.
+    """
 
     program: dict[str, Any]
     names: list[Any]
@@ -55,10 +59,11 @@ def canonical_program(program: Mapping[str, Any]) -> Canonical:
     module = dict(program["graph_module"])
     module["graph"] = scope.graph(module["graph"])
     module["signature"] = scope.renamed(module["signature"])
-    rest = {name: value for name, value in program.items() if name != "torch_version"}
-    canonical = {**rest, "graph_module": module}
-    if taken := [[number, name] for number, name in enumerate(scope.names) if _TAKEN.search(name)]:
-        canonical["names"] = taken
+    canonical = {**program, "graph_module": module}
+    canonical.pop("torch_version", None)
+    fused_names = [[n, name] for n, name in enumerate(scope.names) if _FUSED.search(name)]
+    if fused_names:
+        canonical["names"] = fused_names
     modules = {path: _short_digest(nodes) for path, nodes in scope.operators.items()}
     names = [*scope.names, scope.origins, list(scope.classes)]
     return Canonical(_with_numbered_symbols(canonical), names, modules)
@@ -66,8 +71,10 @@ def canonical_program(program: Mapping[str, Any]) -> Canonical:
 
 @dataclass
 class _Scope:
-    """The numbers of the values of one graph, beside what is known of the whole program; a graph of
-    a control flow has a scope of its own."""
+    """The numbers of the values of one graph, and the tables of the whole program.
+
+    The graph of a control flow has a scope of its own, which shares the tables.
+    """
 
     names: list[str] = field(default_factory=list)
     origins: list[Any] = field(default_factory=list)
@@ -83,30 +90,34 @@ class _Scope:
         canonical["nodes"] = [self._node(node) for node in graph["nodes"]]
         canonical["outputs"] = self.renamed(graph["outputs"])
         for kind in ("tensor", "sym_int", "sym_float", "sym_bool", "custom_obj"):
-            values = graph.get(f"{kind}_values") or {}
-            numbered = ([self._number(name), value] for name, value in values.items())
-            canonical[f"{kind}_values"] = sorted(numbered)
+            key = f"{kind}_values"
+            values = graph.get(key) or {}
+            canonical[key] = sorted([self._number(name), value] for name, value in values.items())
         return canonical
 
     def _node(self, node: Mapping[str, Any]) -> dict[str, Any]:
-        canonical = {name: value for name, value in node.items() if name != "name"}
+        canonical = dict(node)
+        canonical.pop("name", None)
         canonical["inputs"] = [{**i, "arg": self.renamed(i["arg"])} for i in node["inputs"]]
         canonical["outputs"] = self.renamed(node["outputs"])
         metadata = node.get("metadata") or {}
-        kept = {n: value for n, value in metadata.items() if n not in VOLATILE_METADATA}
-        if "nn_module_stack" in kept:
-            stack = _OBJECT.sub(self._object, kept["nn_module_stack"])
-            kept["nn_module_stack"] = _TYPE.sub(self._type, stack)
-        kept["ancestor"] = self._ancestor(metadata.get("from_node"))
-        canonical["metadata"] = kept
+        canonical["metadata"] = self._metadata(metadata)
         settings = [_map_texts(i["arg"], _drop_name, lambda _: None) for i in node["inputs"]]
-        frames = parse_frames(kept.get("nn_module_stack", ""))
+        frames = parse_frames(canonical["metadata"].get("nn_module_stack", ""))
         path = frames[-1].path if frames else ""
         self.operators.setdefault(path, []).append([node["target"], settings])
         return canonical
 
+    def _metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
+        stable = {key: value for key, value in metadata.items() if key not in VOLATILE_METADATA}
+        if "nn_module_stack" in stable:
+            stack = _OBJECT.sub(self._object, stable["nn_module_stack"])
+            stable["nn_module_stack"] = _TYPE.sub(self._type, stack)
+        stable["ancestor"] = self._ancestor(metadata.get("from_node"))
+        return stable
+
     def _ancestor(self, origins: str | None) -> int:
-        """Number the node of the first graph that a node comes from; by itself, where it is that.
+        """Number the node of the first graph that a node comes from, which may be itself.
 
         As exir/debug_handle_utils.py finds it.
         """
@@ -115,9 +126,11 @@ class _Scope:
         while sources:
             chain.append(sources[-1])
             sources = sources[-1].get("from_node") or []
-        self.origins.append([[each["name"], each["target"]] for each in chain])
-        first = (chain[-1]["name"], chain[-1]["graph_id"]) if chain else (len(self.origins), None)
-        return self.ancestors.setdefault(first, len(self.ancestors))
+        self.origins.append([[source["name"], source["target"]] for source in chain])
+        ancestor: tuple[Any, Any] = (len(self.origins), None)
+        if chain:
+            ancestor = (chain[-1]["name"], chain[-1]["graph_id"])
+        return self.ancestors.setdefault(ancestor, len(self.ancestors))
 
     def _object(self, match: re.Match[str]) -> str:
         return self.objects.setdefault(match[0], f"object {len(self.objects)}")
@@ -126,7 +139,7 @@ class _Scope:
         name = match[0]
         if "." not in name or name.startswith(_TOOLCHAIN):
             return name
-        # With a dot, so that no type that is kept can be called so.
+        # With a dot, unlike every name above that stays.
         return self.classes.setdefault(name, f"class.{len(self.classes)}")
 
     def _number(self, name: str) -> int:
@@ -141,41 +154,43 @@ class _Scope:
         def number(key: str, text: str, owner: Mapping[str, Any]) -> Any:
             return self._number(text) if _is_name(key, owner) else text
 
-        def inner(graph: Mapping[str, Any]) -> Any:
-            self.names.append(graph["name"])
-            return {"graph": replace(self, numbers={}).graph(graph["graph"])}
+        def canonicalize(argument: Mapping[str, Any]) -> Any:
+            self.names.append(argument["name"])
+            scope = replace(self, numbers={})
+            return {"graph": scope.graph(argument["graph"])}
 
-        return _map_texts(value, number, inner)
+        return _map_texts(value, number, canonicalize)
 
 
 def _map_texts(
     value: Any,
-    change: Callable[[str, str, Mapping[str, Any]], Any],
-    graph: Callable[[Mapping[str, Any]], Any] | None = None,
+    replace_text: Callable[[str, str, Mapping[str, Any]], Any],
+    replace_graph: Callable[[Mapping[str, Any]], Any] | None = None,
 ) -> Any:
-    """Return a JSON value whose strings are changed, in the order of their keys.
+    """Return a JSON value whose strings are replaced, in the order of their keys.
 
     Args:
-        change: is given a string's key, the string, and the mapping that holds both.
-        graph: returns what stands in the place of a graph that is an argument.
+        replace_text: takes a string's key, the string, and the mapping that holds both.
+        replace_graph: takes a graph that is an argument; by default it is mapped like the rest.
     """
     if isinstance(value, list):
-        return [_map_texts(each, change, graph) for each in value]
+        return [_map_texts(element, replace_text, replace_graph) for element in value]
     if not isinstance(value, dict):
         return value
-    if graph is not None and "graph" in value and "name" in value:
-        return graph(value)
-    return {
-        key: change(key, inner, value)
-        if isinstance(inner, str)
-        else _map_texts(inner, change, graph)
-        for key, inner in sorted(value.items())
-    }
+    if replace_graph is not None and "graph" in value and "name" in value:
+        return replace_graph(value)
+    mapped = {}
+    for key, element in sorted(value.items()):
+        if isinstance(element, str):
+            mapped[key] = replace_text(key, element, value)
+        else:
+            mapped[key] = _map_texts(element, replace_text, replace_graph)
+    return mapped
 
 
 def _is_name(key: str, owner: Mapping[str, Any]) -> bool:
     """Tell whether a string of this key names a value of the graph."""
-    # A TensorArgument or TokenArgument has nothing but a name, a CustomObjArgument a class too.
+    # A TensorArgument or TokenArgument has only a name, a CustomObjArgument also a class.
     if key == "name":
         return len(owner) == 1 or "class_fqn" in owner
     return key in ("as_name", "user_input_name")
@@ -186,7 +201,7 @@ def _drop_name(key: str, text: str, owner: Mapping[str, Any]) -> str | None:
 
 
 def _with_numbered_symbols(program: dict[str, Any]) -> dict[str, Any]:
-    """Number symbols by their first use in the graph; those in no graph keep their names."""
+    """Number symbols by their first use in the graph; symbols in no graph keep their names."""
     numbers: dict[str, str] = {}
 
     def number(match: re.Match[str]) -> str:
@@ -205,24 +220,28 @@ def summarize_parts(canonical: Canonical, tensors: Mapping[str, Any]) -> dict[st
     """Return short digests of what two programs can differ in, for people.
 
     Args:
-        tensors: for `weights` and `constants`, what an archive says of them by name, or one digest
-            where it says nothing.
+        tensors: for `weights` and `constants`, an archive's record of each by name, or one digest
+            where it has none.
     """
     program = canonical.program
     module = program["graph_module"]
-    described = [of_kind for of_kind in tensors.values() if isinstance(of_kind, Mapping)]
-    rest = {name: value for name, value in program.items() if name != "graph_module"}
+    tensor_digests = {}
+    for records in tensors.values():
+        if isinstance(records, Mapping):
+            tensor_digests.update({n: _short_digest(record) for n, record in records.items()})
+    schema = {name: value for name, value in program.items() if name != "graph_module"}
+    schema["range_constraints"] = None
     return {
         "modules": canonical.modules,
-        "tensors": {n: _short_digest(value) for each in described for n, value in each.items()},
+        "tensors": tensor_digests,
         "ranges": program["range_constraints"],
         "signature": _short_digest(module["signature"]),
         "call": _short_digest(module["module_call_graph"]),
         "wiring": _short_digest(module["graph"]),
-        "schema": _short_digest({**rest, "range_constraints": None}),
+        "schema": _short_digest(schema),
     }
 
 
 def _short_digest(value: Any) -> str:
-    """Return digits that tell parts apart for people; never part of a key."""
+    """Return the first digits of a digest, to show where programs differ; never part of a key."""
     return digest.hash_json(value)[:16]

@@ -137,12 +137,20 @@ def find_effects(program: ExportedProgram) -> Effects:
         changed = find_changed_inputs(functional)
         arguments, trained = signature(functional), find_training_outputs(functional)
         outputs = [
-            *((f"input '{arguments[i].name}' after the call", arguments[i].value) for i in changed),
+            *((name_changed_input(arguments[i].name), arguments[i].value) for i in changed),
             *((f"output{path}", value) for path, value in returned_values(functional)),
             *(trained.describe() if trained else ()),
         ]
         _EFFECTS[program] = Effects(state, outputs, changed)
     return _EFFECTS[program]
+
+
+AFTER_CALL = " after the call"
+
+
+def name_changed_input(argument: str) -> str:
+    """Return the name in reports of an input that a method changes in place."""
+    return f"input '{argument}'{AFTER_CALL}"
 
 
 _STATE = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)

@@ -5,16 +5,20 @@ A `.npz` or `.safetensors` file holds a tensor for each output, under its name a
 inputs may stand in the same file under the names of arguments, as in a file of examples
 (input_files.py); else the outputs belong to the method's examples, in their order. Each batch is a
 call from the initial state.
+
+With two dimensions in front, of sequences and of steps, the calls of a sequence follow one another:
+only the first begins with the initial state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from pipeline.program.eager import AFTER_CALL, find_effects
 from pipeline.program.input_files import (
     count_batches,
     read_named_tensors,
@@ -41,32 +45,84 @@ def read_golden(
             another number of batches than there are inputs.
     """
     tensors = read_named_tensors(root / path, path)
-    expected = dict(_returned(program))
+    expected = dict(_find_outputs(program))
     outputs = {name: tensor for name, tensor in tensors.items() if name in expected}
     inputs = {name: tensor for name, tensor in tensors.items() if name not in expected}
     _check_outputs(path, outputs, inputs, program)
+    steps = _count_steps(path, outputs, inputs, program)
+    if steps is not None:
+        outputs, inputs = _join_steps(outputs), _join_steps(inputs)
     count = count_batches(outputs, path, "output")
     if not count:
         raise PipelineError(f"{path}: holds no batches")
-    sets = unstack(inputs, path, program) if inputs else list(examples)
-    if len(sets) != count:
+    input_sets = unstack(inputs, path, program) if inputs else list(examples)
+    if len(input_sets) != count:
         whose = "inputs in the file" if inputs else "examples of the method"
-        what = f"{count} batches of outputs, {len(sets)} {whose}"
+        what = f"{count} batches of outputs, {len(input_sets)} {whose}"
         raise PipelineError(f"{path}: {what}; each output belongs to one")
     calls = []
-    for number, inputs_of_call in enumerate(sets):
-        check_inputs(program, inputs_of_call)
+    for number, input_set in enumerate(input_sets):
+        check_inputs(program, input_set)
         values = {
             name: None if like is None else _as_output(outputs[name][number], like, path)
             for name, like in expected.items()
+            if like is None or name in outputs
         }
-        calls.append([RecordedCall(method, inputs_of_call, values)])
-    return Recording(path, calls, here=False)
+        calls.append(RecordedCall(method, input_set, values))
+    return Recording(path, _split_sequences(calls, steps or 1), here=False)
+
+
+def _count_steps(
+    path: str,
+    outputs: Mapping[str, Tensor],
+    inputs: Mapping[str, Tensor],
+    program: ExportedProgram,
+) -> int | None:
+    """Return the number of calls in each sequence of a file; None where its tensors have one
+    dimension in front, and each batch is a call by itself."""
+    ranks = {name: _rank(like) for name, like in _find_outputs(program)}
+    ranks |= {argument.name: _rank(argument.value) for argument in signature(program)}
+    tensors = {**outputs, **inputs}
+    leading = {}
+    for name, tensor in tensors.items():
+        leading[name] = tensor.shape[: max(tensor.ndim - ranks[name], 0)]
+    sequences = {name: shape for name, shape in leading.items() if len(shape) == 2}
+    if not sequences:
+        return None
+    first, shape = next(iter(sequences.items()))
+    others = [name for name in leading if leading[name] != shape]
+    if others:
+        what = f"'{first}' holds {shape[0]} sequences of {shape[1]} calls, {listed(others, 3)} not"
+        remedy = "all tensors have the same two dimensions in front, or all have one"
+        raise PipelineError(f"{path}: {what}; {remedy}")
+    return shape[1]
+
+
+def _rank(like: object) -> int:
+    return like.ndim if isinstance(like, Tensor) else 0
+
+
+def _join_steps(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors with one dimension in front, that of all calls in their order."""
+    return {name: tensor.flatten(0, 1) for name, tensor in tensors.items()}
+
+
+def _split_sequences(calls: Sequence[RecordedCall], steps: int) -> list[list[RecordedCall]]:
+    starts = range(0, len(calls), steps)
+    return [list(calls[start : start + steps]) for start in starts]
 
 
 def _returned(program: ExportedProgram) -> list[tuple[str, object]]:
     """Return name and fake value of each output that a method returns."""
     return [(f"output{path}", value) for path, value in returned_values(program)]
+
+
+def _find_outputs(program: ExportedProgram) -> list[tuple[str, object]]:
+    """Return the outputs of a method, and the inputs that it changes in place, which a file may
+    hold too."""
+    outputs = find_effects(program).outputs
+    changed = [(name, like) for name, like in outputs if name.endswith(AFTER_CALL)]
+    return changed + _returned(program)
 
 
 def _check_outputs(

@@ -1,4 +1,4 @@
-"""Reads files of input sets in the workspace, for calibration and validation.
+"""Read files of input sets in the workspace, for calibration and validation.
 
 A file is one of three things. `.npz` and `.safetensors` hold a tensor for each argument, under its
 name as messages show it (`x`, `states[0]['key']`), with one dimension in front: that of the
@@ -36,18 +36,19 @@ _MOST_BATCHES = 1_000_000
 
 
 def check_file(root: Path, name: str, content: Digest) -> None:
-    """Raises SourceError where a file of the workspace is another one than was planned."""
-    if not (root / name).is_file() or digest.hash_file(root / name) != content:
+    """Raise SourceError if a file of the workspace has changed since it was planned."""
+    path = root / name
+    if not path.is_file() or digest.hash_file(path) != content:
         raise SourceError(f"{name}: changed while the build ran; run again")
 
 
 def read_planned(
     root: Path, name: str, content: Digest, program: ExportedProgram
 ) -> list[InputSet]:
-    """Read a file of the workspace at `root` as it was planned, as `read_file` does.
+    """Read a file of the workspace at `root` as `read_file` does, if it hasn't changed.
 
     Raises:
-        SourceError: it is another one by now.
+        SourceError: it has changed since it was planned.
         PipelineError: as `read_file`.
     """
     check_file(root, name, content)
@@ -64,18 +65,18 @@ def read_examples(
     """Read the batches of all files of each method, in their order.
 
     Args:
-        files: by method, the names of its files in the workspace at `root`, and what was planned
-            to be in them.
+        files: by method, the names of its files in the workspace at `root`, and the digests that
+            were planned.
 
     Raises:
-        PipelineError: files that can't be read, are others by now, hold nothing, or hold other
-            arguments than the method takes: all of them, a line each.
+        PipelineError: files that can't be read, have changed, hold nothing, or hold other arguments
+            than the method takes: all of them, a line each.
     """
-    found: dict[str, list[InputSet]] = {}
+    examples: dict[str, list[InputSet]] = {}
     mistakes: list[str] = []
-    for method, planned in files.items():
-        found[method] = []
-        for name, content in planned:
+    for method, planned_files in files.items():
+        examples[method] = []
+        for name, content in planned_files:
             try:
                 batches = read_planned(root, name, content, programs[method])
             except PipelineError as error:
@@ -83,10 +84,10 @@ def read_examples(
                 continue
             if not batches:
                 mistakes.append(f"{method}: {name}: holds no input sets")
-            found[method] += batches
+            examples[method] += batches
     if mistakes:
         raise PipelineError(*mistakes)
-    return found
+    return examples
 
 
 def read_file(path: Path, name: str, program: ExportedProgram) -> list[InputSet]:
@@ -134,27 +135,36 @@ def _load_named(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _unreadable(path: Path, name: str, error: Exception) -> PipelineError:
-    what = str(error).strip().split("\n")[0] or type(error).__name__
-    return PipelineError(f"{name}: cannot be read as a {path.suffix} file ({what})")
+    first_line = str(error).strip().split("\n")[0]
+    reason = first_line or type(error).__name__
+    return PipelineError(f"{name}: cannot be read as a {path.suffix} file ({reason})")
 
 
 def _check_arrays(path: Path) -> None:
-    """Check that the arrays of a `.npz` have as many bytes as they say, before room is made."""
-    with zipfile.ZipFile(path) as members:
-        unpacked = sum(info.file_size for info in members.infolist())
+    """Check that the arrays of a `.npz` have as many bytes as they claim, before numpy allocates
+    them."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        unpacked = sum(member.file_size for member in members)
         if unpacked > max(_ALWAYS_ALLOWED, _MOST_TIMES * path.stat().st_size):
             raise ValueError(f"unpacks to {unpacked} bytes, more than {_MOST_TIMES} times its size")
-        for info in members.infolist():
-            with members.open(info) as file:
-                version = numpy.lib.format.read_magic(file)
-                if version not in _HEADERS:
-                    raise ValueError(f"'{info.filename}' is of an unknown version of .npy")
-                shape, _, dtype = _HEADERS[version](file)
-                if dtype.hasobject:
-                    raise ValueError(f"'{info.filename}' holds Python objects, must hold numbers")
-                claimed, there = prod(shape) * dtype.itemsize, info.file_size - file.tell()
-                if claimed > there:
-                    raise ValueError(f"'{info.filename}' claims {claimed} bytes, and has {there}")
+        for member in members:
+            with archive.open(member) as file:
+                _check_array(file, member)
+
+
+def _check_array(file: Any, member: zipfile.ZipInfo) -> None:
+    name = member.filename
+    version = numpy.lib.format.read_magic(file)
+    if version not in _HEADERS:
+        raise ValueError(f"'{name}' is of an unknown version of .npy")
+    shape, _, dtype = _HEADERS[version](file)
+    if dtype.hasobject:
+        raise ValueError(f"'{name}' holds Python objects, must hold numbers")
+    claimed = prod(shape) * dtype.itemsize
+    size = member.file_size - file.tell()
+    if claimed > size:
+        raise ValueError(f"'{name}' claims {claimed} bytes, and has {size}")
 
 
 _HEADERS = {
@@ -164,45 +174,47 @@ _HEADERS = {
 
 
 def _parse_calls(data: Any, name: str, program: ExportedProgram) -> list[InputSet]:
-    """Return input sets of a list of tuples or of dicts."""
+    """Return the input sets of a list of tuples or of dicts."""
     if not isinstance(data, list) or not data:
         raise PipelineError(
             f"{name}: holds {describe_type(data)}, "
             "must be a list of tuples of arguments or of dicts"
         )
     args, kwargs = argument_names(program)
+    names = [*args, *kwargs]
     calls = []
     for number, call in enumerate(data):
         if isinstance(call, dict):
-            where = f"{name}[{number}]"
-            _check_names(where, call, [*args, *kwargs], [*args, *kwargs])
-            call = (tuple(call[a] for a in args), {k: call[k] for k in kwargs})
+            _check_names(f"{name}[{number}]", call, names, names)
+            positional = tuple(call[arg] for arg in args)
+            call = (positional, {keyword: call[keyword] for keyword in kwargs})
         calls.append(call)
-    sets = enumerate(as_input_sets(calls, name))
-    return [replace(each, origin=f"{name}[{number}]") for number, each in sets]
+    input_sets = as_input_sets(calls, name)
+    return [replace(s, origin=f"{name}[{number}]") for number, s in enumerate(input_sets)]
 
 
 def unstack(
     tensors: Mapping[str, torch.Tensor], name: str, program: ExportedProgram
 ) -> list[InputSet]:
-    """Return input sets of tensors that hold all batches, each named as an argument."""
-    # Constants with which the program was exported need not be there.
+    """Return the input sets of tensors that hold all batches, each named as an argument."""
     arguments = signature(program)
+    # Constants with which the program was exported may be missing.
     varying = (torch.Tensor, torch.SymInt)
-    wanted = [a.name for a in arguments if isinstance(a.value, varying)]
-    _check_names(name, tensors, wanted, [a.name for a in arguments])
-    sets = []
+    required = [a.name for a in arguments if isinstance(a.value, varying)]
+    _check_names(name, tensors, required, [a.name for a in arguments])
+    input_sets = []
     for number in range(count_batches(tensors, name, "argument")):
         leaves = []
         for argument in arguments:
             leaf = tensors[argument.name][number] if argument.name in tensors else argument.value
             if name.endswith(".npz"):
                 leaf = restore_bfloat16(leaf, argument.value)
-            if isinstance(leaf, torch.Tensor) and not isinstance(argument.value, torch.Tensor):
-                leaf = leaf if leaf.ndim else leaf.item()  # numbers are stacked as a tensor
+            is_number = not isinstance(argument.value, torch.Tensor)
+            if is_number and isinstance(leaf, torch.Tensor) and leaf.ndim == 0:
+                leaf = leaf.item()  # numbers are stacked as a tensor
             leaves.append(leaf)
-        sets.append(nest_leaves(program, leaves, f"{name}[{number}]"))
-    return sets
+        input_sets.append(nest_leaves(program, leaves, f"{name}[{number}]"))
+    return input_sets
 
 
 def restore_bfloat16(value: Any, like: Any) -> Any:
@@ -215,31 +227,37 @@ def restore_bfloat16(value: Any, like: Any) -> Any:
 
 
 def count_batches(tensors: Mapping[str, torch.Tensor], name: str, kind: str) -> int:
-    """Return the number of batches that all tensors of a file have. Raises PipelineError where they
-    have none in common."""
-    counts = {key: len(t) if t.ndim else None for key, t in tensors.items()}
-    first, count = next(iter(counts.items()))
-    for key, other in counts.items():
-        if other is None:
+    """Return the number of batches in a file. Raises PipelineError unless all tensors have it."""
+    first_key = next(iter(tensors))
+    number_of_batches: int | None = None
+    for key, tensor in tensors.items():
+        label = f"{name}: {kind} '{key}'"
+        if not tensor.ndim:
             raise PipelineError(
-                f"{name}: {kind} '{key}': a single number, must have a first dimension, that of "
-                "the batches"
+                f"{label}: a single number, must have a first dimension, that of the batches"
             )
-        if other != count:
+        if number_of_batches is None:
+            number_of_batches = len(tensor)
+        if len(tensor) != number_of_batches:
             raise PipelineError(
-                f"{name}: {kind} '{key}': {other} batches, must be {count}, as many as '{first}'"
+                f"{label}: {len(tensor)} batches, must be {number_of_batches}, as many as "
+                f"'{first_key}'"
             )
-    if count and count > _MOST_BATCHES:
-        raise PipelineError(f"{name}: {count} batches, at most {_MOST_BATCHES} are read")
-    return count or 0
+    if number_of_batches and number_of_batches > _MOST_BATCHES:
+        raise PipelineError(
+            f"{name}: {number_of_batches} batches, at most {_MOST_BATCHES} are read"
+        )
+    return number_of_batches or 0
 
 
 def _check_names(
-    where: str, given: Iterable[Any], wanted: Sequence[str], known: Sequence[str]
+    label: str, keys: Iterable[Any], required: Sequence[str], allowed: Sequence[str]
 ) -> None:
-    given = list(given)
-    foreign = [key for key in given if key not in known]
-    mistakes = [f"no argument '{key}'; {did_you_mean(str(key), known)}" for key in foreign]
-    mistakes += [f"argument '{key}' is missing" for key in wanted if key not in given]
-    if mistakes or not given:
-        raise PipelineError(*(f"{where}: {m}" for m in mistakes or ["is empty"]))
+    keys = list(keys)
+    unknown = [key for key in keys if key not in allowed]
+    mistakes = [f"no argument '{key}'; {did_you_mean(str(key), allowed)}" for key in unknown]
+    mistakes += [f"argument '{key}' is missing" for key in required if key not in keys]
+    if not keys and not mistakes:
+        mistakes = ["is empty"]
+    if mistakes:
+        raise PipelineError(*(f"{label}: {mistake}" for mistake in mistakes))

@@ -1,4 +1,4 @@
-"""Finds results of `torch.cond` that are gone when they are read, in an emitted plan.
+"""Find results of `torch.cond` that are overwritten before they are read, in an emitted plan.
 
 A branch hands its result over by a move: the result stays in the memory that was planned for the
 branch, and nothing is copied to where the result was planned. ExecuTorch plans the bodies of all
@@ -35,9 +35,9 @@ class LostResult:
     Attributes:
         value: its index among the plan's values.
         move: the last instruction that hands it over.
-        source: the value that the branch gave.
+        source: the value that the branch returned.
         lost_at: the instruction that overwrites it; None where a view reads what nothing fills.
-        read_at: the instruction that reads it; that behind the last one where it is an output.
+        read_at: the instruction that reads it; for an output, the number of instructions.
     """
 
     value: int
@@ -48,63 +48,83 @@ class LostResult:
 
 
 def find_lost_results(plan: schema.ExecutionPlan) -> list[LostResult]:
-    """Return the results of `torch.cond` that are gone when they are read, the first loss of each,
-    in the order of their moves. Values of dynamic sizes count with their largest ones."""
-    if len(plan.chains) != 1 or not any(
-        isinstance(each.instr_args, schema.MoveCall) for each in plan.chains[0].instructions
-    ):
+    """Return the results of `torch.cond` that are gone when they are read.
+
+    The first loss of each result, in the order of their moves. Values of dynamic sizes count with
+    their largest sizes.
+    """
+    if len(plan.chains) != 1:
+        return []
+    calls = [instruction.instr_args for instruction in plan.chains[0].instructions]
+    if not any(isinstance(call, schema.MoveCall) for call in calls):
         return []
     memory = _Memory(plan)
-    moved = sorted(memory.handed, key=lambda value: memory.handed[value])
-    losses = (memory.find_loss(value) for value in moved)
-    return [loss for loss in losses if loss is not None]
+    losses = []
+    for value in sorted(memory.moves, key=memory.moves.__getitem__):
+        loss = memory.find_loss(value)
+        if loss is not None:
+            losses.append(loss)
+    return losses
 
 
 class _Memory:
     """Where the values of a plan lie, and which instructions read and write them.
 
     Attributes:
-        handed: by value, the last instruction that hands it another value's memory.
-        sources: by value, those whose memory it may have then.
+        moves: by value, the last instruction that hands it another value's memory.
+        sources: by value, the values whose memory it may have then.
     """
 
     def __init__(self, plan: schema.ExecutionPlan) -> None:
+        instructions = plan.chains[0].instructions
+        numbers = range(len(instructions))
+        results = count_delegate_results(plan, instructions)
         self._plan = plan
-        self._calls = [each.instr_args for each in plan.chains[0].instructions]
-        results = count_delegate_results(plan, plan.chains[0].instructions)
-        self._writes = [written_values(plan, n, results) for n in range(len(self._calls))]
-        self._reads = [self._find_reads(number) for number in range(len(self._calls))]
+        self._calls = [instruction.instr_args for instruction in instructions]
+        self._writes = [written_values(plan, number, results) for number in numbers]
+        self._reads = [self._find_reads(number) for number in numbers]
         self._reads.append([*plan.outputs])
-        self.handed: dict[int, int] = {}
+        self.moves: dict[int, int] = {}
         self.sources: dict[int, list[int]] = defaultdict(list)
         for number, call in enumerate(self._calls):
             if isinstance(call, schema.MoveCall):
-                self._hand_over(number, call.move_from, call.move_to)
+                self._add_move(number, call.move_from, call.move_to)
             elif self._kernel(number) == _VIEW:
-                self._hand_over(number, call.args[0], call.args[-1])
+                self._add_move(number, call.args[0], call.args[-1])
 
-    def _hand_over(self, number: int, source: int, target: int) -> None:
-        self.handed[target] = number
+    def _add_move(self, number: int, source: int, target: int) -> None:
+        self.moves[target] = number
         self.sources[target].append(source)
 
     def find_loss(self, value: int) -> LostResult | None:
         """Return how the value of a move is lost; None where it is not."""
-        move, regions = self.handed[value], self.find_regions(value)
+        move = self.moves[value]
+        regions = self.find_regions(value)
         source = self.sources[value][-1]
         for reader in range(move + 1, len(self._reads)):
             if value in self._reads[reader]:
-                if (writer := self._find_writer(regions, move, reader)) is not None:
+                writer = self._find_writer(regions, move, reader)
+                if writer is not None:
                     return LostResult(value, move, source, writer, reader)
             elif self._views_unfilled(value, reader):
                 return LostResult(value, move, source, None, reader)
         return None
 
     def find_regions(self, value: int) -> list[Region]:
-        """Return where a value may lie; a moved one lies where a branch's does."""
+        """Return where a value may lie: a moved one where the result of a branch lies."""
         if value in self.sources:
-            return [r for each in self.sources[value] for r in self.find_regions(each)]
+            regions = []
+            for source in self.sources[value]:
+                regions += self.find_regions(source)
+            return regions
         region = self._planned.get(value)
         return [] if region is None else [region]
+
+    def _written_regions(self, number: int) -> list[Region]:
+        regions = []
+        for value in self._writes[number]:
+            regions += self.find_regions(value)
+        return regions
 
     def _find_reads(self, number: int) -> list[int]:
         call = self._calls[number]
@@ -119,12 +139,15 @@ class _Memory:
         return [*reads, *(index for index in args[:1] if index in written)]
 
     def _find_writer(self, regions: Sequence[Region], move: int, reader: int) -> int | None:
-        """Return the first instruction that writes there before the reader has read it, whenever a
-        loop reads it again."""
-        last = max((end for begin, end in self._loops if move < begin <= reader <= end), default=-1)
+        """Return the first instruction that overwrites the regions before the reader reads them,
+        also when a loop reads them again."""
+        loop_ends = [end for begin, end in self._loops if move < begin <= reader <= end]
+        last = max(loop_ends, default=-1)
         for number in range(move + 1, max(reader, last + 1)):
-            apart = last < 0 and self._is_other_branch(number, reader)
-            if not apart and self._overwrites(number, regions):
+            # In a loop, the other branch may run before the reader runs again.
+            if not loop_ends and self._is_other_branch(number, reader):
+                continue
+            if self._overwrites(number, regions):
                 return number
         if reader < len(self._calls) and self._overwrites(reader, regions):
             return None if self._goes_by_elements(reader, regions) else reader
@@ -132,31 +155,38 @@ class _Memory:
 
     def _is_other_branch(self, number: int, reader: int) -> bool:
         """Return whether an instruction only runs where the reader doesn't."""
-        return any(number in one and reader in other for one, other in self._branches)
+        return any(number in first and reader in second for first, second in self._branches)
 
     def _overwrites(self, number: int, regions: Sequence[Region]) -> bool:
         if isinstance(self._calls[number], schema.MoveCall) or self._kernel(number) == _VIEW:
             return False
-        written = (r for value in self._writes[number] for r in self.find_regions(value))
-        return any(_overlap(one, other) for one in written for other in regions)
+        for written in self._written_regions(number):
+            if any(_overlap(written, region) for region in regions):
+                return True
+        return False
 
     def _goes_by_elements(self, number: int, regions: Sequence[Region]) -> bool:
         """Return whether a kernel reads each element before it writes to its place."""
-        written = [r for value in self._writes[number] for r in self.find_regions(value)]
         namespace, _, name = self._kernel(number).partition("::")
         base, _, overload = name.partition(".")
         packet = getattr(torch.ops.aten, base, None) if namespace == "aten" else None
-        tags = getattr(getattr(packet, overload, None), "tags", ())
-        by_elements = base in _COPIES or torch.Tag.pointwise in tags
-        return by_elements and all(region in regions for region in written)
+        operator = getattr(packet, overload, None)
+        is_pointwise = torch.Tag.pointwise in getattr(operator, "tags", ())
+        if base not in _COPIES and not is_pointwise:
+            return False
+        return all(region in regions for region in self._written_regions(number))
 
     def _views_unfilled(self, value: int, reader: int) -> bool:
         """Return whether an instruction reads, by another value, where this one was planned."""
-        own = self._planned.get(value)
-        others = (other for other in self._reads[reader] if other != value)
-        return own is not None and any(
-            self._planned.get(other) == own and other not in self._filled for other in others
-        )
+        region = self._planned.get(value)
+        if region is None:
+            return False
+        for alias in self._reads[reader]:
+            if alias == value or alias in self._filled:
+                continue
+            if self._planned.get(alias) == region:
+                return True
+        return False
 
     def _kernel(self, number: int) -> str:
         call = self._calls[number]
@@ -168,12 +198,11 @@ class _Memory:
     @cached_property
     def _loops(self) -> list[tuple[int, int]]:
         """The first and the last instruction of each loop."""
-        jumps = (
-            (call.destination_instruction, number)
-            for number, call in enumerate(self._calls)
-            if isinstance(call, schema.JumpFalseCall)
-        )
-        return [(begin, end) for begin, end in jumps if begin <= end]
+        loops = []
+        for number, call in enumerate(self._calls):
+            if isinstance(call, schema.JumpFalseCall) and call.destination_instruction <= number:
+                loops.append((call.destination_instruction, number))
+        return loops
 
     @cached_property
     def _branches(self) -> list[tuple[range, range]]:
@@ -192,11 +221,12 @@ class _Memory:
 
     @cached_property
     def _planned(self) -> dict[int, Region]:
-        return {
-            index: region
-            for index, each in enumerate(self._plan.values)
-            if (region := _find_region(each.val)) is not None
-        }
+        regions = {}
+        for index, value in enumerate(self._plan.values):
+            region = _find_region(value.val)
+            if region is not None:
+                regions[index] = region
+        return regions
 
     @cached_property
     def _filled(self) -> frozenset[int]:
@@ -205,19 +235,26 @@ class _Memory:
 
 
 def _find_region(value: object) -> Region | None:
-    if not isinstance(value, schema.Tensor) or (where := value.allocation_info) is None:
+    if not isinstance(value, schema.Tensor) or value.allocation_info is None:
         return None
+    allocation = value.allocation_info
     name = SCALAR_TYPES.split()[int(value.scalar_type)]
     item = getattr(torch, name).itemsize if hasattr(torch, name) else 1
-    return where.memory_id, where.memory_offset, where.memory_offset + item * math.prod(value.sizes)
+    size = item * math.prod(value.sizes)
+    begin = allocation.memory_offset
+    return allocation.memory_id, begin, begin + size
 
 
-def _overlap(one: Region, other: Region) -> bool:
-    return one[0] == other[0] and one[1] < other[2] and other[1] < one[2]
+def _overlap(first: Region, second: Region) -> bool:
+    first_arena, first_begin, first_end = first
+    second_arena, second_begin, second_end = second
+    if first_arena != second_arena:
+        return False
+    return first_begin < second_end and second_begin < first_end
 
 
 def describe_loss(loss: LostResult) -> str:
-    """Describe how a result is lost, with what mends it, to follow the name of its `torch.cond`."""
+    """Describe how a result is lost and how to fix it, to follow the name of its `torch.cond`."""
     if loss.lost_at is None:
         return (
             "its result is read through a view of the memory that was planned for it, which "
@@ -237,10 +274,10 @@ def find_cond(
     places: Mapping[int, int],
     program: ExportedProgram,
 ) -> int | None:
-    """Return the place of the `torch.cond` that a lost result is of; None where it is not known.
+    """Return the place of the `torch.cond` whose result is lost; None if it isn't known.
 
     Args:
-        places: by instruction, that of a node in the program that it is part of.
+        places: by instruction, the place in the program of a node that it is part of.
     """
     nodes = list(iter_nodes(program))
     branches = _Branches(plan, {number: nodes[place] for number, place in places.items()}, program)
@@ -257,22 +294,20 @@ class _Branches:
         self._plan = plan
         self._nodes = nodes
         self._results = count_delegate_results(plan, plan.chains[0].instructions)
-        self._owners = {
-            id(body.graph): flow
-            for module in graph_modules(program.graph_module)
-            for flow, bodies in control_flow_bodies(module).items()
-            for body in bodies
-        }
+        self._owners: dict[int, Node] = {}
+        for module in graph_modules(program.graph_module):
+            for flow, bodies in control_flow_bodies(module).items():
+                self._owners.update({id(body.graph): flow for body in bodies})
 
     def find_cond(self, move: int, source: int) -> Node | None:
-        """Return the node in one of whose branches a value is computed that is moved out of it."""
+        """Return the node whose branch computes the value that a move takes out of it."""
         for number in range(move - 1, -1, -1):
             call = self._plan.chains[0].instructions[number].instr_args
-            if isinstance(call, schema.MoveCall) and call.move_to == source:  # of a cond inside
-                inner = self.find_cond(number, call.move_from)
-                return None if inner is None else self._owners.get(id(inner.graph))
-            if number in self._nodes and source in written_values(
-                self._plan, number, self._results
-            ):
+            if isinstance(call, schema.MoveCall) and call.move_to == source:
+                inner_cond = self.find_cond(number, call.move_from)
+                return None if inner_cond is None else self._owners.get(id(inner_cond.graph))
+            if number not in self._nodes:
+                continue
+            if source in written_values(self._plan, number, self._results):
                 return self._owners.get(id(self._nodes[number].graph))
         return None

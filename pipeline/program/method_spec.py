@@ -62,17 +62,19 @@ class MethodSpec:
         parameter = inspect.Parameter
         kind = parameter.POSITIONAL_OR_KEYWORD if named else parameter.POSITIONAL_ONLY
         parameters: list[inspect.Parameter] = []
-        default = None  # of the next one: those before one without a default have none either
+        # Backwards: a parameter has no default where the one after it has none.
+        default = None
         for number, (name, tree) in reversed([*enumerate(self.args)]):
-            default = parameter.empty if default is parameter.empty else _default(tree)
-            known = name if name.isidentifier() else f"args_{number}"
-            parameters.insert(0, parameter(known, kind, default=default))
+            if default is not parameter.empty:
+                default = _default(tree)
+            identifier = name if name.isidentifier() else f"args_{number}"
+            parameters.insert(0, parameter(identifier, kind, default=default))
         for name, tree in self.kwargs:
             parameters.append(parameter(name, parameter.KEYWORD_ONLY, default=_default(tree)))
         return inspect.Signature(parameters)
 
     def flat_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Return the leaves of a call, in the order of the method's inputs and as they are given.
+        """Return the leaves of a call unchanged, in the order of the method's inputs.
 
         Raises:
             ArgumentError: with all that is wrong.
@@ -83,10 +85,10 @@ class MethodSpec:
         except TypeError as error:
             raise ArgumentError(f"{error}; it takes {self.signature}") from None
         bound.apply_defaults()
-        given = [*bound.args, *bound.kwargs.values()]
+        values = [*bound.args, *bound.kwargs.values()]
         pairs = []
-        for (_, tree), value in zip((*self.args, *self.kwargs), given, strict=True):
-            pairs += list(pair_trees(tree, value, mistakes))
+        for (_, tree), value in zip((*self.args, *self.kwargs), values, strict=True):
+            pairs += pair_trees(tree, value, mistakes)
         mistakes += specs.check_values(pairs)
         if mistakes:
             raise ArgumentError(*mistakes)
@@ -94,14 +96,17 @@ class MethodSpec:
 
     @property
     def _arguments(self) -> list[Argument]:
-        return pytree.tree_leaves([tree for _, tree in (*self.args, *self.kwargs)])
+        trees = [tree for _, tree in (*self.args, *self.kwargs)]
+        return pytree.tree_leaves(trees)
 
     def lay_out(self, leaves: Sequence[Any]) -> list[Any]:
         """Return copies of a call's leaves in the layout that the method was exported with."""
-        return [
-            lay_out(value, a.value.order) if isinstance(a.value, TensorSpec) else value
-            for a, value in zip(self._arguments, leaves, strict=True)
-        ]
+        copies = []
+        for argument, value in zip(self._arguments, leaves, strict=True):
+            if isinstance(argument.value, TensorSpec):
+                value = lay_out(value, argument.value.order)
+            copies.append(value)
+        return copies
 
     def nested_outputs(self, leaves: Sequence[Any], outputs: Sequence[Any]) -> Any:
         """Return what a call returns, from its leaves and its flat outputs without changed inputs.
@@ -113,12 +118,11 @@ class MethodSpec:
         if len(outputs) != len(expected):
             raise PipelineError(f"gives {len(outputs)} outputs, must give {len(expected)}")
         sizes = specs.iter_sizes(zip(self._arguments, leaves, strict=True))
-        bound = specs.bind_symbols([(size.expression, size.given) for size in sizes])
-        mistakes = [
-            f"{argument.name}: {mistake}"
-            for argument, value in zip(expected, outputs, strict=True)
-            for mistake in _check_output(argument.value, value, bound)
-        ]
+        bound = specs.bind_symbols([(size.expression, size.value) for size in sizes])
+        mistakes = []
+        for argument, value in zip(expected, outputs, strict=True):
+            for mistake in _check_output(argument.value, value, bound):
+                mistakes.append(f"{argument.name}: {mistake}")
         if mistakes:
             raise PipelineError(*mistakes)
         return pytree.tree_unflatten(outputs, pytree.tree_structure(self.outputs))
@@ -126,8 +130,11 @@ class MethodSpec:
     def to_json(self) -> Json:
         """Return the signature as strict JSON, for manifests."""
 
+        def encode_argument(argument: Argument) -> Json:
+            return {"name": argument.name, **specs.leaf_to_json(argument.value)}
+
         def encode(tree: Any) -> Json:
-            return encode_tree(tree, lambda a: {"name": a.name, **specs.leaf_to_json(a.value)})
+            return encode_tree(tree, encode_argument)
 
         return {
             "args": [[name, encode(tree)] for name, tree in self.args],
@@ -140,48 +147,52 @@ class MethodSpec:
     def from_json(cls, data: Json) -> MethodSpec:
         """Return the signature that `to_json` wrote. Raises PipelineError for anything else."""
 
+        def decode_argument(record: Json) -> Argument:
+            return Argument(str(record["name"]), specs.leaf_from_json(record))
+
         def decode(tree: Json) -> Any:
-            return decode_tree(tree, lambda a: Argument(str(a["name"]), specs.leaf_from_json(a)))
+            return decode_tree(tree, decode_argument)
 
         try:
-            made = cls(
+            method_spec = cls(
                 tuple((str(name), decode(tree)) for name, tree in data["args"]),
                 tuple((str(name), decode(tree)) for name, tree in data["kwargs"]),
                 decode(data["outputs"]),
                 tuple(map(int, data["changes"])),
             )
-            _ = made.signature  # which takes no names but Python's
+            _ = method_spec.signature  # which takes no names but Python's
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise PipelineError(f"a signature that cannot be read ({error!r})") from error
         except RecursionError as error:
             raise PipelineError("a signature that cannot be read (nested too deep)") from error
-        return made
+        return method_spec
 
 
 def make_method_spec(
-    program: ExportedProgram, changes: Sequence[int] = (), again: bool = False
+    program: ExportedProgram, changes: Sequence[int] = (), reexported: bool = False
 ) -> MethodSpec:
     """Make the signature of a program.
 
     Containers are tuples, lists and dicts, as `build_plain` makes them.
 
     Args:
-        changes: see MethodSpec; a program that is not functional does not say it.
-        again: it was exported a second time, as quantizing does. torch may then ask for sizes of 2
-            at least, which the first export did not, so 2 counts as no limit.
+        changes: see MethodSpec; a program that is not functional doesn't say it.
+        reexported: whether it was exported a second time, as quantizing does. torch may then ask
+            for sizes of at least 2, which the first export did not, so 2 counts as no limit.
     """
-    number = _Numbering(program, 2 if again else 0)
-    inputs = [Argument(a.name, number.leaf(a.value)) for a in signature(program)]
+    numbering = _Numbering(program, 2 if reexported else 0)
+    inputs = [numbering.argument(a.name, a.value) for a in signature(program)]
     args, kwargs = build_plain(inputs, program.call_spec.in_spec)
     names, keywords = argument_names(program)
-    outputs = [Argument(f"output{n}", number.leaf(v, False)) for n, v in returned_values(program)]
+    outputs = [numbering.output(f"output{n}", value) for n, value in returned_values(program)]
     returned = build_plain(outputs, program.call_spec.out_spec)
-    if (trained := find_training_outputs(program)) is not None:
-        more = {
-            kind: {name: Argument(f"{kind}[{name!r}]", number.leaf(v, False)) for name, v in values}
-            for kind, values in trained._asdict().items()
-        }
-        returned = {"outputs": returned, **more}
+    training_outputs = find_training_outputs(program)
+    if training_outputs is not None:
+        returned = {"outputs": returned}
+        for kind, values in training_outputs._asdict().items():
+            returned[kind] = {
+                name: numbering.output(f"{kind}[{name!r}]", value) for name, value in values
+            }
     return MethodSpec(
         tuple(zip(names, args, strict=True)),
         tuple((name, kwargs[name]) for name in keywords),
@@ -202,10 +213,14 @@ def make_flat_spec(inputs: Sequence[Any], outputs: Sequence[Any]) -> MethodSpec:
         sizes = tuple(Extent(None, 0, size) for size in declared.sizes)
         return TensorSpec(declared.dtype, sizes, tuple(range(len(sizes))))
 
-    names = [f"args[{number}]" for number in range(len(inputs))]
-    arguments = tuple((n, Argument(n, leaf(each))) for n, each in zip(names, inputs, strict=True))
-    results = (Argument(f"output[{n}]", leaf(each)) for n, each in enumerate(outputs))
-    return MethodSpec(arguments, (), tuple(results))
+    arguments = []
+    for number, declared in enumerate(inputs):
+        name = f"args[{number}]"
+        arguments.append((name, Argument(name, leaf(declared))))
+    returned = []
+    for number, declared in enumerate(outputs):
+        returned.append(Argument(f"output[{number}]", leaf(declared)))
+    return MethodSpec(tuple(arguments), (), tuple(returned))
 
 
 class _Numbering:
@@ -215,30 +230,41 @@ class _Numbering:
         self._program = program
         self._unlimited = unlimited
         self._numbers: dict[sympy.Symbol, sympy.Symbol] = {}
-        for _, size in iter_dynamic_sizes(signature(program)):  # first those that stand alone
-            if isinstance(found := expression(size), sympy.Symbol):
-                self._number(found)
+        # Sizes that are a symbol by themselves get the first numbers.
+        for _, size in iter_dynamic_sizes(signature(program)):
+            size_expression = expression(size)
+            if isinstance(size_expression, sympy.Symbol):
+                self._number(size_expression)
 
-    def leaf(self, value: Any, ordered: bool = True) -> Leaf:
-        return specs.make_leaf(value, self._extent, ordered)
+    def argument(self, name: str, value: Any) -> Argument:
+        return Argument(name, specs.make_leaf(value, self._extent))
+
+    def output(self, name: str, value: Any) -> Argument:
+        return Argument(name, specs.make_leaf(value, self._extent, ordered=False))
 
     def _extent(self, size: int | torch.SymInt) -> Extent:
-        found = expression(size)
-        least, greatest = bounds(self._program, found)
-        if found.free_symbols and least <= self._unlimited:
+        size_expression = expression(size)
+        symbols = size_expression.free_symbols
+        least, greatest = bounds(self._program, size_expression)
+        if symbols and least <= self._unlimited:
             least = 0
-        for symbol in sorted(found.free_symbols, key=str):
+        for symbol in sorted(symbols, key=str):
             self._number(symbol)
-        renamed = found.xreplace(self._numbers)
-        known = all(
-            each.is_Rational or each.is_Symbol or type(each).__name__ in specs.FUNCTIONS
-            for each in sympy.preorder_traversal(renamed)
-        )
-        return Extent(renamed if known else None, least, greatest)
+        numbered = size_expression.xreplace(self._numbers)
+        return Extent(numbered if _can_be_recorded(numbered) else None, least, greatest)
 
     def _number(self, symbol: sympy.Symbol) -> None:
         if symbol not in self._numbers:
             self._numbers[symbol] = specs.size_symbol(f"d{len(self._numbers)}")
+
+
+def _can_be_recorded(size: sympy.Expr) -> bool:
+    for part in sympy.preorder_traversal(size):
+        if part.is_Rational or part.is_Symbol:
+            continue
+        if type(part).__name__ not in specs.FUNCTIONS:
+            return False
+    return True
 
 
 def _default(tree: Any) -> Any:
@@ -247,17 +273,20 @@ def _default(tree: Any) -> Any:
 
 
 def _check_output(
-    leaf: Leaf | None, given: Any, bound: dict[sympy.Symbol, sympy.Integer]
+    leaf: Leaf | None, value: Any, bound: dict[sympy.Symbol, sympy.Integer]
 ) -> Iterator[str]:
+    """Yield what is wrong with an output whose sizes are computed from those of the arguments."""
     if not isinstance(leaf, TensorSpec):
-        if leaf is not None and isinstance(given, torch.Tensor):
+        if leaf is not None and isinstance(value, torch.Tensor):
             yield "a tensor, must be none"
         return
-    wrong = list(specs.check_leaf(leaf, given))
-    yield from wrong
-    for dimension, extent in enumerate(() if wrong else leaf.sizes):
-        size = given.shape[dimension]
+    mistakes = list(specs.check_leaf(leaf, value))
+    if mistakes:
+        yield from mistakes
+        return
+    for dimension, extent in enumerate(leaf.sizes):
+        size = value.shape[dimension]
         if extent.expression is not None:
-            wanted = extent.expression.xreplace(bound)
-            if wanted.is_Integer and int(wanted) != size:
-                yield f"size {size} at dimension {dimension}, must be {wanted}"
+            expected = extent.expression.xreplace(bound)
+            if expected.is_Integer and int(expected) != size:
+                yield f"size {size} at dimension {dimension}, must be {expected}"

@@ -29,6 +29,7 @@ _OBJECT = re.compile(r"(?:L__self__)*(\d+)")
 # What torch writes where a pass made a node (torch/_export/passes/_node_metadata_hook.py).
 _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 _KINDS = {"parameter": "parameter", "buffer": "buffer", "tensor_constant": "constant"}
+_MOST_SUGGESTIONS = 10
 
 
 @dataclass(frozen=True)
@@ -57,19 +58,25 @@ class Frame:
 
 def module_frames(node: Node) -> list[Frame]:
     """Return the modules around a node, outermost first."""
+    stack = node.meta.get("nn_module_stack") or {}
     frames = []
-    for key, (path, kind) in (node.meta.get("nn_module_stack") or {}).items():
-        if path != _NO_MODULE:
-            if isinstance(kind, type):
-                kind = f"{kind.__module__}.{kind.__qualname__}"
-            frames.append(Frame(str(key), path, str(kind)))
+    for key, (path, kind) in stack.items():
+        if path == _NO_MODULE:
+            continue
+        if isinstance(kind, type):
+            kind = f"{kind.__module__}.{kind.__qualname__}"
+        frames.append(Frame(str(key), path, str(kind)))
     return frames
 
 
 def parse_frames(stack: str) -> list[Frame]:
     """Return the modules of a serialized stack, `key,name,type;...`, outermost first."""
-    frames = [each.split(",", 2) for each in stack.split(";")]
-    return [Frame(*frame) for frame in frames if len(frame) == 3 and frame[1] != _NO_MODULE]
+    frames = []
+    for entry in stack.split(";"):
+        fields = entry.split(",", 2)
+        if len(fields) == 3 and fields[1] != _NO_MODULE:
+            frames.append(Frame(*fields))
+    return frames
 
 
 def enclosing_modules(node: Node) -> list[str]:
@@ -79,7 +86,8 @@ def enclosing_modules(node: Node) -> list[str]:
 
 def innermost_module(node: Node) -> str:
     """Return the qualified name of the module that a node is from; "" for the method's own."""
-    return (enclosing_modules(node) or [""])[-1]
+    modules = enclosing_modules(node)
+    return modules[-1] if modules else ""
 
 
 @dataclass(frozen=True)
@@ -87,8 +95,8 @@ class Outline:
     """The modules and tensors of a program.
 
     Attributes:
-        calls: of each module that is called and computes something, the numbers of its calls.
-        same: names of modules that are one object, or that share all of their weights.
+        calls: the numbers of the calls of each module that is called and computes something.
+        same: groups of names of modules that are one object, or that share all of their weights.
         modules: all names, also of modules that compute nothing, and of containers.
         tensors: "parameter", "buffer" or "constant", by qualified name.
     """
@@ -105,8 +113,14 @@ def _make_outline(
     tensors: Mapping[str, str],
     storages: Mapping[str, Any],
 ) -> Outline:
-    """Make an outline from the modules around all nodes, the `names` of modules that the program
-    lists by themselves, and kinds and storages, equal where tensors are one, of tensors by name."""
+    """Make an outline.
+
+    Args:
+        frames: the modules around all nodes.
+        names: the modules that the program lists apart from its nodes.
+        tensors: kinds of tensors by name.
+        storages: equal where tensors are one, by name.
+    """
     calls: dict[str, set[int]] = defaultdict(set)
     objects: dict[str, set[str]] = defaultdict(set)
     kinds: dict[str, str] = {}
@@ -114,41 +128,46 @@ def _make_outline(
         if frame.name:
             calls[frame.name].add(frame.call)
             kinds[frame.name] = frame.kind
-            if known := _OBJECT.fullmatch(_CALL.sub("", frame.key)):
-                objects[known[1]].add(frame.name)
-    modules = {above for name in (*calls, *names) for above in _upwards(name)}
-    same = {tuple(sorted(each)) for each in objects.values() if len(each) > 1}
-    same |= {tuple(sorted(each)) for each in _by_weights(modules, kinds, storages)}
+            if number := _OBJECT.fullmatch(_CALL.sub("", frame.key)):
+                objects[number[1]].add(frame.name)
+    modules: set[str] = set()
+    for name in (*calls, *names):
+        modules.update(_name_and_parents(name))
+    groups = [group for group in objects.values() if len(group) > 1]
+    groups += _group_by_weights(modules, kinds, storages)
     return Outline(
         calls={name: sorted(numbers) for name, numbers in sorted(calls.items())},
-        same=sorted(same),
+        same=sorted({tuple(sorted(group)) for group in groups}),
         modules=sorted(modules),
         tensors=dict(sorted(tensors.items())),
     )
 
 
-def _by_weights(
+def _group_by_weights(
     modules: Collection[str], kinds: Mapping[str, str], storages: Mapping[str, Any]
 ) -> Iterator[set[str]]:
-    """Yield groups of modules that hold the same tensors: called ones of one class, and those that
-    are not called, since strict export may know only one name of an object."""
-    held: dict[str, list[Any]] = defaultdict(list)
+    """Yield groups of modules that hold the same tensors.
+
+    Modules that are called must be of one class, too. Those that aren't called join them, since
+    strict export may know only one name of an object.
+    """
+    tensors_of: dict[str, list[Any]] = defaultdict(list)
     for name, storage in sorted(storages.items()):
-        for above in _upwards(name):
-            if above in modules:
-                held[above].append((name[len(above) :], storage))
-    alike: dict[Any, set[str]] = defaultdict(set)
-    for name, tensors in held.items():
-        alike[tuple(tensors)].add(name)
-    for names in alike.values():
+        for module in _name_and_parents(name):
+            if module in modules:
+                tensors_of[module].append((name[len(module) :], storage))
+    modules_with: dict[Any, set[str]] = defaultdict(set)
+    for module, tensors in tensors_of.items():
+        modules_with[tuple(tensors)].add(module)
+    for names in modules_with.values():
         for kind in {kinds[name] for name in names if name in kinds}:
             group = {name for name in names if kinds.get(name, kind) == kind}
             if len(group) > 1:
                 yield group
 
 
-def _upwards(name: str) -> Iterator[str]:
-    """Yield a qualified name and those of everything around it."""
+def _name_and_parents(name: str) -> Iterator[str]:
+    """Yield a qualified name, and the names of the modules around it."""
     while name:
         yield name
         name = name.rpartition(".")[0]
@@ -160,51 +179,72 @@ def outline_program(program: ExportedProgram) -> Outline:
 
     from pipeline.program.graphs import iter_nodes
 
-    held, signature = program.state_dict, program.graph_signature
-    parameters = {name for name, tensor in held.items() if isinstance(tensor, Parameter)}
+    state = program.state_dict
+    # torch builds these lists anew at each access.
+    buffers = {*state, *program.graph_signature.buffers}
+    parameters = set(program.graph_signature.parameters)
+    parameters |= {name for name, tensor in state.items() if isinstance(tensor, Parameter)}
     kinds, storages = {}, {}
-    for name, tensor in {**program.constants, **held}.items():
-        if hasattr(tensor, "untyped_storage"):
-            is_buffer = name in held or name in signature.buffers
-            is_parameter = name in parameters or name in signature.parameters
-            kinds[name] = "parameter" if is_parameter else "buffer" if is_buffer else "constant"
-            place = tensor.untyped_storage()._cdata, tensor.storage_offset()
-            storages[name] = (*place, tuple(tensor.shape), tuple(tensor.stride()))
+    for name, tensor in {**program.constants, **state}.items():
+        if not hasattr(tensor, "untyped_storage"):
+            continue
+        kinds[name] = "buffer" if name in buffers else "constant"
+        if name in parameters:
+            kinds[name] = "parameter"
+        storages[name] = (
+            tensor.untyped_storage()._cdata,
+            tensor.storage_offset(),
+            tuple(tensor.shape),
+            tuple(tensor.stride()),
+        )
     frames = (frame for node in iter_nodes(program) for frame in module_frames(node))
-    return _make_outline(frames, [e.fqn for e in program.module_call_graph], kinds, storages)
+    names = [entry.fqn for entry in program.module_call_graph]
+    return _make_outline(frames, names, kinds, storages)
 
 
 def outline_archive(program: Mapping[str, Any], tensors: Mapping[str, Any]) -> Outline:
     """Return the outline of a serialized program (`torch/_export/serde/schema.py`).
 
     Args:
-        tensors: for `weights` and `constants`, the archive's record of each by name, or a digest.
+        tensors: by `weights` and `constants`, the archive's record of each by name, or a digest.
     """
     module = program["graph_module"]
     kinds: dict[str, str] = {}
     storages: dict[str, Any] = {}
-    for what, records in tensors.items():
-        for name, payload in records.items() if isinstance(records, Mapping) else ():
-            other = "buffer" if what == "weights" else "constant"
-            kinds[name] = "parameter" if payload.get("is_param") else other
+    for folder, records in tensors.items():
+        if not isinstance(records, Mapping):
+            continue
+        for name, payload in records.items():
+            kinds[name] = "buffer" if folder == "weights" else "constant"
+            if payload.get("is_param"):
+                kinds[name] = "parameter"
             place = payload.get("path_name", [name])[0]
-            storages[name] = (what, place, str(payload.get("tensor_meta")))
-    for spec in module["signature"]["input_specs"]:
+            storages[name] = (folder, place, str(payload.get("tensor_meta")))
+    kinds.update(_declared_kinds(module["signature"]["input_specs"]))
+    calls = module.get("module_call_graph") or ()
+    names = [str(call.get("fqn", "")) for call in calls]
+    return _make_outline(_archive_frames(module["graph"]), names, kinds, storages)
+
+
+def _declared_kinds(input_specs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the kind of each tensor that a signature names."""
+    for spec in input_specs:
         for kind, value in spec.items():
-            name = value.get(f"{kind}_name") if isinstance(value, Mapping) else None
-            if name is not None and kind in _KINDS:
-                kinds[name] = _KINDS[kind]
-    listed = [str(entry.get("fqn", "")) for entry in module.get("module_call_graph") or ()]
-    return _make_outline(_archive_frames(module["graph"]), listed, kinds, storages)
+            if kind in _KINDS and isinstance(value, Mapping):
+                name = value.get(f"{kind}_name")
+                if name is not None:
+                    yield name, _KINDS[kind]
 
 
 def _archive_frames(graph: Mapping[str, Any]) -> Iterator[Frame]:
     for node in graph["nodes"]:
-        yield from parse_frames((node.get("metadata") or {}).get("nn_module_stack", ""))
-        for given in node["inputs"]:
-            inner = given["arg"].get("as_graph") if isinstance(given["arg"], Mapping) else None
-            if inner is not None:
-                yield from _archive_frames(inner["graph"])
+        metadata = node.get("metadata") or {}
+        yield from parse_frames(metadata.get("nn_module_stack", ""))
+        for node_input in node["inputs"]:
+            argument = node_input["arg"]
+            body = argument.get("as_graph") if isinstance(argument, Mapping) else None
+            if body is not None:
+                yield from _archive_frames(body["graph"])
 
 
 # Choosing
@@ -219,7 +259,11 @@ class ModuleFilter:
     def contains(self, node: Node) -> bool:
         """Tell whether a node stands in one of these modules."""
         frames = module_frames(node)
-        return any(_matches(frame, *_split(name)) for name in self.names for frame in frames)
+        for name in self.names:
+            base, call = _split(name)
+            if any(_matches(frame, base, call) for frame in frames):
+                return True
+        return False
 
 
 def _split(name: str) -> tuple[str, str | None]:
@@ -234,39 +278,60 @@ def _matches(frame: Frame, base: str, call: str | None) -> bool:
 
 
 def check_names(names: Sequence[str], outline: Outline) -> Iterator[tuple[str, str]]:
-    """Find names that are no module of the outline, or one of several calls without saying which.
+    """Yield what is wrong with names of modules, each with what would be right.
 
-    Yields for each what is wrong, and what would be right.
+    A name is wrong if the outline has no such module, or if the module is called several times
+    and the name doesn't say which call.
     """
     for name in names:
         base, call = _split(name)
         if base not in outline.modules:
-            if base in outline.tensors:
-                around = base.rpartition(".")[0]
-                hint = f"its module is '{around}'" if around else "it is of the whole program"
-                yield f"'{base}' is a {outline.tensors[base]}, not a module", hint
-            else:
-                known = did_you_mean(base, outline.modules, 10)
-                yield f"no module '{base}' in the program", known
-        elif not any(each == base or each.startswith(f"{base}.") for each in outline.calls):
-            same = [n for group in outline.same if base in group for n in group]
-            called = " and ".join(f"'{name}'" for name in same if name in outline.calls)
-            known = f"it is called as {called}" if called else did_you_mean(base, outline.calls, 10)
-            yield f"of module '{base}' the program computes nothing", known
+            yield _explain_unknown_module(base, outline)
+        elif not _computes(base, outline):
+            yield _explain_idle_module(base, outline)
         else:
-            yield from _wrong_calls(name, base, call, names, outline)
+            yield from _find_wrong_calls(name, base, call, names, outline)
 
 
-def _wrong_calls(
+def _computes(module: str, outline: Outline) -> bool:
+    """Tell whether a module, or one within it, computes something."""
+    return any(called == module or called.startswith(f"{module}.") for called in outline.calls)
+
+
+def _explain_unknown_module(name: str, outline: Outline) -> tuple[str, str]:
+    if name not in outline.tensors:
+        hint = did_you_mean(name, outline.modules, _MOST_SUGGESTIONS)
+        return f"no module '{name}' in the program", hint
+    module = name.rpartition(".")[0]
+    hint = f"its module is '{module}'" if module else "it is of the whole program"
+    return f"'{name}' is a {outline.tensors[name]}, not a module", hint
+
+
+def _explain_idle_module(name: str, outline: Outline) -> tuple[str, str]:
+    aliases = [f"'{alias}'" for alias in _aliases(name, outline) if alias in outline.calls]
+    if aliases:
+        hint = f"it is called as {' and '.join(aliases)}"
+    else:
+        hint = did_you_mean(name, outline.calls, _MOST_SUGGESTIONS)
+    return f"of module '{name}' the program computes nothing", hint
+
+
+def _aliases(name: str, outline: Outline) -> list[str]:
+    """Return the names of a module and of those that share all of their weights with it."""
+    aliases: list[str] = []
+    for group in outline.same:
+        if name in group:
+            aliases += group
+    return aliases
+
+
+def _find_wrong_calls(
     name: str, base: str, call: str | None, names: Sequence[str], outline: Outline
 ) -> Iterator[tuple[str, str]]:
     calls = [f"'{base}@{number}'" for number in outline.calls.get(base, ())]
-    others = [
-        other
-        for group in outline.same
-        if base in group
-        for other in group
-        if other in outline.calls and other not in {_split(each)[0] for each in names}
+    named = {_split(listed)[0] for listed in names}
+    unnamed_aliases = [
+        alias for alias in _aliases(base, outline) if alias in outline.calls and alias not in named
     ]
     if call is not None and not calls:
         yield f"'{name}': module '{base}' is not called itself", f"write '{base}'"
@@ -275,10 +340,10 @@ def _wrong_calls(
     elif call is None and len(calls) > 1:
         yield (
             f"module '{base}' is called {len(calls)} times, and a bare name means one call",
-            f"name {' or '.join([', '.join(calls[:-1]), calls[-1]])}, or '{base}@*' for all",
+            f"name {', '.join(calls[:-1])} or {calls[-1]}, or '{base}@*' for all",
         )
-    elif call is None and others:
-        shown = " and ".join(f"'{other}'" for other in others)
+    elif call is None and unnamed_aliases:
+        shown = " and ".join(f"'{alias}'" for alias in unnamed_aliases)
         yield (
             f"module '{base}' has all of its weights in common with {shown}, called as well",
             f"name both, or '{base}@0' for this call alone",

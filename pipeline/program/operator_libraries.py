@@ -1,4 +1,4 @@
-"""Registers the operators that programs call: those of installed libraries, when one is named.
+"""Register the operators that programs call, from installed libraries, when a program names them.
 
 torch knows an operator once the module or the shared library that defines it is loaded. Libraries
 of ExecuTorch's wheel and of torchao are loaded here by the operators' names, from a fixed table;
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-_LONGEST = 300  # characters of an error of an import
+_MOST_CHARACTERS = 300  # of an import's error
 _LLM = "executorch.extension.llm"
 # By namespace, the modules that define its operators, in the order in which they are tried.
 # `executorch.backends.cadence.aot.ops_registrations` is not among them: it gives ATen's operators
@@ -104,17 +104,22 @@ def noting_operators(library: str) -> Iterator[None]:
 
 
 def find_library(operator: str) -> str:
-    """Return the library of an operator as a plan has it, `llama::update_cache.out`: what was
-    loaded when it was registered, else the one that the table has for it, else ""."""
-    known = LIBRARIES.get(operator.partition("::")[0], ("",))
-    return _REGISTERED_BY.get(operator, known[0])
+    """Return the library of an operator as a plan has it, `llama::update_cache.out`.
+
+    That is the library whose loading registered it, else the one in the table, else "".
+    """
+    namespace = operator.partition("::")[0]
+    libraries = LIBRARIES.get(namespace, ("",))
+    return _REGISTERED_BY.get(operator, libraries[0])
 
 
 def likely_library(name: str) -> str:
     """Return the module that registers an operator, as `llama.update_cache.default`, by its
     namespace alone, or ""."""
     namespace = name.partition(".")[0]
-    return next(iter(LIBRARIES.get(namespace, ())), ELSEWHERE.get(namespace, ""))
+    if namespace in LIBRARIES:
+        return LIBRARIES[namespace][0]
+    return ELSEWHERE.get(namespace, "")
 
 
 def register_for_lowering() -> None:
@@ -133,8 +138,8 @@ def register_operators(
         is_known: tells whether one is known, by default to torch.
 
     Returns:
-        Of those that are still missing, by name, why: the error of the library that should define
-        it, or "" where no installed library does.
+        The operators that are still missing, by name, with the error of the library that should
+        define them, or "" where no installed library does.
     """
     is_known = is_known or is_registered
     missing = {}
@@ -143,42 +148,50 @@ def register_operators(
         for module in LIBRARIES.get(name.partition(".")[0], ()):
             if is_known(name):
                 break
-            if what := _import(module):
-                reasons.append(f"{module} cannot be imported ({what})")
+            error = _import(module)
+            if error:
+                reasons.append(f"{module} cannot be imported ({error})")
         if not is_known(name):
             missing[name] = "; ".join(reasons)
     return missing
 
 
 def explain_missing(error: AttributeError) -> str:
-    """Return what an exporter lacks that asked `torch.ops` for an operator, or "" where its error
-    is another one."""
+    """Explain that an exporter asked `torch.ops` for an operator that is missing.
+
+    Returns "" for any other error.
+    """
     import torch
 
-    asked: Any = error.obj
-    if isinstance(asked, torch._ops._OpNamespace):
-        name = f"{asked.name}.{error.name}"
-    elif isinstance(asked, torch._ops.OpOverloadPacket):
-        name = f"{asked._qualified_op_name.replace('::', '.')}.{error.name}"
+    owner: Any = error.obj
+    if isinstance(owner, torch._ops._OpNamespace):
+        name = f"{owner.name}.{error.name}"
+    elif isinstance(owner, torch._ops.OpOverloadPacket):
+        packet = owner._qualified_op_name.replace("::", ".")
+        name = f"{packet}.{error.name}"
     else:
         return ""
     library = likely_library(name)
-    known = f", as {library}," if library else ""
+    example = f", as {library}," if library else ""
     return (
-        f"calls the operator {name[:_LONGEST]}, which nothing here registers; import the module "
-        f"that does{known} in the exporter, or name it in `operators` of [tool.pte-pipeline]"
+        f"calls the operator {name[:_MOST_CHARACTERS]}, which nothing here registers; import the "
+        f"module that does{example} in the exporter, or name it in `operators` of "
+        "[tool.pte-pipeline]"
     )
 
 
 @cache
 def _import(module: str) -> str:
-    """Import a module; return what it lacks here in a line, or "". Python tries a module that
-    failed again each time."""
+    """Import a module; return its error in a line, or "".
+
+    Errors are cached, since Python runs a module that failed anew at each import.
+    """
     try:
         with noting_operators(module):
             importlib.import_module(module)
     except Exception as error:
-        return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
+        words = f"{type(error).__name__}: {error}".split()
+        return " ".join(words)[:_MOST_CHARACTERS]
     return ""
 
 
@@ -187,11 +200,12 @@ def is_registered(name: str) -> bool:
     overload, as a plan of a package has it."""
     import torch
 
-    namespace, _, rest = name.partition(".")
-    operator, _, overload = rest.partition(".")
-    try:  # not by `torch.ops`, which remembers the overloads that there are by now
-        known = "" if overload == "default" else overload
-        torch._C._get_schema(f"{namespace}::{operator}", known)
+    namespace, _, operator_and_overload = name.partition(".")
+    operator, _, overload = operator_and_overload.partition(".")
+    if overload == "default":
+        overload = ""
+    try:  # not by `torch.ops`, which caches the overloads that there are by now
+        torch._C._get_schema(f"{namespace}::{operator}", overload)
     except (RuntimeError, TypeError):  # no such operator, or no text that names one
         return False
     return True
@@ -200,16 +214,18 @@ def is_registered(name: str) -> bool:
 def find_operators(document: Any) -> Iterator[str]:
     """Yield the operators that an archive's program calls, `<namespace>.<name>.<overload>`, some
     more than once. Source: `schema.Node.target` and `schema.Argument.as_operator`."""
-    if isinstance(document, dict):
-        for key, value in document.items():
-            if key in ("target", "as_operator") and isinstance(value, str):
-                if value.startswith(_PREFIX) and value.count(".") == _DOTS:
-                    yield value.removeprefix(_PREFIX)
-            elif isinstance(value, (dict, list)):
-                yield from find_operators(value)
-    elif isinstance(document, list):
-        for each in document:
-            yield from find_operators(each)
+    if isinstance(document, list):
+        for element in document:
+            yield from find_operators(element)
+        return
+    if not isinstance(document, dict):
+        return
+    for key, value in document.items():
+        if key in ("target", "as_operator") and isinstance(value, str):
+            if value.startswith(_PREFIX) and value.count(".") == _DOTS:
+                yield value.removeprefix(_PREFIX)
+        elif isinstance(value, (dict, list)):
+            yield from find_operators(value)
 
 
 _PREFIX, _DOTS = "torch.ops.", 4

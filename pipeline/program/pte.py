@@ -1,9 +1,9 @@
-"""Reads where everything in a `.pte` or `.ptd` file stands, from its headers and flatbuffer alone.
+"""Read the layout of a `.pte` or `.ptd` file from its headers and flatbuffer alone.
 
 Fields go by their places in ExecuTorch's schema/program.fbs and extension/flat_tensor/serialize/
 flat_tensor.fbs, headers as exir/_serialize/_program.py (`_ExtendedHeader`) and extension/
 flat_tensor/serialize/serialize.py (`FlatTensorHeader`) write them. No weight is looked at. exir,
-which takes seconds to import, is not needed.
+which takes seconds to import, isn't needed.
 """
 
 from __future__ import annotations
@@ -67,11 +67,13 @@ Orders = tuple[tuple[int, ...] | None, ...]
 class PlanFacts:
     """A method's plan.
 
-    `operators` are those that it calls outside of delegates, as `aten::add.out`. `input_orders`
-    has for each input the dimensions from the outermost to the innermost, in which the method reads
-    it; None for what is no tensor. `arenas` are the bytes of planned memory by arena, from the
-    first one on; the runtime leaves number 0 to constants. `arenas_used` are the numbers of those
-    that tensors lie in.
+    Attributes:
+        operators: those that it calls outside of delegates, as `aten::add.out`.
+        input_orders: the order in which the method reads the dimensions of each input, from the
+            outermost to the innermost; None for what isn't a tensor.
+        arenas: the bytes of planned memory by arena, from number 1 on; the runtime leaves
+            number 0 to constants.
+        arenas_used: the numbers of the arenas that hold tensors.
     """
 
     name: str
@@ -117,34 +119,49 @@ def read_program(data: memoryview) -> ProgramFile:
         program, base = Span(0, number(data, 16, "Q")), number(data, 24, "Q")
         if not 32 <= program.end <= base <= len(data):
             raise CorruptError("its header contradicts its size")
-    # Offsets of the flatbuffer itself are not to lead out of it.
+    # Cut, so that no offset of the flatbuffer leads out of it.
     table = root(data[: program.end])
     segments = _segments(table, 4, base, len(data))
-    constant = table.table(5)
-    constant_offsets = constant.numbers(1, "Q") if constant is not None else ()
-    constants: tuple[Span, ...] = tuple(each.span(0) or Span(0, 0) for each in table.tables(2))
-    constant_segments: tuple[int, ...] = ()
-    if constant is not None and constant_offsets:
-        constant_segments = (constant.number(0, "I"),)
-        constants = _parts(_chosen(segments, *constant_segments), constant_offsets)
+    constants, constant_segments = _constants(table, segments)
     mutable: list[Span] = []
     mutable_segments = []
-    for each in table.tables(6):
-        mutable_segments.append(each.number(0, "I"))
-        mutable += _parts(_chosen(segments, mutable_segments[-1]), each.numbers(1, "Q"))
-    named = tuple((each.text(0), each.number(1, "I")) for each in table.tables(7))
-    for _, index in named:
-        _chosen(segments, index)
-    inline = tuple(each.span(0) or Span(0, 0) for each in table.tables(3))
-    plans = tuple(_plan(each, segments, inline) for each in table.tables(1))
-    mutable_parts = tuple(mutable), tuple(mutable_segments)
+    for part in table.tables(6):
+        segment = part.number(0, "I")
+        mutable_segments.append(segment)
+        mutable += _parts(_get_segment(segments, segment), part.numbers(1, "Q"))
+    named = []
+    for entry in table.tables(7):
+        key, segment = entry.text(0), entry.number(1, "I")
+        _get_segment(segments, segment)
+        named.append((key, segment))
+    inline = _spans(table, 3)
+    plans = [_plan(plan, segments, inline) for plan in table.tables(1)]
     return ProgramFile(
-        program, segments, constants, constant_segments, *mutable_parts, named, plans
+        program,
+        segments,
+        constants,
+        constant_segments,
+        tuple(mutable),
+        tuple(mutable_segments),
+        tuple(named),
+        tuple(plans),
     )
 
 
+def _constants(
+    table: Table, segments: tuple[Span, ...]
+) -> tuple[tuple[Span, ...], tuple[int, ...]]:
+    """Return the constants of a `.pte`, and the number of their segment where they have one."""
+    subsegment = table.table(5)
+    offsets = subsegment.numbers(1, "Q") if subsegment is not None else ()
+    if subsegment is None or not offsets:
+        return _spans(table, 2), ()
+    segment = subsegment.number(0, "I")
+    return _parts(_get_segment(segments, segment), offsets), (segment,)
+
+
 def read_plans(pte: memoryview) -> dict[str, PlanFacts]:
-    """Read the plans of a `.pte`, by method; empty for what is no program, or a damaged one."""
+    """Read the plans of a `.pte`, by method; empty if it isn't a program, or is damaged."""
     try:
         return {plan.name: plan for plan in read_program(pte).plans}
     except CorruptError:
@@ -164,25 +181,32 @@ def read_data(data: memoryview) -> DataFile:
     table = root(data[: program.end])
     segments = _segments(table, 1, base, len(data))
     named = []
-    for each in table.tables(2):
-        layout = each.table(2)
-        index = each.number(1, "I")
-        _chosen(segments, index)
-        known = None if layout is None else _type(layout.number(0, "b"), layout.numbers(1, "i"))
-        named.append((each.text(0), index, known))
+    for entry in table.tables(2):
+        layout = entry.table(2)
+        segment = entry.number(1, "I")
+        _get_segment(segments, segment)
+        tensor_type = None
+        if layout is not None:
+            tensor_type = _type(layout.number(0, "b"), layout.numbers(1, "i"))
+        named.append((entry.text(0), segment, tensor_type))
     return DataFile(program, segments, tuple(named))
 
 
+def _spans(table: Table, field: int) -> tuple[Span, ...]:
+    return tuple(entry.span(0) or Span(0, 0) for entry in table.tables(field))
+
+
 def _segments(table: Table, field: int, base: int, size: int) -> tuple[Span, ...]:
-    found = tuple(
-        Span(base + each.number(0, "Q"), each.number(1, "Q")) for each in table.tables(field)
-    )
-    if any(segment.end > size for segment in found):
-        raise CorruptError(f"it has {size} bytes, and a segment beyond its end")
-    return found
+    segments = []
+    for entry in table.tables(field):
+        segment = Span(base + entry.number(0, "Q"), entry.number(1, "Q"))
+        if segment.end > size:
+            raise CorruptError(f"it has {size} bytes, and a segment beyond its end")
+        segments.append(segment)
+    return tuple(segments)
 
 
-def _chosen(segments: tuple[Span, ...], index: int) -> Span:
+def _get_segment(segments: tuple[Span, ...], index: int) -> Span:
     if index >= len(segments):
         raise CorruptError(f"it refers to segment {index}, of {len(segments)}")
     return segments[index]
@@ -197,25 +221,32 @@ def _parts(segment: Span, offsets: tuple[int, ...]) -> tuple[Span, ...]:
 
 
 def _plan(table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]) -> PlanFacts:
-    values = [v.table(1) if v.number(0, "B") == _TENSOR else None for v in table.tables(2)]
-    inputs = table.numbers(3, "i")
-    if any(not 0 <= index < len(values) for index in inputs):
-        raise CorruptError(f"an input of its method is beyond its {len(values)} values")
+    # The tensor of each value; None for a value of another type.
+    tensors = [
+        value.table(1) if value.number(0, "B") == _TENSOR else None for value in table.tables(2)
+    ]
+    operators = []
+    for operator in table.tables(6):
+        name, overload = operator.text(0), operator.text(1)
+        operators.append(".".join(filter(None, (name, overload))))
     return PlanFacts(
         name=table.text(0),
         instructions=sum(len(chain.numbers(2, "I")) for chain in table.tables(5)),
-        input_orders=tuple(
-            None if (tensor := values[index]) is None else tensor.numbers(3, "B")
-            for index in inputs
-        ),
-        operators=tuple(
-            ".".join(filter(None, (each.text(0), each.text(1)))) for each in table.tables(6)
-        ),
-        delegates=tuple(_delegate(each, segments, inline) for each in table.tables(7)),
-        tensors=tuple(_stored_tensors(values)),
+        input_orders=tuple(_input_orders(table, tensors)),
+        operators=tuple(operators),
+        delegates=tuple(_delegate(delegate, segments, inline) for delegate in table.tables(7)),
+        tensors=tuple(_stored_tensors(tensors)),
         arenas=table.numbers(8, "q")[1:],
-        arenas_used=frozenset(_planned_arenas(values)),
+        arenas_used=frozenset(_planned_arenas(tensors)),
     )
+
+
+def _input_orders(table: Table, tensors: list[Table | None]) -> Iterator[tuple[int, ...] | None]:
+    for index in table.numbers(3, "i"):
+        if not 0 <= index < len(tensors):
+            raise CorruptError(f"an input of its method is beyond its {len(tensors)} values")
+        tensor = tensors[index]
+        yield None if tensor is None else tensor.numbers(3, "B")
 
 
 def _delegate(table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]) -> PlanDelegate:
@@ -224,7 +255,7 @@ def _delegate(table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]
         return PlanDelegate(table.text(0), None)
     index = reference.number(1, "I")
     if reference.number(0, "b") != _INLINE:
-        payload = _chosen(segments, index)
+        payload = _get_segment(segments, index)
     elif index < len(inline):
         payload = inline[index]
     else:
@@ -234,18 +265,22 @@ def _delegate(table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]
 
 def _planned_arenas(tensors: Iterable[Table | None]) -> Iterator[int]:
     for tensor in filter(None, tensors):
-        if (allocation := tensor.table(6)) is not None:
+        allocation = tensor.table(6)
+        if allocation is not None:
             yield allocation.number(0, "I")
 
 
 def _stored_tensors(tensors: Iterable[Table | None]) -> Iterator[PlanTensor]:
     for tensor in filter(None, tensors):
         extra = tensor.table(9)
-        key = extra.text(1) if extra is not None and extra.number(2, "b") == _EXTERNAL else ""
+        key = ""
+        if extra is not None and extra.number(2, "b") == _EXTERNAL:
+            key = extra.text(1)
         index = tensor.number(5, "I")
         if index or key:
-            known = _type(tensor.number(0, "b"), tensor.numbers(2, "i"))
-            yield PlanTensor(known, index, tensor.table(6) is not None, key)
+            tensor_type = _type(tensor.number(0, "b"), tensor.numbers(2, "i"))
+            is_planned = tensor.table(6) is not None
+            yield PlanTensor(tensor_type, index, is_planned, key)
 
 
 def _type(scalar_type: int, sizes: tuple[int, ...]) -> TensorType:

@@ -1,9 +1,9 @@
-"""Makes random input sets from a program's signature, for methods that have too few examples."""
+"""Generate random input sets from a program's signature, for methods with too few examples."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,8 +48,8 @@ def generate_inputs(
     the largest example: ExecuTorch plans memory for that size. Python numbers are the examples'.
     `shapes` are the only ones that inputs may have, instead of all sizes.
     """
-    made = Generator(program, seed, examples, shapes)
-    return [made.set(number) for number in range(count)]
+    generator = Generator(program, seed, examples, shapes)
+    return [generator.set(number) for number in range(count)]
 
 
 # By the name of an input, the shapes that it may have; the first of every list go together.
@@ -76,16 +76,20 @@ class Generator:
             check_inputs(program, example)
         self.program = program
         self.seed = seed
-        self._given = [[value for _, value in pair_leaves(program, each, [])] for each in examples]
         self._arguments = signature(program)
-        self._symbols = _symbols(program, self._arguments, self._given)
-        self._listed = _listed_sizes(program, shapes) if shapes else []
+        example_leaves = []
+        for example in examples:
+            pairs = pair_leaves(program, example, [])
+            example_leaves.append([value for _, value in pairs])
+        self._example_values = list(zip(*example_leaves, strict=True))  # by argument
+        self._symbols = _symbols(program, self._arguments, example_leaves)
+        self._allowed_sizes = _allowed_sizes(program, shapes) if shapes else []
 
     @property
     def is_dynamic(self) -> bool:
         """Tell whether there are sizes to choose."""
-        if self._listed:
-            return len(self._listed) > 1
+        if self._allowed_sizes:
+            return len(self._allowed_sizes) > 1
         return any(symbol.least < symbol.greatest for symbol in self._symbols)
 
     def set(
@@ -99,18 +103,21 @@ class Generator:
             note: is added to the origin.
         """
         generator = torch.Generator().manual_seed((self.seed << 20) + number)
-        which = number if sizes is None else sizes
-        chosen = _choose(self._arguments, self._symbols, which, generator)
-        if self._listed:
-            drawn = int(torch.randint(len(self._listed), (), generator=generator))
-            chosen |= self._listed[(0, -1, drawn)[which % 3]]
-        leaves = [
-            _value(argument.value, chosen, [v[index] for v in self._given], generator, fill)
-            for index, argument in enumerate(self._arguments)
-        ]
-        notes = [note, *(f"{s.shown}={chosen[s.symbol]}" for s in self._symbols)]
-        shown = ", ".join(filter(None, notes))
-        origin = f"generated {number} (seed {self.seed}){shown and ': '}{shown}"
+        sizes = number if sizes is None else sizes
+        size_by_symbol = _choose_sizes(self._arguments, self._symbols, sizes, generator)
+        if self._allowed_sizes:
+            drawn = int(torch.randint(len(self._allowed_sizes), (), generator=generator))
+            place = (0, -1, drawn)[sizes % 3]
+            size_by_symbol |= self._allowed_sizes[place]
+        leaves = []
+        for index, argument in enumerate(self._arguments):
+            examples = self._example_values[index] if self._example_values else ()
+            leaves.append(_value(argument.value, size_by_symbol, examples, generator, fill))
+        notes = [note] if note else []
+        notes += [f"{s.shown}={size_by_symbol[s.symbol]}" for s in self._symbols]
+        origin = f"generated {number} (seed {self.seed})"
+        if notes:
+            origin += f": {', '.join(notes)}"
         return nest_leaves(self.program, leaves, origin, generated=True)
 
 
@@ -125,68 +132,88 @@ class _Symbol:
 
 
 def _symbols(
-    program: ExportedProgram, arguments: Sequence[Argument], given: Sequence[Sequence[Any]]
+    program: ExportedProgram,
+    arguments: Sequence[Argument],
+    example_leaves: Sequence[Sequence[Any]],
 ) -> list[_Symbol]:
-    exported = list(iter_dynamic_sizes(arguments))
-    leaves = leaf_signature(program)
-    hints = [bind_symbols([(expression(s), s.node.hint) for _, s in exported if s.node.has_hint()])]
-    hints += [
-        bind_symbols([(s.expression, s.given) for s in iter_sizes(zip(leaves, own, strict=True))])
-        for own in given
-    ]
+    dynamic_sizes = list(iter_dynamic_sizes(arguments))
+    hints = [(expression(s), s.node.hint) for _, s in dynamic_sizes if s.node.has_hint()]
+    bindings = [bind_symbols(hints)]
+    signature_leaves = leaf_signature(program)
+    for leaves in example_leaves:
+        bindings.append(_bind_sizes(zip(signature_leaves, leaves, strict=True)))
+    # Python numbers are those of the examples.
     fixed = [a.value.node.expr for a in arguments if isinstance(a.value, torch.SymInt)]
-    names = {expression(size): name for name, size in reversed(exported)}
-    free = {symbol for _, size in exported for symbol in expression(size).free_symbols}
-    chosen = []
-    for symbol in sorted(free, key=str):
+    names = {expression(size): name for name, size in reversed(dynamic_sizes)}
+    free_symbols: set[sympy.Symbol] = set()
+    for _, size in dynamic_sizes:
+        free_symbols |= expression(size).free_symbols
+    symbols = []
+    for symbol in sorted(free_symbols, key=str):
         least, greatest = bounds(program, symbol)
-        seen = [int(hint[symbol]) for hint in hints if symbol in hint] or [max(least, 1)]
+        examples = [int(binding[symbol]) for binding in bindings if symbol in binding]
+        if not examples:
+            examples = [max(least, 1)]
         if symbol in fixed:
-            least = greatest = seen[-1]
+            least = greatest = examples[-1]
         least = max(least, 1) if greatest != 0 else 0
-        greatest = max(seen) if greatest is None else min(greatest, LONGEST_DIMENSION)
-        chosen.append(_Symbol(symbol, least, max(least, greatest), names.get(symbol, str(symbol))))
-    return chosen
+        greatest = max(examples) if greatest is None else min(greatest, LONGEST_DIMENSION)
+        name = names.get(symbol, str(symbol))
+        symbols.append(_Symbol(symbol, least, max(least, greatest), name))
+    return symbols
 
 
-def _listed_sizes(program: ExportedProgram, shapes: Shapes) -> list[dict[sympy.Symbol, int]]:
-    """Return the sizes of the symbols for each of the listed shapes that the program itself takes,
-    from the least to the greatest: a package may take a size of 1 where torch exports 2 at least.
+def _bind_sizes(pairs: Iterable[tuple[Argument, Any]]) -> dict[sympy.Symbol, sympy.Integer]:
+    """Return the values of symbols that follow from the sizes of arguments."""
+    return bind_symbols([(size.expression, size.value) for size in iter_sizes(pairs)])
+
+
+def _allowed_sizes(program: ExportedProgram, shapes: Shapes) -> list[dict[sympy.Symbol, int]]:
+    """Return the sizes of the symbols for each listed shape, from the least to the greatest.
+
+    Shapes that the program itself refuses are left out: a package may take a size of 1 where torch
+    exports at least 2.
     """
-    listed = []
-    for place in range(len(next(iter(shapes.values())))):
-        pairs = [
-            (argument, torch.empty(list(shapes[argument.name][place]), device="meta"))
-            for argument in leaf_signature(program)
-            if argument.name in shapes
-        ]
-        bound = bind_symbols([(size.expression, size.given) for size in iter_sizes(pairs)])
-        sizes = {symbol: int(size) for symbol, size in bound.items()}
+    arguments = [argument for argument in leaf_signature(program) if argument.name in shapes]
+    number_of_shapes = len(next(iter(shapes.values())))
+    allowed = []
+    for place in range(number_of_shapes):
+        pairs = []
+        for argument in arguments:
+            shape = list(shapes[argument.name][place])
+            pairs.append((argument, torch.empty(shape, device="meta")))
+        sizes = {symbol: int(size) for symbol, size in _bind_sizes(pairs).items()}
         if all(size >= bounds(program, symbol)[0] for symbol, size in sizes.items()):
-            listed.append(sizes)
-    return sorted(listed, key=lambda sizes: math.prod(sizes.values()))
+            allowed.append(sizes)
+    return sorted(allowed, key=lambda sizes: math.prod(sizes.values()))
 
 
-def _choose(
+def _choose_sizes(
     arguments: Sequence[Argument],
     symbols: Sequence[_Symbol],
     number: int,
     generator: torch.Generator,
 ) -> dict[sympy.Symbol, int]:
     sizes = {}
-    for s in symbols:
-        between = s.greatest - s.least > 1
-        low, high = (s.least + 1, s.greatest - 1) if between else (s.least, s.greatest)
+    for symbol in symbols:
+        low, high = symbol.least, symbol.greatest
+        if high - low > 1:
+            low, high = low + 1, high - 1
         drawn = int(torch.randint(low, high + 1, (), generator=generator))
-        sizes[s.symbol] = (s.least, s.greatest, drawn)[number % 3]
-    tensors = [a.value for a in arguments if isinstance(a.value, torch.Tensor)]
-    dynamic = [t for t in tensors if any(isinstance(size, torch.SymInt) for size in t.shape)]
+        sizes[symbol.symbol] = (symbol.least, symbol.greatest, drawn)[number % 3]
+    dynamic = [a.value for a in arguments if _has_dynamic_shape(a.value)]
     while sizes and any(math.prod(_shape(t, sizes)) > MOST_ELEMENTS for t in dynamic):
-        s = max(symbols, key=lambda s: sizes[s.symbol] - s.least)
-        if sizes[s.symbol] == s.least:
+        symbol = max(symbols, key=lambda s: sizes[s.symbol] - s.least)
+        if sizes[symbol.symbol] == symbol.least:
             break
-        sizes[s.symbol] = max(s.least, sizes[s.symbol] // 2)
+        sizes[symbol.symbol] = max(symbol.least, sizes[symbol.symbol] // 2)
     return sizes
+
+
+def _has_dynamic_shape(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return False
+    return any(isinstance(size, torch.SymInt) for size in value.shape)
 
 
 def _shape(tensor: torch.Tensor, sizes: dict[sympy.Symbol, int]) -> list[int]:
@@ -194,13 +221,14 @@ def _shape(tensor: torch.Tensor, sizes: dict[sympy.Symbol, int]) -> list[int]:
 
 
 def _evaluate(size: int | torch.SymInt, sizes: dict[sympy.Symbol, int]) -> int:
-    return int(expression(size).xreplace({s: sympy.Integer(n) for s, n in sizes.items()}))
+    values = {symbol: sympy.Integer(number) for symbol, number in sizes.items()}
+    return int(expression(size).xreplace(values))
 
 
 def _value(
     like: Any,
     sizes: dict[sympy.Symbol, int],
-    seen: Sequence[Any],
+    examples: Sequence[Any],
     generator: torch.Generator,
     fill: Fill | None,
 ) -> Any:
@@ -208,7 +236,7 @@ def _value(
         return _evaluate(like, sizes)
     if not isinstance(like, torch.Tensor):
         return like
-    value = (fill or fill_random)(like, _shape(like, sizes), seen, generator)
+    value = (fill or fill_random)(like, _shape(like, sizes), examples, generator)
     return in_dim_order(value.to(like.dtype), like)
 
 
@@ -218,7 +246,7 @@ def is_floating(dtype: torch.dtype) -> bool:
 
 
 def fill_random(
-    like: torch.Tensor, shape: Sequence[int], seen: Sequence[Any], generator: torch.Generator
+    like: torch.Tensor, shape: Sequence[int], examples: Sequence[Any], generator: torch.Generator
 ) -> torch.Tensor:
     """Return a random tensor as `generate_inputs` makes them."""
     if is_floating(like.dtype):
@@ -226,17 +254,17 @@ def fill_random(
         return torch.randn(shape, dtype=kind, generator=generator)
     if like.dtype is torch.bool:
         return torch.rand(shape, generator=generator) < 0.5
-    least, greatest = integer_range(seen)
+    least, greatest = integer_range(examples)
     top = min(greatest + 1, torch.iinfo(torch.int64).max)
     return torch.randint(least, top, shape, generator=generator)
 
 
 def fill_zeros(
-    like: torch.Tensor, shape: Sequence[int], seen: Sequence[Any], generator: torch.Generator
+    like: torch.Tensor, shape: Sequence[int], examples: Sequence[Any], generator: torch.Generator
 ) -> torch.Tensor:
     """Make numbers that are 0 and bools that are false; integers as near to 0 as the examples'."""
     is_index = not is_floating(like.dtype) and like.dtype is not torch.bool
-    least, greatest = integer_range(seen) if is_index else (0, 0)
+    least, greatest = integer_range(examples) if is_index else (0, 0)
     return torch.full(shape, min(max(0, least), greatest))
 
 
@@ -244,18 +272,21 @@ def fill_large(
     exponent: int,
     like: torch.Tensor,
     shape: Sequence[int],
-    seen: Sequence[Any],
+    examples: Sequence[Any],
     generator: torch.Generator,
 ) -> torch.Tensor:
     """Make random numbers times 2 ** exponent, and the greatest integer of the examples."""
     if is_floating(like.dtype):
         narrow = torch.finfo(like.dtype).max < 2.0**64
         power = min(exponent, _MOST_OF_HALF) if narrow else exponent
-        return fill_random(like, shape, seen, generator) * 2.0**power
-    return torch.full(shape, 1 if like.dtype is torch.bool else integer_range(seen)[1])
+        return fill_random(like, shape, examples, generator) * 2.0**power
+    return torch.full(shape, 1 if like.dtype is torch.bool else integer_range(examples)[1])
 
 
-def integer_range(seen: Sequence[Any]) -> tuple[int, int]:
+def integer_range(examples: Sequence[Any]) -> tuple[int, int]:
     """Return the least and greatest integer of the examples; 0 and 1 without any."""
-    found = [int(end) for tensor in seen if tensor.numel() for end in tensor.aminmax()] or [0, 1]
-    return min(found), max(found)
+    ends: list[int] = []
+    for tensor in examples:
+        if tensor.numel():
+            ends += map(int, tensor.aminmax())
+    return (min(ends), max(ends)) if ends else (0, 1)

@@ -16,13 +16,17 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from pipeline.program.containers import make_plain
-from pipeline.program.eager import find_effects
+from pipeline.program.eager import find_effects, name_changed_input
 from pipeline.program.inputs import InputSet, load_inputs, save_inputs
-from pipeline.program.signature import flatten
+from pipeline.program.signature import flatten, signature
 from pipeline.store.errors import PipelineError
 
 Outputs = Mapping[str, Any]
 _ORIGIN = "recording"
+
+
+class UncomparableOutputError(PipelineError):
+    """A reference returned something that no method gives."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,20 +110,38 @@ def call_reference(
     reference: Callable[..., Any], program: ExportedProgram, inputs: InputSet
 ) -> dict[str, Any]:
     """Call a reference on copies of a method's inputs, and return its outputs by name; inputs that
-    the program changes in place come first, as a runtime returns them.
+    the program changes in place come first, as a runtime returns them, and then others that the
+    reference changes.
 
     Raises:
-        PipelineError: it returned something else than tensors, numbers and text.
+        UncomparableOutputError: it returned something else than tensors, numbers and text.
         Exception: whatever the reference raises.
     """
     leaves = flatten(program, inputs)
+    before = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
     args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
     with torch.no_grad():
         returned = reference(*args, **kwargs)
-    effects = find_effects(program)
-    names = [name for name, _ in effects.outputs]
-    changed = {name: leaves[place] for name, place in zip(names, effects.changed, strict=False)}
-    return {name: _own(name, value) for name, value in (changed | name_outputs(returned)).items()}
+    changed = [*find_effects(program).changed]
+    for place, (leaf, earlier) in enumerate(zip(leaves, before, strict=True)):
+        if place not in changed and not _has_same_bits(leaf, earlier):
+            changed.append(place)
+    names = [argument.name for argument in signature(program)]
+    outputs = {name_changed_input(names[place]): leaves[place] for place in changed}
+    outputs |= name_outputs(returned)
+    return {name: _own(name, value) for name, value in outputs.items()}
+
+
+def _has_same_bits(leaf: Any, earlier: Any) -> bool:
+    """Tell whether an input is as it was before a call, NaN included."""
+    if not isinstance(leaf, torch.Tensor):
+        return True
+    if leaf.shape != earlier.shape or leaf.dtype != earlier.dtype:
+        return False
+    bits, earlier_bits = (
+        tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (leaf, earlier)
+    )
+    return torch.equal(bits, earlier_bits)
 
 
 def name_outputs(returned: Any) -> dict[str, Any]:
@@ -138,7 +160,9 @@ def _own(name: str, value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     kind = type(value).__name__
-    raise PipelineError(f"{name} is of type {kind}, must be a tensor, number, bool, str or None")
+    raise UncomparableOutputError(
+        f"{name} is of type {kind}, must be a tensor, number, bool, str or None"
+    )
 
 
 def count_bytes(outputs: Outputs) -> int:

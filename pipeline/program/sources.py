@@ -1,8 +1,8 @@
-"""Model sources in `models/`: which form each has, which methods, and each method's digest.
+"""Find model sources in `models/`: the form of each, its methods, and each method's digest.
 
 Nothing here imports torch. A PT2 archive is a zip whose directory lists the methods, and whose
 members hold a method's graph as JSON and its weights as raw bytes (torch's
-`torch/export/pt2_archive`), so even the digest of the *program* can be had without loading it.
+`torch/export/pt2_archive`), so even the digest of the *program* is computed without loading it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def find_sources(models: Path) -> tuple[dict[str, ModelSource], dict[str, str]]:
 
     Raises SourceError for a folder that cannot be read.
     """
-    found: dict[str, list[ModelSource]] = {}
+    candidates: dict[str, list[ModelSource]] = {}
     wrong: dict[str, str] = {}
     try:
         paths = sorted(models.iterdir()) if models.is_dir() else []
@@ -65,30 +65,34 @@ def find_sources(models: Path) -> tuple[dict[str, ModelSource], dict[str, str]]:
             continue
         if form is not None:
             model = path.name if form == "folder" else path.stem
-            found.setdefault(model, []).append(ModelSource(model, form, path))
-    for model, forms in found.items():
-        if len(forms) > 1:
-            places = ", ".join(shown(source.path) for source in forms)
-            wrong[model] = f"model '{model}' has {len(forms)} sources: {places}; keep one"
-    return {model: forms[0] for model, forms in found.items() if len(forms) == 1}, wrong
+            candidates.setdefault(model, []).append(ModelSource(model, form, path))
+    sources = {}
+    for model, candidates_of_model in candidates.items():
+        if len(candidates_of_model) == 1:
+            sources[model] = candidates_of_model[0]
+        else:
+            places = ", ".join(shown(source.path) for source in candidates_of_model)
+            number = len(candidates_of_model)
+            wrong[model] = f"model '{model}' has {number} sources: {places}; keep one"
+    return sources, wrong
 
 
 def unreadable(error: OSError) -> str:
-    """Return the message for a file that the system does not let be read."""
+    """Return the message for a file that the system refuses to read."""
     return f"cannot be read ({error.strerror or error})"
 
 
 def _form(path: Path) -> Form | None:
-    """Return the form of a model source; None for what is none. Raises OSError."""
+    """Return the form of a model source; None if it isn't one. Raises OSError."""
     if path.name.startswith((".", "_")):
         return None
     form = _FORMS.get(path.suffix)
     if path.is_dir():
-        if any(each.name.endswith(".pt2") for each in path.iterdir()):
+        if any(member.name.endswith(".pt2") for member in path.iterdir()):
             return "folder"
         if path.suffix != ".pt2":
             return None
-    # What is not there, as the end of a link, is told of where it is read.
+    # A dangling link is reported where the source is read.
     if form and path.exists():
         stat_file(path)
     return form
@@ -98,14 +102,17 @@ def _form(path: Path) -> Form | None:
 class MethodSource:
     """The place of a method's program, and the digest of the program (not of the file).
 
-    `names` is the digest of the names of its values and classes, which the program leaves out,
-    `content` that of the file. `examples` and `calibration` are digests of its input sets: of the
-    pickled sample inputs inside an archive, or of a record in the store for what an exporter gave
-    (`exported`); `examples_of_export` says that they are nothing but the arguments that the method
-    was exported with. `batches` are the records of the calibration inputs, one by one; their digest
-    is that of this list. `reference` is the record of what PyTorch gave in eager mode, where the
-    exporter says how to run it. `renamed` numbers the buffers that other methods of an exporter
-    have under another name; those of one number are one tensor of the model.
+    Attributes:
+        names: the digest of the names of its values and classes, which the program leaves out.
+        content: the digest of the file.
+        examples, calibration: digests of its input sets: of the pickled sample inputs inside an
+            archive, or of a record in the store of what an exporter returned (`exported`).
+        examples_of_export: whether the examples are just the arguments of the export.
+        batches: the records of the calibration inputs, whose digest is that of this list.
+        reference: the record of what PyTorch computed in eager mode, where the exporter says how
+            to run it.
+        renamed: numbers the buffers that other methods of an exporter have under another name;
+            buffers of one number are one tensor of the model.
     """
 
     archive: Path
@@ -127,7 +134,7 @@ class ProgramFacts:
     """The description of one entry of an archive.
 
     `parts` are short digests by which two programs can be compared: of its sub-modules, its tensors
-    and so on; they are not part of any key. Among them are its `outline` and its `buffers`.
+    and so on. They are in no key. Its `outline` and its `buffers` are among them.
     """
 
     entry: str
@@ -147,7 +154,7 @@ class ProgramIdentity:
     structure: Digest
 
 
-# By archive and entry, with the stamp of the file in which this process read it.
+# By archive and entry, with the stamp of the file from which this process read it.
 _identities: dict[tuple[Path, str], tuple[Any, ProgramIdentity]] = {}
 
 
@@ -160,16 +167,19 @@ class ArchiveFacts:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the entries, without their parts."""
-        return [{**vars(each), "parts": {}} for each in self.programs]
+        return [{**vars(facts), "parts": {}} for facts in self.programs]
 
     def find_parts(self, program: Digest) -> Mapping[str, Any] | None:
-        """Return the parts of a program, None for one of another archive."""
-        return next((each.parts for each in self.programs if each.program == program), None)
+        """Return the parts of a program; None if the archive doesn't hold it."""
+        for facts in self.programs:
+            if facts.program == program:
+                return facts.parts
+        return None
 
 
 def parse_archive(content: Digest, programs: Any) -> ArchiveFacts:
     """Return the facts whose entries `to_json` returned."""
-    return ArchiveFacts(content, tuple(ProgramFacts(**each) for each in programs))
+    return ArchiveFacts(content, tuple(ProgramFacts(**record) for record in programs))
 
 
 Describe = Callable[[Path], ArchiveFacts]
@@ -185,35 +195,37 @@ def method_sources(source: ModelSource, describe: Describe) -> dict[str, MethodS
         return _read_methods(source.path, describe)
     methods: dict[str, MethodSource] = {}
     for path in sorted(source.path.glob("*.pt2")):
-        inside = _read_methods(path, describe)
-        if len(inside) != 1:
+        archive_methods = _read_methods(path, describe)
+        if len(archive_methods) != 1:
+            names = ", ".join(archive_methods)
             raise SourceError(
-                f"{shown(path)}: has {len(inside)} methods ({', '.join(inside)}); an archive in a "
+                f"{shown(path)}: has {len(archive_methods)} methods ({names}); an archive in a "
                 "model's folder has one, named after the file"
             )
         try:
             check_method_name(path.stem)
         except ValueError as error:
             raise SourceError(f"{shown(path)}: {error}") from error
-        methods[path.stem] = next(iter(inside.values()))
+        (methods[path.stem],) = archive_methods.values()
     return methods
 
 
 def _read_methods(path: Path, describe: Describe) -> dict[str, MethodSource]:
     facts = describe(path)
-    single = [each.entry for each in facts.programs] == [_SINGLE_NAME]
-    return {
-        _SINGLE_METHOD if single else each.entry: MethodSource(
+    is_single = [program.entry for program in facts.programs] == [_SINGLE_NAME]
+    methods = {}
+    for program in facts.programs:
+        method = _SINGLE_METHOD if is_single else program.entry
+        methods[method] = MethodSource(
             path,
-            each.entry,
-            each.program,
-            each.names,
+            program.entry,
+            program.program,
+            program.names,
             facts.content,
-            each.examples,
-            examples_of_export=each.examples is not None,
+            program.examples,
+            examples_of_export=program.examples is not None,
         )
-        for each in facts.programs
-    }
+    return methods
 
 
 def describe_archive(
@@ -227,11 +239,11 @@ def describe_archive(
     of every weight and constant.
 
     Args:
-        content: the digest of the file's bytes, where it was taken before.
-        hash_file: takes it, or knows it by the file's stamp.
+        content: the digest of the file's bytes, if the caller has it.
+        hash_file: computes it, or remembers it by the file's stamp.
 
     Raises:
-        SourceError: it is no such archive, or not of this content when it has been read.
+        SourceError: the file isn't such an archive, or changed while it was read.
     """
     try:
         stat_file(path)
@@ -240,21 +252,24 @@ def describe_archive(
     except OSError as error:
         raise SourceError(f"{shown(path)}: {unreadable(error)}") from error
     with open_archive(path) as archive:
-        found = [_describe_entry(archive, entry) for entry in archive.entries()]
-    # Asked again after it was read, whoever asked before: facts under the digest of another
-    # content would be served from the store ever after.
+        entries = [_describe_entry(archive, entry) for entry in archive.entries()]
+    # Hashed again after reading: the store would serve facts under the digest of another content
+    # ever after.
     if hash_file(path) != content:
         raise SourceError(f"{shown(path)}: changed while it was read; run again")
-    _identities.update({(path, each.entry): (stamp, identity) for each, identity in found})
-    return ArchiveFacts(content, tuple(facts for facts, _ in found))
+    for facts, identity in entries:
+        _identities[path, facts.entry] = stamp, identity
+    return ArchiveFacts(content, tuple(facts for facts, _ in entries))
 
 
 def identify_program(path: Path, entry: str) -> ProgramIdentity:
-    """Return the digests of a program in an archive, those of `describe_archive` among them; a file
-    that stays as it is is read once. Raises SourceError."""
+    """Return the digests of a program in an archive, those of `describe_archive` among them.
+
+    A file that doesn't change is read once. Raises SourceError.
+    """
     stamp = read_stamp(path) if path.exists() else None
-    before, identity = _identities.get((path, entry), (None, None))
-    if identity is None or stamp != before:
+    stamp_when_read, identity = _identities.get((path, entry), (None, None))
+    if identity is None or stamp != stamp_when_read:
         with open_archive(path) as archive:
             canonical = canonical_program(archive.program(entry))
             identity = _identify(canonical, _tensor_digests(archive, entry, checked=False))
@@ -279,10 +294,13 @@ def _describe_entry(archive: ArchiveReader, entry: str) -> tuple[ProgramFacts, P
 
 
 def _identify(canonical: Canonical, tensors: Mapping[str, Mapping[str, Any]]) -> ProgramIdentity:
-    places = {
-        kind: {name: {**each, "path_name": each["path_name"][0]} for name, each in own.items()}
-        for kind, own in tensors.items()
-    }
+    # Only the first of the two parts of `path_name` is kept: which tensors share a member.
+    places: dict[str, dict[str, Any]] = {}
+    for kind, records in tensors.items():
+        places[kind] = {
+            name: {**record, "path_name": record["path_name"][0]}
+            for name, record in records.items()
+        }
     return ProgramIdentity(
         _digest_program(canonical, tensors),
         digest.hash_json(canonical.names),
@@ -300,9 +318,9 @@ def _tensor_digests(
     """Return the records of all tensors, with the digests of their bytes, and their tags."""
     tensors = {kind: _payload_digests(archive, kind, entry, checked) for kind in KINDS}
     for name, tag in archive.tags(entry).items():
-        for own in tensors.values():
-            if name in own:
-                own[name]["tag"] = tag
+        for records in tensors.values():
+            if name in records:
+                records[name]["tag"] = tag
     return tensors
 
 
@@ -311,10 +329,12 @@ def _payload_digests(
 ) -> dict[str, Any]:
     """Return the record of each tensor, with the digest of its member in the place of its name."""
     records = archive.payloads(kind, entry)
-    files: dict[str, list[Any]] = {}
+    members: dict[str, list[Any]] = {}
     for _, record in sorted(records.items()):
         name = record["path_name"]
-        if name not in files:  # the position says which names share one file, that is, alias
-            files[name] = [len(files), archive.members.hash(f"data/{kind}/{name}", checked)]
-        record["path_name"] = files[name]
+        if name not in members:
+            content = archive.members.hash(f"data/{kind}/{name}", checked)
+            # The position says which tensors share a member, that is, alias each other.
+            members[name] = [len(members), content]
+        record["path_name"] = members[name]
     return records

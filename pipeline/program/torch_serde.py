@@ -1,4 +1,4 @@
-"""torch's writer and reader of programs, with what they lack for programs that torch exports.
+"""Patch torch's writer and reader of programs where they fail on programs that torch exports.
 
 Each function here can go when torch does as it says; `tests/program/test_torch_serde.py` has a
 program for each. Source: `torch/_export/serde/serialize.py` of torch 2.13.
@@ -32,9 +32,12 @@ _READER, _WRITER = serialize.GraphModuleDeserializer, serialize.GraphModuleSeria
 
 
 @contextmanager
-def mended_writer() -> Iterator[None]:
-    """Write programs that return a symbolic bool, which torch's check of what it wrote, a pass
-    over all of it whose result it drops, does not know either."""
+def patched_writer() -> Iterator[None]:
+    """Write programs that return a symbolic bool.
+
+    torch's canonicalization doesn't know symbolic bools either. It is skipped: torch runs it only
+    as a check, and drops its result.
+    """
     with (
         wrapped(_WRITER, "serialize_argument_spec", _write_argument),
         replaced(serialize, "canonicalize", lambda _: lambda *_: None),
@@ -43,8 +46,8 @@ def mended_writer() -> Iterator[None]:
 
 
 @contextmanager
-def mended_reader() -> Iterator[None]:
-    """Read what torch, or `mended_writer`, wrote, and import no class on its word."""
+def patched_reader() -> Iterator[None]:
+    """Read what torch or `patched_writer` wrote, without importing the classes that it names."""
     with (
         replaced(serialize, "treespec_loads", lambda _: load_tree),
         wrapped(_READER, "deserialize_argument_spec", _read_argument),
@@ -55,18 +58,18 @@ def mended_reader() -> Iterator[None]:
 
 
 def read_document(document: dict[str, Any]) -> schema.ExportedProgram:
-    """Return the record that torch's reader takes of a program's JSON.
+    """Return the record that torch's reader makes of a program's JSON.
 
-    torch works out what a class of its schema holds for each record again, more than half of the
-    time: 50 of 90 ms for a method of 60 operators.
+    torch resolves the type hints of its schema's classes anew for each record, which takes more
+    than half of the time: 50 of 90 ms for a method of 60 operators. Here they are cached.
     """
     with replaced(serialize, "typing", lambda _: _TYPING):
         return serialize._dict_to_dataclass(schema.ExportedProgram, document)
 
 
-def _get_type_hints(kind: Any, globalns: Any = None, **other: Any) -> dict[str, Any]:
-    if globalns is not vars(schema) or other:
-        return typing.get_type_hints(kind, globalns, **other)
+def _get_type_hints(kind: Any, globalns: Any = None, **options: Any) -> dict[str, Any]:
+    if globalns is not vars(schema) or options:
+        return typing.get_type_hints(kind, globalns, **options)
     return _hints_of(kind)
 
 
@@ -79,60 +82,63 @@ _TYPING = ModuleType("typing")  # stands in for the module `typing`
 vars(_TYPING).update(vars(typing), get_type_hints=_get_type_hints)
 
 
-def _write_argument(write: Callable[..., Argument], own: Any, argument: Any) -> Argument:
+def _write_argument(write: Callable[..., Argument], writer: Any, argument: Any) -> Argument:
     if isinstance(argument, graph_signature.SymBoolArgument):
         return Argument.create(as_sym_bool=SymBoolArgument.create(as_name=argument.name))
-    return write(own, argument)
+    return write(writer, argument)
 
 
-def _read_argument(read: Callable[..., Any], own: Any, argument: Argument) -> Any:
-    """Read a symbolic bool as an argument; torch makes a constant of it, whose value is a node."""
+def _read_argument(read: Callable[..., Any], reader: Any, argument: Argument) -> Any:
+    """Read a symbolic bool as an argument; torch makes it a constant whose value is a node."""
     if argument.type == "as_sym_bool":
         return graph_signature.SymBoolArgument(name=argument.as_sym_bool.as_name)
-    return read(own, argument)
+    return read(reader, argument)
 
 
-def _read_outputs(read: Callable[..., None], own: Any, written: Node, node: FxNode) -> None:
+def _read_outputs(read: Callable[..., None], reader: Any, serialized: Node, node: FxNode) -> None:
     """Read a call of a sub-graph that returns nothing, as of `torch.no_grad()` around a change of a
     buffer; torch refuses a program in which its value is missing."""
-    read(own, written, node)
+    read(reader, serialized, node)
     if isinstance(node.target, HigherOrderOperator):
         node.meta.setdefault("val", ())
 
 
-def _read_size(read: Callable[..., Any], own: Any, expression: Any, hint: Any = None) -> Any:
-    """Read a size, and learn the hint of its symbol: that of `n` from `16*n`, a derived dimension.
+def _read_size(read: Callable[..., Any], reader: Any, expression: Any, hint: Any = None) -> Any:
+    """Read a size, and derive the hint of its symbol: of `n` from `16*n`, a derived dimension.
 
-    torch's reader knows the hint of the expression alone, and refuses a program that holds another
-    one of the same symbol, such as `2*n - 8`, as it can't tell that this is not negative.
+    torch's reader knows the hint of the expression alone. It refuses a program that has another
+    expression of the symbol, such as `2*n - 8`, since it can't tell that this isn't negative.
     """
-    size = read(own, expression, hint)
-    hints = own.shape_env.backed_var_to_val
+    size = read(reader, expression, hint)
+    hints = reader.shape_env.backed_var_to_val
     if hint is None or size.is_Symbol or len(size.free_symbols) != 1:
         return size
     (symbol,) = size.free_symbols
-    if symbol not in hints and (slope := size.diff(symbol)).is_Integer:
-        hints[symbol] = (sympy.Integer(hint) - size.xreplace({symbol: sympy.Integer(0)})) / slope
+    slope = size.diff(symbol)
+    if symbol not in hints and slope.is_Integer:
+        offset = size.xreplace({symbol: sympy.Integer(0)})
+        hints[symbol] = (sympy.Integer(hint) - offset) / slope
     return size
 
 
 def unwrap_subclasses(program: ExportedProgram) -> ExportedProgram:
     """Return a program without tensor subclasses among its weights, which torch pickles.
 
-    Those that hold tensors, as torchao's quantized weights, are taken apart by decomposing, which
-    lowering does first (with the same bytes); others are the tensors that they are.
+    Subclasses that wrap tensors, such as torchao's quantized weights, are decomposed, as lowering
+    does first anyway (with the same bytes). Others become plain tensors of the same memory.
     """
-    weights = [*program.state_dict.values(), *program.constants.values()]
-    tensors = [each for each in weights if isinstance(each, Tensor)]
+    values = [*program.state_dict.values(), *program.constants.values()]
+    tensors = [value for value in values if isinstance(value, Tensor)]
     if any(map(is_traceable_wrapper_subclass, tensors)):
         return program.run_decompositions({})
     if not any(map(_package._should_use_pickle, tensors)):
         return program
-    own = {
-        kind: {name: _as_tensor(value) for name, value in getattr(program, kind).items()}
-        for kind in ("state_dict", "constants")
-    }
-    return program._update(program.graph_module, program.graph_signature, **own)
+    return program._update(
+        program.graph_module,
+        program.graph_signature,
+        state_dict={name: _as_tensor(value) for name, value in program.state_dict.items()},
+        constants={name: _as_tensor(value) for name, value in program.constants.items()},
+    )
 
 
 def _as_tensor(value: Any) -> Any:
@@ -145,10 +151,10 @@ def _as_tensor(value: Any) -> Any:
 
 
 def forget_derived_sizes(program: ExportedProgram) -> None:
-    """Leave symbols alone among the sizes that a loaded program has ranges and hints of.
+    """Remove the ranges and hints of expressions from a loaded program, and keep those of symbols.
 
-    torch's reader adds expressions, such as the `2*s0` of a derived dimension, of which an exported
-    program holds none, and on which decomposing fails (`_parse_sym_expr`).
+    torch's reader adds expressions, such as the `2*s0` of a derived dimension. An exported program
+    holds none, and decomposing fails on them (`_parse_sym_expr`).
     """
     mode = detect_fake_mode([node.meta.get("val") for node in program.graph.nodes])
     environment = mode.shape_env if mode is not None else None
@@ -159,6 +165,7 @@ def forget_derived_sizes(program: ExportedProgram) -> None:
         environment.var_to_range_sloc,
         environment.backed_var_to_val,
     )
-    for known in tables:
-        for size in [size for size in known if not size.is_Symbol]:
-            del known[size]
+    for table in tables:
+        expressions = [size for size in table if not size.is_Symbol]
+        for size in expressions:
+            del table[size]

@@ -80,7 +80,9 @@ def _reference_figures(reference: Json) -> tuple[str, str, float]:
     """Return the error of the exported program against its reference."""
     ratio = reference["of_limit"]
     distance = float("inf") if ratio == "inf" else ratio or 0.0
-    return error(reference["max_abs"]), "reference", distance
+    atol = reference.get("limits", {}).get("atol")
+    limit = "reference" if atol is None else f"{short(atol)} reference"
+    return error(reference["max_abs"]), limit, distance
 
 
 def _pooled_agreement(pools: Iterable[Json]) -> dict[str, Any]:

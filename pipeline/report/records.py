@@ -291,8 +291,9 @@ class ReferenceRecord(TypedDict):
 
     `compared` names them: `reference('encode')` of the exporter, which runs PyTorch in eager mode,
     or files of recorded outputs. `calls` were compared; `max_abs` is the greatest absolute error of
-    all outputs, `of_limit` the greatest ratio of an error to its limit; `skipped` are input sets
-    and sequences that were not compared.
+    all outputs, `of_limit` the greatest ratio of an error to its limit; `limits` are those that the
+    config sets, at the paths in it that `limits_from` has; `skipped` are input sets and sequences
+    that were not compared.
     """
 
     verdict: Verdict
@@ -301,6 +302,8 @@ class ReferenceRecord(TypedDict):
     calls: int
     max_abs: Figure
     of_limit: Figure
+    limits: NotRequired[dict[str, float | None]]
+    limits_from: NotRequired[list[str]]
     skipped: list[SkipRecord]
 
 

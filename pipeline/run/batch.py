@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from pipeline.plan.actions import Action
 from pipeline.plan.export_parameters import parse_export
-from pipeline.plan.kinds import KINDS, ActionTask
+from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
+from pipeline.plan.tasks import ActionTask
 from pipeline.report.events import Event, Outcome, make_event
 from pipeline.run.expectations import Expectations
 from pipeline.run.install import install
@@ -126,7 +127,10 @@ class Batch:
         packages = dict.fromkeys(e for each in links for e in (each, *plan.families.deciding(each)))
         compiles = self._lost(unit for package in packages for unit in plan.compiles(package) or ())
         compiled = [*compiles, *(action for action in lost if action.kind == "compile")]
-        quantized = [q for each in compiled for q in each.inputs.quantizes.values()]
+        quantized: list[Action] = []
+        for action in compiled:
+            planned = plan.quantizes(str(action.package)) or {}
+            quantized += (planned[name] for name in action.inputs.quantizes if name in planned)
         for action in lost:
             if action.kind == "validate":  # which compares with quantized programs too
                 quantized += (plan.quantizes(str(action.package)) or {}).values()

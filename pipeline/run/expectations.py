@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from functools import cached_property
 
-from pipeline.plan.actions import Action, CompileInputs, QuantizeInputs, ValidateInputs
+from pipeline.plan.actions import Action
 from pipeline.program.archive_reader import KINDS, open_archive
 from pipeline.program.sources import MethodSource
 from pipeline.report.events import Event
@@ -30,7 +30,7 @@ class Expectations:
         """Return what an action took before, or else a guess from its weights."""
         if (cost := self._find(action)) is not None:
             return Expected(cost.seconds, cost.peak)
-        memory = _LEAST + _COPIES * sum(map(weigh, _sources(action)))
+        memory = _LEAST + _COPIES * sum(map(weigh, action.inputs.sources.values()))
         return Expected(memory / _SPEED, memory)
 
     def recall(self, action: Action) -> float | None:
@@ -76,12 +76,3 @@ def weigh(source: MethodSource) -> int:
         }
         return sum(map(reader.members.size, members))
     return 0
-
-
-def _sources(action: Action) -> list[MethodSource]:
-    match action.inputs:
-        case CompileInputs() | ValidateInputs():
-            return list(action.inputs.sources.values())
-        case QuantizeInputs():
-            return [action.inputs.source]
-    return []

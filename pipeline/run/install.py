@@ -11,8 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pipeline.plan.actions import Action, LinkInputs
-from pipeline.plan.kinds import KINDS
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.link import LinkInputs
+from pipeline.plan.kinds.table import KINDS
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, shown
 from pipeline.store.files import copy_atomically, make_folder, remove, sweep

@@ -13,7 +13,7 @@ from pipeline.compile.patches import fast_lowering
 from pipeline.compile.preprocess.spill import spilling
 from pipeline.config.operators import load_libraries
 from pipeline.plan.actions import Action
-from pipeline.plan.kinds import KINDS
+from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.models import Models
 from pipeline.run.build.compile import Keep, compile_unit
 from pipeline.run.build.link import link_package
@@ -78,23 +78,15 @@ def _validate(*given: Any, **options: Any) -> None:
 def runs_user_code(action: Action) -> bool:
     """Return whether an action runs passes, libraries of operators, or parts of a backend, that are
     not this package's, and so gets a process of its own. An export sees to that itself."""
-    inputs = action.inputs
-    if action.kind != "export" and action.libraries:
+    if action.kind == "export":
+        return False
+    if action.libraries or action.inputs.references:
         return True
-    match action.kind:
-        case "quantize":
-            configs, emit = {str(action.method): inputs.config}, None
-        case "compile":
-            configs, emit = inputs.configs, inputs.emit
-        case "validate":
-            configs, emit = inputs.config.methods, inputs.config.emit
-        case _:
-            return False
-    passes = [*(emit.references if emit else ())]
-    passes += [each for config in configs.values() for each in config.references]
-    names = [spec.name for config in configs.values() for spec in config.partitioners]
-    names += [config.quantize.quantizer for config in configs.values() if config.quantize]
-    return bool(passes) or any(name in BACKENDS and BACKENDS[name].plugin for name in names)
+    for config in action.inputs.configs.values():
+        for name in config.backend_names:
+            if name in BACKENDS and BACKENDS[name].plugin:
+                return True
+    return False
 
 
 def _done(action: Action, workspace: Workspace, deliver: Deliver) -> bool:

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pipeline.plan.actions import Action
+from pipeline.plan.requests import read_names, read_request
 from pipeline.report.events import Event, Outcome, make_event
 from pipeline.run.action_log import logging_to
 from pipeline.run.imports import import_executorch, import_numpy, keeping_all
@@ -65,22 +66,25 @@ class _Done(NamedTuple):
     result: Mapping[str, Any] | None = None
 
 
-def run(action: Action, workspace: Workspace, always: bool) -> Report:
-    """Perform an action, whatever the store holds if `always`, with all that it prints in its
-    log."""
+def run(request: str, workspace: Workspace, always: bool) -> Report:
+    """Perform a requested action, whatever the store holds if `always`, with all that it prints in
+    its log."""
+    names = read_names(request)
     if (remote := workspace.store.remote) is not None:
         remote.counts = type(remote.counts)()  # of this action alone
 
     def perform(stages: Stages) -> _Done:
         try:
-            log = log_path(action, workspace)
+            log = log_path(names, workspace)
             make_folder(log.parent, workspace.build)
-            with worker_process(seldom=action.kind != "validate"), logging_to(log):
-                return _perform(action, workspace, stages, always)
+            with worker_process(seldom=names.kind != "validate"), logging_to(log):
+                return _perform(read_request(request, workspace), workspace, stages, always)
+        except PipelineError as problem:  # with the config, which can't be parsed here
+            return _Done("failed", str(problem))
         except OSError as problem:
             return _Done("failed", add_remedy(describe_error(problem), error=problem))
 
-    report = _report(action, workspace, perform)
+    report = _report(names, workspace, perform)
     assert report is not None
     if remote is None:
         return report

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from pipeline.moments import find_link_files
 from pipeline.store.digest import hash_json
-from pipeline.store.files import CONTENTS, CONTRACT, ETRECORD, MANIFEST, REPORT, SELECTION
+from pipeline.store.files import ETRECORD, MANIFEST, REPORT
 from pipeline.store.forms import fits
 from pipeline.store.names import are_distinct
 from pipeline.store.results import FORMS
@@ -82,7 +83,7 @@ def _is_placeable(named: Json) -> bool:
 
 def _agrees_link(key: Json, result: Json) -> bool:
     stem = key.get("file", key["model"])  # earlier versions called it as the model
-    required = {f"{stem}.pte", MANIFEST, CONTENTS, CONTRACT, SELECTION}
+    required = {f"{stem}.pte", MANIFEST, *find_link_files()}
     others = result["files"].keys() - required - {ETRECORD}
     whole = required <= result["files"].keys() and all(name.endswith(".ptd") for name in others)
     program = {name for name in result["files"] if name.endswith((".pte", ".ptd"))}

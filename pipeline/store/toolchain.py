@@ -12,6 +12,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from pipeline.moments import KEYS, find_features, find_modules
 from pipeline.store.digest import hash_bytes, hash_file
 from pipeline.store.distributions import identity
 
@@ -20,19 +21,27 @@ from pipeline.store.distributions import identity
 # waiting to happen; here a comment is a miss. tests/store/test_toolchain.py holds each unit to all
 # that its entry points import.
 _DESCRIBING = ("store", "program")
-_PLANNING = (*_DESCRIBING, "backends", "config", "plan")
+_PLANNING = (*_DESCRIBING, "moments.py", "backends", "config", "plan")
 _BUILDING = (
     *(*_PLANNING, "compile", "run/*.py", "run/build", "run/trace", "report/*records.py"),
+    "features:build",
     "../pte_pipeline",  # by which exporters and plugins import the others
 )
 _UNITS = {
     "describe": _DESCRIBING,
     "plan": _PLANNING,
-    "export": (*_BUILDING, "run/export", "validate", "devices", "report/verdicts.py"),
-    "measure": (*_BUILDING, "devices", "validate", "run/prove", "report/verdicts.py"),
-    "validate": ("report", "validate", "run/prove"),
+    "export": (
+        *(*_BUILDING, "features:export", "run/export", "validate", "devices"),
+        "report/verdicts.py",
+    ),
+    "measure": (
+        *(*_BUILDING, "features:measure", "devices", "validate", "run/prove"),
+        "report/verdicts.py",
+    ),
+    "validate": ("features:report", "report", "validate", "run/prove"),
 }
 
+_FEATURES = "features:"
 HASH_SEED = "PYTHONHASHSEED"
 # What every compiled method depends on. flatbuffers lays out the bytes of a .pte file, and sympy
 # simplifies the sizes that memory is planned for.
@@ -56,12 +65,39 @@ def code(kind: str = "") -> str:
 
 @cache
 def _room(room: str) -> bytes:
-    """Return the digest of a room's files, data files among them."""
+    """Return the digest of a room's files, data files among them; of `features:<keys>`, that of
+    the features which take part in moments of these keys."""
+    if room.startswith(_FEATURES):
+        return _features(room.removeprefix(_FEATURES))
     # What Python caches is left out with its temporary files (`x.cpython-311.pyc.140213`), which
     # come and go while other processes import.
     pattern = room if room.endswith(".py") else f"{room}/**/*"
+    return _hash_files(Path(__file__).parents[1].glob(pattern))
+
+
+def _features(keys: str) -> bytes:
+    """Return the digest of the features that take part in moments of these keys: of a distribution
+    what it is, of a folder its files. Modules that have no part in these moments are left out, so
+    that a section of a report, or a verb, compiles nothing again."""
     hasher = blake3()
-    for path in sorted(Path(__file__).parents[1].glob(pattern)):
+    for feature in find_features():
+        if not (modules := find_modules(feature, keys)):
+            continue
+        hasher.update(feature.name.encode() + b"\0")
+        if feature.distribution:
+            hasher.update(identity(feature.distribution).encode())
+            continue
+        other_modules = {module for other in ("", *KEYS) for module in find_modules(feature, other)}
+        left_out = {module.rpartition(".")[2] for module in other_modules - {*modules}}
+        files = Path(__file__).parents[1].glob(f"features/{feature.name}/**/*")
+        hasher.update(_hash_files(path for path in files if path.stem not in left_out))
+    return hasher.digest()
+
+
+def _hash_files(paths: Iterable[Path]) -> bytes:
+    """Return the digest of files, in the order of their paths."""
+    hasher = blake3()
+    for path in sorted(paths):
         if path.parent.name != "__pycache__" and path.is_file():
             source = path.read_bytes()
             hasher.update(len(source).to_bytes(8, "little") + source)

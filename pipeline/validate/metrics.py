@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -106,7 +106,7 @@ def _mismatch(actual: Any, expected: Any) -> str | None:
     if isinstance(actual, Tensor) and isinstance(expected, Tensor):
         return _tensor_mismatch(actual, expected)
     if type(actual) is not type(expected):
-        return f"{_name_value(actual)}, must be {_name_value(expected)}"
+        return f"{_describe_kind(actual)}, must be {_describe_kind(expected)}"
     if isinstance(expected, str) and actual != expected:
         return f"{actual!r}, must be {expected!r}"
     return None
@@ -122,8 +122,10 @@ def _tensor_mismatch(actual: Tensor, expected: Tensor) -> str | None:
     return None
 
 
-def _name_value(value: Any) -> str:
-    return "a tensor" if isinstance(value, Tensor) else repr(value)
+def _describe_kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return "a tensor"
+    return "None" if value is None else f"{type(value).__name__} {value!r}"
 
 
 def _measure(actual: Tensor, expected: Tensor) -> OutputError:
@@ -161,7 +163,6 @@ def _zero() -> Tensor:
     return torch.zeros((), dtype=torch.float64)
 
 
-@dataclass
 class _Sums:
     """Sums over the places where both tensors are finite, of values divided by `scale`.
 
@@ -169,15 +170,16 @@ class _Sums:
     `magnitude` of |e|. The `distances` |a - e| are not divided.
     """
 
-    scale: float
-    nonfinite: int = 0
-    disagreeing: int = 0
-    signal: Tensor = field(default_factory=_zero)
-    noise: Tensor = field(default_factory=_zero)
-    power: Tensor = field(default_factory=_zero)
-    product: Tensor = field(default_factory=_zero)
-    magnitude: Tensor = field(default_factory=_zero)
-    distances: list[Tensor] = field(default_factory=lambda: [torch.zeros(0, dtype=torch.float64)])
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+        self.nonfinite = 0
+        self.disagreeing = 0
+        self.signal = _zero()
+        self.noise = _zero()
+        self.power = _zero()
+        self.product = _zero()
+        self.magnitude = _zero()
+        self.distances = [torch.zeros(0, dtype=torch.float64)]
 
     def add(self, actual: Tensor, expected: Tensor, distance: Tensor) -> None:
         agree = (actual == expected) | (actual.isnan() & expected.isnan())

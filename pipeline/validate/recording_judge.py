@@ -3,14 +3,15 @@ that were recorded elsewhere.
 
 It is the first of two comparisons: the package is compared with the exported program. A reference
 that was run here, on the same kernels, is held to a few units in the last place and to what
-rounding does to this program (rounding.py); one from elsewhere to the usual limits.
+rounding does to this program (rounding.py); one from elsewhere to the usual limits. Limits of the
+config take the place of either.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,6 +25,11 @@ from pipeline.validate.call_limits import CallLimits, DerivedLimits
 from pipeline.validate.default_limits import most_share
 from pipeline.validate.limits import judge_output
 from pipeline.validate.metrics import OutputError, compare
+from pipeline.validate.reference_form import (
+    describe_order,
+    describe_structure,
+    describe_unchanged,
+)
 from pipeline.validate.references import References
 
 # Of the greatest value and of each: what one kernel may be apart from another that does the same.
@@ -46,7 +52,8 @@ class OutputOutcome:
 
 @dataclass(frozen=True, eq=False)
 class CallOutcome:
-    """A call of the exported program against a recorded one. `skipped` says why it counts for
+    """A call of the exported program against a recorded one. `wrong` says what is wrong of it as a
+    whole, `is_form` that this is the form of what is returned, and `skipped` why it counts for
     nothing."""
 
     call: RecordedCall
@@ -54,10 +61,15 @@ class CallOutcome:
     outputs: Sequence[OutputOutcome] = ()
     wrong: str = ""
     skipped: str = ""
+    is_form: bool = False
+
+    @property
+    def wrong_outputs(self) -> list[str]:
+        return [output.name for output in self.outputs if output.wrong]
 
     @property
     def departs(self) -> bool:
-        return bool(self.wrong) or any(output.wrong for output in self.outputs)
+        return bool(self.wrong or self.wrong_outputs)
 
 
 @dataclass
@@ -68,11 +80,13 @@ class RecordingComparison:
         here: as in `Recording`.
         checks_errors: whether the exported program is run on generated inputs that the reference
             raises for: where both raise, the call counts for nothing. A recording has no others.
+        limits: the limits that the config sets, by method.
     """
 
     programs: Mapping[str, ExportedProgram]
     here: bool = True
     checks_errors: bool = False
+    limits: Mapping[str, Limits] = field(default_factory=dict)
     _limits: dict[str, CallLimits] = field(default_factory=dict)
     _sources: dict[tuple[tuple[str, ...], bool], dict[str, References]] = field(
         default_factory=dict
@@ -117,22 +131,26 @@ class RecordingComparison:
         actual = dict(zip(names, values, strict=True))
         pairs = _pair(actual, call.outputs)
         if pairs is None:
-            returned = [name for name in names if name.startswith(_RETURNED)]
-            ours, theirs = (
-                ", ".join(output_names) or "nothing" for output_names in (returned, call.outputs)
-            )
-            fault = f"the exported program gives {ours}, the reference {theirs}"
-            return CallOutcome(call, where, wrong=fault)
+            returned = {name: actual[name] for name in names if name.startswith(_RETURNED)}
+            wrong = describe_structure(returned, call.outputs)
+            return CallOutcome(call, where, wrong=wrong, is_form=True)
         if not rounds:
             outcomes = [OutputOutcome(name, _glance(actual[name], e)) for name, e in pairs]
             return CallOutcome(call, where, outcomes)
-        rounded = references.run_rounded(call.inputs, step=step)
-        limits = self._limits_of(call.method).by_rounding(values, rounded)
+        limits = self._choose_limits(references, call, values, step)
         outcomes = [
             _judge(name, actual[name], expected, limits[names.index(name)])
             for name, expected in pairs
         ]
-        return CallOutcome(call, where, outcomes)
+        is_form = any(
+            output.error.mismatch is not None and not isinstance(expected, type(actual[name]))
+            for output, (name, expected) in zip(outcomes, pairs, strict=True)
+        )
+        outcome = CallOutcome(call, where, outcomes, is_form=is_form)
+        if unchanged := describe_unchanged(outcome.wrong_outputs, call, source.program):
+            outcomes = [replace(output, wrong=()) for output in outcomes]
+            return replace(outcome, outputs=outcomes, wrong=unchanged, is_form=True)
+        return _find_order(outcome, actual)
 
     def _initial(self, methods: tuple[str, ...], rounds: bool) -> dict[str, References]:
         """Return the programs of methods in their initial state, made once."""
@@ -144,12 +162,33 @@ class RecordingComparison:
             references.reset()
         return self._sources[key]
 
+    def _choose_limits(
+        self, references: References, call: RecordedCall, values: Sequence[Any], step: int
+    ) -> list[DerivedLimits]:
+        """Return the limits of a call's outputs: those of the config, or by rounding."""
+        call_limits = self._limits_of(call.method)
+        if not call_limits.derived:
+            return [
+                DerivedLimits(call_limits.config_limits, call_limits.config_limits) for _ in values
+            ]
+        rounded = references.run_rounded(call.inputs, step=step)
+        return call_limits.with_config(call_limits.by_rounding(values, rounded))
+
     def _limits_of(self, method: str) -> CallLimits:
         if method not in self._limits:
             share = most_share(self.programs[method])
             units = _UNITS if self.here else None
-            self._limits[method] = CallLimits(Limits(), share, units)
+            self._limits[method] = CallLimits(self.limits.get(method, Limits()), share, units)
         return self._limits[method]
+
+
+def _find_order(outcome: CallOutcome, actual: Outputs) -> CallOutcome:
+    """Return the outcome of a call with one sentence for outputs that stand in another order."""
+    order = describe_order(outcome.wrong_outputs, actual, outcome.call.outputs)
+    if not order:
+        return outcome
+    outputs = [replace(output, wrong=()) for output in outcome.outputs]
+    return replace(outcome, outputs=outputs, wrong=order, is_form=True)
 
 
 def _glance(actual: Any, expected: Any) -> OutputError:
@@ -185,7 +224,8 @@ def _where(calls: Sequence[RecordedCall], step: int) -> str:
 def _pair(actual: Outputs, reference_outputs: Outputs) -> list[tuple[str, Any]] | None:
     """Return the name of each output that the exported program returns with what the reference
     gave for it; None where these are others."""
-    names = [name for name in actual if name.startswith(_RETURNED)]
+    # A recording from elsewhere may lack the inputs that the method changes.
+    names = [name for name in actual if name.startswith("output") or name in reference_outputs]
     if {*names} == reference_outputs.keys():
         return [(name, reference_outputs[name]) for name in names]
     if len(names) == len(reference_outputs) == 1 and {*names, *reference_outputs} == _ALONE:

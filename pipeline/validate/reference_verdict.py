@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from torch.export import ExportedProgram
 
+from pipeline.config.validation import ValidateConfig
 from pipeline.program.eager import Source
 from pipeline.program.recordings import RecordedCall, Recording
 from pipeline.report.records import ReferenceRecord
@@ -23,6 +24,8 @@ from pipeline.validate.recording_judge import CallOutcome, OutputOutcome, Record
 from pipeline.validate.results import MethodValidation
 
 _MOST_NAMED = 3
+# Up to this share of the outputs, a difference from recorded outputs may be another kernel's.
+_SMALL = 0.1
 _SPLIT = "each method has state of its own: `emit.memory_planning.share_mutable_buffers` is off"
 
 
@@ -33,7 +36,7 @@ class ReferenceJudge:
     Args:
         programs: those of all methods of the package, with which some recordings call in sequence.
         shares_state: whether the methods of the package share state.
-        is_random: whether the config declares that the method samples.
+        settings: those of the package, with its limits on references, and which methods sample.
     """
 
     def __init__(
@@ -41,14 +44,16 @@ class ReferenceJudge:
         result: MethodValidation,
         programs: Mapping[str, ExportedProgram],
         shares_state: bool,
-        is_random: bool,
+        settings: ValidateConfig,
         budget: Budget,
     ) -> None:
         self._result = result
         self._programs = programs
         self._shares_state = shares_state
-        self._is_random = is_random
         self._budget = budget
+        self._is_random = settings.select_random(result.method)
+        self._limits = {name: settings.select_reference_limits(name) for name in programs}
+        self._set_at = settings.find_reference_limits(result.method)
         self._origins: list[str] = []
         self._outputs: list[OutputOutcome] = []
         self._skipped: list[tuple[str, str]] = []
@@ -63,7 +68,7 @@ class ReferenceJudge:
         if recording.random:
             self._judge_random(recording)
             return
-        comparison = RecordingComparison(self._programs, recording.here)
+        comparison = RecordingComparison(self._programs, recording.here, limits=self._limits)
         for calls in recording.sequences:
             self._judge_sequence(recording, comparison, calls)
 
@@ -106,7 +111,20 @@ class ReferenceJudge:
             if output.unjudged:
                 self._unjudged[output.name] = None
             for fault in output.wrong[:1]:  # the error; what follows from it stands in the record
-                self._fail(recording, fault, outcome.where, output.name, output.of_limit)
+                limit = self._describe_limit(recording, output)
+                self._fail(recording, fault + limit, outcome.where, output.name, output.of_limit)
+
+    def _describe_limit(self, recording: Recording, output: OutputOutcome) -> str:
+        """Say where a limit that an output exceeds is set, or could be; "" where the output is of
+        another form, or too far off for a limit."""
+        if output.error.mismatch is not None or output.error.disagreeing:
+            return ""
+        if self._set_at:
+            return f" ({listed(self._set_at, _MOST_NAMED)})"
+        distance = output.error.relative
+        if recording.here or distance is None or distance > _SMALL:
+            return ""
+        return " (set validate.reference.atol if the recording may differ by more)"
 
     def _fail(
         self,
@@ -131,6 +149,8 @@ class ReferenceJudge:
             return
         if not recording.repeats:
             fault = "its outputs are random, and those of the exported program are not"
+            if cause := recording.random.partition("; ")[2]:
+                fault += f"; {cause}"
             self._fail(recording, fault, recording.sequences[0][0].inputs.origin)
             return
         call = recording.sequences[0][0]
@@ -158,6 +178,10 @@ class ReferenceJudge:
             "of_limit": json_number(max(ratios, default=None)),
             "skipped": [{"origin": origin, "reason": why} for origin, why in self._skipped],
         }
+        if self._set_at:
+            limits = self._limits[self._result.method]
+            record["limits"] = {name: value for name, value in limits if value is not None}
+            record["limits_from"] = self._set_at
         return cast(ReferenceRecord, record)
 
     def _verdict(self) -> tuple[Verdict, str]:

@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.backends import BACKENDS
 from pipeline.backends.delegate_libraries import VARIABLE, find_library, lacks
-from pipeline.plan.keys import _measure_key
+from pipeline.plan.kinds.validate import ValidateInputs, measured_key
 from pipeline.store.digest import hash_file
 from tests.support.configs import read_configs
 
@@ -70,7 +70,7 @@ def test_another_library_validates_again(library, tmp_path, monkeypatch):
     config = read_configs(folder).configs["p"]
 
     def key():
-        return _measure_key(config, {}, {}, {}, {})
+        return measured_key(ValidateInputs(config, {}, {}))
 
     without = key()
     assert without["not_run"].keys() == {"VulkanBackend"} and "runs_with" not in without

@@ -7,10 +7,10 @@ import tomllib
 
 import pytest
 
-from pipeline.report.attestation import PROVENANCE, make_statement
-from pipeline.store.envelopes import sign_statement
+from pipeline.features.provenance.attestation import PROVENANCE, make_statement
+from pipeline.features.provenance.envelopes import sign_statement
 from pipeline.store.signing import load_keys
-from tests.report.test_attestation import digests, provenance
+from tests.features.provenance.test_attestation import digests, provenance
 from tests.support.bench import REPOSITORY, bench_of
 from tests.support.keys import write_keys
 

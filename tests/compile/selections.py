@@ -14,7 +14,7 @@ from pathlib import Path
 from executorch.codegen.tools import selective_build
 from executorch.codegen.tools.gen_oplist import KernelType
 
-from pipeline.compile.inspect.contract import describe_contract
+from pipeline.features.contracts.contract import describe_contract
 from pipeline.store.errors import PipelineError
 
 _TENSORS = {int(each) for each in KernelType}

@@ -72,6 +72,20 @@ def test_weights_of_an_lstm_show_up():
     assert facts["calibration"] == {"source": "files", "inputs": 2}
 
 
+def test_a_row_that_groups_do_not_divide_is_named():
+    model = torch.nn.Sequential(torch.nn.Linear(60, 64, bias=False), torch.nn.Linear(64, 8))
+    scheme = {"quantizer": "torchao", "scheme": "int8_dynamic_activation_int4_weight"}
+    facts, _ = describe(model, (torch.randn(1, 60),), **scheme)
+    why = {tensor["name"]: tensor["why"] for tensor in facts["left_float"]}
+    assert why["0.weight"] == (
+        "group_size 32 does not divide its rows of 60 values; group_size: 0 gives each row one "
+        "scale"
+    )
+    assert "group_size" not in why["1.bias"]  # 64 values are two groups
+    facts, _ = describe(model, (torch.randn(1, 60),), **scheme, group_size=0)
+    assert [tensor["name"] for tensor in facts["left_float"]] == ["1.bias"]
+
+
 def test_an_operator_that_an_override_leaves_out():
     model = torch.nn.Sequential(torch.nn.Conv1d(4, 4, 1), torch.nn.Flatten(), torch.nn.Linear(8, 2))
     facts, _ = describe(model, (torch.randn(1, 4, 2),), **STATIC, operators={"linear": "none"})

@@ -17,7 +17,7 @@ from doit.cmd_list import List
 from doit.cmd_run import Run
 
 from pipeline.backends.delegate_libraries import VARIABLE as LIBRARIES_VARIABLE
-from pipeline.cli.commands import GROUPS, INIT, VERBS, VERIFY
+from pipeline.cli.commands import ANYWHERE, GROUPS, INIT, VERBS
 from pipeline.store.settings import UNTRUSTED_VARIABLE, VARIABLES
 from pte_pipeline.doit_commands import Clean
 from tests.docs.blocks import Block
@@ -166,7 +166,7 @@ def check_shell(text: str) -> None:
 def check_doit(words: list[str]) -> None:
     """Check a command line of doit: its verb, and the options of it."""
     command = next((word for word in words if not word.startswith("-")), "")
-    known = {**VERBS, INIT.name: INIT, VERIFY.name: VERIFY}
+    known = {**VERBS, **ANYWHERE, INIT.name: INIT}
     if command in known:
         options = {f"--{name.split()[0]}" for name in known[command].options}
     elif command == "clean":

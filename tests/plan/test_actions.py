@@ -7,13 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline import backends
-from pipeline.plan import keys as plan_keys
-from pipeline.plan.keys import (
-    compile_action,
-    link_action,
-    quantize_action,
-    validate_action,
-)
+from pipeline.plan.kinds import parts
+from pipeline.plan.kinds.compile import CompileInputs, compile_action
+from pipeline.plan.kinds.link import describe_package, link_action
+from pipeline.plan.kinds.quantize import QuantizeInputs, quantize_action
+from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 from pipeline.plan.status import describe_changes
 from pipeline.program.sources import MethodSource
 from pipeline.store import toolchain
@@ -46,15 +44,30 @@ def config(**changes):
 
 def keys(config, sources=SOURCES):
     """The digests of all actions of a package, by unit, and of its link."""
-    quantizes = {name: quantize_action(config, name, sources[name]) for name in config.quantized}
-    passes = {reference: {} for reference in config.pass_references(config.methods)}
-    compiles = [compile_action(config, unit, sources, quantizes, passes) for unit in config.units]
-    link = link_action(config, compiles, sources)
+    quantizes = quantizations(config, sources)
+    compiles = compilations(config, quantizes, sources)
+    link = link_action(describe_package(config, compiles, quantizes, sources))
     return {
         **{f"quantize {name}": action.digest for name, action in quantizes.items()},
         **{action.method: action.digest for action in compiles},
         "link": link.digest,
     }
+
+
+def quantizations(config, sources=SOURCES):
+    return {
+        name: quantize_action(QuantizeInputs(config, name, sources)) for name in config.quantized
+    }
+
+
+def compilations(config, quantizes, sources=SOURCES):
+    passes = {reference: {} for reference in config.pass_references(config.methods)}
+    actions = []
+    for unit in config.units:
+        used = {name: source for name, source in sources.items() if name in unit}
+        digests = {name: quantizes[name].digest for name in unit if name in quantizes}
+        actions.append(compile_action(CompileInputs(config, unit, used, digests, passes)))
+    return actions
 
 
 def changed(first, second):
@@ -157,19 +170,16 @@ def test_names_of_values_count_for_a_quantized_program_which_bears_them():
 
 def quantizing(**options):
     files = {"quantize.calibration": options.get("calibration", ())}
-    return quantize_action(
-        config(**methods(decode={"partitioners": [], "quantize": options})),
-        "decode",
-        SOURCES["decode"],
-        files,
-    )
+    made = config(**methods(decode={"partitioners": [], "quantize": options}))
+    return quantize_action(QuantizeInputs(made, "decode", SOURCES, files))
 
 
 def test_a_quantize_key_names_neither_package_nor_partitioners():
     one = quantizing(quantizer="xnnpack")
     data = {"model": "m", **methods(), "target": "phone", "emit": {"external_constants": True}}
     other = parse_config("another", data, "another.yaml")
-    assert one.digest == quantize_action(other, "decode", SOURCES["decode"]).digest
+    inputs = QuantizeInputs(other, "decode", SOURCES)
+    assert one.digest == quantize_action(inputs).digest
 
 
 def test_host_counts_where_a_model_is_run_to_quantize_it():
@@ -197,19 +207,11 @@ def test_calibration_files_count_by_content_and_order():
 
 def test_names_of_calibration_files_do_not_count():
     def key(name):
-        return quantize_action(
-            config(
-                **methods(
-                    decode={
-                        "partitioners": [],
-                        "quantize": {"quantizer": "xnnpack", "calibration": name},
-                    }
-                )
-            ),
-            "decode",
-            SOURCES["decode"],
-            {"quantize.calibration": ["content"]},
-        ).digest
+        quantize = {"quantizer": "xnnpack", "calibration": name}
+        made = config(**methods(decode={"partitioners": [], "quantize": quantize}))
+        files = {"quantize.calibration": ["content"]}
+        inputs = QuantizeInputs(made, "decode", SOURCES, files)
+        return quantize_action(inputs).digest
 
     assert key("a.pt") == key("folder/b.npz")
 
@@ -225,7 +227,7 @@ def test_versions_count(monkeypatch, name):
 
 def test_code_counts(monkeypatch):
     before = keys(config())
-    monkeypatch.setattr(plan_keys, "code", lambda kind: "other")
+    monkeypatch.setattr(parts, "code", lambda kind: "other")
     every = {"encode", "decode", "quantize decode", "link"}
     assert changed(before, keys(config())) == every
 
@@ -247,8 +249,8 @@ def test_validation_is_keyed_by_package_programs_inputs_and_settings():
     def key(settings=None, files=None, sources=SOURCES, package=None, examples=None):
         changed = config(**({"validate": settings} if settings else {}))
         changed = changed.model_copy(update={"package": package or changed.package})
-        action = validate_action(changed, files or {"m.pte": "bytes"}, sources, examples or {})
-        return action.digest
+        files = files or {"m.pte": "bytes"}
+        return validate_action(ValidateInputs(changed, files, sources, examples or {})).digest
 
     other = {**SOURCES, "encode": replace(SOURCES["encode"], examples="other")}
     found = {key(), key({"atol": 1.0}), key(files={"m.pte": "x"}), key(sources=other)}
@@ -269,9 +271,9 @@ def test_validation_is_keyed_by_package_programs_inputs_and_settings():
 def test_changes_of_the_link_of_a_quantized_method_are_described(tmp_path):
     def link(**changes):
         made = config(**changes)
-        quantizes = {"decode": quantize_action(made, "decode", SOURCES["decode"])}
-        units = [compile_action(made, unit, SOURCES, quantizes, {}) for unit in made.units]
-        return link_action(made, units, SOURCES)
+        quantizes = quantizations(made)
+        units = compilations(made, quantizes)
+        return link_action(describe_package(made, units, quantizes, SOURCES))
 
     workspace = Workspace(tmp_path, Store(tmp_path / "store"), 1)
     models = SimpleNamespace(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.plan.materials import find_materials
+from pipeline.features.provenance.materials import find_materials
 from pipeline.plan.plan import Plan
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
@@ -56,6 +56,16 @@ def test_a_package_is_made_from_what_decides_on_its_weights_too(archives, family
     names = [each.name for each in find_materials(plan, "b")]
     configs = [f"partition_configs/{each}.yaml" for each in made_from]
     assert [name for name in names if name.startswith("partition_configs")] == configs
+
+
+def test_a_package_is_made_from_its_recorded_outputs_too(archives):
+    golden = archives.root / "golden" / "one"
+    golden.mkdir(parents=True)
+    (golden / "encode.npz").write_bytes(b"outputs")
+    (material,) = [
+        each for each in find_materials(plan_of(archives, a=None), "a") if "golden" in each.name
+    ]
+    assert material.path == golden / "encode.npz"
 
 
 def test_what_a_family_has_now_counts_for_each(archives):

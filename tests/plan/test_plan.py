@@ -299,7 +299,7 @@ def test_a_validation_that_is_not_kept_is_told_as_that(recorded, reason):
     key = {"held_to": {"gates": {"max_size": 200000}}}
     kept = {"key": {"held_to": {"gates": {"max_size": 50000}}}}
     edited = "config validate.gates.max_size: 50000 -> 200000"
-    planned = SimpleNamespace(key=key, inputs=None, model="m")
+    planned = SimpleNamespace(key=key, inputs=None, model="m", kind="validate")
     source = SimpleNamespace(path=Path("/w/models/m.py"))
     for action, more, told in (
         ("old", {}, f"{reason}; {lost}"),  # as earlier versions recorded it

@@ -121,7 +121,7 @@ def test_an_archive_of_the_store_holds_nothing_pickled(archive):
     """Whatever it is: what a build wrote has plain tensors alone."""
     rewrite(archive, pickled_weight)
     with pytest.raises(SourceError, match="'weight' is pickled, which no build does"):
-        load_program(archive, "a", own=True)
+        load_program(archive, "a", without_pickle=True)
 
 
 def test_example_inputs_that_are_objects_are_refused(archive):

@@ -52,8 +52,8 @@ def read(folder, name, examples=EXAMPLES):
     return read_golden(folder, name, "heads", PROGRAM, examples)
 
 
-def judged(recording):
-    return judge({"heads": recording}, {"heads": PROGRAM})["heads"]
+def judged(recording, **settings):
+    return judge({"heads": recording}, {"heads": PROGRAM}, settings=settings)["heads"]
 
 
 def test_outputs_of_the_examples_are_compared(tmp_path):
@@ -104,6 +104,51 @@ def test_an_export_that_departs_from_them_fails(tmp_path):
     assert failure.what.startswith("the export departs from heads.safetensors: absolute error 0.5")
 
 
+OTHER_METHOD = {"methods": {"other": {"reference": {"atol": 0.1}}}}
+
+
+def near_outputs():
+    """What another framework may have recorded: none is exact, and none is far off."""
+    tensors = outputs()
+    tensors["output[0]['logits']"] += 0.02
+    return tensors
+
+
+@pytest.mark.parametrize(
+    ("settings", "set_at"),
+    [
+        ({"reference": {"atol": 0.05}}, ["validate.reference.atol"]),
+        (
+            {"reference": {"atol": 0.01}, "methods": {"heads": {"reference": {"atol": 0.05}}}},
+            ["validate.methods.heads.reference.atol"],
+        ),
+    ],
+)
+def test_the_config_limits_how_far_recorded_outputs_may_differ(settings, set_at, tmp_path):
+    result = judged(read(tmp_path, write(tmp_path, near_outputs())), **settings)
+    assert not result.failures
+    assert result.reference["limits"] == {"atol": 0.05, "rtol": 0.001}
+    assert result.reference["limits_from"] == set_at
+    assert 0.3 < result.reference["of_limit"] < 0.5
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, "(set validate.reference.atol if the recording may differ by more)"),
+        ({"atol": 1.0}, "(set validate.reference.atol if the recording may differ by more)"),
+        (OTHER_METHOD, "(set validate.reference.atol if the recording may differ by more)"),
+        ({"reference": {"atol": 0.01}}, "(validate.reference.atol)"),
+        ({"reference": {"min_sqnr": 60.0}}, "(validate.reference.min_sqnr)"),
+    ],
+)
+def test_a_recording_beyond_its_limits_says_where_they_are_set(settings, said, tmp_path):
+    """Those of the package and of other methods do not count."""
+    failures = judged(read(tmp_path, write(tmp_path, near_outputs())), **settings).failures
+    assert all(said in failure.what for failure in failures)
+    assert failures
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -121,6 +166,75 @@ def test_a_file_of_another_form_is_a_mistake(change, said, tmp_path):
     with pytest.raises(PipelineError, match=r"heads\.safetensors") as caught:
         read(tmp_path, name)
     assert said in str(caught.value)
+
+
+class Total(nn.Module):
+    """What it gives depends on all calls so far."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3))
+
+    def forward(self, x):
+        return self.total.add_(x) + 0
+
+
+def read_totals(folder, inputs, output, examples=()):
+    """Read and judge what a method with state gave."""
+    save_file({**inputs, "output": output}, folder / "total.safetensors")
+    program = export(Total(), (torch.ones(3),))
+    recording = read_golden(folder, "total.safetensors", "total", program, examples)
+    return judge({"total": recording}, {"total": program})["total"]
+
+
+STEPS = torch.arange(18.0).reshape(2, 3, 3)  # two sequences of three calls
+
+
+def test_a_file_holds_the_calls_of_a_sequence_in_order(tmp_path):
+    result = read_totals(tmp_path, {"x": STEPS}, STEPS.cumsum(1))
+    assert not result.failures
+    assert result.reference["calls"] == 6
+    wrong = STEPS.cumsum(1)
+    wrong[1, 2, 0] += 1
+    (failure,) = read_totals(tmp_path, {"x": STEPS}, wrong).failures
+    assert failure.inputs == "total.safetensors[5] (call 3 from total.safetensors[3])"
+
+
+def test_without_a_dimension_of_steps_each_call_begins_anew(tmp_path):
+    assert not read_totals(tmp_path, {"x": STEPS[0]}, STEPS[0].clone()).failures
+    assert read_totals(tmp_path, {"x": STEPS[0]}, STEPS[0].cumsum(0)).failures
+
+
+def test_outputs_of_sequences_may_belong_to_the_examples(tmp_path):
+    examples = [InputSet((x,)) for x in STEPS.flatten(0, 1)]
+    assert not read_totals(tmp_path, {}, STEPS.cumsum(1), examples).failures
+
+
+@pytest.mark.parametrize("output", [STEPS.flatten(0, 1), STEPS.cumsum(1)[:, :2]])
+def test_all_tensors_have_the_same_sequences(output, tmp_path):
+    with pytest.raises(PipelineError, match=r"holds 2 sequences of \d calls, .* not; all tensors"):
+        read_totals(tmp_path, {"x": STEPS}, output.clone())
+
+
+class AddOne(nn.Module):
+    def forward(self, x):
+        x.add_(1)
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "failing"),
+    [({}, []), ({"input 'x' after the call": X + 1}, []), ({"input 'x' after the call": X}, [""])],
+)
+def test_inputs_that_a_method_changes_may_be_recorded(changed, failing, tmp_path):
+    tensors = {"output": (X + 1) * 2, **changed}
+    save_file(
+        {name: value[None].clone() for name, value in tensors.items()}, tmp_path / "a.safetensors"
+    )
+    program = export(AddOne(), (X.clone(),))
+    recording = read_golden(tmp_path, "a.safetensors", "a", program, [InputSet((X,))])
+    failures = judge({"a": recording}, {"a": program})["a"].failures
+    assert [failure.output for failure in failures] == failing
 
 
 def test_a_file_that_cannot_be_read_is_a_mistake(tmp_path):

@@ -21,7 +21,7 @@ from pipeline.program.archive import load_program, save_programs
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet, load_inputs, save_inputs
 from pipeline.program.method_spec import MethodSpec, make_method_spec
-from pipeline.program.torch_serde import mended_writer, read_document
+from pipeline.program.torch_serde import patched_writer, read_document
 from tests.support.packed import pack
 
 X = torch.arange(8.0).reshape(2, 4)
@@ -203,7 +203,7 @@ def test_other_sizes_of_a_derived_dimension_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["NoGrad", "Scalars"])
 def test_records_of_a_program_are_those_that_torch_reads(name):
     program = export(globals()[name](), (X,), dynamic_shapes=(SHAPES,), strict=False)
-    with mended_writer():
+    with patched_writer():
         written = serialize.ExportedProgramSerializer().serialize(program).exported_program
     document = json.loads(json.dumps(serialize._dataclass_to_dict(written)))
     kinds = serialize.typing

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.groups import control_group, entering
 from pipeline.plan.actions import Action
+from pipeline.plan.kinds.link import LinkInputs
 from pipeline.report.events import make_event
 from pipeline.run.admission import Expected, choose_next
 from pipeline.run.executors import system
@@ -36,7 +37,7 @@ def test_the_longest_starts_that_the_memory_is_there_for(waiting, running, free,
 
 
 def action(package, method, model="m", kind="compile"):
-    return Action(kind, model, package, method, {"of": package}, None)
+    return Action(kind, model, package, method, {"of": package}, LinkInputs())
 
 
 def test_an_action_takes_what_it_or_its_like_took(tmp_path):

@@ -2,12 +2,13 @@
 
 import pytest
 
-from pipeline.plan.actions import Action, LinkInputs
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.link import LinkInputs
 from pipeline.run.install import install
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
-LINKED = LinkInputs({}, {}, {}, {}, {}, None)
+LINKED = LinkInputs()
 REPORTS = {"report.html": b"passed", "reproduce/run/reproduce.py": b"run"}
 
 

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline.config.variables import Secret
-from pipeline.plan import keys
+from pipeline.plan.kinds import validate
 from pipeline.plan.plan import Plan
-from pipeline.run.executors.cluster import remake
-from pipeline.run.executors.cluster.pack import Packer, read_data
+from pipeline.plan.requests import count_key, read_names, read_request
+from pipeline.run.executors.cluster import unpack
+from pipeline.run.executors.cluster.pack import Packer
+from pipeline.store.digest import hash_json
 from pipeline.store.store import Store
 from pipeline.store.workspace import open_workspace
 from tests.support.bench import SAMPLES
@@ -24,6 +25,7 @@ secrets = ["LICENSE"]
 """
 CONFIG = """
 model: one
+target: phone
 family: ours
 operators: [team_ops]
 methods:
@@ -38,8 +40,10 @@ methods:
 constant_methods: {get_size: 3}
 validate:
   atol: ${LIMIT}
+  gates: {runs_on: [phone]}
   methods: {encode: {examples: data/a.npz}}
 """
+TARGET = "backends: [XnnpackBackend]\noperators: ['aten::add.out']\n"
 PASS = "INPUTS = ['data/*.json']\nclass Mine: pass\n"
 
 
@@ -54,6 +58,7 @@ def workspace(tmp_path, monkeypatch):
     files = {
         "pyproject.toml": SETTINGS,
         "partition_configs/one.yaml": CONFIG,
+        "targets/phone.yaml": TARGET,
         "passes/mine.py": PASS,
         "data/facts.json": "{}",
         "data/a.npz": "no real one",
@@ -95,15 +100,16 @@ def test_every_kind_is_made_again_with_the_same_key(workspace, there, monkeypatc
     parcels = [Packer(workspace, always=False).pack(action) for action in found]
     kinds = ["quantize", "compile", "compile", "link", "validate", "validate"]
     assert [action.kind for action in found] == kinds
+    assert found[-1].key["held_to"]["targets"]["phone"]
     monkeypatch.delenv("LIMIT")
     monkeypatch.delenv("LICENSE")
     for number, (action, text) in enumerate(zip(found, parcels, strict=True)):
-        parcel = read_data(text, Secret)
-        folder = there / str(number)
-        other = remake._open_workspace(parcel, folder)
-        remake._materialise(parcel, other)
-        again = remake.remake(parcel, other)
+        parcel = json.loads(text)
+        other = unpack.open_workspace(parcel, there / str(number))
+        unpack.materialise(parcel, other)
+        again = read_request(parcel["request"], other)
         assert (again.digest, again.title) == (action.digest, action.title)
+        assert hash_json(count_key(again, other)) == action.digest
         assert str(workspace.root) not in text
     assert sorted(p.name for p in (there / "1").rglob("*.*")) == [
         *("facts.json", "mine.py", "one.pt2", "team_ops.py")
@@ -114,7 +120,7 @@ def test_every_kind_is_made_again_with_the_same_key(workspace, there, monkeypatc
 
 
 def answer_of(text, folder):
-    return json.loads(remake.perform_parcel(text, str(folder)))
+    return json.loads(unpack.perform_parcel(text, str(folder)))
 
 
 def test_a_worker_with_other_libraries_or_files_refuses(workspace, there, monkeypatch):
@@ -134,10 +140,10 @@ def test_another_machine_is_told_from_other_code(workspace, there, monkeypatch):
     *_, link, _, validation = actions(workspace)
     pack = Packer(workspace, always=False).pack
     packed, linked = pack(validation), pack(link)
-    monkeypatch.setattr(keys, "host", lambda: {"machine": "abacus"})
+    monkeypatch.setattr(validate, "host", lambda: {"machine": "abacus"})
     refused = answer_of(packed, there / "a")["refused"]
     assert refused["here"] and any("-> abacus" in line for line in refused["differences"])
-    monkeypatch.setattr(remake, "code", lambda kind: "another")
+    monkeypatch.setattr(unpack, "code", lambda kind: "another")
     refused = answer_of(linked, there / "b")["refused"]
     assert refused == {"differences": ["pte-pipeline's own code changed"], "here": False}
 
@@ -171,21 +177,22 @@ def test_what_a_parcel_needs_is_pushed_once(workspace, tmp_path):
     before = shared.store.remote.counts.pushed
     packer.pack(first)
     assert shared.store.remote.counts.pushed == before
-    assert SimpleNamespace(**json.loads(packer.pack(first))).kind == "quantize"
+    assert read_names(json.loads(packer.pack(first))["request"]).kind == "quantize"
 
 
 def test_only_backends_with_requirements_are_tags(monkeypatch):
     """What a plain install lowers for asks nothing of a worker."""
     from pipeline.backends import BACKENDS
-    from pipeline.plan.actions import CompileInputs
+    from pipeline.plan.kinds.compile import CompileInputs
+    from pipeline.plan.kinds.link import LinkInputs
     from pipeline.run.executors import tags
     from tests.support.configs import parse_config
 
     methods = {"run": {"partitioners": ["openvino", "xnnpack"]}, "other": {"partitioners": []}}
     config = parse_config("p", {"model": "m", "methods": methods}, "p.yaml")
-    inputs = CompileInputs({}, {}, config.methods, config.emit)
+    inputs = CompileInputs(config, ["run", "other"], {"run": None, "other": None})
     assert tags.needed_tags(SimpleNamespace(inputs=inputs)) == {"openvino"}
-    assert tags.needed_tags(SimpleNamespace(inputs=None)) == frozenset()
+    assert tags.needed_tags(SimpleNamespace(inputs=LinkInputs())) == frozenset()
     need = BACKENDS["openvino"].host.requirements[0]
     monkeypatch.setattr(type(need), "there", property(lambda self: lambda: self is not need), False)
     assert "openvino" not in tags.offered_tags()

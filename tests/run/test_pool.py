@@ -7,6 +7,7 @@ from concurrent.futures import Future
 import pytest
 
 from pipeline.plan.actions import Action
+from pipeline.plan.kinds.link import LinkInputs
 from pipeline.report.events import make_event
 from pipeline.run import pool as pools
 from pipeline.run.worker import Report
@@ -93,6 +94,8 @@ def test_an_idle_core_works_once_while_others_are_waited_for(tmp_path, monkeypat
     monkeypatch.setattr(pools, "usable_cores", lambda: cores)
     pool = pools.Pool(open_workspace(tmp_path), 1, always=False)
     pool.use_idle_core(work)
-    actions = [Action("compile", "m", name, ("forward",), {"package": name}, {}) for name in "ab"]
+    actions = [
+        Action("compile", "m", name, ("forward",), {"package": name}, LinkInputs()) for name in "ab"
+    ]
     assert [action.package for action, _ in pool.run(actions)] == ["a", "b"]
     assert threads == [threading.main_thread()] * calls

@@ -104,13 +104,14 @@ import sys
 from pathlib import Path
 
 from pipeline.plan.plan import Plan
+from pipeline.plan.requests import write_request
 from pipeline.run.worker import run
 from pipeline.store.workspace import open_workspace
 
 plan = Plan(open_workspace(Path.cwd()))
-for action in plan.compiles("small"):
-    print(run(action, plan.workspace, False).event.outcome)
-print(run(plan.link("small"), plan.workspace, False).event.outcome)
+for action in (*plan.compiles("small"), plan.link("small")):
+    request = write_request(action, plan.workspace.root)
+    print(run(request, plan.workspace, False).event.outcome)
 print({"torch", "executorch"} & sys.modules.keys())
 """
 

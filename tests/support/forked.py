@@ -202,13 +202,15 @@ class _PoolOfOne:
         pass
 
     def run(self, ready: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+        from pipeline.plan.requests import write_request
         from pipeline.run.under_way import log_path
         from pipeline.run.worker import run
         from pipeline.store.files import remove
 
         for action in ready:
             remove(log_path(action, self._workspace))
-            yield action, run(action, self._workspace, self._always)
+            request = write_request(action, self._workspace.root)
+            yield action, run(request, self._workspace, self._always)
 
     def close(self) -> None:
         pass

@@ -12,11 +12,11 @@ from torch.export import ExportedProgram
 
 from pipeline.compile.emit import emit
 from pipeline.compile.inspect.constants import describe_constants
-from pipeline.compile.inspect.contents import describe_contents
 from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import MethodObject, make_object
 from pipeline.config.emission import EmitConfig
+from pipeline.features.inspection.contents import describe_contents
 from pipeline.report.package_records import ContentsRecord
 from pipeline.store.store import Store
 

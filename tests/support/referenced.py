@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.export import ExportedProgram
 
+from pipeline.config.validation import ValidateConfig
 from pipeline.program.inputs import InputSet, as_input_sets
 from pipeline.program.recordings import Recording, load_recording
 from pipeline.run.export.recorder import Defaults
@@ -36,12 +37,14 @@ def judge(
     programs: Mapping[str, ExportedProgram],
     shares_state: bool = True,
     is_random: bool = False,
+    settings: Mapping[str, Any] | None = None,
 ) -> dict[str, MethodValidation]:
-    """Judge recordings as a validation does."""
+    """Judge recordings as a validation with such settings does."""
+    config = ValidateConfig(random=is_random, **(settings or {}))
     results = {}
     for name, recording in recordings.items():
         results[name] = MethodValidation(name)
-        judge = ReferenceJudge(results[name], programs, shares_state, is_random, Budget())
+        judge = ReferenceJudge(results[name], programs, shares_state, config, Budget())
         judge.judge(recording)
         judge.conclude()
     return results

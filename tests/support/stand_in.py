@@ -15,6 +15,7 @@ PREPARE = """
 STANDS_IN = {
     "pipeline.run.perform": "performs",
     "pipeline.compile.preprocess.cache": "counts",
+    "pipeline.plan.requests": "requested",
     "torch": "threads",
 }
 class Finder:
@@ -36,10 +37,29 @@ from types import SimpleNamespace
 def counted_preprocess():
     yield SimpleNamespace(hits=0, misses=0, saved=0, seconds=0)
 """
+REQUESTS = """
+import json
+from pipeline.plan.actions import Action
+
+class Inputs(dict):
+    sources, configs = {}, {}
+
+def write_request(action, root):
+    names = action.kind, action.model, action.package, action.method
+    return json.dumps([*names, action.key, action.inputs])
+
+def read_names(text):
+    *facts, inputs = json.loads(text)
+    return Action(*facts, Inputs(inputs))
+
+def read_request(text, workspace):
+    return read_names(text)
+"""
 RUN = """
 import json, sys
 from pathlib import Path
 from pipeline.plan.actions import Action
+from pipeline.plan.requests import Inputs
 from pipeline.report.stream import EventStream
 from pipeline.run.pool import Pool
 from pipeline.store.store import Store
@@ -54,7 +74,7 @@ pool.tell(stream)
 told = {}
 actions = []
 for kind, package, where in json.loads(sys.argv[2]):
-    actions.append(Action(kind, "m", package, None, {"package": package}, where))
+    actions.append(Action(kind, "m", package, None, {"package": package}, Inputs(where)))
 for action, report in pool.run(actions):
     event = report.event
     told[action.package] = [event.error, event.stage, event.peak_bytes]
@@ -79,6 +99,7 @@ def run_stand_in(
     """
     (folder / "performs.py").write_text(perform)
     (folder / "counts.py").write_text(COUNTS)
+    (folder / "requested.py").write_text(REQUESTS)
     (folder / "threads.py").write_text(TORCH)
     (folder / "sitecustomize.py").write_text("import sys, importlib.util\n" + PREPARE)
     path = os.pathsep.join([str(folder), *sys.path])

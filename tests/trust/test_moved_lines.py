@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.plan.keys import validate_action
+from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 from pipeline.report.render import render_package
 from pipeline.store.digest import hash_file
 from tests.plan.test_actions import SOURCES, config
@@ -85,7 +85,8 @@ def test_a_record_knows_the_files_as_they_were_exported(built):
 def test_an_archive_whose_traces_name_other_lines_is_measured_again():
     def key(content, exported):
         methods = {n: replace(s, content=content, exported=exported) for n, s in SOURCES.items()}
-        return validate_action(config(), {"m.pte": "bytes"}, methods).key["measured"]
+        inputs = ValidateInputs(config(), {"m.pte": "bytes"}, methods)
+        return validate_action(inputs).key["measured"]
 
     assert key("a", exported=False) != key("b", exported=False)
     assert key("a", exported=True) == key("b", exported=True)  # the exporter's files count
@@ -93,7 +94,8 @@ def test_an_archive_whose_traces_name_other_lines_is_measured_again():
 
 def test_another_text_of_a_config_is_shown_but_not_measured_again():
     def action(content):
-        return validate_action(config(), {}, SOURCES, configs={CONFIG: content})
+        inputs = ValidateInputs(config(), {}, SOURCES, config_files={CONFIG: content})
+        return validate_action(inputs)
 
     one, two = action("a"), action("b")
     assert one.digest != two.digest and one.key["measured"] == two.key["measured"]

@@ -218,11 +218,14 @@ def test_parts_of_plugins_keep_the_state():
 
 def test_actions_that_run_user_code(monkeypatch):
     from pipeline.config.emission import EmitConfig
-    from pipeline.plan.actions import CompileInputs
+    from pipeline.config.models import PackageConfig
+    from pipeline.plan.kinds.compile import CompileInputs
 
     def compiles(emit=(), **method):
-        config = MethodConfig(partitioners=(), **method)
-        inputs = CompileInputs({}, {}, {"forward": config}, EmitConfig(passes=emit))
+        methods = {"forward": MethodConfig(partitioners=(), **method)}
+        emit = EmitConfig(passes=emit)
+        config = PackageConfig(package="p", model="m", methods=methods, emit=emit)
+        inputs = CompileInputs(config, ["forward"], {"forward": None})
         return runs_user_code(Action("compile", "m", "p", "forward", {}, inputs))
 
     passes = (PassSpec(reference="own:Change"),)

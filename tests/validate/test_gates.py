@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.plan.checks import find_places
-from pipeline.plan.keys import validate_action
+from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 from pipeline.report.elements import DataTable
 from pipeline.report.sections.gates import section
 from pipeline.store.errors import ConfigErrors
@@ -534,7 +534,8 @@ def test_what_is_measured_does_not_depend_on_gates_and_baseline():
             "validate": {"gates": dict(gates), **validate},
         }
         config = parse_config("asr", data, "asr.yaml")
-        return validate_action(config, {}, {}, baseline=baseline, in_ci=in_ci).key
+        inputs = ValidateInputs(config, {}, {}, baseline=baseline, in_ci=in_ci)
+        return validate_action(inputs).key
 
     growth = {"max_size_growth": 0.1}
     assert key(gates=growth, in_ci=True) != key(gates=growth)

@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.config.targets import Target
-from pipeline.plan.keys import validate_action
+from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 from pipeline.validate.gates.gates import check_gates, failed_gates
 from pipeline.validate.gates.runs_on import Method, Runtime, _lacking_memory
 from tests.support.builds import delegation, manifest
@@ -224,7 +224,8 @@ def test_the_target_of_a_config_is_held_to_unless_others_are_named():
             "validate": validate,
         }
         config = parse_config("asr", data, "asr.yaml")
-        action = validate_action(config, {}, {}, targets=dict.fromkeys(targets, facts))
+        inputs = ValidateInputs(config, {}, {}, targets=dict.fromkeys(targets, facts))
+        action = validate_action(inputs)
         return config.target_names, action.key["held_to"]
 
     names, key = held_to(["phone"])

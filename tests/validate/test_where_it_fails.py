@@ -9,7 +9,7 @@ import torch
 from torch.export.pt2_archive._package import package_pt2
 
 from pipeline.backends.add_sub import runtime as add_sub
-from pipeline.plan.keys import validate_action
+from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 from pipeline.plan.plan import Plan
 from pipeline.run.perform import perform
 from pipeline.run.stages import Stages
@@ -54,7 +54,7 @@ def validated(workspace):
     """The record of what lies on disk, whatever a build would put there again, and the error."""
     plan = Plan(workspace)
     files = {"pack.pte": digest.hash_file(file_of(workspace))}
-    action = validate_action(plan.config("pack"), files, plan.methods("pack"))
+    action = validate_action(ValidateInputs(plan.config("pack"), files, plan.methods("pack")))
     error = ""
     try:
         perform(action, workspace, Stages(), True)

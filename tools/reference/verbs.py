@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipeline.cli.commands import GROUPS, INIT, VERBS, VERIFY, Command, usage
+from pipeline.cli.commands import ANYWHERE, GROUPS, INIT, VERBS, Command, usage
 from tools.reference.markdown import plain
 
 
 def verbs() -> Iterator[str]:
     """Yield every command, a heading each."""
-    for command in (INIT, *GROUPS.values(), *VERBS.values(), VERIFY):
+    for command in (INIT, *GROUPS.values(), *VERBS.values(), *ANYWHERE.values()):
         yield from _describe(command)
 
 

@@ -3,6 +3,7 @@ own: torchao/quantization/quant_api.py."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -61,6 +62,21 @@ class TorchaoQuantize(QuantizeConfig):
         if self.scheme is None and self.embedding is None:
             raise rule("must hold `scheme`, `embedding` or both")
         return self
+
+    def explain_float(self, operator: str, shape: Sequence[int]) -> str:
+        group_size = self._find_group_size(operator)
+        if len(shape) != 2 or not group_size or not shape[1] % group_size:
+            return ""
+        place = "embedding.group_size" if operator == "embedding" else "group_size"
+        return (
+            f"{place} {group_size} does not divide its rows of {shape[1]} values; {place}: 0 gives "
+            "each row one scale"
+        )
+
+    def _find_group_size(self, operator: str) -> int:
+        if operator == "embedding" and self.embedding is not None:
+            return self.embedding.group_size
+        return self.group_size if operator == "linear" and self.scheme is not None else 0
 
     @property
     def calibrates(self) -> bool:

@@ -11,10 +11,11 @@ from pipeline.cli.columns import columns
 from pipeline.cli.grammar import Target, find_targets
 from pipeline.cli.verbs import known_packages
 from pipeline.plan.actions import Action, unit_name
-from pipeline.plan.kinds import KINDS
+from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.remarks import find_broken_files, find_remarks
 from pipeline.plan.status import Status
+from pipeline.plan.tasks import find_action, find_last, find_status
 from pipeline.plan.waves import ask_for_packages
 from pipeline.store.digest import Digest
 from pipeline.store.errors import (
@@ -84,7 +85,7 @@ class Expected:
     def action(self) -> Action | None:
         """The action, or None where it can't be known before another one has run."""
         waits = self.status.state == "waiting"
-        return None if waits else KINDS[self.kind].action(self.plan, self.package, self.unit)
+        return None if waits else find_action(self.plan, self.kind, self.package, self.unit)
 
     def is_of(self, target: Target) -> bool:
         """Tell whether it is one of a target's actions: of methods, also the export of the
@@ -97,7 +98,7 @@ class Expected:
     @property
     def previous(self) -> Digest | None:
         """The digest of the action that was last done in this workspace."""
-        return KINDS[self.kind].last(self.plan.workspace.state(self.package), self.unit)
+        return find_last(self.kind, self.plan.workspace.state(self.package), self.unit)
 
     @property
     def unkept_key(self) -> Mapping[str, Any] | None:
@@ -138,7 +139,7 @@ def expected(plan: Plan, package: str, whole: bool = False) -> Iterator[Expected
 
 
 def _expect(plan: Plan, kind: str, package: str, unit: tuple[str, ...] = ()) -> Expected:
-    return Expected(plan, kind, package, unit, KINDS[kind].status(plan, package, unit))
+    return Expected(plan, kind, package, unit, find_status(plan, kind, package, unit))
 
 
 def preview(plan: Plan, targets: Sequence[Target]) -> Iterator[str]:

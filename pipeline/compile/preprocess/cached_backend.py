@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, islice
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -67,13 +67,13 @@ class PreprocessCounts:
     saved: float = 0.0
 
 
-@dataclass
 class CacheContext:
     """The store of one lowering, or none, and what is counted and logged meanwhile."""
 
-    store: Store | None
-    counts: PreprocessCounts
-    _warned: set[str] = field(default_factory=set)
+    def __init__(self, store: Store | None, counts: PreprocessCounts) -> None:
+        self.store = store
+        self.counts = counts
+        self._warned: set[str] = set()
 
     def warn(self, sentence: str) -> None:
         """Log a warning, once."""

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from pipeline.moments import find_sections, load
 from pipeline.report.elements import Json, ReportSection
 from pipeline.report.sections import (
-    contents,
     delegation,
     estimates,
     failures,
@@ -23,26 +25,30 @@ from pipeline.report.sections import (
     warnings,
 )
 
-SECTIONS = (
-    failures.section,
-    gates.section,
-    warnings.section,
-    state.section,
-    ranges.section,
-    numerics.section,
-    quantization.section,
-    delegation.section,
-    operators.section,
-    contents.section,
-    family.section,
-    latency.section,
-    estimates.section,
-    files.device_section,
-    numerics.calls_section,
-    files.section,
-)
+# By rank, between which features place theirs (`moments.Section`).
+SECTIONS: dict[int, Callable[[Json], ReportSection]] = {
+    0: failures.section,
+    10: gates.section,
+    20: warnings.section,
+    30: state.section,
+    40: ranges.section,
+    50: numerics.section,
+    60: quantization.section,
+    70: delegation.section,
+    80: operators.section,
+    100: family.section,
+    110: latency.section,
+    120: estimates.section,
+    130: files.device_section,
+    140: numerics.calls_section,
+    150: files.section,
+}
 
 
 def report_sections(report: Json) -> list[ReportSection]:
     """Return the sections of a package's report, in their order, without empty ones."""
-    return [section for make in SECTIONS if (section := make(report)).parts]
+    makers = list(SECTIONS.items())
+    makers += [(section.rank, load(section.make)) for section in find_sections()]
+    makers.sort(key=lambda maker: maker[0])
+    sections = [make(report) for _, make in makers]
+    return [section for section in sections if section.parts]

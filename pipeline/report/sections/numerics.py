@@ -11,7 +11,7 @@ from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection
 from pipeline.report.formatting import NOTHING, decibel, error, percent, ratio, short
 from pipeline.report.records import UNASKED
 from pipeline.report.sections.movement import movement_table
-from pipeline.report.sections.reference import describe_comparison
+from pipeline.report.sections.reference import describe_comparison, describe_limits
 from pipeline.store.errors import listed, plural
 
 _LIMITS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -155,7 +155,7 @@ def _method_rows(method: Json, places: Mapping[str, str]) -> Iterator[Row]:
         yield {**head, **_row(lowering, "quantized program", calls, method["verdict"])}
         yield {**head, **_quantization_row(method, quantization)}
     if method["kind"] == "program":
-        yield {**head, **_reference_row(method.get("reference"))}
+        yield {**head, **_reference_row(method.get("reference"), places)}
     if generated := method.get("on_generated"):
         other = "source" if quantization is None else "float program"
         calls = _count_calls(method, _GENERATED)
@@ -194,13 +194,16 @@ def _quantization_row(method: Json, quantization: Json) -> Row:
     return row
 
 
-def _reference_row(reference: Json | None) -> Row:
+def _reference_row(reference: Json | None, places: Mapping[str, str]) -> Row:
     """Return the cells of what was exported against its reference, or that there is none."""
     about = describe_comparison(reference)
     if reference is None:
         return _row({"limits": {}}, "no reference", about, "")
     held = {"max_abs": reference["max_abs"], "limits": {}}
-    return _row(held, "reference", about, reference["verdict"])
+    row = _row(held, "reference", about, reference["verdict"])
+    if limits := describe_limits(reference, places):
+        row = {**row, "held to": Cell(limits, kind="wide")}
+    return row
 
 
 def _figures(record: Json) -> Row:

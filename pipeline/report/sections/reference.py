@@ -3,10 +3,10 @@ outputs. Where a method has none, the report says that PyTorch itself was not ru
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.report.elements import Json
-from pipeline.report.formatting import error
+from pipeline.report.formatting import error, short
 from pipeline.report.verdicts import PASSED
 from pipeline.store.errors import listed, plural
 
@@ -21,7 +21,24 @@ def describe_reference(reference: Json) -> str:
         return str(reference["reason"])
     worst = reference["max_abs"]
     near = f"within {error(worst)}" if worst else "exactly"
-    return f"{plural(reference['calls'], 'call')} of {_compared(reference)} {near}"
+    calls = f"{plural(reference['calls'], 'call')} of {_compared(reference)} {near}"
+    limits = describe_limits(reference)
+    return f"{calls}, held to {limits}" if limits else calls
+
+
+def describe_limits(reference: Json, places: Mapping[str, str] | None = None) -> str:
+    """Return the limits that the config sets on a comparison with a reference, and where it does;
+    "" where it sets none.
+
+    Args:
+        places: file and line of settings, by their path in the config.
+    """
+    limits = reference.get("limits", {})
+    values = [f"{name} {short(value)}" for name, value in limits.items()]
+    paths = reference.get("limits_from", ())
+    written = [places[path] for path in paths if places and path in places]
+    where = listed([*paths, *dict.fromkeys(written)], _MOST_NAMED)
+    return f"{listed(values)} ({where})" if values else ""
 
 
 def _kind(origin: str) -> str:
@@ -49,9 +66,11 @@ def describe_referenced(methods: Sequence[Json]) -> Iterator[str]:
         numbers = [each for each in worst if isinstance(each, int | float)]
         near = f"within {error(max(numbers))}" if numbers else "exactly"
         yield f"The exported program matches {' and '.join(kinds)} {near} ({calls})."
-    for name, each in references.items():
-        if each["verdict"] in ("not judged", "not run"):
-            yield f"The export of {name} is {each['verdict']}: {each['reason']}."
+    for name, reference in references.items():
+        if reference["verdict"] in ("not judged", "not run"):
+            yield f"The export of {name} is {reference['verdict']}: {reference['reason']}."
+        elif reference["verdict"] == PASSED and (limits := describe_limits(reference)):
+            yield f"The export of {name} is held to {limits} of its reference."
 
 
 def describe_unreferenced(methods: Sequence[Json]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
@@ -21,7 +21,6 @@ from pipeline.backends import edge_operators, make_passes
 from pipeline.compile.control_flow import count_float_operators
 from pipeline.compile.emit import collect_named_data, emit, tag_weights
 from pipeline.compile.emit_trace import Emission, record_emission
-from pipeline.compile.etrecord import map_current_lines, record_etrecord
 from pipeline.compile.held_state import refuse_held_state
 from pipeline.compile.inspect.constants import describe_constants
 from pipeline.compile.inspect.delegation import describe_delegation, find_debug_handles
@@ -44,7 +43,9 @@ from pipeline.config.edge import PassSpec
 from pipeline.config.emission import EmitConfig
 from pipeline.config.models import MethodConfig
 from pipeline.config.passes import library_name, load_passes
-from pipeline.plan.actions import Action, CompileInputs
+from pipeline.moments import call_all
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.program.graphs import NodePlaces, forget_lines, iter_nodes, map_places
 from pipeline.program.kept_state import keep_state, keep_state_in, kept_state
@@ -100,8 +101,8 @@ class CompiledMethod:
 
 @dataclass(frozen=True)
 class CompiledUnit:
-    """The object of a compile unit, what is known of its methods, and the entries of an ETRecord
-    (`compile.etrecord.record`) where that is wanted."""
+    """The object of a compile unit, what is known of its methods, and the blobs by name that
+    features keep of it: so far the entries of an ETRecord."""
 
     object: MethodObject
     methods: Mapping[str, CompiledMethod]
@@ -115,6 +116,15 @@ class CompiledUnit:
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "blobs": self.blobs}
+
+
+class EmittedUnit(NamedTuple):
+    """A unit that was just emitted, of these programs by method; `store` takes blobs of it."""
+
+    manager: ExecutorchProgramManager
+    inputs: CompileInputs
+    programs: Mapping[str, ExportedProgram]
+    store: Store
 
 
 @dataclass(frozen=True)
@@ -187,7 +197,9 @@ def _compile(
         _check_passes(action.key.get("passes", {}), workspace)
     with stages.stage("store"), explain_large_sizes(programs):
         made = make_object(emitted, store, named if len(named) > 1 else {})
-        entries = _record_etrecord(emitted, inputs, programs, store)
+        entries: dict[str, Json] = {}
+        for blobs in call_all("after_emit", EmittedUnit(emitted, inputs, programs, store)):
+            entries.update(blobs)
         return CompiledUnit(made, described, entries)
 
 
@@ -255,11 +267,11 @@ def _load(inputs: CompileInputs, name: str, store: Store) -> _Method:
     if name not in inputs.quantizes:
         program = load_method(inputs.sources[name], store)
         return _Method(program, NodePlaces(program), make_method_spec(program))
-    program, origins, facts, _ = load_quantized(inputs.quantizes[name].digest, name, store)
+    program, origins, facts, _ = load_quantized(inputs.quantizes[name], name, store)
     if not inputs.configs[name].partitioners and (warning := describe_undelegated(facts)):
         _log.warning("%s: %s", name, warning)
         facts = {**facts, "warnings": [*facts["warnings"], warning]}
-    spec = make_method_spec(program, again=True)
+    spec = make_method_spec(program, reexported=True)
     places = NodePlaces(program, origins)
     left_float = count_float_operators(program)
     return _Method(program, places, spec, left_float, facts, map_places(program, origins))
@@ -385,20 +397,3 @@ def _check_passes(planned: Mapping[str, Any], workspace: Workspace) -> None:
     for reference, inputs in planned.items():
         if now.find(reference) != inputs:
             raise SourceError(f"pass {reference}: changed while the build ran; run again")
-
-
-def _record_etrecord(
-    emitted: ExecutorchProgramManager,
-    inputs: CompileInputs,
-    programs: Mapping[str, ExportedProgram],
-    store: Store,
-) -> dict[str, Any]:
-    """Record the entries of an ETRecord where one is wanted; quantized methods get the lines that
-    their nodes stand on by now."""
-    if not inputs.emit.etrecord:
-        return {}
-    lines = {
-        name: map_current_lines(programs[name], load_method(inputs.sources[name], store))
-        for name in inputs.quantizes
-    }
-    return record_etrecord(emitted, store, lines)

@@ -7,8 +7,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from pipeline.compile.sharing import Shared, choose, hash_content
-from pipeline.plan.actions import Action, LinkInputs
-from pipeline.plan.keys import Key, family_files_key, family_key
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.link import LinkInputs, family_files_key, family_key
+from pipeline.plan.kinds.parts import Key
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.pieces import Piece
 from pipeline.store.store import MissingBlobError, Store
@@ -55,7 +56,7 @@ def _load(
     of the bytes that a constant is stored in."""
     members: dict[str, list[Json]] = {}
     names: dict[Digest, set[str]] = {}
-    for package, compiles in sorted(action.inputs.family.items()):
+    for package, compiles in sorted(action.inputs.family_compiles.items()):
         for unit, digest in sorted(compiles.items()):
             if (entry := store.get(digest)) is None:
                 raise MissingBlobError(f"the object of {package}/{unit} is not in the store")

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from pipeline.compile.inspect.contents import describe_contents
-from pipeline.compile.inspect.contract import describe_contract, format_selection
 from pipeline.compile.pieces import exchange_pieces, hash_shape, pair_objects
 from pipeline.compile.sharing import NOTHING_SHARED, Shared
-from pipeline.plan.actions import Action, LinkInputs
+from pipeline.moments import call_all
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.link import LinkInputs
 from pipeline.plan.patterns import find_unfitting
 from pipeline.program.constant_values import find_blobs
 from pipeline.run.build.called_operators import join_libraries
@@ -21,14 +21,7 @@ from pipeline.run.build.unmet import find_unmet
 from pipeline.run.stages import Stages
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError
-from pipeline.store.files import (
-    CONTENTS,
-    CONTRACT,
-    ETRECORD,
-    MANIFEST,
-    SELECTION,
-    record_bytes,
-)
+from pipeline.store.files import MANIFEST, record_bytes
 from pipeline.store.pieces import JoinedFile, Piece, joined
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import Workspace
@@ -38,6 +31,23 @@ Units: TypeAlias = Mapping[str, Json]  # results of compile actions
 # Is given a result, and its files that are put together of pieces, while they are held.
 Deliver: TypeAlias = Callable[[Json, Mapping[str, JoinedFile]], object]
 _FORMAT = 1  # of the manifest
+
+
+class LinkedPackage(NamedTuple):
+    """A package that is linked and not yet delivered.
+
+    Attributes:
+        units: the results of its compile actions, by unit.
+        files: its program and data files by name, while they are held.
+        manifest: may be added to.
+        store: takes the blobs of further files.
+    """
+
+    action: Action[LinkInputs]
+    units: Units
+    files: Mapping[str, JoinedFile]
+    manifest: dict[str, Any]
+    store: Store
 
 
 def link_package(
@@ -128,7 +138,6 @@ def _finish(
     deliver: Deliver,
 ) -> None:
     """Record a package of files that are put together of pieces, by their stems, and deliver it."""
-    unit_of = {method: unit for unit in units.values() for method in unit["methods"]}
     with ExitStack() as held:
         linked = {
             f"{stem}.ptd" if stem else f"{action.key['file']}.pte": held.enter_context(
@@ -136,43 +145,18 @@ def _finish(
             )
             for stem, own in pieces.items()
         }
-        contents = describe_contents(
-            {name: file.path for name, file in linked.items()},
-            {name: unit["methods"][name]["constants"] for name, unit in unit_of.items()},
-            {name: _named_keys(unit["object"], name) for name, unit in unit_of.items()},
-            {name: file.digests for name, file in linked.items()},
-        )
-        contract = describe_contract(
-            str(action.package),
-            {name: file.path for name, file in linked.items()},
-            action.key["toolchain"]["executorch"],
-            _join_libraries(units),
-        )
+        manifest = _make_manifest(action, units, linked)
+        package = LinkedPackage(action, units, linked, manifest, store)
         files = {name: file.digest for name, file in linked.items()}
-        sizes = {name: {"digest": f.digest, "size": f.size} for name, f in linked.items()}
-        manifest = _make_manifest(action, units, sizes)
-        if entries := [unit["etrecord"] for unit in units.values() if unit["etrecord"]]:
-            from pipeline.compile.etrecord import join_etrecords
-
-            etrecord = join_etrecords(entries, action.key["order"], store)
-            files[ETRECORD] = etrecord.digest
-            manifest["etrecord"] = {"digest": etrecord.digest, "size": etrecord.size}
+        for further_files in call_all("after_link", package):
+            files.update(further_files)
         files[MANIFEST] = store.put(record_bytes(manifest))
-        files[CONTENTS] = store.put(record_bytes(contents))
-        files[CONTRACT] = store.put(record_bytes(contract))
-        files[SELECTION] = store.put(format_selection(contract))
         result: dict[str, Any] = {"files": files}
         if shared := {name: file.pieces for name, file in linked.items() if file.pieces}:
             result["joined"] = shared
         # Who finds a package spares its methods too.
         store.put_result(action.key, result, stages.total + spent, stages.seconds(), stages.peak)
         deliver(result, linked)
-
-
-def _named_keys(made: Json, method: str) -> list[str]:
-    """Return the keys of the named data that a method's delegates use, sorted."""
-    every = [*made["named"], *(each for own in made["named_external"].values() for each in own)]
-    return sorted(made["keys"][method] if made["keys"] else {each["key"] for each in every})
 
 
 # The same files with other blobs
@@ -261,11 +245,12 @@ def _load_units(action: Action[LinkInputs], store: Store) -> tuple[dict[str, Jso
 
 
 def _make_manifest(
-    action: Action[LinkInputs], units: Units, files: Mapping[str, Any]
+    action: Action[LinkInputs], units: Units, linked: Mapping[str, JoinedFile]
 ) -> dict[str, Any]:
-    """Return the manifest, which holds neither times nor paths nor names of machines; of the files
-    it is given digests and sizes in bytes."""
+    """Return the manifest, which holds neither times nor paths nor names of machines; of files it
+    holds digests and sizes in bytes."""
     inputs = action.inputs
+    files = {name: {"digest": file.digest, "size": file.size} for name, file in linked.items()}
     methods = {
         name: {
             "program": inputs.programs[name],
@@ -295,7 +280,7 @@ def _make_manifest(
         **({"metadata": metadata} if metadata else {}),
         **({"family": _describe_family(own)} if (own := action.key.get("family")) else {}),
         "order": action.key["order"],
-        "operators": _join_libraries(units),
+        "operators": join_libraries_of(units),
         "methods": methods,
         "objects": objects,
         "files": files,
@@ -307,7 +292,8 @@ def _describe_family(family: Json) -> dict[str, Any]:
     return {"name": family["name"], "base": family["base"], "share": dict(family["share"])}
 
 
-def _join_libraries(units: Units) -> list[dict[str, Any]]:
+def join_libraries_of(units: Units) -> list[dict[str, Any]]:
+    """Return the libraries of operators that the methods of a package call."""
     return join_libraries(
         {name: own["operators"] for each in units.values() for name, own in each["methods"].items()}
     )

@@ -42,14 +42,15 @@ def load_method(source: MethodSource, store: Store) -> ExportedProgram:
     Raises as `identify_source` does.
     """
     archive, _ = identify_source(source, store)
-    return load_program(archive, source.entry, own=source.exported, mapped=True)
+    return load_program(archive, source.entry, without_pickle=source.exported, mapped=True)
 
 
 def load_quantized(action: Digest, method: str, store: Store) -> Quantized:
     """Load what a quantize action made. Raises MissingBlobError."""
     if (entry := store.get(action)) is None:
         raise MissingBlobError(f"the quantized program of {method} is not in the store")
-    program = load_program(store.verified_path(entry.result["program"]), QUANTIZED_ENTRY, own=True)
+    archive = store.verified_path(entry.result["program"])
+    program = load_program(archive, QUANTIZED_ENTRY, without_pickle=True)
     result = entry.result
     return Quantized(program, result["origins"], result["facts"], result["prepared"])
 

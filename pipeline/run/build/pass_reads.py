@@ -9,8 +9,9 @@ from pathlib import Path
 from pipeline.config.operators import FOLDER as OPERATORS
 from pipeline.config.operators import source_files
 from pipeline.config.passes import FOLDER as PASSES
-from pipeline.plan.actions import Action, CompileInputs
+from pipeline.plan.actions import Action
 from pipeline.plan.declared import list_beside
+from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.plan.places import FOLDER, SYSTEM, Kind, Places, is_no_file, within
 from pipeline.run.build.chance import find_chance, find_strings

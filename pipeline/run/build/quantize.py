@@ -19,9 +19,10 @@ from pipeline.compile.quantize import (
     check_batches,
     quantize,
 )
-from pipeline.plan.actions import Action, QuantizeInputs
+from pipeline.plan.actions import Action
 from pipeline.plan.calibration import calibration_remedy, lacks_calibration
-from pipeline.plan.keys import CALIBRATION
+from pipeline.plan.kinds.parts import CALIBRATION
+from pipeline.plan.kinds.quantize import QuantizeInputs
 from pipeline.program.archive import save_programs
 from pipeline.program.graphs import find_origins
 from pipeline.program.input_files import read_planned
@@ -56,15 +57,15 @@ def quantize_method(action: Action[QuantizeInputs], workspace: Workspace, stages
 def _quantize(
     action: Action[QuantizeInputs], workspace: Workspace, stages: Stages
 ) -> dict[str, Any]:
-    source, config, store = action.inputs.source, action.inputs.config, workspace.store
-    method, spec = str(action.method), located(action.inputs.spec, workspace.root)
+    source, store, method = action.inputs.source, workspace.store, str(action.method)
+    spec = located(action.inputs.spec, workspace.root)
     watch = QuantizationWatch()
     with stages.stage("load"):
         program = load_method(source, store)
         calibration = _calibration(action, workspace, program)
         if spec.calibrates:
             check_batches(program, method, calibration.inputs)
-    with stages.stage("quantize"), guard_files(action, {method: config}, workspace.root):
+    with stages.stage("quantize"), guard_files(action, action.inputs.configs, workspace.root):
         quantized = quantize(program, spec, calibration.inputs, stages.tell, watch)
     with stages.stage("store"):
         with store.writer() as file:
@@ -112,7 +113,7 @@ def _calibration(
         count = spec.batches or GENERATED_INPUTS
         examples = load_examples(source, store)
         return _CalibrationInputs("generated", generate_inputs(program, count, 0, examples))
-    if files := action.inputs.config.files.get(CALIBRATION, ()):
+    if files := action.inputs.configs[str(action.method)].files.get(CALIBRATION, ()):
         contents = action.key["methods"][str(action.method)]["calibration"]
         planned = zip(files, contents, strict=True)
         loads = [partial(read_planned, workspace.root, *each, program) for each in planned]

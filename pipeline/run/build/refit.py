@@ -20,8 +20,9 @@ from pipeline.backends import BACKENDS
 from pipeline.compile.refit.arrays import Storage
 from pipeline.compile.refit.learn import check_alike, make_recipe
 from pipeline.compile.refit.unit import CannotRefitError, Put, Recipe, hash_again, refit
-from pipeline.plan import keys
-from pipeline.plan.actions import Action, CompileInputs
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.compile import CompileInputs, refit_key
+from pipeline.plan.kinds.parts import Key
 from pipeline.program.archive_storages import ArchiveStorages
 from pipeline.program.sources import identify_program
 from pipeline.run.build.planned import QUANTIZED_ENTRY, guard_sources, identify_source
@@ -151,7 +152,7 @@ def explain_refit(action: Action[CompileInputs], workspace: Workspace) -> str:
     return ""
 
 
-def _structure_key(action: Action[CompileInputs], store: Store) -> keys.Key:
+def _structure_key(action: Action[CompileInputs], store: Store) -> Key:
     structures: dict[str, Json] = {}
     for name, source in action.inputs.sources.items():
         if name in action.inputs.quantizes:
@@ -167,11 +168,11 @@ def _structure_key(action: Action[CompileInputs], store: Store) -> keys.Key:
             structures[name] = {"quantized": hash_json(described)}
         else:
             structures[name] = {"structure": identify_source(source, store)[1].structure}
-    return keys.refit_key(action.key, structures)
+    return refit_key(action.key, structures)
 
 
 def _quantized(action: Action[CompileInputs], method: str, store: Store) -> Json:
-    entry = store.get(action.inputs.quantizes[method].digest)
+    entry = store.get(action.inputs.quantizes[method])
     if entry is None:
         raise MissingBlobError(f"the quantized program of {method} is not in the store")
     return entry.result
@@ -217,7 +218,7 @@ class Lesson:
 
     action: Action[CompileInputs]
     workspace: Workspace
-    key: keys.Key
+    key: Key
     found: ActionEntry | None
     watch: Watch | None
 

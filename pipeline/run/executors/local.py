@@ -6,6 +6,7 @@ import atexit
 from concurrent.futures import Future
 
 from pipeline.plan.actions import Action
+from pipeline.plan.requests import write_request
 from pipeline.run.executors import Needs
 from pipeline.run.executors.processes import WorkerProcesses
 from pipeline.run.under_way import progress_path
@@ -29,7 +30,7 @@ def _close_ahead() -> None:
 
 
 class LocalExecutor:
-    """Worker processes that have the workspace before them, so actions go there as planned."""
+    """Worker processes that have the workspace before them, so requests go there without files."""
 
     def __init__(self, workspace: Workspace, slots: int, always: bool) -> None:
         self.slots = self.width = slots
@@ -44,7 +45,8 @@ class LocalExecutor:
         """Hand an action to a worker. While a model is exported, another worker imports what it
         needs: programs that are being exported are compiled next, by more workers."""
         status = progress_path(action, self._workspace)
-        future = self._processes.submit(status, run, action, self._workspace, self._always)
+        request = write_request(action, self._workspace.root)
+        future = self._processes.submit(status, run, request, self._workspace, self._always)
         if action.kind == "export" and len(self._processes) < self.slots:
             self._processes.start_ahead(1, import_ahead, self._workspace)
         return future

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from pipeline.plan.actions import Action, CompileInputs, QuantizeInputs, ValidateInputs
+from pipeline.plan.actions import Action
 
 
 def needed_tags(action: Action) -> frozenset[str]:
     """Return the tags of what an action runs."""
-    return frozenset(set(_named(action.inputs)) & _hosts().keys())
+    configs = action.inputs.configs.values()
+    if not configs:
+        return frozenset()
+    return frozenset(
+        {name for config in configs for name in config.backend_names} & _hosts().keys()
+    )
 
 
 def offered_tags() -> list[str]:
     """Return the tags of all whose requirements this machine meets."""
     return sorted(name for name, host in _hosts().items() if not any(host.missing()))
-
-
-def _named(inputs: Any) -> Iterator[str]:
-    match inputs:
-        case QuantizeInputs(config=config):
-            configs = [config]
-        case CompileInputs(configs=by_method):
-            configs = list(by_method.values())
-        case ValidateInputs(config=package):
-            configs = list(package.methods.values())
-        case _:
-            return
-    for config in configs:
-        yield from (spec.name for spec in config.partitioners)
-        if config.quantize is not None:
-            yield config.quantize.quantizer
 
 
 def _hosts() -> Mapping[str, Any]:

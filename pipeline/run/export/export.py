@@ -22,8 +22,10 @@ import torch
 from torch.export import ExportedProgram
 
 from pipeline.config.operators import load_libraries
-from pipeline.plan import keys
-from pipeline.plan.actions import Action, ExportInputs
+from pipeline.plan.actions import Action
+from pipeline.plan.keys import program_key
+from pipeline.plan.kinds.export import ExportInputs, export_action, reads_key
+from pipeline.plan.kinds.parts import Key
 from pipeline.plan.places import Folders, environment_folders
 from pipeline.plan.reads import MOST_RECORDS, Reads, parse_records
 from pipeline.program import sources
@@ -87,14 +89,16 @@ def export(
             check_libraries(action, workspace)
             reads = inputs.find(**made["asked"])
             result = store_exported(made, handover, store)
-            now = replace(action.inputs, unfollowed=reads.unfollowed)
-            found = inputs.finder.find(reads, inputs.declared)
-            libraries = list(action.key.get("operator_inputs", {}).items())
-            real = keys.export_action(
-                action.model, content, found, reads.distributions, now, libraries
+            seen = replace(
+                action.inputs,
+                source=content,
+                reads=inputs.finder.find(reads, inputs.declared),
+                distributions=reads.distributions,
+                unfollowed=reads.unfollowed,
             )
+            real = export_action(seen)
             store.put_result(real.key, result, stages.total, stages.seconds(), stages.peak)
-            _record(store, keys.reads_key(action.model, content), reads, real.digest)
+            _record(store, reads_key(action.model, content), reads, real.digest)
 
 
 def run_exporter(
@@ -127,7 +131,7 @@ def store_exported(made: Mapping[str, Any], handover: Handover, store: Store) ->
     archive = handover.store_all(store, made["handed"])
     facts = sources.describe_archive(store.blob_path(archive), archive).programs
     for each in facts:
-        store.put_result(keys.program_key(each.program), each.parts)
+        store.put_result(program_key(each.program), each.parts)
     programs = {each.entry: each for each in facts}
     methods = [
         {
@@ -146,7 +150,7 @@ def store_exported(made: Mapping[str, Any], handover: Handover, store: Store) ->
     }
 
 
-def _record(store: Store, key: keys.Key, reads: Reads, last: Digest) -> None:
+def _record(store: Store, key: Key, reads: Reads, last: Digest) -> None:
     """Record where an export looked, before the runs that went other ways."""
     entry = store.get_by_key(key)
     runs = [reads, *(run for run in parse_records(entry.result if entry else {}) if run != reads)]

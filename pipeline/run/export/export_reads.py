@@ -16,8 +16,8 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from pipeline.plan.actions import ExportInputs
 from pipeline.plan.declared import list_beside
+from pipeline.plan.kinds.export import ExportInputs
 from pipeline.plan.places import FOLDER, SYSTEM, Kind, is_no_file, within
 from pipeline.plan.reads import WHOLE_ENVIRONMENT, Finder, Reads, is_inside
 from pipeline.run.build.chance import find_chance, find_strings

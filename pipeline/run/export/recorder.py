@@ -33,10 +33,12 @@ from pipeline.program.recordings import (
     Outputs,
     RecordedCall,
     Recording,
+    UncomparableOutputError,
     call_reference,
     count_bytes,
 )
 from pipeline.run.export.guarded import Begin
+from pipeline.run.export.random_calls import describe_random_calls, find_random_calls
 from pipeline.run.export.reference_state import (
     ChangedParameterError,
     KeptState,
@@ -184,7 +186,7 @@ class Recorder:
                 if outcome.skipped:
                     skipped.append((outcome.where, outcome.skipped))
                     done = done[: step - 1]
-                elif outcome.departs and not departure:
+                elif outcome.departs and not (outcome.is_form or departure):
                     departure = self._locate(done[:step])
         elif done[0].inputs.generated or len(calls) > 1:
             skipped.append((done[0].inputs.origin, f"the reference raises {done[0].error}"))
@@ -227,6 +229,8 @@ class Recorder:
     def _call(self, method: str, inputs: InputSet) -> RecordedCall:
         try:
             outputs = call_reference(self._references[method], self._programs[method], inputs)
+        except UncomparableOutputError as error:
+            return RecordedCall(method, inputs, {}, f"no error, but {error}")
         except Exception as error:  # whatever it raises
             if not inputs.generated:
                 traceback.print_exc()
@@ -253,6 +257,8 @@ class Recorder:
         random = f"the reference is random: {differs} between two runs on the same inputs"
         if training:
             random += f"; it is in training mode: {', '.join(training[:3])}"
+        elif calls := find_random_calls(lambda: self._run([(method, inputs)]), self._root):
+            random += f"; {describe_random_calls(calls)}"
         seeds = range(REPEATS if draws else 0)
         return random, [self._run([(method, inputs)], seed)[0].outputs for seed in seeds]
 

@@ -19,7 +19,8 @@ from pipeline.compile.ranges import trace_narrowed
 from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import guarded
-from pipeline.plan.actions import Action, ValidateInputs
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.program.constant_values import decode_constant
 from pipeline.program.eager import common_buffers
 from pipeline.program.mapped_files import unlocked

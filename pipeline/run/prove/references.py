@@ -22,8 +22,7 @@ def judge_references(validation: Validation, subject: Subject, budget: Budget) -
     for result in validation.methods:
         is_asked = asked is None or result.method in asked
         if is_asked and result.method in subject.programs:
-            is_random = subject.settings.select_random(result.method)
-            judge = ReferenceJudge(result, subject.programs, counts, is_random, budget)
+            judge = ReferenceJudge(result, subject.programs, counts, subject.settings, budget)
             _judge_method(result, subject, judge)
 
 

@@ -16,7 +16,8 @@ from pipeline.compile.link import link
 from pipeline.compile.objects import parse_object
 from pipeline.compile.ranges import watch_ranges
 from pipeline.devices.interface import PackageFiles
-from pipeline.plan.actions import Action, ValidateInputs
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.program.graphs import iter_nodes, map_places
 from pipeline.program.input_files import read_examples
 from pipeline.program.inputs import InputSet

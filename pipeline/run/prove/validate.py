@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.plan.actions import Action, ValidateInputs
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.plan.shared_state import WHERE, describe_unsaid, says_sharing
 from pipeline.report.records import FORMAT, UNASKED, GateRecord, read_fitting, read_manifest
 from pipeline.report.render import render_package
@@ -173,7 +174,7 @@ def _make_record(
     if manifest:  # to have none is a failure by itself
         held_to = action.key["held_to"]
         contract = read_fitting(folder / CONTRACT)
-        family = action.inputs.family
+        family = action.inputs.family_files
         gates = check_gates(
             held_to, manifest, contents, measured, baseline, places, family, contract
         )
@@ -199,7 +200,7 @@ def _make_record(
         "contents": contents,
         "places": places,
         **_describe_family(action.inputs),
-        "sources": action.inputs.quotable,
+        "sources": action.inputs.quoted,
     }
 
 
@@ -214,7 +215,7 @@ def _find_unsaid_sharing(inputs: ValidateInputs, measured: Json) -> list[str]:
 def _describe_family(inputs: ValidateInputs) -> dict[str, Any]:
     if (family := inputs.config.family) is None:
         return {}
-    return {"family": {"name": family.name, "base": family.base, "packages": inputs.family}}
+    return {"family": {"name": family.name, "base": family.base, "packages": inputs.family_files}}
 
 
 def _read_baseline(action: Action, workspace: Workspace) -> Figures | None:

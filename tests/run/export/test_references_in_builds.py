@@ -103,6 +103,19 @@ def test_an_export_is_compared_with_its_reference_and_with_recorded_outputs(benc
     numpy.savez(folder / "scale.npz", output=outputs + 0.1)
     assert bench.doit("validate:good") == 1
     assert "the export departs from golden/m+factor~2/scale.npz: absolute error 0.1" in bench.output
+
+    # A limit of its own is named with its line; it is none of the package's.
+    config = bench.root / "partition_configs" / "good.yaml"
+    config.write_text(
+        config.read_text().replace("validate:\n", "validate:\n  reference: {atol: 0.2}\n")
+    )
+    assert bench.doit("validate:good") == 0
+    limits = "atol 0.2, rtol 0.001 (validate.reference.atol, partition_configs/good.yaml:"
+    assert f"good/scale: held to {limits}" in bench.output
+    found, methods = report(bench, "good")
+    assert methods["scale"]["reference"]["limits"] == {"atol": 0.2, "rtol": 0.001}
+    assert methods["scale"]["limits"]["atol"] != 0.2
+    assert limits in (bench.root / "build" / "good" / "report.md").read_text()
     (folder / "scale.npz").rename(folder / "scaled.npz")
     assert bench.doit("validate:good") != 0
     assert "golden/m+factor~2/scaled.npz: the model has no method 'scaled'" in bench.output

@@ -20,9 +20,10 @@ from typing import Any
 from distributed import Status, WorkerPlugin, get_worker
 
 from pipeline.plan.actions import Action
+from pipeline.plan.requests import read_names
 from pipeline.run.executors import WorkerLostError
 from pipeline.run.executors.cluster.forms import MEMORY, RESOURCE, TOPIC, Answer, Said
-from pipeline.run.executors.cluster.remake import perform_parcel
+from pipeline.run.executors.cluster.unpack import perform_parcel
 from pipeline.run.executors.processes import WorkerProcesses
 from pipeline.run.executors.system import available_memory
 from pipeline.run.executors.tags import offered_tags
@@ -90,10 +91,7 @@ class _Performance:
     """One parcel, with a folder of its own for its workspace."""
 
     def __init__(self, worker: Any, parcel: str, folder: Path) -> None:
-        facts = json.loads(parcel)
-        self._action: Action[None] = Action(
-            facts["kind"], facts["model"], facts["package"], facts["method"], {}, None
-        )
+        self._action: Action[None] = read_names(json.loads(parcel)["request"])
         self._workspace = Workspace(folder, Store(folder), jobs=1)
         self._worker, self._key = worker, worker.get_current_task()
         self._parcel, self._folder = parcel, str(folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, NotRequired, TypedDict
 
 from pipeline.store.digest import Digest
-from pipeline.store.forms import Count, FileName, Size
+from pipeline.store.forms import Count, FileName
 from pipeline.store.results import Piece
 
 TOPIC = "pte-pipeline"  # of what workers say to all builds
@@ -13,50 +13,22 @@ RESOURCE = "pte-"  # before the name of a tag, as dask calls it
 MEMORY = f"{RESOURCE}memory"  # in bytes
 
 
-class Source(TypedDict):
-    """A `MethodSource`; `archive` is a path in the workspace, or "" for a blob of the store."""
-
-    archive: str
-    entry: str
-    program: Digest
-    names: Digest | None
-    content: Digest | None
-    examples: Digest | None
-    examples_of_export: bool
-    calibration: Digest | None
-    batches: list[Digest]
-    reference: Digest | None
-
-
 class Parcel(TypedDict):
-    """An action, for a worker that has neither its workspace nor its plan.
+    """A requested action with what it names, for a worker that has neither its workspace nor its
+    plan.
 
     Attributes:
-        key: the action's key; what is made again of the rest must have it.
-        config: the document of the package, with the values of its variables; None for a link.
-        sources: the methods that the action takes, in the order of the model.
-        constants: the constant methods of the package.
-        link: the inputs of a link.
-        family: the inputs of a validation that are of the package's family.
+        request: the action, as `plan.requests` writes it.
         files: digests of files of the workspace, by path.
-        before: the actions whose results the action reads.
-        blobs: those that it reads beside the files, as far as the driver knows them.
+        results: the actions whose results the action reads.
+        blobs: those that it reads in addition to the files, as far as the driver knows them.
         operators: the libraries that may be loaded, and whether `operators/` may.
         crashes: the methods that have ended their worker in this run, as `CrashLog` keeps them.
     """
 
-    kind: Literal["quantize", "compile", "link", "validate"]
-    model: str
-    package: str
-    method: str | None
-    key: dict[str, Any]
-    config: Any
-    sources: dict[str, Source]
-    constants: dict[str, Any]
-    link: dict[str, Any] | None
-    family: dict[str, dict[str, tuple[Digest, Size]]]
+    request: str
     files: dict[str, Digest]
-    before: list[Digest]
+    results: list[Digest]
     blobs: list[Digest]
     operators: tuple[list[str], bool]
     crashes: dict[str, str]

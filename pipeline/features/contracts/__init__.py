@@ -1,0 +1,29 @@
+"""Contracts: what packages ask of the runtime that loads them."""
+
+from __future__ import annotations
+
+from pipeline.moments import Command, Feature
+
+CONTRACT = Command(
+    "contract",
+    "what packages ask of their runtime, and the CMake lines that build it",
+    "[package ...]",
+    {
+        "all": "one contract for all of them, as for one app; it is left in build/ too",
+        "of-runtime": "write what this machine's runtime holds to targets/<name>.yaml",
+    },
+    "Without a name, all packages are meant; with --of-runtime the target `wheel` is.",
+    (
+        ("doit contract vision", "operators, backends, memory, and CMake lines"),
+        ("doit contract --all", "of one runtime for all packages"),
+        ("doit contract --of-runtime here", "writes targets/here.yaml"),
+    ),
+    run="pipeline.features.contracts.verb:run",
+)
+FEATURE = Feature(
+    "contracts",
+    "describe what packages ask of their runtime, which gates hold to targets",
+    verbs=(CONTRACT,),
+    after_link="pipeline.features.contracts.link:write_contract",
+    link_files=("contract.json", "selected_operators.yaml"),
+)

@@ -1,0 +1,140 @@
+"""`doit contract`: what packages ask of the runtime that loads them, and how it is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.cli.verbs import known_packages
+from pipeline.features.contracts.cmake import cmake_lines
+from pipeline.plan.plan import Plan
+from pipeline.plan.status import link_status
+from pipeline.report.records import read_fitting
+from pipeline.store.errors import PipelineError, plural
+from pipeline.store.files import CONTRACT, SELECTION, record_bytes, write_atomically
+from pipeline.store.workspace import TARGETS, target_file
+
+Json = Mapping[str, Any]
+_WHEEL = "wheel"  # the target that is written where none is named
+
+
+def run(
+    plan: Plan, words: Sequence[str], all: bool = False, of_runtime: bool = False
+) -> Iterator[str]:
+    """Print the contract of each package with the CMake lines of its runtime, or one for all of
+    them; or write the target of this machine's runtime.
+
+    Raises:
+        PipelineError: some packages are not built as they are asked for, after the others were
+            printed; one for all is of all or none.
+    """
+    if of_runtime:
+        yield from _write_target(plan, words)
+        return
+    contracts, refused = dict[str, Json](), list[str]()
+    for package in known_packages(plan, words):
+        try:
+            contracts[package] = _read(plan, package)
+        except PipelineError as error:
+            refused += error.lines
+    if all and not refused:
+        yield from _describe_joined(plan, contracts)
+    for number, (package, contract) in enumerate(() if all else contracts.items()):
+        yield from [""] if number else []
+        folder = plan.workspace.package(package)
+        yield from _describe(package, contract, folder / SELECTION)
+    if refused:
+        raise PipelineError(*refused)
+
+
+def _describe_joined(plan: Plan, contracts: Mapping[str, Json]) -> Iterator[str]:
+    """Write the contract of several packages to build/, and yield the lines on it."""
+    from pipeline.features.contracts.contract import format_selection, join_contracts
+
+    joined, build = join_contracts(list(contracts.values())), plan.workspace.build
+    write_atomically(build / CONTRACT, record_bytes(joined), build)
+    write_atomically(build / SELECTION, format_selection(joined), build)
+    title = plural(len(contracts), "package")
+    yield from _describe(title, joined, build / SELECTION, "app")
+    yield f"written: {_shown(plan, build / CONTRACT)}, {_shown(plan, build / SELECTION)}"
+
+
+def _read(plan: Plan, package: str) -> Json:
+    plan.check(package)
+    lowered, first = link_status(plan, package), f"run `doit lower {package}` first"
+    if not lowered.current:
+        raise PipelineError(f"{package}: not built as it is asked for ({lowered.reason}); {first}")
+    contract = read_fitting(plan.workspace.package(package) / CONTRACT)
+    if contract is None:
+        raise PipelineError(f"{package}: its {CONTRACT} can't be read; {first}")
+    return contract
+
+
+def _shown(plan: Plan, path: Path) -> str:
+    root = plan.workspace.root
+    return str(path.relative_to(root) if path.is_relative_to(root) else path)
+
+
+def _describe(title: str, contract: Json, selection: Path, name: str = "") -> Iterator[str]:
+    """Yield the lines on one contract."""
+    operators, backends = contract["operators"], contract["backends"]
+    yield f"{title}: {plural(len(operators), 'operator')}, {plural(len(backends), 'backend')}"
+    releases = (f"executorch {each}" for each in contract["executorch"])
+    schemas = (f"schema {each['identifier']}.{each['version']}" for each in contract["schemas"])
+    facts = {
+        "made by": ", ".join([*releases, *schemas]),
+        "aligned": ", ".join(
+            f"{part.replace('_', ' ')} to {n}" for part, n in contract["alignment"].items() if n
+        ),
+        "memory": "; ".join(_describe_memory(contract)),
+        "data files": ", ".join(contract["data_files"]),
+    }
+    yield from (f"  {what + ':':<12} {found}" for what, found in facts.items() if found)
+    for name_of_backend, link in backends.items():
+        library = f" in {link['library']}" if link["library"] else ""
+        yield f"  backend {name_of_backend}{library}"
+    for kernels in dict.fromkeys(each["kernels"] for each in operators.values()):
+        own = {name: each for name, each in operators.items() if each["kernels"] == kernels}
+        yield f"  {kernels} kernels, {len(own)}:"
+        yield from (
+            f"    {each}  {', '.join(facts['dtypes'])}".rstrip() for each, facts in own.items()
+        )
+    yield ""
+    yield from cmake_lines(contract, f"{name or title}_kernels", selection.as_posix())
+
+
+def _describe_memory(contract: Json) -> Iterator[str]:
+    """Yield the greatest size of each arena, in bytes, and the method that plans it."""
+    greatest: dict[int, tuple[int, str]] = {}
+    for name, method in contract["methods"].items():
+        for each in method["planned_memory"]:
+            found = greatest.get(each["arena"], (0, ""))
+            greatest[each["arena"]] = max(found, (each["size"], name), key=lambda pair: pair[0])
+    for arena, (size, method) in sorted(greatest.items()):
+        if size:
+            yield f"arena {arena} {size:,} bytes, in {method}"
+
+
+def _write_target(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+    """Write what the runtime of the wheel holds to targets/<name>.yaml. Raises PipelineError."""
+    from pipeline.config.targets import HEAD, format_target
+    from pipeline.devices.bindings import describe_runtime
+    from pipeline.store.workspace import is_target_name
+
+    if len(words) > 1:
+        raise PipelineError("name one target: doit contract --of-runtime [name]")
+    name = next(iter(words), _WHEEL)
+    if not is_target_name(name):
+        raise PipelineError(f"'{name}' can't name a file in {TARGETS}/")
+    root = plan.workspace.root
+    path = root / target_file(name)
+    there = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else HEAD
+    if not there.startswith(HEAD):
+        raise PipelineError(f"{target_file(name)} is there, and was written by hand; name another")
+    if not path.parent.resolve().is_relative_to(root.resolve()):
+        raise PipelineError(f"{TARGETS}/ is a link out of the workspace")
+    facts = describe_runtime()
+    write_atomically(path, format_target(facts).encode())
+    counts = plural(len(facts["operators"]), "operator"), plural(len(facts["backends"]), "backend")
+    yield f"{target_file(name)}: {' and '.join(counts)} of executorch {facts['executorch']}"

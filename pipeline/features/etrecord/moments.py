@@ -1,0 +1,38 @@
+"""Records the entries of an ETRecord when a unit is emitted, and joins them when it is linked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeline.run.build.compile import EmittedUnit
+from pipeline.run.build.link import LinkedPackage
+from pipeline.store.digest import Digest
+from pipeline.store.files import ETRECORD
+
+
+def record_entries(unit: EmittedUnit) -> dict[str, Any]:
+    """Record the entries of an ETRecord where the config asks for one; quantized methods get the
+    lines that their nodes stand on by now."""
+    from pipeline.features.etrecord.etrecord import map_current_lines, record_etrecord
+    from pipeline.run.build.load import load_method
+
+    inputs = unit.inputs
+    if not inputs.emit.etrecord:
+        return {}
+    lines = {
+        name: map_current_lines(unit.programs[name], load_method(inputs.sources[name], unit.store))
+        for name in inputs.quantizes
+    }
+    return record_etrecord(unit.manager, unit.store, lines)
+
+
+def write_etrecord(package: LinkedPackage) -> dict[str, Digest]:
+    """Join the entries of a package's units; return the digest of the file by name."""
+    entries = [unit["etrecord"] for unit in package.units.values() if unit["etrecord"]]
+    if not entries:
+        return {}
+    from pipeline.features.etrecord.etrecord import join_etrecords
+
+    etrecord = join_etrecords(entries, package.action.key["order"], package.store)
+    package.manifest["etrecord"] = {"digest": etrecord.digest, "size": etrecord.size}
+    return {ETRECORD: etrecord.digest}

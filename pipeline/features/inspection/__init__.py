@@ -1,0 +1,13 @@
+"""Inspection: which bytes of a package are what, and which methods use them."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature, Section
+
+FEATURE = Feature(
+    "inspection",
+    "describe the contents of packages in contents.json and reports",
+    after_link="pipeline.features.inspection.link:write_contents",
+    link_files=("contents.json",),
+    sections=(Section(90, "pipeline.features.inspection.section:section"),),
+)

@@ -1,0 +1,180 @@
+"""Describes the contents of a package: which bytes of its files are what, and who uses them.
+
+Everything is read off the files themselves, each mapped into memory and gone through once. Names
+of tensors come from the compile actions, by the digests of their bytes (constants.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.compile.inspect.package_view import PackageFile, PackageView, join_names
+from pipeline.features.inspection.stored_tensors import (
+    find_duplicates,
+    find_shared,
+    find_stored_tensors,
+)
+from pipeline.program.flatbuffer import Span
+from pipeline.program.pte import PlanFacts, ProgramFile
+from pipeline.store.digest import Digest
+from pipeline.store.errors import PipelineError
+
+if TYPE_CHECKING:  # shapes, which change nothing that is done
+    from pipeline.report.package_records import (
+        ContentsRecord,
+        MethodContents,
+        SegmentKind,
+        SegmentRecord,
+    )
+
+
+def describe_contents(
+    files: Mapping[str, Path],
+    constants: Mapping[str, Mapping[str, Any]] | None = None,
+    keys: Mapping[str, Collection[str]] | None = None,
+    digests: Mapping[str, Mapping[tuple[int, int], Digest]] | None = None,
+) -> ContentsRecord:
+    """Describe the contents of a package of these files, by name: one `.pte`, any number of `.ptd`.
+
+    Args:
+        constants: by method, what `describe_constants` returned for its program.
+        keys: by method, the keys of the named data that its delegates use.
+        digests: by file, those of parts that are known, by their offset and size in bytes.
+
+    Raises PipelineError, whose first line says which file is not what it should be, and how.
+    """
+    package = PackageView(files, constants or {}, keys or {}, digests or {})
+    segments = [segment for file in package.files for segment in _segments(package, file)]
+    tensors = find_stored_tensors(package)
+    return {
+        "size": sum(len(file.data) for file in package.files),
+        "segments": segments,
+        "methods": {plan.name: _describe_method(package, plan) for plan in package.plans},
+        "tensors": [tensor.record for tensor in tensors],
+        "shared": list(find_shared(package, tensors)),
+        "twice": list(find_duplicates(tensors)),
+    }
+
+
+@dataclass
+class _Claim:
+    """The use of a part of a file."""
+
+    kind: SegmentKind
+    names: set[str] = field(default_factory=set)
+    methods: set[str] = field(default_factory=set)
+    backends: set[str] = field(default_factory=set)
+
+
+def _segments(view: PackageView, file: PackageFile) -> Iterator[SegmentRecord]:
+    """Yield the segments of a file, which cover it. Raises PipelineError where two overlap."""
+    claims = _claims(view, file)
+    end = 0
+    for span, claim in sorted(claims.items()):
+        if span.offset < end:
+            raise PipelineError(
+                f"{file.name}: is corrupt: what is at {span.offset} overlaps what ends at {end}"
+            )
+        yield from _fill_gap(view, file, Span(end, span.offset - end))
+        yield _segment(view, file, span, claim)
+        end = span.end
+    yield from _fill_gap(view, file, Span(end, len(file.data) - end))
+
+
+def _fill_gap(view: PackageView, file: PackageFile, gap: Span) -> Iterator[SegmentRecord]:
+    """Yield the segments of a gap between claims: the flatbuffer around its data, and padding."""
+    if not gap.size:
+        return
+    inside = max(0, min(gap.end, file.layout.program.end) - gap.offset)
+    if inside:
+        yield _segment(view, file, Span(gap.offset, inside), _Claim("program"))
+    if inside < gap.size:
+        rest = Span(gap.offset + inside, gap.size - inside)
+        unused = bytes(file.data[rest.offset : rest.end]).strip(b"\0")
+        yield _segment(view, file, rest, _Claim("padding", {"unused"} if unused else set()))
+
+
+def _segment(view: PackageView, file: PackageFile, span: Span, claim: _Claim) -> SegmentRecord:
+    known = None
+    if claim.kind == "named_data":
+        known = view.lookup(file.digest(span), claim.methods)
+    return {
+        "file": file.name,
+        "kind": claim.kind,
+        "name": join_names(claim.names if known is None else known.names),
+        "offset": span.offset,
+        "size": span.size,
+        "digest": "" if claim.kind == "padding" else file.digest(span),
+        "methods": sorted(claim.methods),
+        "backend": ", ".join(sorted(claim.backends)) or None,
+    }
+
+
+def _claims(view: PackageView, file: PackageFile) -> dict[Span, _Claim]:
+    claims: dict[Span, _Claim] = {}
+    layout = file.layout
+
+    def claim(span: Span, kind: SegmentKind, methods: Iterable[str] = ()) -> _Claim:
+        own = claims.setdefault(span, _Claim(kind))
+        own.methods.update(methods)
+        return own
+
+    for segment, keys in file.named.items():
+        users = (method for key in keys for method in view.users.get(key, ()))
+        claim(layout.segments[segment], "named_data", users).names.update(keys)
+    if isinstance(layout, ProgramFile):
+        stored: tuple[tuple[SegmentKind, bool, Any, Any], ...] = (
+            ("constants", False, layout.constants, layout.constant_segments),
+            ("mutable", True, layout.mutable, layout.mutable_segments),
+        )
+        for kind, planned, spans, segments in stored:
+            used = view.indices(planned)
+            for segment in segments:
+                methods = (method for _, own in used.values() for method in own)
+                claim(layout.segments[segment], kind, methods)
+            for index, span in enumerate(() if segments else spans):
+                claim(span, kind, used[index][1] if index in used else ())
+        for span, calls in view.payloads.items():
+            own = claim(span, "delegate", (method for method, _, _ in calls))
+            own.backends.update(backend for _, _, backend in calls)
+    for number, span in enumerate(layout.segments):
+        claims.setdefault(span, _Claim("padding", {f"unused segment {number}"}))
+    return {span: own for span, own in claims.items() if span.size}
+
+
+def _describe_method(view: PackageView, plan: PlanFacts) -> MethodContents:
+    external = {key for key, methods in view.external.items() if plan.name in methods}
+    payloads = {each.payload for each in plan.delegates if each.payload is not None}
+    constants = sum(
+        known.size if known.item else view.layout.constants[index].size
+        for index, (known, methods) in view.indices(False).items()
+        if plan.name in methods
+    )
+    delegated = sum(payload.size for payload in payloads)
+    for file in view.files:
+        for segment, keys in file.named.items():
+            size = file.layout.segments[segment].size
+            if external.intersection(keys):
+                constants += size
+            elif any(plan.name in view.users.get(key, ()) for key in keys):
+                delegated += size
+    return {
+        "instructions": plan.instructions,
+        "delegates": [
+            {
+                "backend": delegate.backend,
+                "index": number,
+                "size": delegate.payload.size if delegate.payload is not None else 0,
+                "digest": view.pte.digest(delegate.payload) if delegate.payload else "",
+            }
+            for number, delegate in enumerate(plan.delegates)
+        ],
+        "planned_memory": [
+            {"arena": number, "size": size} for number, size in enumerate(plan.arenas, 1)
+        ],
+        "constants": constants,
+        "delegated": delegated,
+    }

@@ -1,0 +1,152 @@
+"""`doit attest`: writes what packages were made from, signed, and their bills of materials."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pipeline.cli.verbs import known_packages
+from pipeline.features.provenance.attestation import (
+    BUNDLE_SUFFIX,
+    PROVENANCE,
+    make_provenance,
+    make_statement,
+)
+from pipeline.features.provenance.bom import BOM, BOM_SUFFIX, make_bom
+from pipeline.features.provenance.envelopes import INSTALL, sign_statement
+from pipeline.features.provenance.materials import find_materials, find_toolchain
+from pipeline.plan.plan import Plan
+from pipeline.plan.status import link_status, validate_status
+from pipeline.report.records import read_manifest
+from pipeline.run.install import ATTEST
+from pipeline.store.digest import hash_file
+from pipeline.store.errors import PipelineError, plural
+from pipeline.store.files import MANIFEST, record_bytes, write_atomically
+from pipeline.store.revision import find_revision
+from pipeline.store.settings import read_keys
+from pipeline.store.signing import Keys
+from pipeline.store.toolchain import code
+from pipeline.store.workspace import Workspace
+from pipeline.validate.gates.figures import read_build
+
+_KEY = "openssl genpkey -algorithm ed25519 -out key.pem"
+
+
+def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+    """Write the attestations of packages, by default all, and yield a line for each.
+
+    Raises:
+        PipelineError: for those that can't be attested, after the others were; a line for each.
+    """
+    packages = known_packages(plan, words)
+    keys = read_keys(plan.workspace.root)
+    if keys.signing is None:
+        raise PipelineError(f"no key to sign with; make one (`{_KEY}`), and set signing_key")
+    _check_library()
+    refused = list[str]()
+    for package in packages:
+        try:
+            yield f"{plan.workspace.build.name}/{package}/{_attest(plan, package, keys)}"
+        except PipelineError as error:
+            refused += error.lines
+    if refused:
+        raise PipelineError(*refused)
+
+
+def _check_library() -> None:
+    try:
+        import cyclonedx  # noqa: F401
+    except ImportError as error:
+        raise PipelineError(f"attestations need cyclonedx-python-lib: {INSTALL}") from error
+
+
+def _attest(plan: Plan, package: str, keys: Keys) -> str:
+    """Write the attestation of a package; return what was written."""
+    manifest, reports = _find_build(plan, package)
+    manifest["toolchain"] = find_toolchain(plan, package)
+    workspace, made_by = plan.workspace, _version()
+    folder, stem = workspace.package(package), Path(str(plan.file(package))).stem
+    subjects = {name: _hash(folder / name, name) for name in manifest["files"]}
+    materials = [
+        (name, _hash(path, name, digest)) for name, path, digest in find_materials(plan, package)
+    ]
+    bill = make_bom(manifest, subjects, _read_figures(folder), made_by)
+    names = f"{stem}.pte{BUNDLE_SUFFIX}", f"{stem}{BOM_SUFFIX}"
+    _write(workspace, package, names[1], record_bytes(bill))
+    byproducts = {name: _hash(folder / name, name) for name in (*reports, names[1])}
+    revision = find_revision(workspace.root)
+    builder = {"pte-pipeline": made_by, "code": code("link")}
+    provenance = make_provenance(manifest, materials, revision, byproducts, builder)
+    lines = [
+        sign_statement(make_statement(subjects, kind, predicate), keys)
+        for kind, predicate in ((PROVENANCE, provenance), (BOM, bill))
+    ]
+    _write(workspace, package, names[0], b"".join(lines))
+    record = {"action": manifest["action"], "files": {n: hash_file(folder / n) for n in names}}
+    workspace.write_state(package, {**workspace.state(package), ATTEST: record})
+    made_from = plural(len(materials), "file")
+    return f"{names[0]}: {plural(len(subjects), 'file')}, made from {made_from}"
+
+
+def _write(workspace: Workspace, package: str, name: str, content: bytes) -> None:
+    write_atomically(workspace.package(package) / name, content, workspace.build)
+
+
+def _find_build(plan: Plan, package: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the manifest of a package that is current, and the names of the reports beside it.
+    Raises PipelineError for one that is not, and for one whose validation failed."""
+    plan.check(package)
+    first = f"run `doit {package}` first"
+    lowered = link_status(plan, package)
+    if not lowered.current:
+        raise PipelineError(f"{package}: not built as it is asked for ({lowered.reason}); {first}")
+    state = plan.workspace.state(package)
+    validated = validate_status(plan, package)
+    if not validated.current:
+        raise PipelineError(f"{package}: not validated as it is now ({validated.reason}); {first}")
+    if state["link"].get("unsigned") or state["validate"].get("unsigned"):
+        what = "was built while unsigned results of a remote were believed"
+        raise PipelineError(f"{package}: {what}; build it with trusted_keys instead")
+    manifest = read_manifest(plan.workspace, package)
+    if manifest is None or "action" not in manifest:
+        raise PipelineError(f"{package}: its manifest can't be read; {first}")
+    names = {*state["link"]["files"], *state["validate"]["files"]} - manifest["files"].keys()
+    return manifest, sorted(names)
+
+
+def _hash(path: Path, name: str, known: str = "") -> dict[str, str]:
+    """Return the digests of a file. Raises PipelineError for one that is not as it is known."""
+    try:
+        with open(path, "rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hash_file(path)
+    except OSError as error:
+        raise PipelineError(f"{name}: cannot be read: {error.strerror}") from error
+    if known not in ("", digest):
+        raise PipelineError(f"{name}: changed while it was attested; run again")
+    return {"sha256": sha256, "blake3": digest}
+
+
+def _read_figures(folder: Path) -> dict[str, dict[str, str]]:
+    """Return what was measured of each method, in words."""
+    build = read_build(folder / MANIFEST)
+    found: dict[str, dict[str, str]] = {}
+    for name, method in (build.figures.methods if build else {}).items():
+        known = [each for each in method.sqnr_db or () if each is not None]
+        figures: Mapping[str, Any] = {
+            "least SQNR in dB, at most 120": min(known, default=None),
+            "greatest absolute error": method.max_abs,
+            "share of nodes on delegates": round(method.share(), 4),
+        }
+        found[name] = {what: str(each) for what, each in figures.items() if each is not None}
+    return found
+
+
+def _version() -> str:
+    try:
+        return version("pte-pipeline")
+    except PackageNotFoundError:  # it is imported from a checkout
+        return "not installed"

@@ -1,0 +1,213 @@
+"""Holds a folder to its attestations, by the public key of who signed them alone.
+
+The folder is data from strangers: reads are bounded, no name leads out of it, no link is followed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, NotRequired, TypedDict
+
+from pipeline.features.provenance.attestation import BUNDLE_SUFFIX, PROVENANCE, STATEMENT
+from pipeline.features.provenance.envelopes import MOST_BYTES, open_bundle
+from pipeline.store.errors import PipelineError, listed, plural, shown
+from pipeline.store.files import is_plain, read_text_file
+from pipeline.store.forms import fits
+from pipeline.store.names import is_file_path
+from pipeline.store.signing import Keys
+
+_MOST_FILES = 100_000
+
+
+class _Digests(TypedDict):
+    sha256: str
+
+
+class _File(TypedDict):
+    name: str
+    digest: _Digests
+
+
+class _RunDetails(TypedDict):
+    byproducts: NotRequired[list[_File]]
+
+
+class _Commit(TypedDict):
+    gitCommit: str
+
+
+class _Source(TypedDict):
+    name: str
+    digest: _Commit
+
+
+class _BuildDefinition(TypedDict):
+    resolvedDependencies: NotRequired[list[Any]]
+
+
+class _Provenance(TypedDict):
+    buildDefinition: NotRequired[_BuildDefinition]
+    runDetails: _RunDetails
+
+
+class _Statement(TypedDict):
+    subject: list[_File]
+    predicate: _Provenance
+
+
+class Verdict(NamedTuple):
+    """The findings on a folder: what is true of it, and what is wrong with it, a line each."""
+
+    lines: list[str]
+    problems: list[str]
+
+
+class _Attested(NamedTuple):
+    """The SHA-256 of files by their paths in the verified folder: those that must be there, and
+    reports, which need not; `commit` is that of the sources, "" where it names none, and `changed`
+    tells that tracked files differed from it."""
+
+    signer: str
+    subjects: Mapping[str, str]
+    reports: Mapping[str, str]
+    commit: str
+    changed: bool
+
+
+def verify_folder(folder: Path, keys: Keys, commit: str = "") -> Verdict:
+    """Hold the files of a folder to the attestations in it and in folders in it, each of which a
+    trusted key must have signed: all that they name must be there, beside them, with its content,
+    and no other file; and all must be built from a commit, if one is given.
+
+    Raises PipelineError for a folder that can't be read.
+    """
+    files = _list_files(folder)
+    bundles = [name for name in files if name.endswith(BUNDLE_SUFFIX)]
+    verdict, named, all_read = Verdict([], []), {*bundles}, True
+    present = {*files}
+    for bundle in bundles:
+        try:
+            found = _read_bundle(folder, bundle, keys)
+        except ValueError as error:
+            verdict.problems.append(f"{bundle}: {error}")
+            all_read = False
+            continue
+        for attested in found:
+            named |= {*attested.subjects, *attested.reports}
+            if wrong := _find_wrong_commit(attested, commit):
+                verdict.problems.append(f"{bundle}: {wrong}")
+                continue
+            _compare(folder, present, bundle, attested, verdict)
+    if not bundles:
+        verdict.problems.append(f"no attestation: no file in it is called *{BUNDLE_SUFFIX}")
+    elif all_read:  # or it is not known what the others name
+        verdict.problems.extend(f"{n}: is in no attestation" for n in files if n not in named)
+    return verdict
+
+
+def _list_files(folder: Path) -> list[str]:
+    """Return the paths of all files in a folder, links and whatever else is no folder among them.
+    Raises PipelineError."""
+    found: list[str] = []
+
+    def refuse(error: OSError) -> None:
+        raise PipelineError(f"{folder}: cannot be read: {error.strerror}") from error
+
+    try:
+        for where, folders, names in os.walk(folder, onerror=refuse):
+            links = [name for name in folders if os.path.islink(os.path.join(where, name))]
+            found += [os.path.relpath(os.path.join(where, n), folder) for n in (*names, *links)]
+            if len(found) > _MOST_FILES:
+                raise PipelineError(f"{folder}: has more than {_MOST_FILES:,} files")
+    except RecursionError as error:
+        raise PipelineError(f"{folder}: is nested too deep") from error
+    return sorted(name.replace(os.sep, "/") for name in found)
+
+
+def _read_bundle(folder: Path, bundle: str, keys: Keys) -> list[_Attested]:
+    """Return the provenances of a bundle that a trusted key signed. Raises ValueError where there
+    is none, or one of another form."""
+    path, where = folder / bundle, bundle[: bundle.rfind("/") + 1]
+    try:
+        if not is_plain(path):
+            raise ValueError("is no file")
+        found, reasons = open_bundle(read_text_file(path, MOST_BYTES), keys)
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror}") from error
+    kinds = {"_type": STATEMENT, "predicateType": PROVENANCE}
+    own = [each for each in found if isinstance(each[0], dict) and kinds.items() <= each[0].items()]
+    if not own:
+        raise ValueError(reasons[0] if reasons else "holds no provenance")
+    return [_parse(statement, signer, where) for statement, signer in own]
+
+
+def _parse(statement: Mapping[str, Any], signer: str, where: str) -> _Attested:
+    """Return the files that a provenance in the folder `where` names. Raises ValueError."""
+    if not fits(statement, _Statement, open_fields=True) or not statement["subject"]:
+        raise ValueError("its provenance names no files by SHA-256")
+    byproducts = statement["predicate"]["runDetails"].get("byproducts", ())
+    subjects, reports = (
+        {each["name"]: each["digest"]["sha256"] for each in side}
+        for side in (statement["subject"], byproducts)
+    )
+    if wrong := [name for name in (*subjects, *reports) if not is_file_path(name)]:
+        raise ValueError(f"names {shown(wrong[0])}, which is no file in a folder")
+    definition = statement["predicate"].get("buildDefinition", {})
+    made_from = definition.get("resolvedDependencies", ())
+    sources = [each for each in made_from if fits(each, _Source, open_fields=True)]
+    source = sources[0] if sources else {"digest": {"gitCommit": ""}}
+    return _Attested(
+        signer,
+        {where + name: digest for name, digest in subjects.items()},
+        {where + name: digest for name, digest in reports.items()},
+        source["digest"]["gitCommit"],
+        "annotations" in source,
+    )
+
+
+def _find_wrong_commit(attested: _Attested, commit: str) -> str:
+    """Return what is wrong where files must be built from a commit, or ""."""
+    if not commit:
+        return ""
+    if not attested.commit:
+        return f"names no commit, must be of {commit[:12]}"
+    if attested.commit != commit:
+        return f"is of commit {shown(attested.commit[:12])}, not of {commit[:12]}"
+    return f"is of commit {commit[:12]} with changes" if attested.changed else ""
+
+
+def _compare(
+    folder: Path, present: Collection[str], bundle: str, attested: _Attested, verdict: Verdict
+) -> None:
+    """Hold the files that a provenance names to it."""
+    missing, problems = [], []
+    expected = {**attested.reports, **attested.subjects}
+    for name, digest in sorted(expected.items()):
+        if name in present:
+            if wrong := _find_wrong(folder / name, digest):
+                problems.append(f"{name}: {wrong}")
+        elif name in attested.subjects:
+            problems.append(f"{name}: is missing, and {bundle} names it")
+        else:
+            missing.append(name)
+    verdict.problems.extend(problems)
+    if not problems:
+        what = plural(len(expected) - len(missing), "file")
+        without = f"; without {listed(missing, 3)}" if missing else ""
+        line = f"{bundle}: {what} as attested, signed by {attested.signer[:16]}{without}"
+        verdict.lines.append(line)
+
+
+def _find_wrong(path: Path, digest: str) -> str:
+    """Return what is wrong with a file of this SHA-256, or ""."""
+    if not is_plain(path):
+        return "is no file"
+    try:
+        with open(path, "rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return "" if found == digest else "has another content than is attested"

@@ -1,0 +1,61 @@
+"""`doit verify`: holds a folder to the attestations in it. It needs no workspace."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.cli.commands import usage
+from pipeline.features.provenance import VERIFY
+from pipeline.features.provenance.envelopes import check_library
+from pipeline.features.provenance.verification import verify_folder
+from pipeline.store.errors import PipelineError, plural
+from pipeline.store.settings import VARIABLES, read_keys
+from pipeline.store.signing import load_keys
+from pipeline.store.visible import one_line
+
+COMMIT = "--commit"
+
+
+def run(words: Sequence[str], root: Path) -> int:
+    """Print what holds of a folder, and what does not; return the exit status.
+
+    Args:
+        words: the folder and public keys, and `--commit` with a commit, if one is given.
+        root: whose settings name the trusted keys, if none are given.
+
+    Raises:
+        PipelineError: the command line makes no sense, or a key can't be used.
+    """
+    words, commit = _take_commit(words)
+    if not words or words[0].startswith("-"):
+        raise PipelineError(f"usage: {usage(VERIFY)}")
+    folder, *given = map(Path, words)
+    if not folder.is_dir():
+        raise PipelineError(f"verify: {folder}: is no folder; usage: {usage(VERIFY)}")
+    check_library()
+    keys = load_keys(None, given) if given else read_keys(root)
+    if not keys.trusted:
+        hint = f"name the file of one after the folder, or in {VARIABLES['trusted_keys']}"
+        raise PipelineError(f"verify: no public key to verify with; {hint}")
+    verdict = verify_folder(folder, keys, commit)
+    for line in verdict.lines:
+        print(one_line(line))
+    for line in verdict.problems:
+        print(one_line(f"verify: {line}"), file=sys.stderr)
+    if verdict.problems:
+        print(f"verify: {folder}: {plural(len(verdict.problems), 'thing')} wrong", file=sys.stderr)
+    return int(bool(verdict.problems))
+
+
+def _take_commit(words: Sequence[str]) -> tuple[Sequence[str], str]:
+    """Return the words without the option `--commit`, and its value."""
+    if COMMIT not in words:
+        return words, ""
+    place = words.index(COMMIT)
+    commit = "".join(words[place + 1 : place + 2]).lower()
+    if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
+        raise PipelineError(f"verify: {COMMIT} {commit}: must be the whole id of a commit of git's")
+    return [*words[:place], *words[place + 2 :]], commit

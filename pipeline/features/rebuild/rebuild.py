@@ -1,0 +1,234 @@
+"""`doit rebuild`: compiles packages again without any cache, and compares the bytes.
+
+A store of its own, empty and gone afterwards, takes the place of the user's, and so does a folder
+the place of `build/`; the sources are exported and quantized again too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pipeline.cli.progress import progress_on
+from pipeline.cli.verbs import known_packages
+from pipeline.plan.actions import Action
+from pipeline.plan.plan import Plan
+from pipeline.plan.status import link_status
+from pipeline.plan.tasks import find_action
+from pipeline.run import pool as pools  # tests put another Pool into it
+from pipeline.run.batch import Batch
+from pipeline.run.under_way import log_path
+from pipeline.store.digest import Digest, hash_file
+from pipeline.store.errors import PipelineError
+from pipeline.store.files import MANIFEST, read_record
+from pipeline.store.json_diff import diff_json, show_value
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
+
+_MOST = 5  # differences of a manifest that are shown
+_PIECE = 1 << 20
+_PREFIX = ".rebuild-"
+
+
+def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+    """Build packages, by default all, again; yield a line for each, and more where bytes differ.
+
+    Raises:
+        PipelineError: where bytes differ, where a package can't be built again, and for packages
+            that are not current: then nothing is built.
+    """
+    packages = _current_packages(plan, words)
+    if plan.workspace.executor:
+        yield f"rebuild: runs on this machine, not on {plan.workspace.executor}"
+    with _temporary_folder(plan.workspace.build) as folder:
+        build = folder / "build"
+        # A cluster's workers have stores of their own, which would give what they made before.
+        workspace = replace(
+            plan.workspace, store=Store(folder / "store"), build_folder=build, executor=""
+        )
+        build.mkdir()
+        failed = _Rebuild(plan.workspace, Plan(workspace)).run(packages)
+        differing = []
+        for package in packages:
+            if package in failed:
+                continue
+            names = list(plan.workspace.state(package)["link"]["files"])
+            lines = list(compare_folders(plan.workspace.package(package), build / package, names))
+            if lines:
+                differing.append(package)
+                yield f"{package}: built again, it is another package"
+                yield from (f"  {line}" for line in lines)
+            else:
+                yield f"{package}: built again, the same bytes in {len(names)} files"
+    wrong = [f"{package}: {failed[package]}" for package in packages if package in failed]
+    if differing:
+        number = f"{len(differing)} of {len(packages)} packages"
+        wrong.append(f"{number} can't be built again as they are: {', '.join(differing)}")
+    if wrong:
+        raise PipelineError(*"\n".join(wrong).split("\n"))
+
+
+@contextmanager
+def _temporary_folder(parent: Path) -> Iterator[Path]:
+    """Yield a folder that goes at the end of the block. It is locked, so that those of killed
+    processes are known, and go now."""
+    for path in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError), open(path / "lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while its process lives
+            shutil.rmtree(path, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as folder,
+        open(Path(folder) / "lock", "w") as lock,
+    ):
+        with suppress(OSError):  # a filesystem without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield Path(folder)
+
+
+def _current_packages(plan: Plan, words: Sequence[str]) -> list[str]:
+    """Return the packages that are meant. Raises PipelineError for those that are not built as they
+    would be now, with which there is nothing to compare."""
+    packages = known_packages(plan, words)
+    stale = []
+    for package in packages:
+        plan.check(package)
+        status = link_status(plan, package)
+        if not status.current:
+            stale.append(f"{package}: {status.reason}; run `doit lower:{package}` first")
+    if stale:
+        raise PipelineError(*stale)
+    return packages
+
+
+@dataclass
+class _Rebuild:
+    """A build of its own; `ours` is the user's workspace, to which only logs of failures go."""
+
+    ours: Workspace
+    plan: Plan
+
+    def run(self, packages: Sequence[str]) -> dict[str, str]:
+        """Build the packages, and return what went wrong, by package.
+
+        Raises:
+            PipelineError: a model can't be exported, on which all else rests.
+        """
+        plan, wrong = self.plan, dict[str, str]()
+        pool = pools.Pool(plan.workspace, plan.workspace.jobs, always=False)
+        batch = Batch(plan, pool, partial(progress_on, sys.stdout))
+        try:
+            exports = [model for model in map(plan.exporter, packages) if model is not None]
+            if failed := self._run(batch, [plan.models.export(model) for model in exports]):
+                raise PipelineError(next(iter(failed.values())))
+            for model in exports:
+                plan.forget(model)
+            for kind in ("quantize", "compile", "link"):
+                left = [package for package in packages if package not in wrong]
+                actions = [(p, action) for p in left for action in self._actions(kind, p)]
+                failed = self._run(batch, [action for _, action in actions])
+                for package, action in actions:
+                    if action.digest in failed:
+                        wrong.setdefault(package, failed[action.digest])
+        finally:
+            pool.close()
+        return wrong
+
+    def _actions(self, kind: str, package: str) -> list[Action]:
+        plan = self.plan
+        units: dict[str, Sequence[tuple[str, ...]]] = {
+            "quantize": [(method,) for method in plan.quantized(package)],
+            "compile": plan.units(package),
+            "link": [()],
+        }
+        found = (find_action(plan, kind, package, unit) for unit in units[kind])
+        return [action for action in found if action is not None]
+
+    def _run(self, batch: Batch, actions: Sequence[Action]) -> dict[Digest, str]:
+        """Run each action once, and return the failures of those that failed."""
+        different = {action.digest: action for action in actions}
+        return {
+            action.digest: f"{action.title} failed: {event.error}{self._keep_log(action)}"
+            for action, event in batch.run(list(different.values()))
+            if event.error
+        }
+
+    def _keep_log(self, action: Action) -> str:
+        """Copy the log of a failure, which would go with the folder, and return where it is now."""
+        there, here = log_path(action, self.plan.workspace), log_path(action, self.ours)
+        here = here.with_name(f"rebuild-{here.name}")
+        with suppress(OSError):
+            here.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(there, here)
+            return f"\n  log: {here.relative_to(self.ours.root)}"
+        return ""
+
+
+def compare_folders(ours: Path, theirs: Path, names: Sequence[str]) -> Iterator[str]:
+    """Compare two folders of a package, and yield a line for each file, object and value of the
+    manifest that differs.
+
+    Args:
+        names: the package's files in `ours`.
+    """
+    rebuilt = {path.name for path in theirs.iterdir()} if theirs.is_dir() else set()
+    manifests = [read_record(folder / MANIFEST) or {} for folder in (ours, theirs)]
+    for name in sorted({*names, *rebuilt}):
+        if name not in rebuilt or not (ours / name).is_file():
+            yield f"{name} is {'made no more' if name not in rebuilt else 'new'}"
+        elif hash_file(ours / name) != hash_file(theirs / name):
+            sizes = [(folder / name).stat().st_size for folder in (ours, theirs)]
+            place = first_difference(ours / name, theirs / name)
+            yield f"{name}: {sizes[0]} bytes, now {sizes[1]}; differs from byte {place} on"
+    yield from _objects(*(manifest.get("objects", {}) for manifest in manifests))
+    before, after = (
+        {key: value for key, value in manifest.items() if key not in ("objects", "files")}
+        for manifest in manifests
+    )
+    lines = [
+        f"manifest: {'.'.join(each.path)}: {show_value(each.old)}, now {show_value(each.new)}"
+        for each in diff_json(before, after)
+    ]
+    yield from lines[:_MOST]
+    if len(lines) > _MOST:
+        yield f"manifest: and {len(lines) - _MOST} more differences"
+
+
+def _objects(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
+    for unit in sorted(ours.keys() | theirs.keys()):
+        if unit not in ours or unit not in theirs:
+            yield f"{unit}: only one of the builds compiles it"
+        elif ours[unit]["object"] != theirs[unit]["object"]:
+            parts = list(_parts(ours[unit]["parts"], theirs[unit]["parts"]))
+            yield f"{unit}: compiled to another object: {', '.join(parts)}"
+
+
+def _parts(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
+    for kind in sorted(ours.keys() | theirs.keys()):
+        a, b = ours.get(kind), theirs.get(kind)
+        if a == b:
+            continue
+        if not (isinstance(a, list) and isinstance(b, list)):
+            yield kind
+        elif len(a) != len(b):
+            yield f"{len(a)} {kind}, now {len(b)}"
+        else:
+            places = [str(n) for n, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
+            yield f"{kind} {', '.join(places)} of {len(a)}"
+
+
+def first_difference(one: Path, other: Path) -> int:
+    """Return the offset of the first byte in which two files differ, or where the shorter ends."""
+    place = 0
+    with open(one, "rb") as a, open(other, "rb") as b:
+        while (x := a.read(_PIECE)) == (y := b.read(_PIECE)) and x:
+            place += len(x)
+    same = (n for n, (m, o) in enumerate(zip(x, y, strict=False)) if m != o)
+    return place + next(same, min(len(x), len(y)))

@@ -1,0 +1,167 @@
+"""The moments at which a feature takes part in a build: the contract between core and features.
+
+The core builds, stores and validates packages. A feature is a folder in `pipeline/features/` that
+the core can do without: its `__init__.py` declares `FEATURE = Feature(...)`, whose fields are the
+moments listed below, each a function named as `"module:function"`. The function is imported when
+its moment comes, so a feature that is installed and not used costs the import of its declaration.
+The core imports no feature; deleting the folder leaves a build that works without it.
+
+Another distribution brings a feature by an entry point of the group `pte_pipeline.features`, whose
+name is the feature's and whose value is its declaration (`my_distribution.feature:FEATURE`).
+
+A plain frozen record rather than pluggy: importing pluggy and registering 20 plugins takes 35 ms of
+a no-op run, against 9 ms here, and its hooks are found by a function's name, which import-linter,
+mypy and a reader's search do not follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoints, entry_points
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+GROUP = "pte_pipeline.features"
+KEYS = ("build", "export", "measure", "report")  # whose actions hold code of a moment
+FOLDER = Path(__file__).with_name("features")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the command line.
+
+    Attributes:
+        summary: one line.
+        words: what may follow its name.
+        options: the help of its flags (`--name`), which may stand anywhere after its name.
+        more: further lines of its help.
+        examples: command lines with what they do.
+        run: of a feature's verb, the function that takes the plan and the words, and yields lines
+            to print.
+        builds: whether it builds packages, for which the toolchain must be a known one.
+        anywhere: whether it needs no workspace: its function takes the words and a folder, prints,
+            and returns the exit status.
+    """
+
+    name: str
+    summary: str
+    words: str = ""
+    options: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    more: str = ""
+    examples: tuple[tuple[str, str], ...] = ()
+    run: str = ""
+    builds: bool = False
+    anywhere: bool = False
+
+
+class Section(NamedTuple):
+    """A section of a package's report: `make(report)` returns a `report.elements.ReportSection`,
+    and sections are sorted by rank; those of the core have 0, 10, 20, ..."""
+
+    rank: int
+    make: str
+
+
+def _moment(keys: str, default: Any = "") -> Any:
+    """Declare a moment; `keys` says which actions' keys hold the code that takes part in it
+    (`store.toolchain.code`), so that no result of other code is taken for theirs."""
+    return field(default=default, metadata={"keys": keys})
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What a feature adds to a build.
+
+    Attributes:
+        name: that of its folder.
+        summary: what a build can't do without it, in one line.
+        verbs: the commands that it brings.
+        public: modules from which `pte_pipeline` passes on names to exporters and passes.
+        after_emit: takes a `run.build.compile.EmittedUnit`; returns blobs by name, which the
+            result of the compile action keeps, as JSON.
+        after_link: takes a `run.build.link.LinkedPackage`; returns the digests of further files of
+            the package by name, whose blobs it has put into the store.
+        link_files: the names of those of them that every package has.
+        sections: the sections that it adds to the report of a package.
+        distribution: the one that brings it by an entry point; "" for a folder of this package.
+    """
+
+    name: str
+    summary: str
+    verbs: tuple[Command, ...] = ()
+    public: tuple[str, ...] = _moment("export", ())
+    after_emit: str = _moment("build")
+    after_link: str = _moment("build")
+    link_files: tuple[str, ...] = ()
+    sections: tuple[Section, ...] = _moment("report", ())
+    distribution: str = ""
+
+
+@cache
+def find_features() -> tuple[Feature, ...]:
+    """Return the features of this installation: those of the folder, then those of other
+    distributions, sorted by name."""
+    folders = sorted(path.parent.name for path in FOLDER.glob("*/__init__.py"))
+    features = [import_module(f"pipeline.features.{name}").FEATURE for name in folders]
+    points = sorted(installed_entry_points(GROUP), key=lambda point: point.name)
+    for point in points:
+        distribution = point.dist.name if point.dist else ""
+        features.append(replace(point.load(), distribution=distribution))
+    return tuple(features)
+
+
+def installed_entry_points(group: str) -> EntryPoints:
+    """Return the entry points of a group that distributions of this installation declare."""
+    points: EntryPoints = _read_entry_points().select(group=group)
+    return points
+
+
+@cache
+def _read_entry_points() -> Any:
+    """Read the entry points of all groups at once, since it takes 10 ms whatever the group."""
+    return entry_points()
+
+
+def call_all(moment: str, subject: object) -> Iterator[Any]:
+    """Call the function of each feature that takes part in a moment, and yield what it returns."""
+    for feature in find_features():
+        if reference := getattr(feature, moment):
+            yield load(reference)(subject)
+
+
+def find_sections() -> list[Section]:
+    """Return the sections of reports that features add."""
+    return [section for feature in find_features() for section in feature.sections]
+
+
+def find_link_files() -> list[str]:
+    """Return the names of the files that features add to every package."""
+    return [name for feature in find_features() for name in feature.link_files]
+
+
+def find_modules(feature: Feature, keys: str) -> list[str]:
+    """Return the modules that a feature names for the moments whose code stands in these keys, or
+    with "" for its verbs, which stand in none."""
+    references = [verb.run for verb in feature.verbs] if not keys else []
+    for moment in fields(feature):
+        if keys and moment.metadata.get("keys") == keys:
+            references += _references(getattr(feature, moment.name))
+    return [reference.partition(":")[0] for reference in references]
+
+
+def _references(value: Any) -> list[str]:
+    """Return the references of a moment: one, several, or those of sections."""
+    if isinstance(value, str):
+        return [value] if value else []
+    return [item.make if isinstance(item, Section) else item for item in value]
+
+
+def load(reference: str) -> Callable[..., Any]:
+    """Return the function that `"module:function"` names."""
+    module, _, name = reference.partition(":")
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function

@@ -1,0 +1,167 @@
+"""Compile actions: the methods of a unit, which are lowered and emitted together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pipeline.plan.actions import Action, unit_name
+from pipeline.plan.kinds.parts import (
+    NOTHING,
+    CodeInputs,
+    Key,
+    Libraries,
+    OptionFiles,
+    common_fields,
+    file_fields,
+    find_libraries,
+    hash_option_files,
+    machine_facts,
+    operator_fields,
+)
+from pipeline.plan.kinds.words import describe_change
+from pipeline.plan.pass_inputs import PassInputs
+from pipeline.program.sources import MethodSource
+from pipeline.store.digest import Digest
+from pipeline.store.json_diff import Difference
+from pipeline.store.workspace import Workspace
+
+if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+    from pipeline.config.emission import EmitConfig
+    from pipeline.config.models import MethodConfig, PackageConfig
+
+# Settings of `emit` that no object depends on.
+_NOT_COMPILED = ("layout", "etrecord", "metadata", "metadata_revision")
+
+
+@dataclass(frozen=True)
+class CompileInputs:
+    """The inputs of a compilation.
+
+    Attributes:
+        unit: the methods, in the order of the config.
+        sources: theirs, in the order of the model.
+        quantizes: the quantize actions of those that are quantized.
+        passes: the inputs of each pass, by reference.
+        files: the files that each method names.
+        written: the config as it was written, with the values of its variables.
+    """
+
+    config: PackageConfig
+    unit: Sequence[str]
+    sources: Mapping[str, MethodSource]
+    quantizes: Mapping[str, Digest] = field(default_factory=dict)
+    passes: Mapping[str, CodeInputs] = field(default_factory=dict)
+    files: Mapping[str, OptionFiles] = field(default_factory=dict)
+    libraries: Libraries = ()
+    written: Any = None
+
+    @property
+    def configs(self) -> Mapping[str, MethodConfig]:
+        return {name: self.config.methods[name] for name in self.sources}
+
+    @property
+    def emit(self) -> EmitConfig:
+        return self.config.emit
+
+    @property
+    def references(self) -> Sequence[str]:
+        return list(self.config.pass_references(self.unit))
+
+    @property
+    def results(self) -> Sequence[Digest]:
+        return list(self.quantizes.values())
+
+    @property
+    def delegates_beside(self) -> bool:
+        """Whether only other methods have partitioners (`PackageConfig.delegates_beside`)."""
+        return self.config.delegates_beside(self.unit)
+
+    def renewed(self, workspace: Workspace) -> CompileInputs:
+        """Return the same with files, passes and libraries as a workspace has them now."""
+        code, configs = PassInputs(workspace), self.configs
+        return replace(
+            self,
+            passes={reference: code.find(reference) for reference in self.passes},
+            files={name: hash_option_files(configs[name], workspace) for name in self.unit},
+            libraries=find_libraries(self.libraries, code),
+        )
+
+
+def compile_action(inputs: CompileInputs) -> Action[CompileInputs]:
+    """Return the action that compiles the methods of a unit."""
+    config, key = inputs.config, compile_key(inputs)
+    return Action("compile", config.model, config.package, unit_name(inputs.unit), key, inputs)
+
+
+def compile_key(inputs: CompileInputs) -> Key:
+    """Return the key of a compilation.
+
+    It holds the digests of quantize actions, so whether a method was compiled is known without its
+    quantized program.
+    """
+    config, unit = inputs.config, inputs.unit
+    emit = config.emit.resolved()
+    key: Key = {
+        **common_fields("compile", config.distributions(unit)),
+        "methods": {name: _method_fields(inputs, name) for name in unit},
+        "emit": {name: value for name, value in emit.items() if name not in _NOT_COMPILED},
+    }
+    files_of_weights = [*config.emit.external_weights, *config.emit.external_files]
+    contents = {name: inputs.sources[name].content for name in unit}
+    optional: Key = {
+        # A backend that sees all methods takes them in the order of the model.
+        "order": list(inputs.sources) if len(unit) > 1 else [],
+        "content": contents if config.emit.holds_lines else {},
+        "facts": machine_facts(config, unit),
+        "delegates_beside": inputs.delegates_beside,
+        # The first file with a pattern of a constant's name takes the constant.
+        "file_order": files_of_weights if len(files_of_weights) > 1 else [],
+        "passes": {name: inputs.passes[name] for name in sorted({*inputs.references})},
+        **operator_fields(inputs.libraries),
+    }
+    return key | {name: value for name, value in optional.items() if value}
+
+
+def _method_fields(inputs: CompileInputs, method: str) -> Key:
+    """Return what a method's object depends on: of its config not what linking accepts."""
+    source, config = inputs.sources[method], inputs.config
+    lowering = config.methods[method].resolved()
+    del lowering["allow_none"]
+    return {
+        "program": source.program,
+        "names": source.names if config.names_count(method) else None,
+        **lowering,
+        "quantize": inputs.quantizes.get(method),
+        **file_fields(inputs.files.get(method, NOTHING), quantizer=False),
+    }
+
+
+def refit_key(compiled: Mapping[str, Any], structures: Mapping[str, Mapping[str, Any]]) -> Key:
+    """Return the key of the record of a unit apart from the contents of its constants.
+
+    Args:
+        compiled: the key of its compile action.
+        structures: by method, what stands in the place of its program and its quantization.
+    """
+    methods = {
+        name: {**fields, "program": structures[name], "quantize": None}
+        for name, fields in compiled["methods"].items()
+    }
+    return {**compiled, "kind": "refit", "methods": methods}
+
+
+def describe_compile(difference: Difference, file: str) -> str | None:
+    """Describe a difference of a field that only keys of compilations have; None for others."""
+    change = describe_change(difference)
+    match difference.path:
+        case ("passes", reference, name):
+            return f"{name}, of the pass {reference}, {change}"
+        case ("passes", *_):
+            return "passes of the config changed"
+        case (place,) if place.startswith("file_order"):
+            return "the order of the files in emit.external_weights or external_files changed"
+        case ("delegates_beside",):
+            return "whether only other methods have partitioners changed"
+    return None

@@ -1,0 +1,144 @@
+"""Export actions: a model's exporter, and everything that it looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from pipeline.plan.actions import Action
+from pipeline.plan.declared import Declared
+from pipeline.plan.kinds.parts import NOTHING, Key, Libraries, common_fields, operator_fields
+from pipeline.plan.kinds.words import describe_change, show_place
+from pipeline.plan.reads import WHOLE_ENVIRONMENT, Surroundings
+from pipeline.program.constant_values import find_blobs
+from pipeline.program.sources import MethodSource
+from pipeline.store.digest import Digest
+from pipeline.store.json_diff import ABSENT, Difference, show_value
+from pipeline.store.toolchain import hash_seed
+from pipeline.store.workspace import Workspace
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ExportInputs:
+    """The inputs of an export.
+
+    Attributes:
+        model: its name with its parameters, as `name_export` gives it.
+        path: the exporter's, in the workspace.
+        source: the digest of the exporter.
+        reads: what is at the places that it looked at, by `plan.reads.Finder.find`.
+        distributions: those whose versions count.
+        surroundings: the process that planned the export.
+        declared: the inputs that the exporter names, if it names any.
+        unfollowed: what its last run did that can't be followed, a line each. With any, it runs
+            again in each run.
+        parameters: those of `export_methods`, which the action's name holds.
+    """
+
+    model: str
+    path: str
+    source: Digest
+    surroundings: Surroundings
+    reads: Json = field(default_factory=dict)
+    distributions: Sequence[str] = ()
+    declared: Declared | None = None
+    unfollowed: tuple[str, ...] = ()
+    parameters: Json = field(default_factory=dict)
+    libraries: Libraries = ()
+
+    sources: ClassVar[Mapping[str, MethodSource]] = NOTHING
+    configs: ClassVar[Mapping[str, Any]] = NOTHING
+    references: ClassVar[Sequence[str]] = ()
+    results: ClassVar[Sequence[Digest]] = ()
+
+    def renewed(self, workspace: Workspace) -> ExportInputs:
+        """Return the same: an export stays on the machine that planned it."""
+        return self
+
+
+def export_action(inputs: ExportInputs) -> Action[ExportInputs]:
+    """Return the action that exports a model."""
+    return Action("export", inputs.model, None, None, export_key(inputs), inputs)
+
+
+def export_key(inputs: ExportInputs) -> Key:
+    key = common_fields("export", inputs.distributions)
+    key |= {"model": inputs.model, "source": inputs.source, "reads": inputs.reads}
+    key |= operator_fields(inputs.libraries)
+    key["hash_seed"] = hash_seed()
+    if inputs.unfollowed:  # nobody else is given what it made
+        key["unfollowed"] = list(inputs.unfollowed)
+    return key
+
+
+def reads_key(model: str, source: Digest) -> Key:
+    """Return the key of the record of the places that the last runs of an exporter looked at.
+
+    It says where to look, not what was found, so neither toolchain nor code belong to it.
+    """
+    return {"kind": "reads", "model": model, "source": source, "version": 2}
+
+
+def find_exported_blobs(result: Json) -> Iterator[Digest]:
+    """Yield the blobs that the result of an export needs: the archive, the inputs and tensors that
+    constant methods return."""
+    yield result["archive"]
+    for _, value in result["constant_methods"]:
+        yield from find_blobs(value)
+    for method in result["methods"]:
+        yield from filter(None, (method["examples"], method["reference"]))
+        yield from method["batches"]
+
+
+def read_export(fields: Json) -> ExportInputs:
+    """Return the inputs whose fields are JSON."""
+    around, declared = fields["surroundings"], fields["declared"]
+    records: dict[str, Any] = {
+        "surroundings": Surroundings(around["environment"], tuple(around["search"])),
+        "declared": declared and Declared(**{n: tuple(names) for n, names in declared.items()}),
+        "unfollowed": tuple(fields["unfollowed"]),
+    }
+    return ExportInputs(**{**fields, **records})
+
+
+def describe_export(difference: Difference, file: str) -> str | None:
+    """Describe a difference of a field that only keys of exports have; None for any other."""
+    match difference.path:
+        case ("hash_seed",):
+            shown = f"{show_value(difference.old)} -> {show_value(difference.new)}"
+            return f"PYTHONHASHSEED: {shown}"
+        case ("source",):
+            return f"{file} changed"
+        case ("reads", what, name, *_):
+            return _describe_read(what, name.removesuffix("[0]"), difference)
+        case ("reads", *_):
+            return "what it reads changed"
+        case ("unfollowed", *_):
+            return ""
+    return None
+
+
+def _describe_read(what: str, name: str, difference: Difference) -> str:
+    place = show_place(name)
+    match what:
+        case "environment" if name == WHOLE_ENVIRONMENT:
+            return "environment variables were set or unset"
+        case "environment":
+            change = describe_change(difference, "is set", "is not set any more")
+            return f"environment variable {name} {change}"
+        case "modules":
+            places = difference.new if isinstance(difference.new, list) else [difference.new]
+            where = ", ".join(place for place in places if isinstance(place, str))
+            return f"module {name} is in {where}" if where else f"module {name} is gone"
+        case "listings":
+            return f"listing of {place}/ changed"
+        case "links":
+            return f"link {place} {describe_change(difference, 'appeared')}"
+    if difference.old is ABSENT:  # runs that went different ways
+        return f"{place} is read"
+    if difference.new is ABSENT:
+        return f"{place} is not read"
+    return f"{place} {describe_change(difference, 'appeared')}"

@@ -1,0 +1,224 @@
+"""Link actions: the objects of a package, and how they become one file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.compile import CompileInputs
+from pipeline.plan.kinds.parts import NOTHING, Key, common_fields
+from pipeline.plan.kinds.quantize import QuantizeInputs
+from pipeline.plan.kinds.words import describe_change, describe_setting
+from pipeline.program.sources import MethodSource
+from pipeline.store.digest import Digest, hash_json
+from pipeline.store.json_diff import Difference, show_value
+from pipeline.store.workspace import Workspace
+
+if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+    from pipeline.config.models import PackageConfig
+
+Json = Mapping[str, Any]
+
+
+class FamilyObjects(NamedTuple):
+    """The compile actions, by package and unit, of what decides on the files that a family shares,
+    and their digest."""
+
+    digest: Digest
+    compiles: Mapping[str, Mapping[str, Digest]]
+
+
+NO_OBJECTS = FamilyObjects(hash_json({}), {})
+
+
+@dataclass(frozen=True)
+class LinkInputs:
+    """The inputs of a link: plain values, so that a worker links without parsing the config.
+
+    Attributes:
+        file: how the .pte is called, without its ending.
+        order: the methods, in the order of the model.
+        compiles: the compile actions, by unit.
+        constant_methods: names and values.
+        allow_none: the methods that may be delegated or quantized nowhere.
+        family: the settings of the package's family, and the digest of what it shares.
+        metadata: what the package says of its build, if it says anything.
+        quantizes: the quantize actions, by method; this and what follows is for the manifest.
+        lowering: the resolved configs of the methods, with the digests of their files.
+        emit: the resolved settings of emission.
+        programs: the digests of the methods' programs.
+        host: the facts of the machine that calibrates, or None where no method is calibrated.
+        family_compiles: the compile actions, by package and unit, of what decides on shared files.
+    """
+
+    package: str = ""
+    model: str = ""
+    target: str | None = None
+    file: str = ""
+    order: Sequence[str] = ()
+    layout: Json = field(default_factory=dict)
+    compiles: Mapping[str, Digest] = field(default_factory=dict)
+    constant_methods: Sequence[Sequence[Any]] = ()
+    allow_none: Sequence[str] = ()
+    family: Json | None = None
+    metadata: Json | None = None
+    quantizes: Mapping[str, Digest] = field(default_factory=dict)
+    lowering: Mapping[str, Json] = field(default_factory=dict)
+    emit: Json = field(default_factory=dict)
+    programs: Mapping[str, Digest] = field(default_factory=dict)
+    host: Json | None = None
+    family_compiles: Mapping[str, Mapping[str, Digest]] = field(default_factory=dict)
+
+    sources: ClassVar[Mapping[str, MethodSource]] = NOTHING
+    configs: ClassVar[Mapping[str, Any]] = NOTHING
+    references: ClassVar[Sequence[str]] = ()
+
+    @property
+    def results(self) -> Sequence[Digest]:
+        objects = list(self.compiles.values())
+        for compiles in self.family_compiles.values():
+            objects += compiles.values()
+        return list(dict.fromkeys(objects))
+
+    def renewed(self, workspace: Workspace) -> LinkInputs:
+        """Return the same: no file is read, and no code of users runs."""
+        return self
+
+
+def describe_package(
+    config: PackageConfig,
+    compiles: Sequence[Action[CompileInputs]],
+    quantizes: Mapping[str, Action[QuantizeInputs]],
+    methods: Mapping[str, MethodSource],
+    family: FamilyObjects = NO_OBJECTS,
+    revision: str = "",
+) -> LinkInputs:
+    """Return the inputs of the link of a package.
+
+    Args:
+        family: what decides on the files that its family shares, if it has one.
+        revision: the commit that its metadata names, if they name one.
+    """
+    names = sorted(name for name, method in config.methods.items() if method.allow_none)
+    constants = [[name, value] for name, value in config.constant_methods.items()]
+    hosts = [action.key["host"] for action in quantizes.values() if "host" in action.key]
+    return LinkInputs(
+        package=config.package,
+        model=config.model,
+        target=config.target,
+        file=config.stem,
+        order=list(methods),
+        layout=config.emit.layout.resolved(),
+        compiles={str(action.method): action.digest for action in compiles},
+        constant_methods=constants,
+        allow_none=names,
+        family=_describe_family(config, family),
+        metadata=_describe_metadata(config, revision),
+        quantizes={name: action.digest for name, action in quantizes.items()},
+        lowering=_describe_lowering(config, compiles),
+        emit=config.emit.resolved(),
+        programs={name: source.program for name, source in methods.items()},
+        host=hosts[0] if hosts else None,
+        family_compiles=family.compiles,
+    )
+
+
+def _describe_family(config: PackageConfig, family: FamilyObjects) -> Json | None:
+    if config.family is None:
+        return None
+    return {
+        "name": config.family.name,
+        "base": config.family.base,
+        "share": [[file, list(patterns)] for file, patterns in config.family.files.items()],
+        "objects": family.digest,
+    }
+
+
+def _describe_metadata(config: PackageConfig, revision: str) -> Json | None:
+    if not config.emit.metadata:
+        return None
+    settings = config.resolved()
+    del settings["validate"]
+    return {"config": hash_json(settings), "revision": revision or None}
+
+
+def _describe_lowering(
+    config: PackageConfig, compiles: Sequence[Action[CompileInputs]]
+) -> dict[str, Json]:
+    """Return the resolved configs of the methods, with the digests of their files."""
+    lowering: dict[str, Json] = {}
+    keyed: dict[str, Json] = {}
+    for action in compiles:
+        keyed |= action.key["methods"]
+    for name, method in config.methods.items():
+        files = {"files": keyed[name]["files"]} if "files" in keyed[name] else {}
+        lowering[name] = method.resolved() | files
+    return lowering
+
+
+def link_action(inputs: LinkInputs) -> Action[LinkInputs]:
+    """Return the action that links a package."""
+    return Action("link", inputs.model, inputs.package, None, link_key(inputs), inputs)
+
+
+def link_key(inputs: LinkInputs) -> Key:
+    """Return the key of a link.
+
+    It names compile actions, not their objects: a fresh checkout finds the package without looking
+    at any object. Methods are linked in the order of the model.
+    """
+    key: Key = {
+        **common_fields("link"),
+        "package": inputs.package,
+        "model": inputs.model,
+        "target": inputs.target,
+        "file": inputs.file,
+        "order": inputs.order,
+        "layout": inputs.layout,
+        "compiles": inputs.compiles,
+        "constant_methods": inputs.constant_methods,
+    }
+    optional = {
+        "allow_none": inputs.allow_none,
+        "family": inputs.family,
+        "metadata": inputs.metadata,
+    }
+    return key | {name: value for name, value in optional.items() if value}
+
+
+def family_key(link: Json) -> Key:
+    """Return the key of the record of the files that a family shares, by the key of a link of
+    it."""
+    return {"kind": "family", **_tools(link), **link["family"]}
+
+
+def family_files_key(link: Json, content: Digest) -> Key:
+    """Return the key of the record of `.ptd` files of this content, by the key of a link."""
+    return {"kind": "family-files", **_tools(link), "content": content}
+
+
+def _tools(link: Json) -> Key:
+    return {"code": link["code"], "toolchain": link["toolchain"]}
+
+
+def describe_link(difference: Difference, file: str) -> str | None:
+    """Describe a difference of a field that only keys of links have; None for any other."""
+    shown = f"{show_value(difference.old)} -> {show_value(difference.new)}"
+    match difference.path:
+        case ("compiles", unit):
+            return f"the object of {unit} {describe_change(difference)}"
+        case ("metadata", "revision") if difference.old and difference.new:
+            return f"the commit that metadata name: {shown}"
+        case ("metadata", "revision"):
+            return describe_setting("emit.metadata_revision", difference)
+        case ("metadata", "config"):
+            return "the config, whose digest metadata name, changed"
+        case ("metadata", *_):
+            return describe_setting("emit.metadata", difference)
+        case ("etrecord",):
+            return describe_setting("emit.etrecord", difference)
+        case ("family", "objects"):
+            return "what its family shares is chosen among other weights"
+    return None

@@ -1,0 +1,78 @@
+"""Fields that the keys of several kinds of actions have in common.
+
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from pipeline.plan.pass_inputs import PassInputs
+from pipeline.store.digest import Digest
+from pipeline.store.toolchain import code, toolchain
+from pipeline.store.workspace import Workspace
+
+if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+    from pipeline.config.models import MethodConfig, PackageConfig
+
+Key = dict[str, Any]
+# The digests and versions of all that a pass or a library of operators depends on, by name.
+CodeInputs = Mapping[str, str | None]
+# Libraries of operators, in the order in which they are loaded.
+Libraries = Sequence[tuple[str, CodeInputs]]
+# The digests of the files of the workspace that a method's options name, by the option's place in
+# the method, such as `partitioners[0].ethos-u.config_ini`.
+OptionFiles = Mapping[str, Sequence[Digest]]
+CALIBRATION = "quantize.calibration"
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+def common_fields(kind: str, distributions: Sequence[str] = ()) -> Key:
+    """Return the fields that every key has: its kind, and the code and libraries that make it."""
+    return {"kind": kind, "code": code(kind), "toolchain": toolchain(distributions)}
+
+
+def operator_fields(libraries: Libraries) -> Key:
+    """Return the fields for libraries of operators, which are loaded in this order."""
+    names = [name for name, _ in libraries]
+    return {"operators": names, "operator_inputs": dict(libraries)} if names else {}
+
+
+def file_fields(files: OptionFiles, quantizer: bool) -> Key:
+    """Return the field for files that options of the quantizer name, or of the partitioners.
+
+    Calibration files have a field of their own.
+    """
+    contents = {
+        place: digests
+        for place, digests in files.items()
+        if place != CALIBRATION and place.startswith("quantize.") == quantizer
+    }
+    return {"files": contents} if contents else {}
+
+
+def machine_facts(config: PackageConfig, methods: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Return what else of this machine can change what the methods' backends make, by backend."""
+    machines = {backend.name: backend.machine for backend in config.backends(methods)}
+    facts = {}
+    for name, machine in sorted(machines.items()):
+        if "facts" in machine:
+            facts[name] = machine["facts"]
+    return facts
+
+
+def hash_files(paths: Iterable[str], workspace: Workspace) -> list[Digest]:
+    """Hash those files of a workspace that are there."""
+    return [digest for digest in map(workspace.find_data, paths) if digest is not None]
+
+
+def hash_option_files(config: MethodConfig, workspace: Workspace) -> dict[str, list[Digest]]:
+    """Hash the files that a method's options name, by the option's place."""
+    return {place: hash_files(paths, workspace) for place, paths in config.files.items()}
+
+
+def find_libraries(libraries: Libraries, code: PassInputs) -> Libraries:
+    """Return libraries of operators with their inputs as they are now. Raises SourceError."""
+    return [(name, code.find_library(name)) for name, _ in libraries]

@@ -1,0 +1,124 @@
+"""Quantize actions: a method, its quantizer's options, and the inputs that it observes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pipeline.plan.actions import Action
+from pipeline.plan.calibration import calibration_digests
+from pipeline.plan.kinds.parts import (
+    CALIBRATION,
+    Key,
+    Libraries,
+    OptionFiles,
+    common_fields,
+    file_fields,
+    find_libraries,
+    hash_option_files,
+    operator_fields,
+)
+from pipeline.plan.kinds.words import describe_change
+from pipeline.plan.pass_inputs import PassInputs
+from pipeline.program.sources import MethodSource
+from pipeline.store.digest import Digest
+from pipeline.store.json_diff import Difference
+from pipeline.store.toolchain import host
+from pipeline.store.workspace import Workspace
+
+if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+    from pipeline.backends import QuantizeConfig
+    from pipeline.config.models import MethodConfig, PackageConfig
+
+
+@dataclass(frozen=True)
+class QuantizeInputs:
+    """The inputs of a quantization.
+
+    Attributes:
+        sources: the method's alone.
+        written: the config as it was written, with the values of its variables.
+        files: the files that the method's options name.
+    """
+
+    config: PackageConfig
+    method: str
+    sources: Mapping[str, MethodSource]
+    files: OptionFiles = field(default_factory=dict)
+    libraries: Libraries = ()
+    written: Any = None
+
+    results: ClassVar[Sequence[Digest]] = ()
+
+    @property
+    def source(self) -> MethodSource:
+        return self.sources[self.method]
+
+    @property
+    def configs(self) -> Mapping[str, MethodConfig]:
+        return {self.method: self.config.methods[self.method]}
+
+    @property
+    def references(self) -> Sequence[str]:
+        return self.config.methods[self.method].references
+
+    @property
+    def spec(self) -> QuantizeConfig:
+        """The quantizer's options."""
+        spec = self.config.methods[self.method].quantize
+        assert spec is not None
+        return spec
+
+    def renewed(self, workspace: Workspace) -> QuantizeInputs:
+        """Return the same with files and libraries as a workspace has them now."""
+        return replace(
+            self,
+            files=hash_option_files(self.configs[self.method], workspace),
+            libraries=find_libraries(self.libraries, PassInputs(workspace)),
+        )
+
+
+def quantize_action(inputs: QuantizeInputs) -> Action[QuantizeInputs]:
+    """Return the action that quantizes a method."""
+    config, method = inputs.config, inputs.method
+    key = quantize_key(inputs)
+    return Action("quantize", config.model, config.package, method, key, inputs)
+
+
+def quantize_key(inputs: QuantizeInputs) -> Key:
+    """Return the key of a quantization.
+
+    It holds neither package nor partitioners, so that all of them share the result.
+    """
+    from pipeline.backends import QUANTIZERS  # pydantic, which a no-op run does without
+
+    spec, source = inputs.spec, inputs.source
+    calibration = calibration_digests(spec, source, inputs.files.get(CALIBRATION, ()))
+    described = {
+        "program": source.program,
+        # The quantized program bears them, whoever reads it then.
+        "names": source.names,
+        "calibration": calibration,
+        "quantize": spec.resolved(),
+        **file_fields(inputs.files, quantizer=True),
+    }
+    if inputs.config.emit.emit_stacktrace:  # which the quantized program then bears
+        described["content"] = source.content
+    needs = QUANTIZERS[spec.quantizer].host
+    key = common_fields("quantize", sorted(needs.distributions))
+    key["methods"] = {inputs.method: described}
+    key |= operator_fields(inputs.libraries)
+    if needs.facts is not None and (facts := needs.facts()):
+        key["facts"] = {spec.quantizer: dict(sorted(facts.items()))}
+    if spec.depends_on_host:
+        key["host"] = host()
+    return key
+
+
+def describe_quantize(difference: Difference, file: str) -> str | None:
+    """Describe a difference of a field that only keys of quantizations have; None for others."""
+    match difference.path:
+        case ("methods", method, "calibration" | "calibration[0]", *_):
+            return f"calibration inputs of {method} {describe_change(difference)}"
+    return None

@@ -1,0 +1,278 @@
+"""Validate actions: a package on disk, the programs that it is compared with, and its limits.
+
+What is measured has a key of its own in the action's, `measured`, without gates and baseline, so
+that another gate is judged without running the package again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from pipeline.plan.actions import Action, unit_name
+from pipeline.plan.kinds.parts import (
+    Key,
+    Libraries,
+    OptionFiles,
+    common_fields,
+    find_libraries,
+    hash_files,
+    machine_facts,
+    operator_fields,
+)
+from pipeline.plan.kinds.words import describe_change, describe_setting
+from pipeline.plan.pass_inputs import PassInputs
+from pipeline.plan.shared_state import WHERE, says_sharing
+from pipeline.program.sources import MethodSource
+from pipeline.store.digest import Digest
+from pipeline.store.json_diff import ABSENT, Difference
+from pipeline.store.toolchain import host
+from pipeline.store.workspace import Workspace
+
+if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+    from pipeline.config.models import MethodConfig, PackageConfig
+
+Json = Mapping[str, Any]
+# By package and name, the digest and the size in bytes of each file that a device loads.
+FamilyFiles = Mapping[str, Mapping[str, tuple[str, int]]]
+# By method, the path and the digest of a file of recorded outputs.
+GoldenFiles = Mapping[str, tuple[str, Digest]]
+
+
+@dataclass(frozen=True)
+class ValidateInputs:
+    """The inputs of a validation. By its config a method that fails is lowered again.
+
+    Attributes:
+        files: the files of the package on disk, which are validated.
+        sources: the methods that it is compared with.
+        examples: the files that the config names for a method, which replace the model's examples.
+        baseline: the file with the accepted figures.
+        places: file and line of settings, by their path in the config.
+        quotable: the files of the workspace whose lines stand in what is measured, and which the
+            report quotes.
+        config_files: the files that `places` names, which the report quotes too.
+        family: the digest of the files of all packages of its family, if it has one.
+        family_files: these files, with their sizes.
+        only: the methods that are validated, if not all are.
+        targets: what the runtimes hold that the package is held to, by name; its own `target` is
+            one of them unless `runs_on` names others.
+        in_ci: whether a baseline that is missing is a failure.
+        golden: the file of recorded outputs of each method that has one.
+        written: the config as it was written, with the values of its variables.
+        quantizes: the quantize actions whose programs the package was made from.
+    """
+
+    config: PackageConfig
+    files: Mapping[str, Digest]
+    sources: Mapping[str, MethodSource]
+    examples: OptionFiles = field(default_factory=dict)
+    baseline: Digest | None = None
+    places: Mapping[str, str] = field(default_factory=dict)
+    quotable: Mapping[str, Digest] = field(default_factory=dict)
+    config_files: Mapping[str, Digest] = field(default_factory=dict)
+    libraries: Libraries = ()
+    family: Digest | None = None
+    family_files: FamilyFiles = field(default_factory=dict)
+    only: Sequence[str] = ()
+    targets: Mapping[str, Json] = field(default_factory=dict)
+    in_ci: bool = False
+    golden: GoldenFiles = field(default_factory=dict)
+    written: Any = None
+    quantizes: Mapping[str, Digest] = field(default_factory=dict)
+
+    @property
+    def configs(self) -> Mapping[str, MethodConfig]:
+        return self.config.methods
+
+    @property
+    def references(self) -> Sequence[str]:
+        return list(self.config.pass_references(self.config.methods))
+
+    @property
+    def results(self) -> Sequence[Digest]:
+        return list(self.quantizes.values())
+
+    @property
+    def quoted(self) -> Mapping[str, Digest]:
+        """The files of the workspace whose lines the report quotes."""
+        return {**self.quotable, **self.config_files}
+
+    def renewed(self, workspace: Workspace) -> ValidateInputs:
+        """Return the same with files and libraries as a workspace has them now."""
+        examples = {
+            name: hash_files(limits.examples or (), workspace)
+            for name, limits in self.config.validation.methods.items()
+        }
+        golden = {}
+        for name, (path, _) in self.golden.items():
+            if (content := workspace.find_data(path)) is not None:
+                golden[name] = (path, content)
+        return replace(
+            self,
+            examples=examples,
+            baseline=workspace.find_data(workspace.baseline(self.config.package)),
+            golden=golden,
+            libraries=find_libraries(self.libraries, PassInputs(workspace)),
+        )
+
+
+def validate_action(inputs: ValidateInputs) -> Action[ValidateInputs]:
+    """Return the action that validates a package."""
+    config, name = inputs.config, unit_name(inputs.only) or None
+    key = validate_key(inputs)
+    return Action("validate", config.model, config.package, name, key, inputs)
+
+
+def validate_key(inputs: ValidateInputs) -> Key:
+    return {
+        **common_fields("validate"),
+        "measured": measured_key(inputs),
+        "held_to": _held_to(inputs),
+        "baseline": inputs.baseline,
+        "places": dict(inputs.places),
+        "configs": dict(inputs.config_files),
+    }
+
+
+def measured_key(inputs: ValidateInputs) -> Key:
+    """Return the key of what is measured."""
+    config = inputs.config
+    machines = {b.backend_id: b.machine for b in config.backends(config.methods)}
+    # Why this machine can't run what some backends make, and with which library it can.
+    not_run, runs_with = {}, {}
+    for backend_id, machine in sorted(machines.items()):
+        if "cannot_run" in machine:
+            not_run[backend_id] = machine["cannot_run"]
+        if "runs_with" in machine:
+            runs_with[backend_id] = machine["runs_with"]
+    kept_ranges = {name: True for name, own in config.methods.items() if own.edge.keep_ranges}
+    # Traces in archives name lines too, of files that aren't here.
+    sources = inputs.sources.values()
+    archives = {source.archive.name: source.content for source in sources if not source.exported}
+    return {
+        **common_fields("measure", config.distributions(config.methods)),
+        "package": config.package,
+        "files": inputs.files,
+        "programs": {name: _program_fields(inputs, name) for name in inputs.sources},
+        "cases": {name: list(config.select_cases(name)) for name in inputs.sources},
+        "sequences": config.sequences,
+        **_unsaid_sharing(config),
+        "constant_methods": config.constant_methods,
+        "settings": _measured_settings(config),
+        # What was narrowed is told, and bytes can be the same either way.
+        "keep_ranges": kept_ranges,
+        "not_run": not_run,
+        "host": host(),
+        "facts": machine_facts(config, config.methods),
+        **({"runs_with": runs_with} if runs_with else {}),
+        **operator_fields(inputs.libraries),
+        "sources": {**archives, **inputs.quotable},
+        **({"only": unit_name(inputs.only)} if inputs.only else {}),
+    }
+
+
+def _program_fields(inputs: ValidateInputs, method: str) -> Key:
+    source = inputs.sources[method]
+    fields: Key = {
+        "program": source.program,
+        "examples": list(inputs.examples.get(method, ())) or source.examples,
+    }
+    if source.reference:
+        fields["reference"] = source.reference
+    if method in inputs.golden:
+        fields["golden"] = list(inputs.golden[method])
+    return fields
+
+
+def _measured_settings(config: PackageConfig) -> Key:
+    """Return the settings of a validation without what measured values are held to."""
+    settings = config.validation.resolved()
+    del settings["gates"], settings["allow"]
+    if not settings["bundle"]:  # what is left out must not count
+        del settings["bundle"], settings["bundle_limit"]
+    settings["reference"] = _drop_unset(settings["reference"])
+    if not settings["reference"]:
+        del settings["reference"]
+    settings["methods"] = _measured_methods(settings["methods"])
+    return settings
+
+
+def _measured_methods(methods: Mapping[str, Mapping[str, Any]]) -> Key:
+    """Return what the config sets for each method that it sets something for, without gates."""
+    measured = {}
+    for name, limits in methods.items():
+        reference = _drop_unset(limits["reference"]) or None
+        settings = _drop_unset({**limits, "reference": reference, "gates": None})
+        if settings:
+            measured[name] = settings
+    return measured
+
+
+def _drop_unset(limits: Mapping[str, Any]) -> Key:
+    return {name: value for name, value in limits.items() if value is not None}
+
+
+def _held_to(inputs: ValidateInputs) -> Key:
+    """Return what measured values are held to."""
+    config = inputs.config
+    settings = config.validation.resolved()
+    if settings["gates"]["runs_on"] is None and config.target in inputs.targets:
+        settings["gates"]["runs_on"] = [config.target]
+    methods = settings["methods"].items()
+    optional = {
+        "family": inputs.family,
+        "targets": inputs.targets,
+        "requires_baseline": inputs.in_ci and config.needs_baseline,
+    }
+    return {
+        "gates": settings["gates"],
+        "methods": {name: {"gates": own["gates"]} for name, own in methods},
+        "allow": settings["allow"],
+        **_unsaid_sharing(config),
+        **{name: value for name, value in optional.items() if value},
+    }
+
+
+def _unsaid_sharing(config: PackageConfig) -> Key:
+    """Return a field for a config that does not say whether its methods share their state."""
+    return {} if says_sharing(config) else {"share_mutable_buffers": None}
+
+
+def describe_validate(difference: Difference, file: str) -> str | None:
+    """Describe a difference of a field that only keys of validations have; None for others."""
+    change = describe_change(difference)
+    match difference.path:
+        case ("measured", *_):
+            return ""  # which lies over the rest
+        case ("only",):
+            last = "all methods were"
+            if difference.old is not ABSENT:
+                last = f"only {difference.old} was"
+            return f"{last} validated last"
+        case ("files", name):
+            return f"the package's {name} {change}"
+        case ("programs", method, what) if what.startswith("examples"):
+            return f"example inputs of {method} {change}"
+        case ("programs", method, "reference"):
+            return f"what the reference of {method} gives {change}"
+        case ("programs", method, what) if what.startswith("golden"):
+            return f"the file of recorded outputs of {method} {change}"
+        case ("places", *_):
+            return "the config's lines moved"
+        case ("sources" | "configs", path):
+            return f"{path}, whose lines the report quotes, {change}"
+        case ("baseline",):
+            return f"the baseline {change}"
+        case ("keep_ranges", *method):
+            return describe_setting(".".join(("methods", *method, "edge.keep_ranges")), difference)
+        case ("held_to", "share_mutable_buffers"):
+            return describe_setting(WHERE, difference)
+        case ("held_to", "family"):
+            return "files of its family changed"
+        case ("held_to", "requires_baseline"):
+            return "gates that compare with a baseline need one in CI only"
+        case ("held_to" | "settings", *rest):
+            return describe_setting(".".join(("validate", *rest)), difference)
+    return None

@@ -1,0 +1,66 @@
+"""Words for differences of keys, which the kinds of actions share.
+
+A function that describes returns None for a difference that is not its own, and "" for one that is
+not worth a line.
+"""
+
+from __future__ import annotations
+
+import os
+
+from pipeline.plan.reads import is_inside
+from pipeline.store.json_diff import ABSENT, Difference, show_value
+
+
+def describe_change(difference: Difference, new: str = "is new", gone: str = "is gone") -> str:
+    """Return the verb for a value that appeared, went or changed."""
+    if difference.old is ABSENT or difference.old is None:
+        return new
+    return gone if difference.new is ABSENT or difference.new is None else "changed"
+
+
+def show_place(name: str) -> str:
+    """Return the path of a place as people know it."""
+    if is_inside(name):
+        return name
+    return f"{os.path.basename(name)} (outside the workspace, {name})"
+
+
+def describe_setting(where: str, difference: Difference) -> str:
+    """Describe a difference of a value that a config says."""
+    if difference.old is ABSENT or difference.new is ABSENT:
+        return f"config {where} {describe_change(difference)}"
+    return f"config {where}: {show_value(difference.old)} -> {show_value(difference.new)}"
+
+
+def describe_common(difference: Difference, file: str) -> str | None:
+    """Describe a difference of a field that keys of several kinds have."""
+    shown = f"{show_value(difference.old)} -> {show_value(difference.new)}"
+    change = describe_change(difference)
+    match difference.path:
+        case ("toolchain", name) if name.startswith("$"):
+            return f"the variable {name[1:]} {change}"
+        case ("toolchain", name) if name.endswith("customize"):
+            return f"{name}.py, which Python runs at its start, {change}"
+        case ("toolchain", library):
+            return f"library {library}: {shown}"
+        case ("code[0]" | "code[1]",):
+            return "pte-pipeline's own code changed"
+        case ("host", *rest):
+            return f"this machine, {'.'.join(rest)}: {shown}"
+        case ("methods", _, "names") if None in (difference.old, difference.new):
+            return ""  # they count by now, or no more, for what the config says
+        case ("methods", method, "names"):
+            return f"names of values or classes in {method} changed"
+        case ("methods", method, "files", place):
+            where = f"methods.{method}.{place.removesuffix('[0]')}"
+            return f"the file of config {where} {change}"
+        case ("content", _) | ("methods", _, "content"):
+            return f"{file}, whose lines the object or the ETRecord holds, {change}"
+        case ("operator_inputs", library, name):
+            return f"{name}, of the operators in {library}, {change}"
+        case ("operator_inputs", library):
+            return f"the library of operators {library} {change}"
+        case (place, *_) if place.startswith("operator"):
+            return "libraries of operators changed"
+    return None

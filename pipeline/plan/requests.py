@@ -1,0 +1,77 @@
+"""Requests: actions as JSON of digests and plain values, for any worker.
+
+A worker reads a request in a workspace that has the files which it names. Where that is another
+machine, it first makes the key on its own, with its own code, libraries and machine, and takes
+nothing whose key differs.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.config_data import (
+    from_json,
+    read_config,
+    read_sources,
+    to_json,
+    write_config,
+    write_sources,
+)
+from pipeline.plan.kinds.parts import Key
+from pipeline.plan.kinds.table import KINDS
+from pipeline.store.workspace import Workspace
+
+
+def write_request(action: Action, root: Path) -> str:
+    """Write an action whose files are in the workspace at `root`."""
+    request = {
+        "kind": action.kind,
+        "model": action.model,
+        "package": action.package,
+        "method": action.method,
+        "key": to_json(action.key),
+        "inputs": _write_inputs(action.inputs, root),
+    }
+    return json.dumps(request)
+
+
+def _write_inputs(inputs: Any, root: Path) -> dict[str, Any]:
+    """Return the fields of inputs as JSON."""
+    fields = dict(vars(inputs))
+    if "config" in fields:
+        fields["config"] = write_config(inputs.config, fields.pop("written"))
+    if "sources" in fields:
+        fields["sources"] = write_sources(inputs.sources, root)
+    for name, value in fields.items():
+        if is_dataclass(value):
+            fields[name] = vars(value)
+    return {name: to_json(value) for name, value in fields.items()}
+
+
+def read_names(text: str) -> Action[None]:
+    """Read the names and the key of a requested action, without its inputs."""
+    request = json.loads(text)
+    names = (request["kind"], request["model"], request["package"], request["method"])
+    return Action(*names, from_json(request["key"]), None)
+
+
+def read_request(text: str, workspace: Workspace) -> Action[Any]:
+    """Read a requested action. Raises ConfigErrors for a config that this process can't parse."""
+    request = json.loads(text)
+    fields = {name: from_json(value) for name, value in request["inputs"].items()}
+    if "config" in fields:
+        fields["config"] = read_config(request["inputs"]["config"])
+    if "sources" in fields:
+        fields["sources"] = read_sources(fields["sources"], workspace)
+    names = (request["kind"], request["model"], request["package"], request["method"])
+    return Action(*names, from_json(request["key"]), KINDS[request["kind"]].read(fields))
+
+
+def count_key(action: Action[Any], workspace: Workspace) -> Key:
+    """Return the key of an action as this process makes it, of the files in a workspace. Raises
+    SourceError."""
+    return KINDS[action.kind].key(action.inputs.renewed(workspace))

@@ -1,0 +1,123 @@
+"""Performs the action of a parcel, in a process of a cluster's worker.
+
+The request is taken only if its key is the one that this process makes of the same inputs, with its
+own code, libraries and machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.plan.actions import Action
+from pipeline.plan.key_diff import describe_differences
+from pipeline.plan.requests import count_key, read_names, read_request
+from pipeline.run.executors.cluster.forms import Done, Parcel, Refused
+from pipeline.run.worker import Report, run
+from pipeline.store.digest import hash_json
+from pipeline.store.errors import PipelineError
+from pipeline.store.files import copy_atomically
+from pipeline.store.forms import fits
+from pipeline.store.json_diff import diff_json
+from pipeline.store.pieces import blobs_of_files
+from pipeline.store.settings import OperatorSettings, read_settings
+from pipeline.store.store import MissingBlobError, Store
+from pipeline.store.toolchain import code
+from pipeline.store.workspace import Workspace
+from pipeline.validate.crashes import CrashLog
+
+Key = Mapping[str, Any]
+_MACHINE = {"host", "facts", "not_run", "runs_with"}  # fields of keys: facts of a machine
+
+
+def perform_parcel(text: str, folder: str) -> str:
+    """Perform the action of a parcel with `folder` as its workspace; return what goes into an
+    `Answer` as JSON."""
+    parcel: Parcel = json.loads(text)
+    if not fits(parcel, Parcel):
+        return json.dumps({"missing": "the parcel has a form that this worker does not know"})
+    workspace = open_workspace(parcel, Path(folder))
+    try:
+        materialise(parcel, workspace)
+        refused = find_differences(parcel["request"], workspace)
+    except MissingBlobError as error:
+        remedy = "let both use one store (PTE_PIPELINE_STORE) or remote (PTE_PIPELINE_REMOTE)"
+        return json.dumps({"missing": f"{error}; {remedy}"})
+    except PipelineError as error:
+        refused = {"differences": [str(error)], "here": False}
+    if refused is not None:
+        return json.dumps({"refused": refused})
+    report = run(parcel["request"], workspace, parcel["always"])
+    if report.result is not None:  # a validation that failed is in no entry
+        workspace.store.share([], blobs_of_files(report.result))
+    return json.dumps({"done": _to_json(report)})
+
+
+def open_workspace(parcel: Parcel, folder: Path) -> Workspace:
+    """Open a parcel's workspace with this worker's settings, which are those of the folder where it
+    was started, and of the environment."""
+    settings = read_settings(Path.cwd())
+    return Workspace(
+        folder,
+        Store(settings.store, settings.remote, settings.cap),
+        jobs=1,
+        operators=OperatorSettings(tuple(parcel["operators"][0]), parcel["operators"][1]),
+        fast_lowering=parcel["fast_lowering"],
+        refit=parcel["refit"],
+    )
+
+
+def materialise(parcel: Parcel, workspace: Workspace) -> None:
+    """Put the files of a parcel into its workspace, and what else the action reads into the store:
+    one that runs passes asks no remote. Raises MissingBlobError."""
+    workspace.store.ask(parcel["results"])
+    workspace.store.fetch([*parcel["files"].values(), *parcel["blobs"]])
+    for name, content in parcel["files"].items():
+        path = workspace.root / name
+        if os.path.isabs(name) or ".." in path.parts:
+            raise PipelineError(f"{name}: is no path in a workspace")
+        blob = workspace.store.verified_path(content, once=True)
+        copy_atomically(blob, path, workspace.root, durable=False)  # it goes with the action
+    package = str(read_names(parcel["request"]).package)
+    CrashLog(workspace.logs, package).write(parcel["crashes"])
+
+
+def find_differences(request: str, workspace: Workspace) -> Refused | None:
+    """Return how the key of a requested action would differ here, or None where it would not.
+
+    Raises PipelineError for an action that can't be read here.
+    """
+    requested = read_names(request)
+    if requested.key["code"] != code(requested.kind):  # and so the inputs may have another form
+        return {"differences": ["pte-pipeline's own code changed"], "here": False}
+    key = count_key(read_request(request, workspace), workspace)
+    if hash_json(key) == requested.digest:
+        return None
+    return _describe(requested, key)
+
+
+def _describe(requested: Action[None], key: Key) -> Refused:
+    lines = describe_differences(requested.key, key, lambda program: None, requested.model)
+    fields = set()
+    for difference in diff_json(_flatten(requested.key), _flatten(key)):
+        fields.add(difference.path[0].partition("[")[0])
+    return {"differences": list(lines), "here": fields <= _MACHINE}
+
+
+def _flatten(key: Key) -> Key:
+    return {**key, **key.get("measured", {}), "measured": 0}
+
+
+def _to_json(report: Report) -> Done:
+    event = report.event._asdict()
+    fields = ("outcome", "start", "seconds", "stages", "stage", "worker", "peak_bytes", "error")
+    counts = report.remote and (vars(report.remote[0]), report.remote[1])
+    return {
+        "event": {name: event[name] for name in fields},  # type: ignore[typeddict-item]
+        "usage": {kind: vars(usage) for kind, usage in report.usage.items()},  # type: ignore[misc]
+        "remote": counts,
+        "result": report.result and dict(report.result),  # type: ignore[typeddict-item]
+    }

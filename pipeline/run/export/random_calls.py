@@ -1,0 +1,163 @@
+"""Finds the Python calls that make a reference give other values each time: clocks, and generators
+of random numbers of Python, numpy, the system and torch.
+
+An export runs such a call once, while it traces, and keeps the value. Calls are seen by Python's
+profiler, and those into numpy, which it does not see, at the names in `numpy.random`.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy
+import torch
+
+import pipeline
+from pipeline.program.source_lines import TraceFrame, choose_frame, is_model_file, name_line
+from pipeline.store.errors import listed
+
+_MOST_NAMED = 3
+_OUR_FILES = str(Path(pipeline.__file__).parent)
+# Python's modules that draw by others: the one that the model calls is named.
+_LIBRARIES = {module.__file__: module.__name__ for module in (random, secrets, uuid)}
+_CLOCKS = frozenset(
+    f"{name}{suffix}"
+    for name in ("time", "monotonic", "perf_counter", "process_time", "thread_time")
+    for suffix in ("", "_ns")
+)
+_DATES = frozenset({"datetime.now", "datetime.utcnow", "date.today", "datetime.today"})
+_DRAWN_BY_PYTHON = frozenset({"Random.random", "Random.getrandbits", "urandom", "getrandom"})
+_TORCH_DRAWS = """
+    bernoulli bernoulli_ cauchy_ dropout exponential_ geometric_ log_normal_ multinomial normal
+    normal_ poisson rand rand_like randint randint_like randn randn_like randperm random_ uniform_
+"""
+_DRAWN_BY_TORCH = frozenset(_TORCH_DRAWS.split())
+# They make or set a generator, and draw nothing.
+_NOT_DRAWN_BY_NUMPY = frozenset({"seed", "get_state", "set_state", "get_bit_generator"})
+
+
+def find_random_calls(run: Callable[[], object], root: Path) -> list[str]:
+    """Run a function, and return the calls in it that give another value each time, as
+    `random.gauss (models/asr.py:12)`.
+
+    Args:
+        root: the workspace, whose files lines are named in.
+    """
+    calls: dict[str, None] = {}
+
+    def note(name: str, frame: FrameType | None) -> None:
+        line = _name_line(frame, root)
+        calls.setdefault(f"{name} ({line})" if line else name)
+
+    with _watching_numpy(note), _watching(note):
+        run()
+    return list(calls)
+
+
+def describe_random_calls(calls: Sequence[str]) -> str:
+    """Return the calls, and that an export has a single value of those that are not torch's."""
+    names = listed(calls, _MOST_NAMED)
+    if all(call.startswith("torch.") for call in calls):
+        return f"it calls {names}"
+    return f"it calls {names}: an export keeps the value that tracing saw"
+
+
+Note = Callable[[str, FrameType | None], None]
+
+
+@contextmanager
+def _watching(note: Note) -> Iterator[None]:
+    """Note the calls of built-in functions that give another value each time."""
+    profiler = sys.getprofile()
+
+    def profile(frame: FrameType, event: str, function: Any) -> None:
+        if event == "c_call" and (name := _name_call(function)):
+            name, caller = _find_caller(name, frame)
+            if caller is not None and (name.startswith("torch.") or _is_of_model(caller)):
+                note(name, caller)
+
+    sys.setprofile(profile)
+    try:
+        yield
+    finally:
+        sys.setprofile(profiler)
+
+
+def _name_call(function: Any) -> str:
+    """Return how people call a built-in function that gives another value each time; "" for any
+    other."""
+    name, module = function.__name__, getattr(function, "__module__", None)
+    qualified = function.__qualname__
+    if module == "time" and name in _CLOCKS:
+        return f"time.{name}"
+    if qualified in _DATES:
+        return str(qualified)
+    if qualified in _DRAWN_BY_PYTHON:
+        return f"os.{name}" if module == "posix" else f"random.{name}"
+    is_of_torch = module == "torch" or isinstance(getattr(function, "__self__", 0), torch.Tensor)
+    return f"torch.{name}" if is_of_torch and name in _DRAWN_BY_TORCH else ""
+
+
+def _find_caller(name: str, frame: FrameType | None) -> tuple[str, FrameType | None]:
+    """Return the call that a model makes, and from where, of a function that Python's own modules
+    may have called for it."""
+    while frame is not None and frame.f_code.co_filename in _LIBRARIES:
+        name = f"{_LIBRARIES[frame.f_code.co_filename]}.{frame.f_code.co_name}"
+        frame = frame.f_back
+    return name, frame
+
+
+def _is_of_model(frame: FrameType) -> bool:
+    """Tell whether a call stands in a model's own code: torch looks at clocks too."""
+    file = frame.f_code.co_filename
+    return not file.startswith(_OUR_FILES) and is_model_file(file)
+
+
+@contextmanager
+def _watching_numpy(note: Note) -> Iterator[None]:
+    """Note the calls of `numpy.random`'s functions, and of generators made without a seed."""
+    functions = {}
+    for name in numpy.random.__all__:
+        function = getattr(numpy.random, name)
+        if not callable(function) or isinstance(function, type) or name in _NOT_DRAWN_BY_NUMPY:
+            continue
+        functions[name] = function
+    try:
+        for name, function in functions.items():
+            setattr(numpy.random, name, _noting(note, name, function))
+        yield
+    finally:
+        for name, function in functions.items():
+            setattr(numpy.random, name, function)
+
+
+def _noting(note: Note, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if name != "default_rng" or not (args or kwargs):
+            note(f"numpy.random.{name}", sys._getframe(1))
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _name_line(frame: FrameType | None, root: Path) -> str:
+    """Return the line of a model from which a call came."""
+    frames: list[TraceFrame] = []
+    while frame is not None and not frame.f_code.co_filename.startswith(_OUR_FILES):
+        code = frame.f_code
+        if is_model_file(code.co_filename):
+            frames.insert(0, TraceFrame(code.co_filename, frame.f_lineno, code.co_name, ""))
+        frame = frame.f_back
+    chosen = choose_frame(frames, root)
+    if chosen is None:
+        return ""
+    line = name_line(chosen, root)
+    return f"{line.file}:{line.line}"

@@ -1,0 +1,97 @@
+"""Says in one line how what a reference returned differs in form from what the exported program
+gives: in its structure, in the inputs that it changes, or in the order of its outputs.
+
+Such a difference has no operator or line to blame, so nothing is located for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from pipeline.program.eager import AFTER_CALL, name_changed_input
+from pipeline.program.recordings import Outputs, RecordedCall
+from pipeline.program.signature import flatten, signature
+from pipeline.store.errors import listed
+from pipeline.validate.metrics import compare
+
+_MOST_NAMED = 4
+# Of the values: another output that is as near as this is the one that was meant.
+_SAME = 1e-4
+
+
+def describe_structure(actual: Outputs, recorded: Outputs) -> str:
+    """Return how the names of what both give differ: `output[0]`, `output['logits']`, and inputs
+    that are changed in place.
+
+    Args:
+        actual: what the exported program gives, by name.
+        recorded: what the reference gave.
+    """
+    missing = [name for name in actual if name not in recorded]
+    extra = [name for name in recorded if name not in actual]
+    if changed := [name for name in extra if name.startswith("input ")]:
+        names = listed((name.removesuffix(AFTER_CALL) for name in changed), _MOST_NAMED)
+        return (
+            f"the reference changes {names} in place, and the exported program does not; clone it "
+            "in the reference if nobody reads it after the call"
+        )
+    if not extra:
+        which = " (None in the exported program)" if _are_none(missing, actual) else ""
+        return f"the reference does not return {listed(missing, _MOST_NAMED)}{which}"
+    if not missing:
+        which = " (None in the reference)" if _are_none(extra, recorded) else ""
+        return f"the exported program does not return {listed(extra, _MOST_NAMED)}{which}"
+    names, other_names = listed(missing, _MOST_NAMED), listed(extra, _MOST_NAMED)
+    return f"the exported program gives {names}, the reference {other_names}"
+
+
+def _are_none(names: Sequence[str], outputs: Outputs) -> bool:
+    return all(outputs[name] is None for name in names)
+
+
+def describe_order(wrong: Sequence[str], actual: Outputs, recorded: Outputs) -> str:
+    """Say which outputs of the reference are others of the exported program; "" unless each wrong
+    one is another.
+
+    Args:
+        wrong: the names of outputs that differ.
+        actual, recorded: as in `describe_structure`; both have the same names.
+    """
+    sentences = []
+    for name in wrong:
+        match = _find_match(recorded[name], name, actual)
+        if match is None:
+            return ""
+        sentences.append(f"{name} of the reference is {match} of the export")
+    return listed(sentences, _MOST_NAMED)
+
+
+def describe_unchanged(wrong: Sequence[str], call: RecordedCall, program: ExportedProgram) -> str:
+    """Say which inputs the program changes in place and the reference leaves alone; "" unless each
+    wrong output is one."""
+    names = [name_changed_input(argument.name) for argument in signature(program)]
+    inputs = dict(zip(names, flatten(program, call.inputs), strict=True))
+    for name in wrong:
+        if name not in inputs or compare(call.outputs[name], inputs[name]).max_abs:
+            return ""
+    if not wrong:
+        return ""
+    unchanged = listed((name.removesuffix(AFTER_CALL) for name in wrong), _MOST_NAMED)
+    return f"the exported program changes {unchanged} in place, the reference does not"
+
+
+def _find_match(value: Any, name: str, actual: Outputs) -> str | None:
+    """Return the name of another output that has a tensor's values."""
+    if not isinstance(value, Tensor):
+        return None
+    for other_name, other in actual.items():
+        if other_name == name or not isinstance(other, Tensor):
+            continue
+        error = compare(other, value)
+        if error.mismatch is None and error.relative is not None and error.relative <= _SAME:
+            return other_name
+    return None

@@ -1,0 +1,69 @@
+"""Calls that give other values each time, each by its name and line."""
+
+import datetime
+import os
+import random
+import secrets
+import time
+import uuid
+
+import numpy
+import pytest
+import torch
+
+from pipeline.run.export.random_calls import describe_random_calls, find_random_calls
+from tests.support.bench import REPOSITORY
+from tests.support.referenced import judge, record
+
+
+def find_names(function):
+    calls = find_random_calls(function, REPOSITORY)
+    parts = [call.partition(" (tests/run/export/test_random_calls.py:") for call in calls]
+    assert all(line for _, line, _ in parts)
+    return [name for name, _, _ in parts]
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda: random.random(), "random.random"),
+        (lambda: random.Random().gauss(0, 1), "random.gauss"),
+        (lambda: numpy.random.rand(2), "numpy.random.rand"),
+        (lambda: numpy.random.default_rng().normal(), "numpy.random.default_rng"),
+        (lambda: secrets.randbelow(7), "secrets.randbelow"),
+        (lambda: uuid.uuid4(), "uuid.uuid4"),
+        (lambda: os.urandom(4), "os.urandom"),
+        (lambda: time.perf_counter(), "time.perf_counter"),
+        (lambda: datetime.datetime.now(), "datetime.now"),
+        (lambda: torch.rand(2), "torch.rand"),
+        (lambda: torch.ones(2).uniform_(), "torch.uniform_"),
+        (lambda: torch.nn.functional.dropout(torch.ones(2)), "torch.dropout"),
+    ],
+)
+def test_a_call_that_gives_other_values_is_named_with_its_line(function, name):
+    assert find_names(function) == [name]
+
+
+def test_what_gives_the_same_values_is_not_named():
+    torch_random = numpy.random.rand
+    assert not find_names(lambda: (numpy.random.default_rng(0).random(), torch.ones(2).relu()))
+    assert numpy.random.rand is torch_random
+
+
+def test_an_export_keeps_values_of_python_and_none_of_torch():
+    calls = find_random_calls(lambda: (torch.rand(2), random.random()), REPOSITORY)
+    assert describe_random_calls(calls).endswith("): an export keeps the value that tracing saw")
+    assert describe_random_calls(calls[:1]).startswith("it calls torch.rand (tests/run/export/test")
+    assert "tracing" not in describe_random_calls(calls[:1])
+
+
+class Noisy(torch.nn.Module):
+    def forward(self, x):
+        return x * random.random()
+
+
+def test_a_reference_that_draws_in_python_fails_with_the_call():
+    programs = {"run": torch.export.export(Noisy(), (torch.ones(2),))}
+    result = judge(record({"run": Noisy()}, programs), programs)["run"]
+    (failure,) = result.failures
+    assert "two runs on the same inputs; it calls random.random (tests/run/export/" in failure.what
