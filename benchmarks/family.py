@@ -26,9 +26,9 @@ def family(folder: Path, sizes: Sizes) -> Result:
     from pipeline.compile.link import link
     from pipeline.compile.lower import lower
     from pipeline.compile.objects import MethodObject, make_object
-    from pipeline.compile.patches import fast_lowering
     from pipeline.compile.sharing import Shared, choose
     from pipeline.config.emission import EmitConfig
+    from pipeline.features.speedups.patches import fast_lowering
     from pipeline.store.store import Store
 
     exporter = _load_exporter()

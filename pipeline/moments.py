@@ -81,11 +81,18 @@ class Feature:
         summary: what a build can't do without it, in one line.
         verbs: the commands that it brings.
         public: modules from which `pte_pipeline` passes on names to exporters and passes.
+        explain_departure: says where and why an exported program departs from its eager reference,
+            or ""; takes both, the inputs that show it, and the workspace's folder.
+        around_lowering: returns a context manager, within which a worker quantizes or compiles;
+            takes whether it may patch torch and ExecuTorch, which user code would see. It must
+            change no byte, and the setting `fast_lowering` switches it off.
         after_emit: takes a `run.build.compile.EmittedUnit`; returns blobs by name, which the
             result of the compile action keeps, as JSON.
         after_link: takes a `run.build.link.LinkedPackage`; returns the digests of further files of
             the package by name, whose blobs it has put into the store.
         link_files: the names of those of them that every package has.
+        measuring: a class like `run.prove.measuring.Measuring`, of which there is one object while
+            a package is measured.
         sections: the sections that it adds to the report of a package.
         distribution: the one that brings it by an entry point; "" for a folder of this package.
     """
@@ -94,9 +101,12 @@ class Feature:
     summary: str
     verbs: tuple[Command, ...] = ()
     public: tuple[str, ...] = _moment("export", ())
+    explain_departure: str = _moment("export")
+    around_lowering: str = _moment("build")
     after_emit: str = _moment("build")
     after_link: str = _moment("build")
     link_files: tuple[str, ...] = ()
+    measuring: str = _moment("measure")
     sections: tuple[Section, ...] = _moment("report", ())
     distribution: str = ""
 
@@ -126,11 +136,11 @@ def _read_entry_points() -> Any:
     return entry_points()
 
 
-def call_all(moment: str, subject: object) -> Iterator[Any]:
+def call_all(moment: str, *arguments: object) -> Iterator[Any]:
     """Call the function of each feature that takes part in a moment, and yield what it returns."""
     for feature in find_features():
         if reference := getattr(feature, moment):
-            yield load(reference)(subject)
+            yield load(reference)(*arguments)
 
 
 def find_sections() -> list[Section]:

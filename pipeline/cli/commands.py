@@ -142,16 +142,30 @@ _CORE_VERBS: Mapping[str, Command] = {
         ),
     )
 }
-_BROUGHT = {verb.name: verb for feature in find_features() for verb in feature.verbs}
-VERBS = {**_CORE_VERBS, **{name: verb for name, verb in _BROUGHT.items() if not verb.anywhere}}
-ANYWHERE = {name: verb for name, verb in _BROUGHT.items() if verb.anywhere}
 INIT = Command(
     "init",
     "make a workspace here: a minimal exporter, a config, dodo.py",
     "[folder]",
     more="Files that are there already stay as they are, and it says so.",
     examples=(("doit init shop && cd shop && doit", "a first package"),),
+    run="pipeline.cli.init:run",
+    anywhere=True,
 )
+
+
+def _find_verbs() -> tuple[dict[str, Command], dict[str, Command]]:
+    """Return the verbs of a workspace, and those that need none, by name: the core's and those that
+    features bring."""
+    verbs = dict(_CORE_VERBS)
+    verbs_anywhere = {INIT.name: INIT}
+    for feature in find_features():
+        for verb in feature.verbs:
+            table = verbs_anywhere if verb.anywhere else verbs
+            table[verb.name] = verb
+    return verbs, verbs_anywhere
+
+
+VERBS, ANYWHERE = _find_verbs()
 
 
 def usage(command: Command) -> str:

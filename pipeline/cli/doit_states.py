@@ -1,4 +1,4 @@
-"""doit's file of task states, mended where it is damaged.
+"""doit's file of task states, made anew where it is damaged.
 
 The states of our own tasks are the workspace's. What the file says of other tasks in the dodo file
 is lost with it, so that these run again.
@@ -16,70 +16,65 @@ from doit.exceptions import InvalidDodoFile
 from pipeline.store.files import clear_place, remove
 from pipeline.store.reasons import reason
 
-_BESIDE = ("", "-journal", "-wal", "-shm")  # what SQLite writes
+_SUFFIXES = ("", "-journal", "-wal", "-shm")  # of the files that SQLite writes
 
 
-def mend_states() -> None:
-    """Let doit begin anew where its SQLite file is damaged, instead of ending with a traceback, and
-    ask it for no task that it has no state of, as it has none of ours.
+class States(SqliteDB):  # type: ignore[misc]
+    """doit's SQLite file, begun anew where it is damaged, instead of a traceback. It is asked for
+    no task that it has no state of, as it has none of ours."""
 
-    It can go when doit does it.
-    """
-    original = SqliteDB._sqlite3
-    if getattr(original, "ours", False):
-        return
+    names: set[str]
 
-    def open_states(states: Any, name: str) -> Any:
+    def _sqlite3(self, name: str) -> Any:
         import sqlite3  # with the first command that reads the file, as doit does
 
         damage = (DatabaseException, sqlite3.Error, ValueError, AttributeError)
         path = Path(name)
-        there = path.exists() or path.is_symlink()
+        existed = path.exists() or path.is_symlink()
         try:
             clear_place(path)  # a FIFO would block, a link lead elsewhere
-            return _open(original, states, path)
+            return self._open(path)
         except damage as error:
             if _is_busy(error):
                 raise InvalidDodoFile(f"{name}: is in use by another doit; run again") from error
         except OSError as error:
             raise _unwritable(name, error) from error
         try:
-            for suffix in _BESIDE:
+            for suffix in _SUFFIXES:
                 remove(path.with_name(path.name + suffix))
-            opened = _open(original, states, path)
+            connection = self._open(path)
         except (OSError, *damage) as error:
             raise _unwritable(name, error) from error
-        if there:
+        if existed:
             print(f"{name}: was damaged and is made anew", file=sys.stderr)
-        return opened
+        return connection
 
-    open_states.ours = True  # type: ignore[attr-defined]
-    SqliteDB._sqlite3 = open_states
-    ask = SqliteDB._get_task_data
-    SqliteDB._get_task_data = lambda own, task: ask(own, task) if task in own.names else {}
+    def _open(self, path: Path) -> Any:
+        """Open the file and read all of it. Raises what doit would, now or later."""
+        connection = super()._sqlite3(str(path))
+        self.names = set()
+        try:
+            for row in connection.execute("select task_id, task_data from doit"):
+                row["task_data"].get("")
+                self.names.add(row["task_id"])
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
-
-def _open(original: Any, states: Any, path: Path) -> Any:
-    """Open the file and read all of it. Raises what doit would, now or later."""
-    connection = original(states, str(path))
-    states.names = set()
-    try:
-        for row in connection.execute("select task_id, task_data from doit"):
-            row["task_data"].get("")
-            states.names.add(row["task_id"])
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    def _get_task_data(self, task_id: str) -> Any:
+        return super()._get_task_data(task_id) if task_id in self.names else {}
 
 
 def _is_busy(error: BaseException) -> bool:
     """Tell whether a live process has the file locked; the locks of dead ones are gone."""
     import sqlite3
 
-    causes = (error, error.__context__)
-    codes = [getattr(each, "sqlite_errorcode", None) for each in causes]
-    return any(code is not None and code & 0xFF == sqlite3.SQLITE_BUSY for code in codes)
+    for cause in (error, error.__context__):
+        code = getattr(cause, "sqlite_errorcode", None)
+        if code is not None and code & 0xFF == sqlite3.SQLITE_BUSY:
+            return True
+    return False
 
 
 def _unwritable(name: str, error: BaseException) -> InvalidDodoFile:

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from pipeline.cli.commands import ANYWHERE, GROUPS, INIT, VERBS, Command, usage
+from pipeline.cli.commands import ANYWHERE, GROUPS, VERBS, Command, usage
 from pipeline.plan.actions import unit_name
 from pipeline.plan.export_parameters import parse_export
 from pipeline.plan.plan import Plan
@@ -119,7 +119,7 @@ def rewrite(
     group = ""
     for number, word in enumerate(words):
         prefix, colon, rest = word.partition(":")
-        if word in VERBS or word.startswith("-"):  # what follows is theirs
+        if word.startswith("-"):  # what follows is a task's own
             return [*_join_validations(made), *words[number:]]
         if word in GROUPS:
             made.append(word)
@@ -129,6 +129,8 @@ def rewrite(
         elif word in own or colon or word.startswith("build/"):
             made.append(word)
         elif group:
+            if word not in plan().packages:
+                _refuse_verb(word)
             if made[-1] == group:  # it does not stand for all of them
                 made.pop()
             made += _tasks(plan(), group, word)
@@ -210,28 +212,35 @@ def check_words(words: Sequence[str], tasks: Iterable[Any], known: Iterable[str]
     targets = {str(target) for task in made.values() for target in task.targets}
     if any(task.loader for task in made.values()):
         return  # whose tasks are known only later
-    for number, word in enumerate(words):
-        if word in VERBS:
-            _check_options(VERBS[word], words[number + 1 :])
-            return
+    for word in words:
         if word.startswith("-") or (word in made and made[word].params):
             return
         if word in made or word in targets:
             continue
         if "*" in word and any(fnmatchcase(name, word) for name in made):
             continue
+        _refuse_verb(word)
         groups = [name for name, task in made.items() if ":" in word or not task.subtask_of]
         own = (name for name in groups if not name.startswith("_"))
-        names = dict.fromkeys([*GROUPS, *VERBS, *ANYWHERE, INIT.name, *own, *known])
+        names = dict.fromkeys([*GROUPS, *VERBS, *ANYWHERE, *own, *known])
         raise PipelineError(f"no task '{word}'; {did_you_mean(word, names, _MOST_NAMES)}")
 
 
-def _check_options(verb: Command, words: Sequence[str]) -> None:
-    known = [f"--{name}" for name in verb.options]
-    for word in words:
-        if word.startswith("-") and word not in known:
-            hint = did_you_mean(word, known) if known else "it takes none"
+def _refuse_verb(word: str) -> None:
+    if word in VERBS or word in ANYWHERE:
+        raise PipelineError(f"'{word}' is a command: it stands first, as in `doit {word}`")
+
+
+def take_flags(verb: Command, words: Sequence[str]) -> tuple[list[str], dict[str, bool]]:
+    """Return the words after a verb without its flags, and for each flag whether it was among them,
+    by the name of its parameter. Raises PipelineError for other flags."""
+    flags = {f"--{name}": name.replace("-", "_") for name in verb.options}
+    names = [word for word in words if word not in flags]
+    for word in names:
+        if word.startswith("-"):
+            hint = did_you_mean(word, flags) if flags else "it takes none"
             raise PipelineError(f"{verb.name}: no option '{word}'; {hint}; usage: {usage(verb)}")
+    return names, {parameter: flag in words for flag, parameter in flags.items()}
 
 
 def empty_groups(words: Sequence[str], tasks: Iterable[Any]) -> Iterator[str]:

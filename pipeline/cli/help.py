@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pipeline.cli.commands import ANYWHERE, GROUPS, INIT, VERBS, Command, usage
 
-COMMANDS = {INIT.name: INIT, **GROUPS, **VERBS, **ANYWHERE}
+COMMANDS = {**GROUPS, **VERBS, **ANYWHERE}
 _RUN_OPTIONS = {
     "-n NUMBER": "worker processes; by default one for each core",
     "-a": "do it again, whatever the store holds",
@@ -26,7 +26,8 @@ def overview() -> Iterator[str]:
     yield "doit builds ExecuTorch packages: each config in partition_configs/ makes one, in build/."
     yield ""
     yield "  doit                 lower and validate all packages"
-    verbs = (*VERBS.values(), *ANYWHERE.values())
+    verbs = [*VERBS.values(), *ANYWHERE.values()]
+    verbs.remove(INIT)
     for title, commands in (("Build", GROUPS.values()), ("See and decide", verbs)):
         yield ""
         yield f"{title}:"

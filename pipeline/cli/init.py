@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipeline.store.errors import PipelineError
@@ -73,6 +73,27 @@ FILES = {
     "partition_configs/hello.yaml": _CONFIG,
     ".gitignore": _IGNORED,
 }
+
+
+def run(words: Sequence[str], root: Path) -> int:
+    """Make a workspace in the folder that the words name, by default this one; return the exit
+    status.
+
+    Args:
+        root: the folder of the nearest dodo file, if there is one.
+
+    Raises:
+        PipelineError: the command line makes no sense, or the folder is in a workspace.
+    """
+    folder = Path.cwd() / (words[0] if words else "")
+    if len(words) > 1 or folder.name.startswith("-"):
+        raise PipelineError("usage: doit init [folder]")
+    is_below = folder != root and folder.is_relative_to(root)
+    if is_below and (root / "dodo.py").is_file():
+        raise PipelineError(f"{root} is a workspace already, and this is a folder in it")
+    for line in make_workspace(folder):
+        print(line)
+    return 0
 
 
 def make_workspace(folder: Path) -> Iterator[str]:

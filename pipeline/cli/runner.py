@@ -17,6 +17,7 @@ from doit.runner import FAILURE, Runner
 
 from pipeline.cli.doit_link import action_task, is_foreign, up_to_date
 from pipeline.cli.interrupts import Interrupts
+from pipeline.cli.run_options import RunOptions
 from pipeline.cli.run_record import RunRecord
 from pipeline.cli.standing import find_standing, is_all_accepted
 from pipeline.cli.terminal import as_it_is
@@ -39,6 +40,16 @@ from pipeline.store.workspace import Workspace
 FAMILY = "_family"  # the group of tasks of each family
 
 
+def start_ahead(workspace: Workspace, workers: int, always: bool) -> None:
+    """Start workers while it is planned what to do, where it is sure that there is something: where
+    nothing was built before, neither here nor with this store."""
+    was_built = workspace.store.has_results() or workspace.has_states()
+    if not workspace.executor and (always or not was_built):
+        from pipeline.run.executors import local
+
+        local.start_ahead(workspace, workers)
+
+
 class Waiting(NamedTuple):
     """A task that waits for its action; `node` is doit's."""
 
@@ -49,40 +60,33 @@ class Waiting(NamedTuple):
 
 
 class BatchRunner(Runner):
-    """Takes the place of all of doit's runners; `doit -n N` sets the number of workers."""
+    """Runs tasks instead of any of doit's runners."""
 
-    jobs, always = 0, False  # as the command line says behind the names of tasks
-    verbose = False  # whether it asks for rows of methods
-    methods_of: tuple[str, ...] = ()  # or for those of these packages
-
-    def __init__(self, *arguments: Any) -> None:
-        """Take doit's arguments for a runner, with the number of processes as a sixth one."""
-        super().__init__(*arguments[:5])
-        stream = arguments[4]  # `doit -v 2` is doit's own way to say it
-        self.reporter.verbose = self.verbose or (stream.force_global and stream.verbosity > 1)
-        self.reporter.methods_of = self.methods_of
-        self._jobs: int = self.jobs or (arguments[5] if len(arguments) > 5 else 0)
-        self.always_execute: bool = self.always_execute or self.always
+    def __init__(
+        self,
+        dep_manager: Any,
+        reporter: Any,
+        continue_: bool,
+        always_execute: bool,
+        stream: Any,
+        jobs: int,
+        options: RunOptions,
+    ) -> None:
+        """Take doit's arguments for a runner, the number of processes of `doit -n`, and the options
+        that stood behind the names of tasks."""
+        super().__init__(dep_manager, reporter, continue_, always_execute, stream)
+        # `doit -v 2` is doit's own way to say it.
+        is_verbose = options.verbose or (stream.force_global and stream.verbosity > 1)
+        self.reporter.verbose = is_verbose
+        self.reporter.methods_of = options.methods_of
+        self._jobs: int = options.jobs or jobs
+        self.always_execute: bool = always_execute or options.always
         self._pool: Any = None
         self._lease = contextlib.ExitStack()
         self._held = False
         self.final_result: int
         self.record = RunRecord(self._jobs)
         self._shown: dict[Problem, str] = {}
-
-    @classmethod
-    def start_ahead(cls, workspace: Workspace, workers: int) -> None:
-        """Start workers while it is planned what to do, where it is sure that there is something:
-        where nothing was built before, neither here nor with this store."""
-        if cls._surely_builds(workspace):
-            from pipeline.run.executors.local import start_ahead
-
-            start_ahead(workspace, workers)
-
-    @classmethod
-    def _surely_builds(cls, workspace: Workspace) -> bool:
-        built = workspace.store.has_results() or workspace.has_states()
-        return not workspace.executor and (cls.always or not built)
 
     # Which tasks run when
 
@@ -108,12 +112,15 @@ class BatchRunner(Runner):
 
     def _prepare_workers(self, asked: list[ActionTask]) -> None:
         """Start the workers that the selected packages need, if it is sure that they need some."""
-        if not asked or not self._surely_builds(workspace := asked[0].plan.workspace):
+        if not asked:
             return
-        configs = asked[0].plan.configs
-        summaries = map(configs.summary, {task.package for task in asked if task.package})
-        units = sum(len(summary.units) for summary in summaries if summary is not None)
-        self.start_ahead(workspace, min(self._jobs or workspace.jobs, units))
+        plan = asked[0].plan
+        units = 0
+        for package in {task.package for task in asked if task.package}:
+            summary = plan.configs.summary(package)
+            units += len(summary.units) if summary is not None else 0
+        workers = min(self._jobs or plan.workspace.jobs, units)
+        start_ahead(plan.workspace, workers, self.always_execute)
 
     def _fetch_ahead(self, asked: list[ActionTask]) -> None:
         """Fetch what a remote has for the selected packages, together. What does not come is found

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.cli.commands import VERBS
-
 _TASK = re.compile(r"(?:quantize|compile|lower|validate):([^/:*?\[]+)(?:/[^*?\[]*)?")
 _WHOLE = re.compile(r"lower(?::[^/:*?\[]+)?|validate(?::[^/:*?\[]+(?:/[^:*?\[]*)?)?")
 _PART = re.compile(r"validate:([^/:*?\[]+)/([^:*?\[]+)")
@@ -55,8 +53,6 @@ def find_selection(namespace: Mapping[str, Any], executes: bool, words: Sequence
     parts = {found[1]: tuple(found[2].split("+")) for found in map(_PART.fullmatch, words) if found}
     if not executes or not words or own_tasks(namespace):
         return Selection(parts=parts)
-    if words[0] in VERBS:
-        return Selection(frozenset())
     whole = all(map(_WHOLE.fullmatch, words))
     found = [_TASK.fullmatch(word) for word in words]
     if not all(found):

@@ -2,34 +2,30 @@
 
 export:<model>, quantize:<package>/<method>, compile:<package>/<method>, lower:<package> and
 validate:<package>. `lower` has its compile tasks as setup tasks, and those their quantize tasks, so
-doit looks at them only for a package, or a method, that is stale. The verbs, such as `plan`, are
-tasks rather than commands of doit, since a command would be there in every doit project beside
-which this package is installed.
+doit looks at them only for a package, or a method, that is stale. The verbs, such as `plan`, are no
+tasks but commands: `pipeline.cli.workspace_commands`.
 """
 
 from __future__ import annotations
 
 import atexit
 import gc
-import os
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from doit.exceptions import InvalidDodoFile, TaskFailed
+from doit.exceptions import InvalidDodoFile
 from doit.loader import generate_tasks
 from doit.task import Task
 
-from pipeline.cli.commands import GROUPS, VERBS
+from pipeline.cli.commands import GROUPS
 from pipeline.cli.console import Reporter
-from pipeline.cli.doit_link import MakeTasks, UpToDate, install_into_doit
+from pipeline.cli.doit_link import MakeTasks, UpToDate
 from pipeline.cli.grammar import quoted
-from pipeline.cli.runner import FAMILY, BatchRunner
+from pipeline.cli.runner import FAMILY
 from pipeline.cli.selection import ALL, Selection
 from pipeline.cli.terminal import guard_standard_streams
-from pipeline.cli.toolchain_check import check_toolchain
-from pipeline.moments import load
 from pipeline.plan.actions import unit_name
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
@@ -54,7 +50,8 @@ atexit.register(gc.freeze)  # nor need Python look through them once more before
 _selection = ALL
 
 
-def _select(selection: Selection) -> None:
+def select(selection: Selection) -> None:
+    """Make tasks for these packages alone."""
     global _selection
     _selection = selection
 
@@ -72,12 +69,11 @@ def _plan_at(root: Path) -> Plan:
     return Plan(workspace)
 
 
-def _plan() -> Plan:
+def current_plan() -> Plan:
     """Return the plan of the workspace in which doit runs; doit has changed to its folder."""
     return _plan_at(Path.cwd())
 
 
-install_into_doit(BatchRunner, _select, _plan)
 guard_standard_streams()
 
 
@@ -95,7 +91,9 @@ def _with_families(plan: Plan) -> list[str]:
 
 
 def _needs_our_runner() -> None:
-    raise RuntimeError("pipeline tasks are run by pipeline.cli.runner.BatchRunner")
+    """Refuse to run in doit's own runner, which it uses where it doesn't see whose tasks it has."""
+    hint = "a line of the dodo file itself must import it: `from pte_pipeline.tasks import *`"
+    raise RuntimeError(f"not a workspace of pte-pipeline, or it is not installed; {hint}")
 
 
 def _group(name: str) -> dict[str, Any]:
@@ -119,7 +117,7 @@ def _task(
 def _method_tasks(kind: str) -> Iterator[dict[str, Any]]:
     """Yield the tasks of compile units, or of the methods that are quantized, unless they are made
     where a package is stale."""
-    plan = _plan()
+    plan = current_plan()
     yield _group(kind)
     for package in _with_families(plan) if not _selection.whole else ():
         yield from _method_tasks_of(plan, package, kind)
@@ -162,7 +160,7 @@ def _method_tasks_once(plan: Plan, package: str) -> list[Task]:
 
 
 def task_export() -> Iterator[dict[str, Any]]:
-    plan = _plan()
+    plan = current_plan()
     yield _group("export")
     packages = _with_families(plan)
     ask_for_exports(plan, packages)
@@ -179,7 +177,7 @@ def task_compile() -> Iterator[dict[str, Any]]:
 
 
 def task_lower() -> Iterator[dict[str, Any]]:
-    plan = _plan()
+    plan = current_plan()
     yield _group("lower")
     for package in _with_families(plan):
         model, file = plan.model(package), plan.file(package)
@@ -209,7 +207,7 @@ def remove_what_was_built(plan: Plan, package: str, dryrun: bool) -> None:
 
 def clean_orphans(dryrun: bool) -> int:
     """Remove what builds left of packages that no config makes any more, and nothing else."""
-    plan = _plan()
+    plan = current_plan()
     orphans = find_orphans(plan.workspace, plan.packages)
     for package in orphans:
         remove_what_was_built(plan, package, dryrun)
@@ -219,7 +217,7 @@ def clean_orphans(dryrun: bool) -> int:
 
 
 def task_validate() -> Iterator[dict[str, Any]]:
-    plan = _plan()
+    plan = current_plan()
     yield _group("validate")
     for package in _packages(plan):
         task = ActionTask(plan, "validate", plan.model(package), package)
@@ -235,58 +233,13 @@ def task_validate() -> Iterator[dict[str, Any]]:
 
 def task__family() -> Iterator[dict[str, Any]]:
     """Group the packages of each family, for whose sizes validations wait; `doit list` hides it."""
-    plan = _plan()
+    plan = current_plan()
     yield {"name": None, "doc": "packages that share weights"}
     found = {plan.families.name(each): plan.families.members(each) for each in _packages(plan)}
     for family, members in found.items():
         if family is not None:
             lowered = [f"lower:{quoted(each)}" for each in members]
             yield {"name": quoted(family), "actions": None, "task_dep": lowered}
-
-
-def task_verbs() -> Iterator[dict[str, Any]]:
-    for name, verb in VERBS.items():
-        params = [
-            {
-                "name": flag.replace("-", "_"),
-                "long": flag,
-                "type": bool,
-                "default": False,
-                "help": text,
-            }
-            for flag, text in verb.options.items()
-        ]
-        yield {
-            "basename": name,
-            "doc": verb.summary,
-            "actions": [(_run_verb, (name,))],
-            "params": params,
-            "pos_arg": "words",
-            "verbosity": 2,
-            "meta": {"command": True},
-        }
-
-
-def _run_verb(name: str, words: list[str], **given: bool) -> TaskFailed | None:
-    # Imported here, since it is much that other tasks do without.
-    run = load(VERBS[name].run or f"pipeline.cli.verbs.{name}:run")
-    flags = {f"--{flag}": flag.replace("-", "_") for flag in VERBS[name].options}
-    said = {flag: given[flag] or word in words for word, flag in flags.items()}
-    plan = _plan()
-    ask_for_exports(plan, plan.packages)
-    if name not in ("plan", "explain"):  # which say what a run would do
-        plan.trust_last_exports()
-    try:
-        check_toolchain(plan.workspace, builds=VERBS[name].builds)
-        for line in run(plan, [word for word in words if word not in flags], **said):
-            print(one_line(line), flush=True)
-    except PipelineError as error:
-        return TaskFailed(f"{name}: {error}")
-    except BrokenPipeError:  # whoever reads has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    finally:
-        plan.remember()
-    return None
 
 
 __all__ = ["DOIT_CONFIG", *(name for name in globals() if name.startswith("task_"))]

@@ -86,7 +86,7 @@ class MethodSpec:
             raise ArgumentError(f"{error}; it takes {self.signature}") from None
         bound.apply_defaults()
         values = [*bound.args, *bound.kwargs.values()]
-        pairs = []
+        pairs: list[Any] = []
         for (_, tree), value in zip((*self.args, *self.kwargs), values, strict=True):
             pairs += pair_trees(tree, value, mistakes)
         mistakes += specs.check_values(pairs)

@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any
 
 from pipeline.backends import BACKENDS
-from pipeline.compile.patches import fast_lowering
 from pipeline.compile.preprocess.spill import spilling
 from pipeline.config.operators import load_libraries
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.models import Models
@@ -62,7 +62,8 @@ def perform(
                 load_libraries(action.libraries, workspace.root)
                 check_libraries(action, workspace)
         if workspace.fast_lowering and action.kind in _LOWERING:
-            turn.enter_context(fast_lowering(patches=not runs_user_code(action)))
+            for fast in call_all("around_lowering", not runs_user_code(action)):
+                turn.enter_context(fast)
         if action.kind == "compile" and not (runs_user_code(action) or action.inputs.emit.etrecord):
             turn.enter_context(spilling())  # nobody else looks at weights that are lowered
         verbs[action.kind](action, workspace, stages)

@@ -23,8 +23,8 @@ from pipeline.program.operators import node_label
 from pipeline.program.signature import flatten
 from pipeline.program.source_lines import source_line
 from pipeline.validate.default_limits import TIMES
-from pipeline.validate.locate.node_values import NodeValues, Walker
 from pipeline.validate.metrics import compare
+from pipeline.validate.node_values import NodeValues, Walker
 
 
 def describe_conditioning(

@@ -27,10 +27,10 @@ from pipeline.report.records import MovementRecord
 from pipeline.store.errors import plural
 from pipeline.validate.budget import Budget
 from pipeline.validate.limits import judge_output
-from pipeline.validate.locate.node_values import NodeValues
-from pipeline.validate.locate.standstill import describe_standstill
 from pipeline.validate.metrics import compare
 from pipeline.validate.movement import MethodMovement, OutputMovement
+from pipeline.validate.node_values import NodeValues
+from pipeline.validate.unmoved_node import describe_standstill
 
 _REDRAWN = 6  # input sets that the source alone is run on, where all calls were on one
 _SEED = 0x7ED5EED  # which nobody draws examples with; torch takes 32 bits of it

@@ -1,4 +1,4 @@
-"""doit's commands as the entry points change them: where there is no dodo file, and below one."""
+"""Whose command line it is: doit's commands in a workspace, below one, without one, and beside."""
 
 import os
 import subprocess
@@ -6,6 +6,7 @@ import sys
 import tomllib
 
 import pytest
+from doit.doit_cmd import DoitMain
 
 from pipeline.features.provenance.attestation import PROVENANCE, make_statement
 from pipeline.features.provenance.envelopes import sign_statement
@@ -92,7 +93,7 @@ def test_doit_works_in_a_folder_below(doit, tmp_path):
 def test_help_lists_our_commands(doit, tmp_path):
     bench = bench_of("pair", tmp_path)
     listed = doit(bench.root / "models", "help")
-    assert listed == doit(bench.root, "--help") == doit(tmp_path, "help")
+    assert listed == doit(tmp_path, "help")
     assert listed[0] == 0 and "  doit plan            what a run would do, and why" in listed[1]
     assert max(map(len, listed[1].splitlines())) <= 100
     code, said = doit(bench.root, "help", "lower")
@@ -102,6 +103,42 @@ def test_help_lists_our_commands(doit, tmp_path):
     assert code == 3 and "did you mean 'lower'?" in said
     code, said = doit(bench.root, "help", "list")
     assert code == 0 and "PURPOSE" in said  # doit's own
+    code, said = doit(bench.root, "--help")  # which no command of a plugin prints
+    assert code == 0 and "help              show the commands of a workspace: lower, " in said
+
+
+def test_a_verb_comes_first(doit, tmp_path):
+    bench = bench_of("pair", tmp_path)
+    code, said = doit(bench.root, "lower", "plan")
+    assert (code, said) == (3, "ERROR: 'plan' is a command: it stands first, as in `doit plan`\n")
+    (bench.root / "other.py").write_text("from pte_pipeline.tasks import *\n")
+    (bench.root / "dodo.py").unlink()
+    assert doit(bench.root, "-f", "other.py", "check") == (0, "1 package: no mistakes\n")
+    code, said = doit(bench.root, "list", "-f", "other.py", "--all")
+    assert code == 0 and "lower:pair" in said and "plan" not in said
+    (bench.root / "run.py").write_text(
+        "import doit\nfrom pte_pipeline.tasks import *\ndoit.run(globals())\n"
+    )
+    line = [sys.executable, "run.py", "plan", "pair/encode"]
+    ended = subprocess.run(line, cwd=bench.root, capture_output=True, text=True)
+    assert ended.returncode == 0 and ended.stdout.endswith("1 to do, 1 waits\n"), ended.stderr
+
+
+def test_a_project_of_others_sees_nothing_of_ours(doit, tmp_path):
+    (tmp_path / "dodo.py").write_text("def task_hi():\n    return {'actions': None, 'doc': 'hi'}\n")
+    assert doit(tmp_path, "list") == (0, "hi   hi\n")
+    for words in (("help",), ("--help",)):
+        code, said = doit(tmp_path, *words)
+        lines = [line.split() for line in said.splitlines() if line.startswith("  ")]
+        names = [words[1] for words in lines[: len(DoitMain.DOIT_CMDS)]]
+        assert code == 0 and names == sorted(each.get_name() for each in DoitMain.DOIT_CMDS)
+        assert lines[len(names)][1:3] == ["help", "show"], said
+        assert "show help" in said and "workspace" not in said
+    for command in DoitMain.DOIT_CMDS:
+        code, said = doit(tmp_path, "help", command.get_name())
+        assert code == 0 and "orphans" not in said
+    code, said = doit(tmp_path, "plan")
+    assert code == 3 and said.startswith('ERROR: Invalid parameter: "plan".')
 
 
 def test_projects_of_others_are_as_they_were(doit, tmp_path):
@@ -126,7 +163,7 @@ def test_projects_of_others_are_as_they_were(doit, tmp_path):
     assert code == 0 and said.startswith("doit -- automation tool")
     assert doit(tmp_path, "--help") == (code, said)
     code, said = doit(tmp_path, "clean", "--orphans")
-    assert code == 3 and "--orphans is for a workspace of pte-pipeline" in said
+    assert code == 3 and "option --orphans not recognized" in said
     (tmp_path / "below").mkdir()
     code, said = doit(tmp_path / "below")
     assert code == 3 and said.startswith("ERROR: Could not find dodo file")

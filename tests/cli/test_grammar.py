@@ -73,7 +73,6 @@ def rewritten(words, own=("mine",), executes=True):
         ("mine vision", "mine lower:vision validate:vision"),
         ("lower mine", "lower mine"),
         ("lower build/vision/vision.pte", "lower build/vision/vision.pte"),
-        ("plan lower", "plan lower"),
         ("lower -x vision", "lower -x vision"),
         ("nonsense", "nonsense"),
     ],

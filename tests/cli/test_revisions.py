@@ -74,6 +74,41 @@ def test_a_revision_is_what_a_checkout_would_be(repository):
     check_first_commit(repository)
 
 
+def commit_of(root, entries):
+    """Return a commit whose top folder has these entries, which git itself would not write."""
+    tree = b"".join(f"{mode} {name}\0".encode() + bytes.fromhex(d) for mode, name, d in entries)
+    words = ("hash-object", "-t", "tree", "-w", "--literally", "--stdin")
+    return git(root, "commit-tree", "-m", "hostile", git(root, *words, input=tree))
+
+
+@pytest.mark.parametrize("names", [("..",), ("../outside.txt",), ("link", "folder")])
+def test_a_hostile_revision_writes_nothing_outside_of_its_folder(tmp_path, monkeypatch, names):
+    """Names that lead out of the folder, and a link out of it that a folder of its name follows."""
+    revisions._environment.cache_clear()
+    (places := tmp_path / "places").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(places))
+    (root := tmp_path / "repository").mkdir()
+    git(root, "init", "-q")
+    blob = git(root, "hash-object", "-w", "--stdin", input=b"hostile")
+    folder = git(root, "mktree", input=f"100644 blob {blob}\toutside.txt".encode())
+    target = git(root, "hash-object", "-w", "--stdin", input=str(tmp_path).encode())
+    entries = {
+        "..": ("40000", "..", folder),
+        "../outside.txt": ("100644", "../outside.txt", blob),
+        "link": ("120000", "link", target),
+        "folder": ("40000", "link", folder),
+    }
+    commit = commit_of(root, [entries[name] for name in names])
+    try:
+        with read_revision(root, commit) as place:
+            assert {path.parents[1] for path in tmp_path.rglob("outside.txt")} <= {place}
+    except PipelineError as error:
+        assert "can't be read: invalid path '../outside.txt'" in str(error)
+    else:
+        assert names == ("link", "folder")  # of which git takes one
+    assert not [*tmp_path.rglob("outside.txt")]
+
+
 def test_what_a_hook_inherits_changes_nothing(repository, monkeypatch):
     other = repository.parent.parent / "other"
     other.mkdir()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.cli.runner import BatchRunner
+from pipeline.cli.runner import start_ahead
 from pipeline.run.executors import local
 from pipeline.store.workspace import open_workspace
 from tests.support.processes import gone
@@ -31,8 +31,7 @@ def test_workers_start_ahead_where_nothing_was_built(workspace, monkeypatch, kno
         workspace.write_state("p", {})
     elif known == "a cluster":
         workspace = replace(workspace, executor="tcp://127.0.0.1:1")
-    monkeypatch.setattr(BatchRunner, "always", known == "-a")
-    BatchRunner.start_ahead(workspace, 2)
+    start_ahead(workspace, 2, always=known == "-a")
     assert sum(started) == starts
 
 

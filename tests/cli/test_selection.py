@@ -17,8 +17,6 @@ OURS = vars(tasks)
         (["lower:a"], {"a"}, True),
         (["lower:a", "validate:b", "compile:c/x+y"], {"a", "b", "c"}, False),
         (["quantize:a/x"], {"a"}, False),
-        (["plan"], set(), False),
-        (["explain", "a/x"], set(), False),
         ([], None, True),
         (["lower"], None, True),
         (["lower:*"], None, False),

@@ -18,8 +18,8 @@ from doit.cmd_run import Run
 
 from pipeline.backends.delegate_libraries import VARIABLE as LIBRARIES_VARIABLE
 from pipeline.cli.commands import ANYWHERE, GROUPS, INIT, VERBS
+from pipeline.cli.workspace_commands import Clean
 from pipeline.store.settings import UNTRUSTED_VARIABLE, VARIABLES
-from pte_pipeline.doit_commands import Clean
 from tests.docs.blocks import Block
 from tests.support.bench import REPOSITORY
 

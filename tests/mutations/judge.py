@@ -27,14 +27,14 @@ import torch
 from pipeline.config.validation import Limits, ValidateConfig
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import Session
+from pipeline.features.locating.case import Evidence, LoweredMethod
+from pipeline.features.locating.locate import locate_failures
 from pipeline.program.eager import find_effects
 from pipeline.program.graphs import NodePlaces, iter_nodes
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import flatten
 from pipeline.store.errors import PipelineError
-from pipeline.validate.locate.case import Evidence, LoweredMethod
-from pipeline.validate.locate.locate import locate_failures
 from pipeline.validate.metrics import compare
 from pipeline.validate.package import validate_package
 from pipeline.validate.results import Validation

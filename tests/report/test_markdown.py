@@ -259,7 +259,7 @@ def test_the_bundled_program_with_its_tolerances():
 
 
 def test_running_times_leave_no_trace():
-    """But for the latency, which is measured on purpose (tests/validate/test_latency.py)."""
+    """But for the latency, which is measured on purpose (tests/features/latency/)."""
     assert markdown(PASSED | {"seconds": {"encode": 9.25}}) == markdown(PASSED)
 
 

@@ -24,10 +24,10 @@ from pipeline.compile.quantize import quantize
 from pipeline.config.emission import EmitConfig
 from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import PackageFiles
+from pipeline.features.locating.case import Evidence, Located, LoweredMethod
+from pipeline.features.locating.locate import locate
 from pipeline.program.graphs import find_origins, map_places
 from pipeline.program.inputs import InputSet
-from pipeline.validate.locate.case import Evidence, Located, LoweredMethod
-from pipeline.validate.locate.locate import locate
 
 ROOT = Path(__file__).parents[2]
 

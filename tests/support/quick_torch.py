@@ -22,7 +22,7 @@ def make_torch_quick() -> None:
     workers do, and one of quantizing; the others stay as they are, for oracles."""
     from torchao.quantization.pt2e import utils
 
-    from pipeline.compile.patches import PATCHES
+    from pipeline.features.speedups.patches import PATCHES
 
     for patch in PATCHES:
         if patch.name in _QUICK and patch.is_known:

@@ -10,6 +10,9 @@ from torch.export import export
 
 from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import PackageFiles
+from pipeline.features.latency.latency import measure_latencies
+from pipeline.features.locating import walk as walking
+from pipeline.features.locating.locate import locate, locate_failures
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.report.markdown import markdown
@@ -18,13 +21,10 @@ from pipeline.report.verdicts import package_verdict
 from pipeline.validate import budget as budgets
 from pipeline.validate import rounding
 from pipeline.validate.budget import Budget
-from pipeline.validate.latency import measure_latencies
-from pipeline.validate.locate import walk as walking
-from pipeline.validate.locate.locate import locate, locate_failures
 from pipeline.validate.package import validate_package
 from pipeline.validate.results import Failure, MethodValidation, Validation
+from tests.features.locating.test_locate import X, portable
 from tests.mutations.samples import SAMPLES, _packed
-from tests.validate.test_locate import X, portable
 
 
 def validated(name, folder, budget, **options):

@@ -8,7 +8,7 @@ from torch._higher_order_ops.scan import scan
 
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
-from pipeline.validate.locate.node_values import MOST_VISITS, NodeValues
+from pipeline.validate.node_values import MOST_VISITS, NodeValues
 from tests.devices.test_bindings import exported
 
 V = torch.tensor([[1.0, -2.0], [3.0, 4.0], [5.0, 6.0]])

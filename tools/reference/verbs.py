@@ -10,7 +10,8 @@ from tools.reference.markdown import plain
 
 def verbs() -> Iterator[str]:
     """Yield every command, a heading each."""
-    for command in (INIT, *GROUPS.values(), *VERBS.values(), *ANYWHERE.values()):
+    commands = {INIT.name: INIT, **GROUPS, **VERBS, **ANYWHERE}
+    for command in commands.values():
         yield from _describe(command)
 
 

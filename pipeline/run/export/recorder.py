@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from pipeline.moments import call_all
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import (
     Fill,
@@ -48,7 +49,6 @@ from pipeline.run.export.reference_state import (
     seed_all,
 )
 from pipeline.store.reasons import reason
-from pipeline.validate.locate.reference_departure import describe_departure
 from pipeline.validate.randomness import REPEATS
 from pipeline.validate.recording_judge import RecordingComparison, describe_difference
 
@@ -276,7 +276,8 @@ class Recorder:
                 for call in before:  # the state that the last call begins with
                     self._call(call.method, call.inputs)
                 program, reference = self._programs[last.method], self._references[last.method]
-                return describe_departure(program, reference, last.inputs, self._root)
+                arguments = program, reference, last.inputs, self._root
+                return "; ".join(filter(None, call_all("explain_departure", *arguments)))
         except Exception:  # it must not hide the departure
             traceback.print_exc()
             return ""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import gc
 import json
 import logging
+import platform
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +18,9 @@ from pipeline.compile.inspect.delegation import add_source_lines
 from pipeline.compile.lowering_warnings import trace_warnings
 from pipeline.compile.quantization_warnings import describe_departure
 from pipeline.compile.ranges import trace_narrowed
-from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import guarded
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.program.constant_values import decode_constant
@@ -27,25 +29,23 @@ from pipeline.program.mapped_files import unlocked
 from pipeline.run.build.load import Quantized
 from pipeline.run.build.metadata import all_constants
 from pipeline.run.build.planned import guard_sources
+from pipeline.run.prove.measuring import Measurement, Measuring
 from pipeline.run.prove.references import judge_references
 from pipeline.run.prove.subject import Subject, lines_of_handles
 from pipeline.run.stages import Stages
 from pipeline.store import digest
-from pipeline.store.errors import PipelineError
+from pipeline.store.errors import PipelineError, plural
 from pipeline.store.files import record_bytes
+from pipeline.store.settings import usable_cores
+from pipeline.store.toolchain import cpu_fields
 from pipeline.store.workspace import Workspace
 from pipeline.validate.budget import OF_LOCATING, Budget
-from pipeline.validate.bundle import BundleCases, bundle, describe_bundle
 from pipeline.validate.crashes import CrashLog
-from pipeline.validate.latency import describe_processor, measure_latencies
-from pipeline.validate.locate.case import Located
-from pipeline.validate.locate.locate import locate_failures
-from pipeline.validate.locate.reproduce import make_reproduction
 from pipeline.validate.package import validate_package
 from pipeline.validate.results import Validation
 
 if TYPE_CHECKING:
-    from torch.export import ExportedProgram
+    pass
 
 Json = Mapping[str, Any]
 _log = logging.getLogger(__name__)
@@ -71,67 +71,43 @@ def measure(
         failed may have failed by accident, and whoever has more time is given more.
     """
     budget = Budget(action.inputs.config.validation.budget)
-    settings = action.inputs.config.validation
-    bundles = settings.bundle and "only" not in action.key["measured"]
-    suites = BundleCases(settings.bundle_limit) if bundles else None
     with guard_sources(list(action.inputs.sources.values()), workspace.store):
         with stages.stage("load"):
             subject = Subject.load(action, workspace)
-        record, validation, shown = _measure(subject, stages, budget, suites)
+        features = list(call_all("measuring", subject, stages))
+        record, validation, shown = _measure(subject, stages, budget, features)
     if validation.ok and validation.is_complete:
-        _keep(subject, record, validation, suites, stages)
+        _keep(subject, record, validation, features, stages)
     return record, shown
 
 
 def _measure(
-    subject: Subject, stages: Stages, budget: Budget, suites: BundleCases | None
+    subject: Subject, stages: Stages, budget: Budget, features: Sequence[Measuring]
 ) -> tuple[dict[str, Any], Validation, dict[str, bytes]]:
     """Return the record, what it is about, and the files that show again what failed."""
     action, workspace = subject.action, subject.workspace
-    programs, examples, settings = subject.programs, subject.examples, subject.settings
-    crash_log = CrashLog(workspace.logs, str(action.package), settings.timeout)
-    located: dict[str, Located] = {}
+    crash_log = CrashLog(workspace.logs, str(action.package), subject.settings.timeout)
     with guarded(crash_log.guard), unlocked():
         with stages.stage("run"):
             running = budget.share(1 - OF_LOCATING)
-            validation = _run(subject, crash_log, suites, running)
+            validation = _run(subject, crash_log, features, running)
         opened = PackageFiles.of(subject.pte, subject.ptds)
         gc.collect()  # packages that were loaded, whose backends have weights of their own
-        with stages.stage("time"):
-            left = running if validation.failures else budget
-            times = measure_latencies(
-                opened, validation.methods, programs, examples, settings, left
-            )
-            check_files(subject.folder, subject.key["files"])
-        if validation.failures:
-            with stages.stage("locate"):
-                share = settings.budget * OF_LOCATING  # whatever the last call took
-                looking = Budget(max(budget.left, share))
-                evidence = subject.evidence(opened, looking)
-                located = locate_failures(evidence, validation, examples, looking)
+        measurement = Measurement(subject, validation, opened, running, budget)
+        for feature in features:
+            feature.after_run(measurement)
+        check_files(subject.folder, subject.key["files"])
         with stages.stage("reference"):
             judge_references(validation, subject, budget)
     crash_log.clear()
-    record = _make_record(subject, validation, located)
+    record = _make_record(subject, validation)
     for method in record["methods"]:
-        method["latency"] = times[method["method"]]
-    files = sorted(subject.key["files"])
-    limits = {each.method: each.failing_limits for each in validation.methods}
-    judges = {**programs, **_failed_by(validation, subject)}
-    shown = reproductions(str(action.package), files, judges, limits, located, action.libraries)
-    return record, validation, shown
-
-
-def _failed_by(validation: Validation, subject: Subject) -> dict[str, ExportedProgram]:
-    """Return the quantized programs of the methods that depart from these alone. Raises
-    MissingBlobError."""
-    failing = [each.method for each in validation.methods if each.fails_quantized]
-    quantized = subject.quantized() if failing else {}
-    return {method: quantized[method].program for method in failing}
+        method.update(measurement.method_facts.get(method["method"], {}))
+    return record, validation, measurement.shown
 
 
 def _run(
-    subject: Subject, crash_log: CrashLog, suites: BundleCases | None, budget: Budget
+    subject: Subject, crash_log: CrashLog, features: Sequence[Measuring], budget: Budget
 ) -> Validation:
     """Validate the package against its programs, and quantized methods against theirs."""
     key, read = subject.key, subject.workspace.store.read
@@ -139,6 +115,7 @@ def _run(
     metadata = subject.manifest.get("metadata")
     constants = all_constants({"constant_methods": own, "metadata": metadata})
     quantized = subject.quantized()
+    keepers = [feature for feature in features if feature.keeps_calls]
     return validate_package(
         subject.pte,
         subject.ptds,
@@ -150,7 +127,7 @@ def _run(
         lines_of_handles(subject.methods, subject.programs, subject.workspace.root),
         key["cases"],
         key["sequences"],
-        suites.keep if suites else None,
+        partial(_keep_call, keepers) if keepers else None,
         {name: each.program for name, each in quantized.items()},
         crash_log.crashes(),
         budget,
@@ -163,6 +140,11 @@ def _run(
     )
 
 
+def _keep_call(keepers: Sequence[Measuring], *call: Any) -> None:
+    for keeper in keepers:
+        keeper.keep_call(*call)
+
+
 def _describe_departures(quantized: Mapping[str, Quantized]) -> dict[str, str]:
     """Say, by method, how a program with observers departs from the float one."""
     return {
@@ -172,24 +154,20 @@ def _describe_departures(quantized: Mapping[str, Quantized]) -> dict[str, str]:
     }
 
 
-def _make_record(
-    subject: Subject, validation: Validation, located: Mapping[str, Located]
-) -> dict[str, Any]:
-    """Return a validation's record, with culprits, and what a report shows of the manifest.
+def _make_record(subject: Subject, validation: Validation) -> dict[str, Any]:
+    """Return a validation's record, and what a report shows of the manifest.
 
     Lines of the source are as they were exported.
     """
     record: dict[str, Any] = validation.to_json()
     for method in record["methods"]:
-        found = located.get(method["method"], Located())
-        method["culprits"] = list(found.culprits)
-        method["culprit_notes"] = list(found.notes)
+        method.update(culprits=[], culprit_notes=[])  # which locating a failure fills
     methods, programs = subject.methods, subject.programs
     return {
         **record,
         "package": subject.action.package,
         "files": subject.key["files"],
-        "processor": describe_processor(),
+        "processor": _describe_processor(),
         **({"only": subject.key["only"].split("+")} if subject.asked is not None else {}),
         **_describe_common_state(subject),
         "delegation": {
@@ -220,6 +198,13 @@ def _make_record(
     }
 
 
+def _describe_processor() -> str:
+    """Return what latencies are of, so that only those of one such machine are compared: the
+    processor, and the cores that this process may use."""
+    name = cpu_fields().get("model name") or platform.processor() or platform.machine()
+    return f"{' '.join(name.split())}, {plural(usable_cores(), 'core')}"
+
+
 def _describe_common_state(subject: Subject) -> dict[str, Any]:
     """Return which methods use the same buffers, where some do, and whether they share them."""
     buffers = common_buffers(subject.programs)
@@ -235,18 +220,14 @@ def _keep(
     subject: Subject,
     record: dict[str, Any],
     validation: Validation,
-    suites: BundleCases | None,
+    features: Sequence[Measuring],
     stages: Stages,
 ) -> None:
-    """Put the record into the store, with the bundled program where one is wanted."""
-    store, blobs = subject.workspace.store, []
-    if suites:
-        with stages.stage("bundle"):
-            with store.writer() as file:
-                file.write(bundle(subject.pte, suites))
-            made = {"file": f"{subject.pte.stem}.bpte", "size": file.size, "digest": file.digest}
-            record["bundle"] = {**made, "methods": describe_bundle(suites, validation.methods)}
-        blobs.append(file.digest)
+    """Put the record into the store, with what features add to it."""
+    store = subject.workspace.store
+    blobs: list[digest.Digest] = []
+    for feature in features:
+        blobs += feature.before_keeping(record, validation)
     blob = store.put(record_bytes(record, sort_keys=False))
     store.put_result(
         subject.key,
@@ -255,28 +236,6 @@ def _keep(
         stages.seconds(),
         stages.peak,
     )
-
-
-def reproductions(
-    package: str,
-    names: Sequence[str],
-    programs: Mapping[str, ExportedProgram],
-    limits: Mapping[str, Sequence[Limits]],
-    located: Mapping[str, Located],
-    operators: Sequence[str] = (),
-) -> dict[str, bytes]:
-    """Return the files that show each method that failed, by their path in the package's folder."""
-    files: dict[str, bytes] = {}
-    for method, found in located.items():
-        if not found.calls:
-            continue
-        try:
-            files |= make_reproduction(
-                package, method, names, programs, limits[method], found, operators
-            )
-        except Exception as error:  # it must not hide the failure that it would show
-            _log.warning("%s: no reproduce.py: %s", method, error)
-    return files
 
 
 def check_files(folder: Path, files: Mapping[str, digest.Digest]) -> None:

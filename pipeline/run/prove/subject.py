@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from executorch.exir.lowered_backend_module import LoweredBackendModule
 from torch.export import ExportedProgram
 
 from pipeline.compile.emit_trace import Instructions
-from pipeline.compile.link import link
-from pipeline.compile.objects import parse_object
-from pipeline.compile.ranges import watch_ranges
-from pipeline.devices.interface import PackageFiles
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.program.graphs import iter_nodes, map_places
@@ -24,17 +19,27 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import Shapes
 from pipeline.program.source_lines import describe_node
 from pipeline.report.records import read_manifest
-from pipeline.run.build.compile import emit_methods, lower_methods
 from pipeline.run.build.load import Quantized, load_examples, load_method, load_quantized
-from pipeline.run.build.metadata import all_constants
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import Workspace
-from pipeline.validate.budget import Budget
 from pipeline.validate.interface import NarrowedSize
-from pipeline.validate.locate.case import Evidence, LoweredMethod
 from pipeline.validate.package import with_shared_state
 
 Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class LoweredMethod:
+    """A method as it was lowered.
+
+    Attributes:
+        program: the quantized one where there is one.
+        origins: leads from places in a quantized program to those in the float program; else None.
+    """
+
+    program: ExportedProgram
+    instructions: Instructions
+    origins: Mapping[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -149,28 +154,11 @@ class Subject:
             if facts.get("quantized") and (asked is None or name in asked)
         }
 
-    def evidence(self, files: PackageFiles, budget: Budget) -> Evidence:
-        """Return what is known of the package, to find out where it fails.
-
-        Args:
-            budget: the time that is left, which compiling again must fit into.
-        """
-        lowered = cache(self._load_lowered)
-        return Evidence(
-            files,
-            self.programs,
-            self.settings.select_limits,
-            lowered,
-            cache(partial(self._link, files.name)),
-            cache(partial(self._lower_again, lowered, budget)),
-            self.workspace.root,
-        )
-
     def describe_instruction(self, method: str, instruction: int) -> str:
         """Return the line of the model's source that an instruction of a method comes from, or
         "" where that is not known."""
         try:
-            lowered = self._load_lowered(method)
+            lowered = self.load_lowered(method)
         except PipelineError:  # the manifest, or the quantized program, is not to be had
             return ""
         place = dict(lowered.instructions.nodes).get(instruction)
@@ -180,50 +168,21 @@ class Subject:
             return ""
         return describe_node(list(iter_nodes(self.programs[method]))[place], self.workspace.root)
 
-    def _facts(self, method: str) -> Json:
+    def find_facts(self, method: str) -> Json:
+        """Return what the manifest says of a method that was lowered. Raises PipelineError."""
         facts: Json = self.methods.get(method, {})
         if "instructions" not in facts:
             raise PipelineError(f"{method}: the manifest does not say how it was lowered")
         return facts
 
-    def _load_lowered(self, method: str) -> LoweredMethod:
-        facts = self._facts(method)
+    def load_lowered(self, method: str) -> LoweredMethod:
+        """Load a method as it was lowered. Raises PipelineError."""
+        facts = self.find_facts(method)
         instructions = Instructions.from_json(facts["instructions"])
         if facts["quantized"] is None:
             return LoweredMethod(self.programs[method], instructions)
         program, origins, *_ = load_quantized(facts["quantized"], method, self.workspace.store)
         return LoweredMethod(program, instructions, map_places(program, origins))
-
-    def _link(self, name: str) -> PackageFiles | None:
-        """Link the package again; None where it is what its build gave. Raises MissingBlobError."""
-        manifest, store = self.manifest, self.workspace.store
-        known = {name: file["digest"] for name, file in manifest.get("files", {}).items()}
-        if known == dict(self.key["files"]):
-            return None
-        units = dict.fromkeys(manifest["methods"][method]["unit"] for method in manifest["order"])
-        objects = [parse_object(manifest["objects"][unit]["parts"]) for unit in units]
-        layout = manifest["emit"].get("layout")
-        linked = link(objects, all_constants(manifest), store, manifest["order"], layout)
-        ptds = tuple(store.read(blob.digest) for _, blob in sorted(linked.ptds.items()))
-        return PackageFiles(name, store.read(linked.pte.digest), ptds)
-
-    def _lower_again(
-        self, lowered: Callable[[str], LoweredMethod], budget: Budget, method: str
-    ) -> list[LoweredBackendModule]:
-        unit, inputs = self._facts(method)["unit"], self.action.inputs
-        compiled = self.workspace.store.get(self.manifest["objects"][unit]["action"])
-        if compiled is not None and compiled.seconds > budget.left:
-            share = f"validate.budget leaves {budget.left:.0f} s for it"
-            raise PipelineError(f"compiling it took {compiled.seconds:.0f} s, and {share}")
-        names = [name for name in inputs.sources if self._facts(name)["unit"] == unit]
-        programs = {name: lowered(name).program for name in names}
-        configs = {name: inputs.config.methods[name] for name in names}
-        beside = inputs.config.delegates_beside(names)
-        with watch_ranges(programs, keep=configs[method].edge.keep_ranges):
-            emit = inputs.config.emit
-            edge = lower_methods(programs, configs, self.workspace.root, None, emit, beside)
-            _, emission = emit_methods(edge, emit, configs, self.workspace.root)
-        return emission.delegates(method)
 
 
 def lines_of_handles(

@@ -25,8 +25,8 @@ from pathlib import Path
 import torch
 from torch.export.pt2_archive._package import load_pt2, package_pt2
 
-from pipeline.compile.patches import fast_lowering
 from pipeline.compile.refit.unit import CannotRefitError
+from pipeline.features.speedups.patches import fast_lowering
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.program.archive import load_program, save_programs

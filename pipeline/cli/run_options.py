@@ -1,0 +1,86 @@
+"""The options of a run, which may stand anywhere: `doit lower vision -n 4`."""
+
+from __future__ import annotations
+
+import getopt
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pipeline.store.errors import PipelineError
+
+_SHORT = "n:av"
+_LONG = ("process=", "always-execute", "verbose")
+_VERBOSE = ("-v", "--verbose")
+_ALLOW = "--allow"
+_ALLOW_VARIABLE = "PTE_PIPELINE_ALLOW"
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a command line says after the names of tasks, where doit has no options.
+
+    Attributes:
+        jobs: the number of workers; 0 where it is not said.
+        always: whether actions run whatever the store holds.
+        verbose: whether the table has rows for methods.
+        methods_of: the packages that have these rows in any case.
+    """
+
+    jobs: int = 0
+    always: bool = False
+    verbose: bool = False
+    methods_of: tuple[str, ...] = ()
+
+
+def take_options(words: Sequence[str]) -> tuple[list[str], RunOptions]:
+    """Return the words without the options of a run, and these.
+
+    Raises:
+        PipelineError: another option follows one of our groups.
+    """
+    if not words or words[0].startswith("-"):
+        return [word for word in words if word not in _VERBOSE], RunOptions()
+    command = words[0].partition(":")[0]
+    try:
+        pairs, names = getopt.gnu_getopt(list(words), _SHORT, _LONG)
+        flags = {flag.replace("process", "n").strip("-")[0]: value for flag, value in pairs}
+        jobs = flags.get("n", "0")
+        if not jobs.isdecimal():
+            raise getopt.GetoptError(f"-n: '{jobs}' is no number")
+    except getopt.GetoptError as error:
+        options = "known: -n NUMBER, -a, -v, --allow VERDICTS"
+        hint = f"{options}; `doit help {command}` says more"
+        raise PipelineError(f"{command}: {error}; {hint}") from error
+    return names, RunOptions(int(jobs), "a" in flags, "v" in flags)
+
+
+def take_allowed(words: Sequence[str]) -> list[str]:
+    """Return the words without `--allow VERDICTS`, which is the setting of this name for this
+    run."""
+    names: list[str] = []
+    verdicts: list[str] = []
+    remaining = iter(words)
+    for word in remaining:
+        name, equals, value = word.partition("=")
+        if name != _ALLOW:
+            names.append(word)
+        elif equals:
+            verdicts.append(value)
+        else:
+            verdicts.append(next(remaining, ""))
+    if verdicts:
+        os.environ[_ALLOW_VARIABLE] = ",".join(verdicts)
+    return names
+
+
+def number_verbosity(words: Sequence[str]) -> list[str]:
+    """Return the words with the number that doit's own `-v` needs, where it stands without one."""
+    numbered = list(words)
+    for place, word in enumerate(words):
+        if not word.startswith("-"):
+            break
+        follower = words[place + 1] if place + 1 < len(words) else ""
+        if word == "-v" and not follower.isdecimal():
+            numbered[place] = "-v2"
+    return numbered

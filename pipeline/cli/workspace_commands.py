@@ -1,0 +1,305 @@
+"""The commands of doit in a workspace: doit's own with our loader and runner, and our verbs.
+
+doit knows its commands before it imports a dodo file, and commands that are installed as plugins
+are there in every project of an environment. So no verb of ours is one: the command line of a
+workspace comes from `pte_pipeline.doit_commands` to `run_command`, which has a table of its own.
+Nothing of doit is replaced: its commands, its loader and its file of states are subclassed, as its
+API has it for applications.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from doit import cmd_clean, cmd_forget, cmd_help, cmd_info, cmd_list, cmd_run
+from doit.action import PythonAction
+from doit.cmd_base import Command as DoitCommand
+from doit.control import TaskControl
+from doit.doit_cmd import DoitMain
+from doit.exceptions import InvalidCommand
+from doit.plugin import PluginDict
+from doit.task import Stream
+
+from pipeline.cli import tasks
+from pipeline.cli.commands import ANYWHERE, VERBS, Command
+from pipeline.cli.doit_link import UpToDate
+from pipeline.cli.doit_states import States
+from pipeline.cli.grammar import take_flags
+from pipeline.cli.help import COMMANDS, describe, overview
+from pipeline.cli.interrupts import Interrupts
+from pipeline.cli.run_options import number_verbosity, take_allowed
+from pipeline.cli.runner import BatchRunner
+from pipeline.cli.toolchain_check import check_toolchain
+from pipeline.cli.workspace_loader import WorkspaceLoader
+from pipeline.moments import load
+from pipeline.plan.waves import ask_for_exports
+from pipeline.store.errors import PipelineError
+from pipeline.store.visible import one_line
+
+_HELP = ("-h", "--help")
+_FORETELLING = ("plan", "explain")  # the verbs that say what a run would do
+
+
+def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
+    """Run a command line of a workspace; return the exit status.
+
+    Args:
+        door: doit's command that was called, with all that doit gave it.
+        words: what follows its name.
+        dodo: the dodo file of the workspace; None in a folder without one.
+    """
+    commands = make_commands(door)
+    name = door.name
+    if name == "run":
+        words = take_allowed(words)
+        if words and words[0] in commands:
+            name = words.pop(0)
+    command = commands[name](
+        task_loader=WorkspaceLoader(door, dodo, [*VERBS]),
+        config=door.config,
+        bin_name=door.bin_name,
+        cmds=PluginDict(commands),
+        opt_vals=door.opt_vals,
+    )
+    try:
+        return command.parse_execute(words)
+    except PipelineError as error:
+        raise InvalidCommand(str(error)) from error
+
+
+def make_commands(door: Any) -> dict[str, type[DoitCommand]]:
+    """Return all commands of a workspace by name; `door` may know of some by other plugins."""
+    commands = dict(getattr(door, "cmds", {}))
+    for command in (*DoitMain.DOIT_CMDS, Run, List, Info, Forget, Clean, Help):
+        commands[command.get_name()] = command
+    for name, verb in VERBS.items():
+        commands[name] = type(name, (Verb,), {"name": name, "verb": verb})
+    for name, verb in ANYWHERE.items():
+        commands[name] = type(name, (VerbAnywhere,), {"name": name, "verb": verb})
+    return commands
+
+
+# doit's commands
+
+
+class _States:
+    """A command of doit's that mends doit's file of states."""
+
+    loader: WorkspaceLoader
+
+    def get_backends(self) -> dict[str, Any]:
+        return {**self.loader.door._backends, "sqlite3": States}
+
+
+class Run(_States, cmd_run.Run):  # type: ignore[misc]
+    """`doit run`, which is what `doit` alone and `doit TASK` are, by our runner."""
+
+    def parse_execute(self, in_args: Sequence[str]) -> Any:
+        if _asks_for_help(in_args) and in_args[0] in COMMANDS:
+            return _show_help(in_args[0])
+        return super().parse_execute(number_verbosity(in_args))
+
+    def get_reporters(self) -> dict[str, Any]:
+        # The door has looked all plugins up, which takes 10 ms.
+        return getattr(self.loader.door, "reporters", None) or super().get_reporters()
+
+    def _execute(
+        self,
+        outfile: Any,
+        verbosity: int | None,
+        always: bool,
+        continue_: bool,
+        reporter: Any,
+        num_process: int,
+        single: bool,
+        auto_delayed_regex: bool,
+        force_verbosity: bool,
+        failure_verbosity: int,
+        pdb: bool,
+    ) -> Any:
+        """Run the selected tasks as doit does, but for the runner, which doit lets nobody choose.
+        doit finds its parameters by their names."""
+        PythonAction.pm_pdb = pdb
+        self.control = TaskControl(self.task_list, auto_delayed_regex=auto_delayed_regex)
+        self.control.process(self.sel_tasks)
+        if single:
+            _drop_dependencies(self.control)
+        if isinstance(reporter, str):
+            reporter = self.reporters[reporter]
+        with _open_output(outfile) as self.outstream:
+            if isinstance(reporter, type):
+                reporter = reporter(self.outstream, {"failure_verbosity": failure_verbosity})
+            stream = Stream(verbosity, force_verbosity)
+            runner = BatchRunner(
+                self.dep_manager,
+                reporter,
+                continue_,
+                always,
+                stream,
+                num_process,
+                self.loader.run_options,
+            )
+            return runner.run_all(self.control.task_dispatcher())
+
+
+def _drop_dependencies(control: TaskControl) -> None:
+    """Let selected tasks run without those that they depend on, as `doit -s` asks for."""
+    for name in control.selected_tasks:
+        task = control.tasks[name]
+        if not task.has_subtask:
+            task.task_dep = []
+            continue
+        for subtask in task.task_dep:
+            control.tasks[subtask].task_dep = []
+
+
+@contextmanager
+def _open_output(outfile: Any) -> Iterator[TextIO]:
+    """Yield the stream that `doit -o` names, or is."""
+    if isinstance(outfile, str):
+        with open(outfile, "w", encoding="utf-8") as stream:
+            yield stream
+    else:
+        yield outfile
+
+
+class List(_States, cmd_list.List):  # type: ignore[misc]
+    """`doit list`."""
+
+
+class Info(_States, cmd_info.Info):  # type: ignore[misc]
+    """`doit info`, with our reasons."""
+
+    @staticmethod
+    def get_reasons(reasons: Mapping[str, Any]) -> str:
+        lines = []
+        for check, *_ in reasons["uptodate_false"]:
+            if isinstance(check, UpToDate):
+                lines += check.reason.splitlines()
+        if lines:
+            return "\n".join(f" * {line}" for line in lines)
+        text: str = cmd_info.Info.get_reasons(reasons)
+        return text
+
+
+class Forget(_States, cmd_forget.Forget):  # type: ignore[misc]
+    """`doit forget`."""
+
+
+class Clean(_States, cmd_clean.Clean):  # type: ignore[misc]
+    """`doit clean`, also of packages that no config makes any more."""
+
+    cmd_options = (
+        *cmd_clean.Clean.cmd_options,
+        {
+            "name": "orphans",
+            "long": "orphans",
+            "type": bool,
+            "default": False,
+            "help": "remove what builds left of packages that no config makes any more",
+        },
+    )
+
+    def _execute(
+        self,
+        dryrun: bool,
+        cleandep: bool,
+        cleanall: bool,
+        cleanforget: bool,
+        orphans: bool,
+        pos_args: Any = None,
+    ) -> Any:
+        if not orphans:
+            return super()._execute(dryrun, cleandep, cleanall, cleanforget, pos_args)
+        self.dep_manager.close()
+        return tasks.clean_orphans(dryrun)
+
+
+class Help(_States, cmd_help.Help):  # type: ignore[misc]
+    """`doit help`: our overview, and one of our commands; of any other word, doit's."""
+
+    def execute(self, params: Any, args: Sequence[str]) -> Any:
+        if len(args) == 1 and args[0] in COMMANDS:
+            return _show_help(args[0])
+        return super().execute(params, args)
+
+    def print_usage(self, cmds: Any) -> None:
+        print(*overview(), sep="\n")
+
+
+def _asks_for_help(words: Sequence[str]) -> bool:
+    return any(word in _HELP for word in words)
+
+
+def _show_help(name: str) -> int:
+    print(*describe(name), sep="\n")
+    return 0
+
+
+# Our verbs
+
+
+class Verb(DoitCommand):  # type: ignore[misc]
+    """A verb of ours: it needs the plan of the workspace, and no tasks."""
+
+    verb: Command
+
+    def __init__(self, task_loader: WorkspaceLoader, cmds: Any = None, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.cmd_options = task_loader.cmd_options  # for the settings and variables of these
+        self.loader = task_loader
+
+    def parse_execute(self, in_args: Sequence[str]) -> int:
+        if _asks_for_help(in_args):
+            return _show_help(self.name)
+        return self.run(in_args)
+
+    def run(self, words: Sequence[str]) -> int:
+        options, _ = self.cmdparser.parse([])
+        self.loader.setup({**options, **self.opt_vals})
+        words, flags = take_flags(self.verb, words)
+        with Interrupts() as interrupts:
+            try:
+                status = run_verb(self.verb, words, flags)
+            except KeyboardInterrupt:
+                status = 0
+        return interrupts.status or status
+
+
+class VerbAnywhere(Verb):
+    """A verb of ours that needs no workspace."""
+
+    def run(self, words: Sequence[str]) -> int:
+        dodo = self.loader.dodo
+        status: int = _find_function(self.verb)(words, dodo.parent if dodo else Path.cwd())
+        return status
+
+
+def run_verb(verb: Command, words: Sequence[str], flags: Mapping[str, bool]) -> int:
+    """Print the lines of a verb; return the exit status."""
+    function = _find_function(verb)
+    plan = tasks.current_plan()
+    ask_for_exports(plan, plan.packages)
+    if verb.name not in _FORETELLING:
+        plan.trust_last_exports()
+    try:
+        check_toolchain(plan.workspace, builds=verb.builds)
+        for line in function(plan, words, **flags):
+            print(one_line(line), flush=True)
+    except PipelineError as error:
+        print(f"{verb.name}: {error}", flush=True)
+        return 1
+    except BrokenPipeError:  # whoever reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    finally:
+        plan.remember()
+    return 0
+
+
+def _find_function(verb: Command) -> Any:
+    """Import the function of a verb, with much that other commands do without."""
+    return load(verb.run or f"pipeline.cli.verbs.{verb.name}:run")

@@ -1,0 +1,111 @@
+"""doit's loader of tasks in a workspace: it finds the dodo file from any folder below, and makes
+the tasks that a command line asks for in our grammar."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from doit.cmd_base import DodoTaskLoader
+from doit.exceptions import InvalidDodoFile
+
+from pipeline.cli import tasks
+from pipeline.cli.commands import GROUPS
+from pipeline.cli.grammar import check_words, describe_no_packages, empty_groups, rewrite
+from pipeline.cli.run_options import RunOptions, take_options
+from pipeline.cli.runner import start_ahead
+from pipeline.cli.selection import find_selection, own_tasks
+from pipeline.plan.plan import Plan
+from pipeline.store.errors import PipelineError
+
+_NO_DODO = "`doit init` makes a workspace of ExecuTorch packages here, `doit help` says more"
+
+
+class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
+    """Loads the tasks that a command line asks for, and says what its words mean.
+
+    Attributes:
+        door: doit's own command, which has looked up its plugins.
+        dodo: the dodo file; None in a folder without one.
+        run_options: those that stood behind the names of tasks.
+    """
+
+    def __init__(self, door: Any, dodo: Path | None, verbs: Sequence[str]) -> None:
+        super().__init__()
+        self.door = door
+        self.dodo = dodo
+        self.run_options = RunOptions()
+        self.config = door.loader.config
+        self.task_opts = door.loader.task_opts
+        # No task may be called as a command is.
+        self.cmd_names = sorted({*door.loader.cmd_names, *verbs})
+        self.namespace: Mapping[str, Any] | None = getattr(door.loader, "namespace", None)
+
+    def setup(self, opt_values: Mapping[str, Any]) -> None:
+        """Import the dodo file, unless its tasks were given."""
+        if self.namespace is not None:
+            return
+        seek = opt_values["seek_file"] or not os.path.exists(opt_values["dodoFile"])
+        try:
+            super().setup({**opt_values, "seek_file": seek})
+        except InvalidDodoFile as error:
+            if self.dodo is not None:
+                raise
+            raise InvalidDodoFile(f"{str(error).strip()}\n{_NO_DODO}") from error
+        except (AttributeError, ImportError) as error:
+            hint = _explain_hidden(error, self.dodo)
+            if not hint or self.dodo is None:
+                raise
+            raise InvalidDodoFile(f"{self.dodo.name}: {error}; {hint}") from None
+
+    def load_tasks(self, cmd: Any, pos_args: list[str]) -> Any:
+        """Make the tasks that a command line asks for. `pos_args` become their names in place,
+        since doit selects tasks by the same list. Raises PipelineError for words without meaning.
+        """
+        plan = tasks.current_plan()
+        own = own_tasks(self.namespace or {})
+        if cmd.execute_tasks and not {*own} & {*pos_args}:
+            pos_args[:], self.run_options = take_options(pos_args)
+            if not pos_args or pos_args[0].partition(":")[0] in GROUPS:
+                start_ahead(plan.workspace, 1, self.run_options.always)
+        packages = _packages_with_rows(pos_args, plan)
+        self.run_options = replace(self.run_options, methods_of=packages)
+        pos_args[:] = rewrite(pos_args, tasks.current_plan, own, cmd.execute_tasks)
+        tasks.select(find_selection(self.namespace or {}, cmd.execute_tasks, pos_args))
+        loaded = super().load_tasks(cmd, pos_args)
+        check_words(pos_args, loaded, (*self.cmd_names, *plan.packages))
+        if cmd.execute_tasks:
+            self._refuse_nothing(pos_args, loaded, plan)
+        else:
+            plan.remember()
+        return loaded
+
+    def _refuse_nothing(self, words: Sequence[str], loaded: Any, plan: Plan) -> None:
+        """Say which groups have no tasks. Raises PipelineError where packages are asked for and
+        there are none."""
+        names = words or self.load_doit_config().get("default_tasks", ())
+        if not plan.packages and any(name in GROUPS for name in names):
+            raise PipelineError(describe_no_packages(plan.workspace))
+        for line in empty_groups(names, loaded):
+            print(line)
+
+
+def _explain_hidden(error: Exception, dodo: Path | None) -> str:
+    """Describe the module of a workspace that our own package hides; "" for any other error."""
+    from pipeline.program.workspace_modules import explain_hidden_at_top
+
+    return explain_hidden_at_top(error, dodo.parent) if dodo else ""
+
+
+def _packages_with_rows(words: Sequence[str], plan: Plan) -> tuple[str, ...]:
+    """Return the packages of which single methods are named: the table has rows for these."""
+    patterns = [word.rpartition(":")[2].split("/")[0] for word in words if "/" in word]
+    packages = []
+    for package in plan.packages:
+        if any(fnmatchcase(package, pattern) for pattern in patterns):
+            packages.append(package)
+    return tuple(packages)

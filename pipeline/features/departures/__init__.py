@@ -1,0 +1,11 @@
+"""Departures: where an exported program and its eager reference part, and why."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "departures",
+    "name the operator and line where an export departs from its reference",
+    explain_departure="pipeline.features.departures.reference_departure:describe_departure",
+)

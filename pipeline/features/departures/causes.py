@@ -1,0 +1,49 @@
+"""Says why an exported program departs from its reference, where that can be recognised.
+
+A rule takes the difference and returns a cause, or None; the first one that applies is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pipeline.features.departures import statement_causes, value_causes
+from pipeline.features.departures.cause import Cause
+from pipeline.features.departures.difference import Difference
+
+Rule = Callable[[Difference], Cause | None]
+RULES: tuple[Rule, ...] = (
+    value_causes.find_training_mode,
+    value_causes.find_weights,
+    value_causes.find_attribute,
+    value_causes.find_fast_path,
+    statement_causes.find_loop_count,
+    statement_causes.find_number,
+    statement_causes.find_taken_branch,
+    statement_causes.find_option,
+    value_causes.find_random_numbers,
+    value_causes.find_dtype,
+    value_causes.find_constant,
+    statement_causes.find_export_flag,
+    statement_causes.find_python_state,
+    value_causes.find_outside_work,
+)
+
+
+# Where outputs differ as by rounding, other operators on the way are no cause.
+EXACT_RULES: tuple[Rule, ...] = (
+    value_causes.find_weights,
+    value_causes.find_attribute,
+    value_causes.find_fast_path,
+    statement_causes.find_number,
+    value_causes.find_dtype,
+)
+
+
+def find_cause(difference: Difference) -> Cause | None:
+    """Return the cause of a difference, by the first rule that applies."""
+    for rule in EXACT_RULES if difference.departure.is_rounding else RULES:
+        cause = rule(difference)
+        if cause is not None:
+            return cause
+    return None

@@ -1,0 +1,165 @@
+"""The place where two runs part, as the rules for causes see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+from torch import nn
+
+from pipeline.features.departures.frontier import Comparison, Departure, find_departure
+from pipeline.features.departures.places import Call, Place, place_of_node
+from pipeline.features.departures.runs import ProgramRun, ReferenceRun
+from pipeline.features.departures.trace import Event, Leaf, Trace
+from pipeline.program.source_lines import TraceFrame, name_line
+
+_Key = tuple[str, str, str, int]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first operators or values that depart.
+
+    Attributes:
+        program: the program's operator; None where the reference alone runs something there.
+        reference: the reference's; None where the program alone runs something there.
+        program_leaves: values that the program begins with and that depart; the reference's are
+            `reference_leaves`.
+        same_statement: whether both operators are one in the source.
+        root: the workspace.
+    """
+
+    comparison: Comparison
+    departure: Departure
+    program_run: ProgramRun
+    reference_run: ReferenceRun
+    program: Event[Any] | None
+    reference: Event[Any] | None
+    root: Path
+
+    @property
+    def program_leaves(self) -> Sequence[Leaf[Any]]:
+        return self.departure.program.leaves
+
+    @property
+    def reference_leaves(self) -> Sequence[Leaf[Any]]:
+        return self.departure.reference.leaves
+
+    @property
+    def same_statement(self) -> bool:
+        if self.program is None or self.reference is None:
+            return False
+        return statement_key(self.program) == statement_key(self.reference)
+
+    def find_twin(self, event: Event[Any]) -> Event[Any] | None:
+        """Return the same call of the same operator in the other run, if its inputs agree; None
+        where both run the operator's statement another number of times."""
+        is_program = event is self.program
+        traces = self.program_run.trace, self.reference_run.trace
+        trace, other_trace = traces if is_program else reversed(traces)
+        occurrences = find_statement(event, trace)
+        twins = find_statement(event, other_trace)
+        if len(occurrences) != len(twins):
+            return None
+        twin = twins[occurrences.index(event)]
+        comparison = self.comparison
+        tolerance = self.departure.tolerance
+        agree = all(comparison.agrees(not is_program, v, tolerance) for v in twin.reads)
+        return twin if agree else None
+
+    def places(self) -> tuple[Place | None, Place | None]:
+        """Return the places of the program's operator and of the reference's."""
+        program = None if self.program is None else place_of(self.program.site)
+        reference = None if self.reference is None else place_of(self.reference.site)
+        return program, reference
+
+    def path(self, frame: TraceFrame) -> Path:
+        """Return the file of a call, in the workspace where it is there."""
+        if frame.file:
+            return self.root / name_line(frame, self.root).file
+        return Path(frame.file)
+
+    def changed_attributes(self) -> list[str]:
+        """Return the names of Python attributes that a call changes, but for modules' buffers."""
+        buffers = set()
+        for name, holder in self.reference_run.holders.values():
+            if isinstance(holder, nn.Module):
+                prefix = f"{name}." if name else ""
+                buffers |= {prefix + key for key in (*holder._buffers, *holder._parameters)}
+        return [name for name in self.reference_run.changed if name not in buffers]
+
+
+def place_of(site: Any) -> Place:
+    """Return the place of a node or of a call in Python."""
+    if site is None:
+        return Place(None, ())
+    if hasattr(site, "place"):
+        return site.place()
+    return place_of_node(site)
+
+
+def statement_key(event: Event[Any]) -> _Key:
+    """Return what names an operator in the source: its name, its module's class, file and line.
+
+    Lines are those in functions called `forward`, since a program knows no others.
+    """
+    place = place_of(event.site)
+    call = innermost_forward(place)
+    kind = place.module.kind if place.module else ""
+    if call is None:
+        return event.base, kind, "", 0
+    return event.base, kind, PurePath(call.frame.file).name, call.frame.line
+
+
+def innermost_forward(place: Place) -> Call | None:
+    """Return the innermost call of a function called `forward`, or else the innermost call."""
+    forwards = [call for call in place.calls if call.frame.function == "forward"]
+    return next(reversed(forwards or place.calls), None)
+
+
+def make_difference(
+    comparison: Comparison, program: ProgramRun, reference: ReferenceRun, root: Path
+) -> Difference | None:
+    """Pair the first operators that depart; one of them may be there in one run alone. None where
+    both runs give the same."""
+    departure = find_departure(comparison)
+    if departure is None:
+        return None
+    program_event = next(iter(departure.program.events), None)
+    reference_event = next(iter(departure.reference.events), None)
+    difference = Difference(
+        comparison, departure, program, reference, program_event, reference_event, root
+    )
+    if reference_event is not None and (twin := difference.find_twin(reference_event)):
+        program_event = twin
+    elif program_event is not None and (twin := difference.find_twin(program_event)):
+        reference_event = twin
+    elif program_event is not None and reference_event is not None:
+        program_is_later = _comes_later(program_event, reference.trace, reference_event)
+        reference_is_later = _comes_later(reference_event, program.trace, program_event)
+        if program_is_later and not reference_is_later:
+            program_event = None
+        elif reference_is_later and not program_is_later:
+            reference_event = None
+    return Difference(
+        comparison, departure, program, reference, program_event, reference_event, root
+    )
+
+
+def find_statement(event: Event[Any], trace: Trace[Any]) -> list[Event[Any]]:
+    """Return all calls in a run that stand in the source where one does."""
+    key = statement_key(event)
+    return [e for e in trace.events if e.base == event.base and statement_key(e) == key]
+
+
+def _comes_later(event: Event[Any], trace: Trace[Any], start: Event[Any]) -> bool:
+    """Return whether the other run comes to the same statement after an operator."""
+    return any(later.place > start.place for later in find_statement(event, trace))
+
+
+def count_visits(difference: Difference, event: Event[Any]) -> tuple[int, int]:
+    """Return how often the program and the reference run the statement of an operator."""
+    program = find_statement(event, difference.program_run.trace)
+    return len(program), len(find_statement(event, difference.reference_run.trace))

@@ -1,0 +1,299 @@
+"""Finds where two recorded runs part: the first operators whose inputs agree and results don't.
+
+A value agrees if the other run has it as well, wherever it came up there: the runs may have other
+operators in another order. Only what leads to an output that differs is looked at, and only
+through values that don't agree.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from typing import Any, Generic
+
+from pipeline.features.departures.sketches import Sketch, distance
+from pipeline.features.departures.trace import Event, Leaf, Site, Trace, is_value
+
+# In units in the last place: to how much of it values are held, one after the other.
+TOLERANCES = (0.0, 4.0, 64.0, 1024.0, 16384.0, 262144.0)
+_LARGEST = 0.25  # relative distance at which values can be said to agree
+_EPS = 2.0**-23  # of float32
+_ROUNDING = 64 * _EPS
+_JUMP = 10.0  # a result is this much farther off than what it was computed from, at a departure
+
+
+class Pool:
+    """The values of a run, for those of another one to be looked up among them."""
+
+    def __init__(self, trace: Trace[Any]) -> None:
+        self._groups: dict[tuple[Any, ...], list[tuple[float, int, Sketch]]] = {}
+        self._trace = trace
+        for number, content in enumerate(trace.values):
+            if content is not None:
+                entry = (content.projections[0], number, content)
+                self._groups.setdefault(_group(trace, number, content), []).append(entry)
+        for entries in self._groups.values():
+            entries.sort(key=lambda entry: entry[:2])
+
+    def nearest(self, trace: Trace[Any], value: int, most: float = math.inf) -> float:
+        """Return the least distance of a value of `trace` from any value of this run.
+
+        Args:
+            most: distances above are of no interest.
+        """
+        content = trace.values[value]
+        if content is None:
+            return 0.0
+        entries = self._groups.get(_group(trace, value, content), [])
+        reach = math.inf
+        if math.isfinite(most):  # one projection differs by a few times the distance at most
+            reach = 8 * most * content.norm
+        center = content.projections[0]
+        first = bisect_left(entries, center - reach, key=_projection)
+        last = bisect_right(entries, center + reach, key=_projection)
+        distances = (distance(content, sketch) for _, _, sketch in entries[first:last])
+        return min(distances, default=math.inf)
+
+
+def _projection(entry: tuple[float, int, Sketch]) -> float:
+    return entry[0]
+
+
+def _group(trace: Trace[Any], value: int, content: Sketch) -> tuple[Any, ...]:
+    """Return what values must have in common. Many tensors are all zeros: that one means another
+    takes the same operator, too."""
+    return (*content.group, trace.origins[value])
+
+
+@dataclass(frozen=True)
+class Side(Generic[Site]):
+    """What of one run departs from the other one.
+
+    Attributes:
+        events: operators whose inputs agree and whose results don't, in order.
+        leaves: values that no operator wrote, and that don't agree.
+        values: all that don't agree and lead to an output, through such alone.
+    """
+
+    events: list[Event[Site]] = field(default_factory=list)
+    leaves: list[Leaf[Site]] = field(default_factory=list)
+    values: set[int] = field(default_factory=set)
+
+
+class Comparison:
+    """Two runs, side by side."""
+
+    def __init__(self, program: Trace[Any], reference: Trace[Any]) -> None:
+        self.program = program
+        self.reference = reference
+        self._pools = (Pool(program), Pool(reference))
+        self._nearest: dict[tuple[bool, int], float] = {}
+        self.pairs = pair_leaves(program, reference)
+        to_program = {
+            reference_value: program_value for program_value, reference_value in self.pairs
+        }
+        self._partners = (dict(self.pairs), to_program)
+
+    def differing_outputs(self, tolerance: float = 0.0) -> list[str]:
+        """Return the labels of outputs that differ by more than a tolerance."""
+        labels = []
+        for label, output in self.program.outputs.items():
+            if label not in self.reference.outputs:
+                if label.startswith("output "):
+                    labels.append(label)
+            elif not self._same(output, self.reference.outputs[label], tolerance):
+                labels.append(label)
+        return labels
+
+    def _same(self, output: Any, expected: Any, tolerance: float) -> bool:
+        if is_value(output) and is_value(expected):
+            actual_sketch = self.program.values[int(output)]
+            expected_sketch = self.reference.values[int(expected)]
+            if actual_sketch is None or expected_sketch is None:
+                return True
+            return distance(actual_sketch, expected_sketch) <= _relative(tolerance, actual_sketch)
+        if is_value(output) or is_value(expected):
+            return False
+        if type(output) is not type(expected):
+            return False
+        is_nan = output != output
+        return bool(is_nan or output == expected)
+
+    def find(self, tolerance: float) -> tuple[Side[Any], Side[Any]]:
+        """Return what departs in the program, and in the reference, at a tolerance."""
+        labels = self.differing_outputs(tolerance)
+        program = self._find_side(True, labels, tolerance)
+        return program, self._find_side(False, labels, tolerance)
+
+    def _find_side(self, is_program: bool, labels: list[str], tolerance: float) -> Side[Any]:
+        trace = self.program if is_program else self.reference
+        pending = []
+        for label in labels:
+            output = trace.outputs.get(label)
+            if is_value(output):
+                pending.append(int(trace.outputs[label]))
+        side: Side[Any] = Side()
+        events: dict[int, Event[Any]] = {}
+        leaves: dict[int, Leaf[Any]] = {}
+        while pending:
+            value = pending.pop()
+            if value in side.values or self.agrees(is_program, value, tolerance):
+                continue
+            side.values.add(value)
+            event = trace.producers.get(value)
+            if event is None:
+                leaves[value] = trace.leaves[value]
+                continue
+            differing = [v for v in event.reads if not self.agrees(is_program, v, tolerance)]
+            if all(self._is_unused(is_program, v) for v in differing):
+                events[event.place] = event
+            else:
+                pending += differing
+        side.leaves.extend(leaves[value] for value in sorted(leaves))
+        side.events.extend(events[place] for place in sorted(events))
+        return side
+
+    def _is_unused(self, is_program: bool, value: int) -> bool:
+        """Return whether a value is a weight that the other run doesn't read: what reads it is
+        where they part."""
+        trace = self.program if is_program else self.reference
+        leaf = trace.leaves.get(value)
+        is_weight = leaf is not None and leaf.kind in ("parameter", "buffer")
+        return is_weight and value not in self._partners[not is_program]
+
+    def agrees(self, is_program: bool, value: int, tolerance: float) -> bool:
+        """Return whether the other run has a value as well."""
+        trace = self.program if is_program else self.reference
+        content = trace.values[value]
+        if content is None:
+            return True
+        return self.error(is_program, value) <= _relative(tolerance, content)
+
+    def error(self, is_program: bool, value: int) -> float:
+        """Return the distance of a value from the nearest one of the other run."""
+        key = (is_program, value)
+        if key not in self._nearest:
+            self._nearest[key] = self._find_error(is_program, value)
+        return self._nearest[key]
+
+    def _find_error(self, is_program: bool, value: int) -> float:
+        if is_program:
+            trace, other_trace = self.program, self.reference
+        else:
+            trace, other_trace = self.reference, self.program
+        partner = self._partners[not is_program].get(value)
+        if partner is None:
+            return self._pools[is_program].nearest(trace, value)
+        return _distance(trace.values[value], other_trace.values[partner])
+
+    def output_error(self, labels: list[str]) -> float:
+        """Return by how much outputs are off, at most; infinite where that means nothing."""
+        errors = []
+        for label in labels:
+            output = self.program.outputs[label]
+            expected = self.reference.outputs.get(label)
+            if not is_value(output) or not is_value(expected):
+                return math.inf
+            actual_sketch = self.program.values[output]
+            expected_sketch = self.reference.values[expected]  # type: ignore[index]
+            errors.append(_distance(actual_sketch, expected_sketch))
+        return max(errors, default=math.inf)
+
+
+def pair_leaves(program: Trace[Any], reference: Trace[Any]) -> list[tuple[int, int]]:
+    """Return the values of one name that both runs begin with, such as a parameter. A wrapper may
+    have added a prefix to the names of one of them."""
+    values_by_name = {}
+    for value, leaf in reversed(reference.leaves.items()):
+        if leaf.name:
+            values_by_name[leaf.name] = value
+    pairs = []
+    for value, leaf in program.leaves.items():
+        partner = _find_partner(leaf.name, values_by_name)
+        if partner is not None:
+            pairs.append((value, partner))
+    return pairs
+
+
+def _find_partner(name: str, values_by_name: dict[str, int]) -> int | None:
+    if not name:
+        return None
+    if name in values_by_name:
+        return values_by_name[name]
+    alike = []
+    for other_name, value in values_by_name.items():
+        if _is_suffix(name, other_name):
+            alike.append(value)
+    return alike[0] if len(alike) == 1 else None
+
+
+def _is_suffix(name: str, other_name: str) -> bool:
+    shorter, longer = sorted((name, other_name), key=len)
+    return longer.endswith(f".{shorter}")
+
+
+def _distance(sketch: Sketch | None, other_sketch: Sketch | None) -> float:
+    if sketch is None or other_sketch is None:
+        return 0.0
+    return distance(sketch, other_sketch)
+
+
+def _relative(tolerance: float, content: Sketch) -> float:
+    return min(tolerance * content.eps, _LARGEST)
+
+
+@dataclass(frozen=True)
+class Departure:
+    """Where two runs part.
+
+    Attributes:
+        error: the relative distance there; infinite where the other run has nothing like it.
+        output_error: that of the outputs that differ, whose labels are in `labels`.
+    """
+
+    program: Side[Any]
+    reference: Side[Any]
+    tolerance: float
+    error: float
+    output_error: float
+    labels: list[str]
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether the outputs differ by no more than operators that mean the same may."""
+        return self.output_error <= _ROUNDING
+
+
+def find_departure(comparison: Comparison) -> Departure | None:
+    """Find where two runs part; None where their outputs are equal.
+
+    Rounding that grows along the way passes any tolerance somewhere. A departure is told from it by
+    a jump: a result that is much farther off than its inputs may be.
+    """
+    first: Departure | None = None
+    for tolerance in TOLERANCES:
+        labels = comparison.differing_outputs(tolerance)
+        if not labels:
+            break
+        program, reference = comparison.find(tolerance)
+        error = _first_error(comparison, program, reference)
+        total = comparison.output_error(labels)
+        departure = Departure(program, reference, tolerance, error, total, labels)
+        if error > _JUMP * max(tolerance, 4.0) * _EPS:
+            return departure
+        first = first or departure
+    return first
+
+
+def _first_error(comparison: Comparison, program: Side[Any], reference: Side[Any]) -> float:
+    """Return by how much the first departing operators are off; infinite where none is known."""
+    if program.leaves or reference.leaves:
+        return math.inf
+    sides: list[tuple[bool, Side[Any]]] = [(True, program), (False, reference)]
+    errors = []
+    for is_program, side in sides:
+        for event in side.events[:1]:
+            results = [value for value in event.writes if value in side.values]
+            errors += [comparison.error(is_program, value) for value in results]
+    return max(errors, default=math.inf)

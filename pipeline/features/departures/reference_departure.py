@@ -1,0 +1,177 @@
+"""Names where an exported program departs from its eager reference, and why.
+
+Both run once on the same inputs, recorded operator by operator. The first operator whose inputs
+agree and whose result doesn't is the place; the source around it tells the cause. It is told in a
+sentence, and is no verdict: whether a difference matters is judged elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from pipeline.features.departures.causes import Cause, find_cause
+from pipeline.features.departures.difference import Difference, make_difference, place_of
+from pipeline.features.departures.frontier import Comparison
+from pipeline.features.departures.places import Call, ModuleName, Place
+from pipeline.features.departures.runs import (
+    ProgramRun,
+    ReferenceRun,
+    find_state,
+    run_program,
+    run_reference,
+)
+from pipeline.features.departures.trace import Event
+from pipeline.program.inputs import InputSet
+from pipeline.program.source_lines import name_line
+from pipeline.store.errors import plural
+
+
+def describe_departure(
+    program: ExportedProgram,
+    reference: Callable[..., object],
+    inputs: InputSet,
+    root: Path | None = None,
+) -> str:
+    """Return a sentence that names where a program departs from its reference, and the cause.
+
+    It is "" where the outputs are equal, and where nothing can be said. Nothing of the reference
+    is changed: not its buffers, attributes or mode, nor the generators of random numbers.
+
+    Args:
+        reference: an eager module, or a function of the method's inputs.
+        root: the workspace, whose files lines are named in; by default the working directory.
+    """
+    try:
+        return locate_departure(program, reference, inputs, root or Path.cwd())
+    except Exception:  # user code raises whatever it likes; whoever judges the reference reports it
+        return ""
+
+
+def locate_departure(
+    program: ExportedProgram, reference: Callable[..., object], inputs: InputSet, root: Path
+) -> str:
+    """Return what `describe_departure` does. Raises whatever the reference raises.
+
+    Calls before this one may have changed the reference's state: the program begins with it as
+    well, or else, where this explains nothing, with its own.
+    """
+    expected = run_reference(reference, program, inputs)
+    state = find_state(program, expected.holders)
+    for start in (state, {}) if state else ({},):
+        actual = run_program(program, inputs, start)
+        comparison = Comparison(actual.trace, expected.trace)
+        difference = make_difference(comparison, actual, expected, root)
+        if difference is not None:
+            return _describe(difference)
+    return _describe_form(actual, expected) or _describe_random(expected, root)
+
+
+def _describe_form(actual: ProgramRun, expected: ReferenceRun) -> str:
+    """Say where equal values are returned in another form."""
+    if len(actual.returned) != len(expected.returned):
+        values = plural(len(actual.returned), "value")
+        return f"the program returns {values}, the reference {len(expected.returned)}"
+    pairs = zip(actual.returned, expected.returned, strict=True)
+    for number, (value, reference) in enumerate(pairs):
+        if not isinstance(value, Tensor) or not isinstance(reference, Tensor):
+            continue
+        if value.shape != reference.shape:
+            shape = tuple(value.shape)
+            reference_shape = tuple(reference.shape)
+            return (
+                f"output {number}: shape {shape} in the program, {reference_shape} in the reference"
+            )
+    return ""
+
+
+def _describe_random(expected: ReferenceRun, root: Path) -> str:
+    """Say what both draw: they were given the same random numbers here."""
+    for event in expected.trace.events:
+        if event.random:
+            place = place_of(event.site)
+            where = _join(event.operator, place.module, place.call(root), root)
+            return f"{where}: it draws random numbers; both give the same where they draw the same"
+    return ""
+
+
+def _describe(difference: Difference) -> str:
+    cause = find_cause(difference)
+    event = difference.reference or difference.program
+    if cause is None and event is None:
+        return _describe_outputs(difference)
+    cause = cause or _describe_operators(difference)
+    place = cause.place or (place_of(event.site) if event is not None else Place(None, ()))
+    call = cause.call or place.call(difference.root)
+    subject = cause.subject or (event.operator if event is not None else "")
+    root = difference.root
+    where = _join(subject, _module(place, call, root), call, root)
+    return f"{where}: {cause.text}"
+
+
+def _module(place: Place, call: Call | None, root: Path) -> ModuleName | None:
+    """Return the module to name: that around the call, if it isn't the place's own."""
+    usual = place.call(root)
+    is_other = call is not None and usual is not None and call.frame != usual.frame
+    if is_other and call is not None:
+        return call.module
+    return place.module
+
+
+def _subject(subject: str, module: ModuleName | None) -> str:
+    if module is not None:
+        return f"{subject} in {module}"
+    return subject
+
+
+def _line(call: Call | None, root: Path) -> str:
+    if call is None:
+        return ""
+    line = name_line(call.frame, root)
+    return f"{line.file}:{line.line}"
+
+
+def _join(subject: str, module: ModuleName | None, call: Call | None, root: Path) -> str:
+    line = _line(call, root)
+    named = _subject(subject, module)
+    if line:
+        return f"{named}, {line}"
+    return named
+
+
+def _describe_operators(difference: Difference) -> Cause:
+    """Say what each of both runs, where no cause was recognised."""
+    program = difference.program
+    reference = difference.reference
+    if program is None:
+        description = "the reference runs it, and the program has nothing like it there"
+    elif reference is None:
+        description = "the program runs it, and the reference has nothing like it there"
+    elif program.base != reference.base:
+        description = f"the program runs {_name(program, difference)} instead"
+    else:
+        description = "both run it on the same inputs, and get another result"
+    departure = difference.departure
+    if departure.is_rounding:
+        share = f"{departure.output_error:.1e}"
+        return Cause(f"{description}; the outputs differ by {share} of their size, as by rounding")
+    return Cause(description)
+
+
+def _name(event: Event[Any], difference: Difference) -> str:
+    call = place_of(event.site).call(difference.root)
+    line = _line(call, difference.root)
+    if line:
+        return f"{event.operator} ({line})"
+    return event.operator
+
+
+def _describe_outputs(difference: Difference) -> str:
+    """Say what differs where all operators agree: what is returned, or how much of it."""
+    form = _describe_form(difference.program_run, difference.reference_run)
+    labels = ", ".join(difference.departure.labels)
+    return form or f"{labels}: the program returns another of the values that both compute"

@@ -1,0 +1,236 @@
+"""Runs a program and its eager reference on the same inputs, and records both.
+
+Both run in eager mode under one recorder, so that one operator of PyTorch's is the same calls of
+kernels in both. Nothing of the reference is changed afterwards: its tensors, attributes, mode and
+the generators of random numbers are restored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from pipeline.features.departures.places import EagerSite, find_eager_site
+from pipeline.features.departures.python_state import PythonState, find_holders
+from pipeline.features.departures.storages import StorageKeeper, storage_key
+from pipeline.features.departures.trace import Recorder, Trace
+from pipeline.program.eager import Source, find_effects
+from pipeline.program.inputs import InputSet
+from pipeline.program.signature import as_exported, signature
+from pipeline.validate.node_values import Walker
+
+Labels = dict[tuple[Any, ...], tuple[str, str]]
+
+
+@dataclass
+class ProgramRun:
+    """A recorded run of a program; `returned` are its flat results."""
+
+    trace: Trace[Node | None]
+    returned: list[Any]
+
+
+@dataclass
+class ReferenceRun:
+    """A recorded run of a reference.
+
+    Attributes:
+        changed: names of Python attributes that the run changed.
+        holders: the reference's modules and other objects with state, by id, with their names.
+    """
+
+    trace: Trace[EagerSite]
+    returned: list[Any]
+    changed: list[str] = field(default_factory=list)
+    holders: Mapping[int, tuple[str, Any]] = field(default_factory=dict)
+
+
+class _RecordedSource(Source):
+    """A program whose run is recorded."""
+
+    recorder: Recorder[Node | None]
+    returned: list[Any]
+    node: Node | None = None
+
+    def _call_module(self, leaves: list[Any]) -> list[Any]:
+        names = signature(self.program)
+        labels: Labels = {}
+        for argument, leaf in zip(names, leaves, strict=True):
+            if isinstance(leaf, Tensor):
+                labels[storage_key(leaf)] = ("input", argument.name)
+        labels |= _label_program(self.program, self._module)
+        self.recorder = Recorder(lambda: self.node, labels, StorageKeeper())
+        walker = _MarkingWalker(self._module, self._mark)
+        with self.recorder:
+            result = walker.run(*leaves, enable_io_processing=False)
+        self.returned = pytree.tree_leaves(result)
+        return self.returned
+
+    def _mark(self, node: Node, value: Any) -> None:
+        self.node = node
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Return the buffers that the program changes, by name."""
+        return dict(zip(self.state, self._state, strict=True))
+
+    def begin_with(self, state: Mapping[str, Tensor]) -> None:
+        """Set buffers that the program changes, by name."""
+        buffers = self.buffers()
+        with torch.no_grad():
+            for name, value in state.items():
+                buffers[name].copy_(value)
+
+
+class _MarkingWalker(Walker):
+    """Hands on each node before it runs."""
+
+    def run_node(self, n: Node) -> Any:
+        self._keep(n, None)
+        return torch.fx.Interpreter.run_node(self, n)
+
+
+def _label_program(program: ExportedProgram, module: GraphModule) -> Labels:
+    specs = program.graph_signature
+    labels: Labels = {}
+    kinds = (("parameter", specs.parameters), ("buffer", specs.buffers))
+    for kind, names in (*kinds, ("constant", specs.lifted_tensor_constants)):
+        for name in names:
+            value = _find_attribute(module, name)
+            if isinstance(value, Tensor):
+                labels.setdefault(storage_key(value), (kind, name))
+    return labels
+
+
+def _find_attribute(module: nn.Module, name: str) -> Any:
+    value: Any = module
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def find_state(
+    program: ExportedProgram, holders: Mapping[int, tuple[str, Any]]
+) -> dict[str, Tensor]:
+    """Return what a reference has now in the buffers that a program changes, by the program's
+    names; a wrapper may have added a prefix to them."""
+    state: dict[str, Tensor] = {}
+    buffers = list(_iter_buffers(holders))
+    for name in find_effects(program).state:
+        for buffer_name, tensor in buffers:
+            if f".{name}".endswith(f".{buffer_name}") or f".{buffer_name}".endswith(f".{name}"):
+                state.setdefault(name, tensor)
+    expected = {**program.state_dict, **program.constants}
+    return {name: t for name, t in state.items() if t.shape == expected[name].shape}
+
+
+def run_program(
+    program: ExportedProgram, inputs: InputSet, state: Mapping[str, Tensor]
+) -> ProgramRun:
+    """Run a program on an input set, from its initial state but for the buffers in `state`."""
+    source = _RecordedSource(program)
+    source.begin_with(state)
+    outputs = source.run(inputs)
+    recorder = source.recorder
+    changed = len(outputs) - len(source.returned)
+    names = [name for name, _ in source.outputs]
+    for name, value in zip(names[:changed], outputs[:changed], strict=True):
+        recorder.add_output(name, value)
+    for name, value in source.buffers().items():
+        recorder.add_output(f"buffer '{name}' after the call", value)
+    for number, value in enumerate(source.returned):
+        recorder.add_output(f"output {number}", value)
+    return ProgramRun(recorder.trace, source.returned)
+
+
+def run_reference(
+    reference: Callable[..., object], program: ExportedProgram, inputs: InputSet
+) -> ReferenceRun:
+    """Run a reference on an input set. Raises whatever it raises."""
+    exported_inputs = as_exported(program, inputs)
+    leaves = pytree.tree_leaves((exported_inputs.args, exported_inputs.kwargs))
+    holders = find_holders(reference)
+    labels = _label_holders(holders)
+    arguments = signature(program)
+    for argument, leaf in zip(arguments, leaves, strict=True):
+        if isinstance(leaf, Tensor):
+            labels[storage_key(leaf)] = ("input", argument.name)
+    with _preserved(holders) as (state, storages):
+        outermost = _call.__code__
+        recorder = Recorder(lambda: find_eager_site(holders, outermost), labels, storages)
+        returned = pytree.tree_leaves(_call(recorder, reference, exported_inputs))
+        for argument, leaf in zip(arguments, leaves, strict=True):
+            recorder.add_output(f"input '{argument.name}' after the call", leaf)
+        for name, buffer in _iter_buffers(holders):
+            recorder.add_output(f"buffer '{name}' after the call", buffer)
+        for number, value in enumerate(returned):
+            recorder.add_output(f"output {number}", value)
+        # What was returned may be memory that is about to be restored.
+        copies = [v.detach().clone() if isinstance(v, Tensor) else v for v in returned]
+    return ReferenceRun(recorder.trace, copies, state.changed, holders)
+
+
+def _call(
+    recorder: Recorder[EagerSite], reference: Callable[..., object], inputs: InputSet
+) -> object:
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"), recorder:
+        return reference(*inputs.args, **inputs.kwargs)
+
+
+@contextmanager
+def _preserved(
+    holders: Mapping[int, tuple[str, Any]],
+) -> Iterator[tuple[PythonState, StorageKeeper]]:
+    """Restore everything that a run may change in a reference."""
+    state = PythonState(dict(holders))
+    storages = StorageKeeper()
+    with ExitStack() as stack:
+        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+        stack.callback(state.restore)
+        stack.callback(storages.restore)
+        stack.enter_context(torch.no_grad())
+        yield state, storages
+
+
+def _label_holders(holders: Mapping[int, tuple[str, Any]]) -> Labels:
+    labels: Labels = {}
+    for name, holder in holders.values():
+        prefix = f"{name}." if name else ""
+        if isinstance(holder, nn.Module):
+            for key, tensor in holder._parameters.items():
+                _label(labels, tensor, "parameter", prefix + key)
+            for key, tensor in holder._buffers.items():
+                _label(labels, tensor, "buffer", prefix + key)
+        for key, value in vars(holder).items():
+            values = [value] if isinstance(value, Tensor) else _elements(value)
+            for tensor in values:
+                _label(labels, tensor, "attribute", prefix + key)
+    return labels
+
+
+def _elements(value: Any) -> Sequence[Any]:
+    if isinstance(value, dict):
+        return list(value.values())
+    if isinstance(value, (list, tuple)):
+        return value
+    return ()
+
+
+def _label(labels: Labels, tensor: Any, kind: str, name: str) -> None:
+    if isinstance(tensor, Tensor):
+        labels.setdefault(storage_key(tensor), (kind, name))
+
+
+def _iter_buffers(holders: Mapping[int, tuple[str, Any]]) -> Iterator[tuple[str, Tensor]]:
+    for name, holder in holders.values():
+        if isinstance(holder, nn.Module):
+            for key, tensor in holder._buffers.items():
+                if tensor is not None:
+                    yield (f"{name}.{key}" if name else key), tensor

@@ -1,0 +1,237 @@
+"""Causes in a statement of the model: a branch, a loop, a number that tracing kept.
+
+What the line depends on is read from its text: a likely cause, no proof.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pipeline.features.departures.branches import (
+    Branch,
+    describe_statement,
+    find_branch,
+    find_called_branches,
+    find_expression,
+    find_loop,
+)
+from pipeline.features.departures.cause import Cause, call_of
+from pipeline.features.departures.difference import (
+    Difference,
+    count_visits,
+    innermost_forward,
+    place_of,
+)
+from pipeline.features.departures.hints import EXPORT_FLAGS, HINTS, READ_VALUE, find_hint
+from pipeline.features.departures.places import Call, Place
+from pipeline.store.errors import plural
+
+
+def find_loop_count(difference: Difference) -> Cause | None:
+    """A loop that the program runs another number of times."""
+    event = difference.reference or difference.program
+    call = None
+    if event is not None:
+        call = innermost_forward(place_of(event.site))
+    if event is None or call is None:
+        return None
+    loop = find_loop(difference.path(call.frame), call.frame.line)
+    counts = count_visits(difference, event)
+    if loop is None or counts[0] == counts[1]:
+        return None
+    times = f"runs {_times(counts[0])} in the program, {_times(counts[1])} in the reference"
+    return Cause(f"`{loop.text}` {times}: {explain_branch(loop, difference)}", _at(call, loop))
+
+
+def _times(count: int) -> str:
+    return plural(count, "time")
+
+
+def find_number(difference: Difference) -> Cause | None:
+    """A number or option of one statement that is another one."""
+    return find_option(difference) if difference.same_statement else None
+
+
+def find_option(difference: Difference) -> Cause | None:
+    """A number or option of an operator that is another one, on whatever line it stands."""
+    program = difference.program
+    reference = difference.reference
+    if program is None or reference is None or program.base != reference.base:
+        return None
+    names = _differing_scalars(program.scalars, reference.scalars)
+    if not names:
+        return None
+    name = names[0]
+    values = (
+        f"{program.scalars[name]!r} in the program, {reference.scalars[name]!r} in the reference"
+    )
+    call = call_of(reference.site, difference)
+    reason = explain_value(difference, call, reference.scalars[name])
+    return Cause(f"{name} is {values}: {reason}", call)
+
+
+def _differing_scalars(program: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
+    return [
+        name
+        for name in program
+        if name in reference and repr(program[name]) != repr(reference[name])
+    ]
+
+
+def find_taken_branch(difference: Difference) -> Cause | None:
+    """A branch that one of both takes."""
+    for branch, call in _branches(difference):
+        way = "takes its `except` part" if branch.kind == "try" else "goes another way"
+        reason = explain_branch(branch, difference)
+        return Cause(f"`{branch.text}` {way} in the program: {reason}", _at(call, branch))
+    return None
+
+
+def _branches(difference: Difference) -> Iterator[tuple[Branch, Call]]:
+    """Yield branches that may have led to different operators, the likeliest first."""
+    if difference.same_statement:
+        return
+    places = difference.places()
+    parting = _parting_calls(*places)
+    if parting is not None:
+        program, reference = parting
+        path = difference.path(reference.frame)
+        branch = find_branch(path, reference.frame.line, program.frame.line)
+        if branch is not None:
+            yield branch, reference
+    is_alone = None in places
+    for place in reversed(places):
+        for call in reversed(place.calls if place is not None else ()):
+            yield from _branches_around(call, difference, is_alone)
+
+
+def _branches_around(
+    call: Call, difference: Difference, is_alone: bool
+) -> Iterator[tuple[Branch, Call]]:
+    """Yield branches on the line of a call, around it and in what it calls.
+
+    Args:
+        is_alone: the other run has no such operator; otherwise only a test of whether the model is
+            being exported says enough.
+    """
+    path = difference.path(call.frame)
+    line = call.frame.line
+    branch = find_expression(path, line) or find_branch(path, line, None)
+    if branch is not None and (is_alone or EXPORT_FLAGS.search(branch.reasons)):
+        yield branch, call
+    for called in find_called_branches(path, line):
+        if EXPORT_FLAGS.search(called.reasons):
+            yield called, call
+
+
+def _parting_calls(
+    program_place: Place | None, reference_place: Place | None
+) -> tuple[Call, Call] | None:
+    """Return the calls of one function in which two places are on different lines."""
+    if program_place is None or reference_place is None:
+        return None
+    partial = all(call.frame.function == "forward" for call in program_place.calls)
+    calls = [c for c in reference_place.calls if not partial or c.frame.function == "forward"]
+    for program, reference in zip(program_place.calls, calls, strict=False):
+        if program.frame.function != reference.frame.function:
+            return None
+        if program.frame.line != reference.frame.line:
+            return program, reference
+    return None
+
+
+def explain_branch(branch: Branch, difference: Difference) -> str:
+    """Say what a branch depends on, and what to do."""
+    names = _mentioned(branch.reasons, difference)
+    if names:
+        return _state_text(names)
+    hint = READ_VALUE if _reads_value(branch, difference) else find_hint(branch.reasons)
+    if hint is not None:
+        return f"it {hint.branch}; {hint.remedy}"
+    return (
+        "tracing kept what held at the time of the export; set it before the export as the "
+        "reference has it, or export a method for each case"
+    )
+
+
+def _reads_value(branch: Branch, difference: Difference) -> bool:
+    """Return whether the reference read a tensor's value on the lines of a test."""
+    for event in difference.reference_run.trace.events:
+        if event.number is not None:
+            call = call_of(event.site, difference)
+            if call is not None and branch.line <= call.frame.line <= branch.last:
+                return True
+    return False
+
+
+def _mentioned(text: str, difference: Difference) -> list[str]:
+    """Return the attributes in a text that a call changes in Python."""
+    names = difference.changed_attributes()
+    return [n for n in names if re.search(rf"\b{re.escape(n.rpartition('.')[2])}\b", text)]
+
+
+def _state_text(names: list[str]) -> str:
+    return (
+        f"the call sets '{names[0]}' in Python, which a program can't see; make it a buffer, or "
+        "an input"
+    )
+
+
+def explain_value(difference: Difference, call: Call | None, value: Any = None) -> str:
+    """Say where a value that tracing kept comes from, and what to do.
+
+    Args:
+        value: the reference's, if it is a Python number.
+    """
+    text = ""
+    if call:
+        text = describe_statement(difference.path(call.frame), call.frame.line)
+    names = _mentioned(text, difference)
+    if names:
+        return _state_text(names)
+    numbers = [e.number for e in difference.reference_run.trace.events if e.number is not None]
+    was_read = value is not None and value in numbers
+    hint = READ_VALUE if was_read else find_hint(text)
+    if hint is not None:
+        return f"it {hint.value}; {hint.remedy}"
+    return (
+        "tracing kept what Python had at the time of the export; export again, or make it a "
+        "buffer or an input"
+    )
+
+
+def find_python_state(difference: Difference) -> Cause | None:
+    """Attributes that change in Python with every call."""
+    event = difference.reference
+    call = None
+    if event is not None:
+        call = call_of(event.site, difference)
+    if call is None:
+        return None
+    text = describe_statement(difference.path(call.frame), call.frame.line)
+    names = _mentioned(text, difference)
+    if names:
+        return Cause(_state_text(names), call)
+    return None
+
+
+def find_export_flag(difference: Difference) -> Cause | None:
+    """A statement with a value that depends on the export."""
+    for event in (difference.reference, difference.program):
+        call = None
+        if event is not None:
+            call = call_of(event.site, difference)
+        if call is not None:
+            text = describe_statement(difference.path(call.frame), call.frame.line)
+            if EXPORT_FLAGS.search(text):
+                return Cause(f"the line {HINTS[0].value}; {HINTS[0].remedy}", call)
+    return None
+
+
+def _at(call: Call, branch: Branch) -> Call:
+    """Return a call moved to the line of a branch in the same file."""
+    frame = call.frame
+    moved = type(frame)(frame.file, branch.line, frame.function, branch.text)
+    return Call(moved, call.module)

@@ -1,0 +1,264 @@
+"""Causes in values: weights, buffers, constants, random numbers, dtypes, the training mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from pipeline.features.departures.branches import find_contexts
+from pipeline.features.departures.cause import Cause, call_of
+from pipeline.features.departures.difference import Difference, place_of
+from pipeline.features.departures.places import ModuleName, Place
+from pipeline.features.departures.statement_causes import explain_value
+from pipeline.features.departures.trace import Event, Leaf
+from pipeline.store.errors import plural
+
+_DROPOUTS = frozenset(
+    {"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "bernoulli"}
+    | {"feature_alpha_dropout", "_fused_dropout"}
+)
+
+
+def find_training_mode(difference: Difference) -> Cause | None:
+    """Dropout or batch norm that one of both runs in training mode."""
+    program = difference.program
+    reference = difference.reference
+    for name, event in (("program", program), ("reference", reference)):
+        if event is not None and _is_dropout(event):
+            return Cause(_TRAINING_TEXT[name], call_of(event.site, difference), event.operator)
+    if program is None or reference is None:
+        return None
+    match _training_flag(program), _training_flag(reference):
+        case True, False:
+            return Cause(_TRAINING_TEXT["program"])
+        case False, True:
+            return Cause(_TRAINING_TEXT["reference"])
+    return None
+
+
+_TRAINING_TEXT = {
+    "program": "the program was exported in training mode, and the reference isn't; call .eval() "
+    "on the model before it is exported",
+    "reference": "the reference is in training mode, and the program isn't; call .eval() on the "
+    "reference, or declare that the method samples",
+}
+
+
+def _is_dropout(event: Event[Any]) -> bool:
+    if event.base not in _DROPOUTS:
+        return False
+    place = place_of(event.site)
+    kind = ""
+    if place.module is not None:
+        kind = place.module.kind
+    node = getattr(event.site, "target", "")
+    return "dropout" in f"{event.base} {place.function} {kind} {node}".lower()
+
+
+def _training_flag(event: Event[Any]) -> bool | None:
+    for name in ("training", "train", "use_input_stats"):
+        if isinstance(event.scalars.get(name), bool):
+            return bool(event.scalars[name])
+    if event.base in ("native_batch_norm", "_native_batch_norm_legit"):
+        return True
+    return False if event.base == "_native_batch_norm_legit_no_training" else None
+
+
+def find_weights(difference: Difference) -> Cause | None:
+    """Parameters and buffers that the program and the module have with other values."""
+    pairs = list(_weight_pairs(difference))
+    if not pairs:
+        return None
+    program_leaf, reference_leaf = pairs[0]
+    subject = f"{program_leaf.kind} '{program_leaf.name}'"
+    if len(pairs) > 1:
+        subject += f" (and {plural(len(pairs) - 1, 'other')})"
+    place = place_of(reference_leaf.site or program_leaf.site)
+    return Cause(_describe_weights(program_leaf, reference_leaf), None, subject, place)
+
+
+def _describe_weights(program_leaf: Leaf[Any], reference_leaf: Leaf[Any]) -> str:
+    if program_leaf.dtype != reference_leaf.dtype:
+        dtype = _dtype(program_leaf.dtype)
+        reference_dtype = _dtype(reference_leaf.dtype)
+        return (
+            f"is {dtype} in the program, {reference_dtype} in the reference; export the model with "
+            "the dtype that it runs with"
+        )
+    if program_leaf.kind == "parameter":
+        return (
+            f"{_OTHER_VALUES}: the weights changed after the export, or are another checkpoint's; "
+            "export again"
+        )
+    return f"{_OTHER_VALUES}: it changed after the export; reset it, or export again"
+
+
+_OTHER_VALUES = "has other values in the program than in the reference"
+
+
+def _weight_pairs(difference: Difference) -> Iterator[tuple[Leaf[Any], Leaf[Any]]]:
+    """Yield values of one name that departs in one of both runs: the program's, the reference's."""
+    program = difference.program_run.trace.leaves
+    reference = difference.reference_run.trace.leaves
+    departing = {id(leaf) for leaf in difference.program_leaves}
+    departing |= {id(leaf) for leaf in difference.reference_leaves}
+    for value, partner in difference.comparison.pairs:
+        program_leaf = program[value]
+        reference_leaf = reference[partner]
+        if program_leaf.kind not in ("parameter", "buffer"):
+            continue
+        if id(program_leaf) in departing or id(reference_leaf) in departing:
+            yield program_leaf, reference_leaf
+
+
+def find_attribute(difference: Difference) -> Cause | None:
+    """A tensor that the reference keeps in an attribute, which is no buffer."""
+    for leaf in difference.reference_leaves:
+        if leaf.kind == "attribute":
+            text = (
+                "the reference reads what an earlier call or its constructor left in a plain "
+                "attribute, the program what it was while tracing; register it as a buffer"
+            )
+            return Cause(text, None, f"tensor '{leaf.name}'", place_of(leaf.site))
+    return None
+
+
+def find_random_numbers(difference: Difference) -> Cause | None:
+    """Random numbers that one of both draws."""
+    program = difference.program
+    reference = difference.reference
+    if reference is not None and reference.random:
+        if difference.program_leaves:
+            text = "the program has the numbers that were drawn while tracing, as a constant"
+        else:
+            text = "the reference draws random numbers"
+        return Cause(f"{text}; pass them as an input, or register them as a buffer")
+    if program is not None and program.random:
+        return Cause(
+            "the program draws random numbers; pass them as an input, or declare that the method "
+            "samples"
+        )
+    return None
+
+
+def find_fast_path(difference: Difference) -> Cause | None:
+    """Attention that eager modules compute in one operator, which is never exported."""
+    event = difference.reference
+    if event is None or event.base not in _FAST_PATHS:
+        return None
+    return Cause(
+        "the reference takes PyTorch's fast path for attention, which isn't exported; to compare "
+        "the same operators, call torch.backends.mha.set_fastpath_enabled(False)"
+    )
+
+
+_FAST_PATHS = frozenset({"_transformer_encoder_layer_fwd", "_native_multi_head_attention"})
+
+
+def find_dtype(difference: Difference) -> Cause | None:
+    """Results of another dtype."""
+    event = difference.reference or difference.program
+    if event is None:
+        return None
+    call = call_of(event.site, difference)
+    if event.base == "_to_copy" and "autocast" in _contexts(difference):
+        side = "program" if difference.reference is None else "reference"
+        dtype = _dtype(event.scalars.get("dtype"))
+        text = f"autocast computes in {dtype} there, in the {side} alone"
+        return Cause(f"{text}; export and run the reference under the same autocast", call)
+    program_dtype = _result_dtype(difference, True)
+    reference_dtype = _result_dtype(difference, False)
+    if program_dtype is None or reference_dtype is None or program_dtype == reference_dtype:
+        return None
+    if not _are_alike(difference):
+        return None
+    text = (
+        f"computes in {_dtype(program_dtype)} in the program, "
+        f"{_dtype(reference_dtype)} in the reference"
+    )
+    remedy = "export with the dtype, default dtype and autocast that the reference runs with"
+    return Cause(f"{text}; {remedy}", call)
+
+
+def _are_alike(difference: Difference) -> bool:
+    """Return whether both operators have one name."""
+    program = difference.program
+    reference = difference.reference
+    return program is not None and reference is not None and program.base == reference.base
+
+
+def _contexts(difference: Difference) -> str:
+    """Return the texts of `with` statements and decorators around what departs."""
+    texts = []
+    for place in difference.places():
+        for call in place.calls if place is not None else ():
+            texts.append(find_contexts(difference.path(call.frame), call.frame.line))
+    return " ".join(texts)
+
+
+def _result_dtype(difference: Difference, is_program: bool) -> Any:
+    event = difference.program if is_program else difference.reference
+    run = difference.program_run if is_program else difference.reference_run
+    if event is None or not event.writes:
+        return None
+    content = run.trace.values[event.writes[0]]
+    return content and content.dtype
+
+
+def find_constant(difference: Difference) -> Cause | None:
+    """A tensor that was made while tracing, and is a constant of the program."""
+    leaves = [leaf for leaf in difference.program_leaves if leaf.kind in ("constant", "")]
+    reference_leaves = [leaf for leaf in difference.reference_leaves if not leaf.kind]
+    if not leaves and not reference_leaves:
+        return None
+    if reference_leaves and not leaves:
+        return _describe_foreign(reference_leaves[0], difference)
+    event = difference.reference
+    site = (reference_leaves or leaves)[0].site if reference_leaves or event is None else event.site
+    call = call_of(site, difference)
+    text = f"the program has it as a constant: {explain_value(difference, call)}"
+    return Cause(text, None, "a tensor that Python makes", place_of(site))
+
+
+def _describe_foreign(leaf: Leaf[Any], difference: Difference) -> Cause:
+    """Describe a tensor of the reference that no operator made, where the program has none."""
+    place = place_of(leaf.site)
+    if leaf.site is None:
+        text = "the reference computes it outside of PyTorch, where nothing can be recorded"
+        return Cause(text, None, difference.departure.labels[0], place)
+    text = "the reference computes it outside of PyTorch, and the program doesn't; compute it with "
+    return Cause(f"{text}torch in the model, or pass it as an input", None, "a tensor", place)
+
+
+def find_outside_work(difference: Difference) -> Cause | None:
+    """Work of a reference that is a function, before or after it calls the model."""
+    event = difference.reference
+    if event is None:
+        return None
+    if place_of(event.site).module is not None:
+        return None
+    for module_event in difference.reference_run.trace.events:
+        module = _outermost_module(place_of(module_event.site))
+        if module is None:
+            continue
+        if event.place < module_event.place:
+            work = "transforms its inputs before it calls"
+        else:
+            work = "goes on after calling"
+        remedy = "make that a part of the exported module, or leave it out of the reference"
+        text = f"the reference {work} {module}; {remedy}"
+        return Cause(text, call_of(event.site, difference))
+    return None
+
+
+def _outermost_module(place: Place) -> ModuleName | None:
+    for call in place.calls:
+        if call.module:
+            return call.module
+    return place.module
+
+
+def _dtype(dtype: torch.dtype | None) -> str:
+    return str(dtype).removeprefix("torch.")

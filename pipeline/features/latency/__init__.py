@@ -1,0 +1,12 @@
+"""Latency: how long methods take on this machine, next to their source programs."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature, Section
+
+FEATURE = Feature(
+    "latency",
+    "time methods on this machine, and hold them to max_latency_ratio",
+    measuring="pipeline.features.latency.measuring:LatencyMeasuring",
+    sections=(Section(110, "pipeline.features.latency.section:section"),),
+)

@@ -1,0 +1,24 @@
+"""Times the methods of a package after they were run."""
+
+from __future__ import annotations
+
+from pipeline.features.latency.latency import measure_latencies
+from pipeline.run.prove.measuring import Measurement, Measuring
+
+
+class LatencyMeasuring(Measuring):
+    """Adds the latency of each method to its record, within the time that is left."""
+
+    def after_run(self, measurement: Measurement) -> None:
+        subject, validation = measurement.subject, measurement.validation
+        with self.stages.stage("time"):
+            times = measure_latencies(
+                measurement.files,
+                validation.methods,
+                subject.programs,
+                subject.examples,
+                subject.settings,
+                measurement.running if validation.failures else measurement.budget,
+            )
+        for method, latency in times.items():
+            measurement.method_facts.setdefault(method, {})["latency"] = latency

@@ -1,0 +1,201 @@
+"""Finds the node at which a delegate diverges, by lowering less and less of its partition.
+
+A delegate shows nothing but its outputs. So the partition is cut after some of its nodes, in the
+order of the graph, the part before the cut is preprocessed and run as a delegate of its own on the
+inputs that the whole one was given, and its outputs are compared with the same nodes in eager mode.
+The shortest beginning that diverges ends with the culprit: without that node, it agrees.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Literal
+
+import torch
+from executorch.exir import schema
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from executorch.exir.tensor import TensorSpec, make_tensor_value
+from torch.export import ExportedProgram
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.fx import Node
+
+from pipeline.compile.preprocess.cache import preprocess_programs
+from pipeline.devices.interpreter.load import delegate_runtime, named_bytes
+from pipeline.features.locating.walk import Tolerance
+from pipeline.program.operators import base_name
+from pipeline.validate.metrics import OutputError
+from pipeline.validate.node_values import NodeValues
+
+MOST_COMPILES = 16
+MOST_SECONDS = 60.0
+
+
+def bisect_delegate(
+    module: LoweredBackendModule,
+    inputs: Sequence[Any],
+    tolerance: Tolerance,
+    seconds: float = MOST_SECONDS,
+) -> tuple[Node | None, OutputError | None, str]:
+    """Bisect a delegate that diverges on these inputs, which are those of its partition.
+
+    Args:
+        seconds: after which no other part is compiled.
+
+    Returns: the culprit, a node of the partition, with the error of the first output that diverges,
+    or None; and how it was found, or why not.
+    """
+    program = module.original_module
+    source = NodeValues(program)
+    source.call(inputs)
+    if source.left_out:
+        return None, None, "its values are too much to hold"
+    values = {source.nodes[place].name: visits[0] for place, visits in source.values.items()}
+    cuts = list(_cuts(program))
+    if not cuts:
+        return None, None, "it can't be cut"
+
+    @cache
+    def run(number: int) -> OutputError | Literal["agrees", "refused"]:
+        try:
+            expected = {node.name: values[node.name] for node in cuts[number]}
+            return _run_beginning(module, inputs, expected, tolerance) or "agrees"
+        except Exception:  # whatever a backend raises for what it was not asked to take
+            return "refused"
+
+    deadline = time.monotonic() + seconds
+    low, high = 0, len(cuts) - 1  # the first diverging one is among these
+    if run(high) == "refused":
+        return None, None, "the partition can't be preprocessed and run by itself"
+    if run(high) == "agrees":
+        return None, None, "lowered again by itself, the partition agrees"
+    note = "found in {} compiles of parts of the partition"
+    while low < high:
+        if run.cache_info().misses >= MOST_COMPILES or time.monotonic() > deadline:
+            names = f"{cuts[low][-1].name} to {cuts[high][-1].name}"
+            note = f"narrowed to {high - low + 1} nodes, {names}, in {{}} compiles, the limit"
+            break
+        # The nearest cut, from the middle back, that the backend takes.
+        candidates = range((low + high) // 2, low - 1, -1)
+        nearest = next((number for number in candidates if run(number) != "refused"), None)
+        if nearest is None:
+            low = candidates.start + 1
+        elif run(nearest) == "agrees":
+            low = nearest + 1
+        else:
+            high = nearest
+    error = run(high)
+    assert isinstance(error, OutputError)
+    return cuts[high][-1], error, note.format(run.cache_info().misses)
+
+
+def _run_beginning(
+    module: LoweredBackendModule,
+    inputs: Sequence[Any],
+    expected: Mapping[str, Any],
+    tolerance: Tolerance,
+) -> OutputError | None:
+    """Preprocess and run a partition up to some nodes. Return the error of the first value that
+    diverges; None where all agree."""
+    part, input_numbers = _part(module.original_module, list(expected))
+    results = preprocess_programs(
+        module.backend_id, {"part": [part]}, {"part": [list(module.compile_specs)]}, None
+    )
+    result = results["part"][0]
+    part_inputs = [inputs[number] for number in input_numbers]
+    expected_values = list(expected.values())
+    declared = [_declare(value) for value in (*part_inputs, *expected_values)]
+    runtime = delegate_runtime(module.backend_id, declared, len(expected_values))
+    specs = [(spec.key, bytes(spec.value)) for spec in module.compile_specs]
+    named = named_bytes(result.data_store_output)
+    handle = runtime.init(bytes(result.processed_bytes), specs, named)
+    try:
+        outputs = runtime.execute(handle, part_inputs)
+        return tolerance.first_error(outputs, expected_values)
+    finally:
+        runtime.destroy(handle)
+
+
+def _declare(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return make_tensor_value(0, None, TensorSpec.from_tensor(value))
+    return schema.Int(int(value))
+
+
+def _cuts(program: ExportedProgram) -> Iterator[list[Node]]:
+    """Yield the nodes whose values the rest of a partition reads, for each place to cut it.
+
+    Places are in the order of the graph, each behind the last of its nodes; the last is the end.
+    Nodes that a backend fuses are left together: a quantized operator with what quantizes around
+    it. A constant, with what is computed of constants alone, belongs to whatever reads it.
+    """
+    order = _computed_nodes(program)
+    quantized = any(base_name(node).startswith("quantize") for node in order)
+    before: set[Node] = set()
+    for number, node in enumerate(order, 1):
+        before.add(node)
+        frontier = [n for n in order[:number] if not before.issuperset(n.users)]
+        if not frontier:
+            continue
+        tensors = all(isinstance(n.meta.get("val"), torch.Tensor) for n in frontier)
+        is_end = number == len(order)
+        if tensors and (is_end or not quantized or all(map(_may_end, frontier))):
+            yield frontier
+
+
+def _computed_nodes(program: ExportedProgram) -> list[Node]:
+    """Return the operators that compute with inputs, in the order of the graph."""
+    specs = program.graph_signature.input_specs
+    constants = {spec.arg.name for spec in specs if spec.kind is not InputKind.USER_INPUT}
+    fixed: set[Node] = set()
+    order: list[Node] = []
+    for node in program.graph.nodes:
+        if node.op != "call_function":
+            continue
+        reads = node.all_input_nodes
+        if all(i in fixed or i.name in constants or i.op == "get_attr" for i in reads):
+            fixed.add(node)
+        else:
+            order.append(node)
+    return order
+
+
+def _may_end(node: Node) -> bool:
+    """Return whether a quantized partition may give this value."""
+    if base_name(node).startswith("quantize"):
+        return True
+    neighbourhood = (node, *node.all_input_nodes, *node.users)
+    return not any("quantize" in base_name(neighbour) for neighbour in neighbourhood)
+
+
+def _part(program: ExportedProgram, outputs: Sequence[str]) -> tuple[ExportedProgram, list[int]]:
+    """Make a partition that ends with these nodes, and number the inputs that it still takes."""
+    module = copy.deepcopy(program.graph_module)
+    nodes = {node.name: node for node in module.graph.nodes}
+    module.graph.output_node().args = (tuple(nodes[name] for name in outputs),)
+    module.graph.eliminate_dead_code()
+    declared = program.graph_signature.input_specs
+    specs = [spec for spec in declared if nodes[spec.arg.name].users]
+    inputs = [spec for spec in declared if spec.kind is InputKind.USER_INPUT]
+    input_numbers = [number for number, spec in enumerate(inputs) if spec in specs]
+    for spec in declared:
+        if spec not in specs:
+            module.graph.erase_node(nodes[spec.arg.name])
+    module.recompile()
+    output_specs = []
+    for name in outputs:
+        output_specs.append(OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(name), None))
+    signature = ExportGraphSignature(specs, output_specs)
+    used = {spec.target for spec in specs}
+    state = {name: t for name, t in program.state_dict.items() if name in used}
+    constants = {name: t for name, t in program.constants.items() if name in used}
+    part = program._update(module, signature, state_dict=state, constants=constants)
+    return part, input_numbers

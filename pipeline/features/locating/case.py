@@ -1,0 +1,319 @@
+"""A method that failed: what is known of it, and how a culprit is described.
+
+A culprit is described by the operator, the module and the line of the model's source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from executorch.exir import schema
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+from torch.export import ExportedProgram
+
+from pipeline.config.validation import Limits
+from pipeline.devices.interface import PackageFiles
+from pipeline.devices.interpreter.execute import steps
+from pipeline.devices.interpreter.load import (
+    Method,
+    PackageData,
+    get_instructions,
+    load_method,
+    read_package,
+    shared_memory,
+)
+from pipeline.features.locating.walk import Compared
+from pipeline.program.graphs import iter_nodes
+from pipeline.program.inputs import InputSet
+from pipeline.program.module_paths import innermost_module
+from pipeline.program.operators import node_label
+from pipeline.program.signature import flatten
+from pipeline.program.source_lines import source_line
+from pipeline.report.records import CulpritKind
+from pipeline.report.records import CulpritRecord as Culprit
+from pipeline.run.prove.subject import LoweredMethod
+from pipeline.validate.budget import Budget
+from pipeline.validate.limits import check_limits
+from pipeline.validate.metrics import OutputError, compare
+from pipeline.validate.node_values import NodeValues
+
+Call = tuple[str, Sequence[Any]]  # a method and flat inputs
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A spot in a method: the place of a node, and the delegate or the kernel that runs it."""
+
+    place: int | None = None
+    backend: str | None = None
+    delegate: int | None = None
+    kernel: str = ""
+
+    @property
+    def kind(self) -> CulpritKind:
+        return "operator" if self.delegate is None else "delegate"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The facts that are known of a package.
+
+    Functions are called only where their result is needed, and may raise PipelineError where it
+    isn't to be had.
+
+    Attributes:
+        sources: the program of each method, in floating point.
+        limits: of a method's outputs against the program that was lowered, with both tolerances.
+        built: the package as its build gives it; None where this one is the same.
+        lower_again: lowers a method once more, without a cache, and returns its delegates.
+        source_limits: of a method's outputs against its source; None where these are the same.
+        root: the workspace, in which source lines are looked for.
+    """
+
+    files: PackageFiles
+    sources: Mapping[str, ExportedProgram]
+    limits: Callable[[str], Limits]
+    lowered: Callable[[str], LoweredMethod]
+    built: Callable[[], PackageFiles | None]
+    lower_again: Callable[[str], Sequence[LoweredBackendModule]]
+    root: Path
+    source_limits: Callable[[str], Limits | None] = lambda method: None
+
+
+@dataclass(frozen=True)
+class Located:
+    """The spots where a method goes wrong.
+
+    Attributes:
+        culprits: the first one first.
+        notes: what could not be found out, a line each.
+        calls: the calls that showed it.
+        first: the value that diverges first, by the number of its call, where one was found.
+    """
+
+    culprits: tuple[Culprit, ...] = ()
+    notes: tuple[str, ...] = ()
+    calls: tuple[tuple[str, InputSet], ...] = ()
+    first: Mapping[int, Compared] = field(default_factory=dict)
+
+
+@dataclass
+class FailureCase:
+    """One method that failed, the calls that show it, and what has been noted on the way.
+
+    Attributes:
+        failing: methods and inputs of a sequence; others than the one that failed are among them
+            where they share its state.
+        first: as in `Located`; every view of a case has the same.
+        floor: the least SQNR in dB that the package may have against the program that was lowered,
+            beside the limits: those of a quantized method are against the float program, and wide.
+        may_run: whether it may be run: a method that ended a process would end another one.
+        budget: the time that is left for it.
+    """
+
+    evidence: Evidence
+    method: str
+    failing: Sequence[tuple[str, InputSet]]
+    notes: list[str] = field(default_factory=list)
+    first: dict[int, Compared] = field(default_factory=dict)
+    floor: float | None = None
+    may_run: bool = True
+    budget: Budget = field(default_factory=Budget)
+
+    def note(self, sentence: str) -> None:
+        self.notes.append(f"{self.method}: {sentence}")
+
+    @cached_property
+    def lowered(self) -> LoweredMethod:
+        return self.evidence.lowered(self.method)
+
+    @cached_property
+    def limits(self) -> Limits:
+        return self.evidence.limits(self.method)
+
+    @cached_property
+    def source_limits(self) -> Limits | None:
+        return self.evidence.source_limits(self.method)
+
+    @cached_property
+    def data(self) -> PackageData:
+        return read_package(self.evidence.files)
+
+    @cached_property
+    def sequence(self) -> list[Call]:
+        return [(m, flatten(self.evidence.sources[m], inputs)) for m, inputs in self.failing]
+
+    @property
+    def methods(self) -> list[str]:
+        return sorted({method for method, _ in self.sequence})
+
+    def view(self, method: str) -> FailureCase:
+        """Return the same calls, seen from another method."""
+        if method == self.method:
+            return self
+        return replace(self, method=method, floor=None)
+
+    @property
+    def lowered_programs(self) -> dict[str, ExportedProgram]:
+        """The programs that were lowered, of the methods that are called."""
+        return {name: self.evidence.lowered(name).program for name in self.methods}
+
+    def make_sources(self, programs: Mapping[str, ExportedProgram]) -> dict[str, NodeValues]:
+        """Make the sources of the methods that are called, with the state that they share."""
+        sources = NodeValues.with_common_state({name: programs[name] for name in self.methods})
+        for source in sources.values():
+            source.budget = self.budget
+        return sources
+
+    def advance(self, programs: Mapping[str, ExportedProgram]) -> NodeValues:
+        """Return the method's source among programs after all calls but the last."""
+        sources = self.make_sources(programs)
+        for method, inputs in self.sequence[:-1]:
+            sources[method].call(inputs, ())
+        return sources[self.method]
+
+    def all_agree(
+        self, actual: Sequence[Any], expected: Sequence[Any], limits: Limits | None = None
+    ) -> bool:
+        """Return whether outputs keep to limits, by default those of the method."""
+        if len(actual) != len(expected):
+            return False
+        limits = limits or self.limits
+        for value, reference in zip(actual, expected, strict=True):
+            error = compare(value, reference)
+            if check_limits(error, value, reference, limits):
+                return False
+        return True
+
+    def matches_lowered(self, actual: Sequence[Any], expected: Sequence[Any]) -> bool:
+        """Return whether outputs are those of the program that was lowered."""
+        if self.floor is None:
+            return self.all_agree(actual, expected)
+        tolerances = Limits(atol=self.limits.atol, rtol=self.limits.rtol)
+        near = self.all_agree(actual, expected, tolerances)
+        return near and least_sqnr(actual, expected) >= self.floor
+
+    def find(self, index: int, data: PackageData | None = None) -> Spot:
+        """Find the node that an instruction is part of, and the delegate or kernel it calls."""
+        plan = (data or self.data).plans[self.method]
+        calls = get_instructions(plan)
+        call = None
+        if index < len(calls):
+            call = calls[index].instr_args
+        if isinstance(call, schema.DelegateCall):
+            return Spot(None, plan.delegates[call.delegate_index].id, call.delegate_index)
+        kernel = ""
+        if isinstance(call, schema.KernelCall):
+            operator = plan.operators[call.op_index]
+            kernel = ".".join(filter(None, (operator.name, operator.overload)))
+        return Spot(dict(self.lowered.instructions.nodes).get(index), kernel=kernel)
+
+    def find_runner(self, place: int) -> Spot:
+        """Find the delegate that runs the node at a place, or any of it, else the kernel."""
+        instructions = self.lowered.instructions
+        for call in instructions.delegates:
+            if place in call.places:
+                return replace(self.find(call.index), place=place)
+        for index, node_place in reversed(instructions.nodes):
+            if node_place == place:
+                return replace(self.find(index), place=place)
+        return Spot(place)
+
+    def facts(self, place: int | None) -> tuple[str, str, str]:
+        """Return the operator at a place, its module and its line in the model's source."""
+        if place is None:
+            return "", "", ""
+        node = source = list(iter_nodes(self.lowered.program))[place]
+        origin = (self.lowered.origins or {}).get(place)
+        if origin is not None:
+            source = list(iter_nodes(self.evidence.sources[self.method]))[origin]
+        line = source_line(source, self.evidence.root)
+        where = "" if line is None else f"{line.file}:{line.line}"
+        return node_label(node), innermost_module(source), where
+
+    def describe(self, spot: Spot, operator: str = "") -> str:
+        """Describe where something is, for people; `operator` may replace that of the place."""
+        label, module, line = self.facts(spot.place)
+        where = " in ".join(filter(None, (operator or label, module)))
+        parts = [part for part in (where, line) if part]
+        if spot.delegate is not None:
+            parts.append(f"{'in ' if parts else ''}{spot.backend}'s delegate {spot.delegate}")
+        return ", ".join(parts) or "an instruction that lowering made"
+
+    def culprit(
+        self, spot: Spot, kind: CulpritKind, sentence: str, error: OutputError | None = None
+    ) -> Culprit:
+        """Make the record of a culprit."""
+        operator, module, line = self.facts(spot.place)
+        return Culprit(
+            operator=operator,
+            module=module,
+            line=line,
+            backend=spot.backend,
+            partition=spot.delegate,
+            kernel=spot.kernel,
+            kind=kind,
+            what=sentence,
+            error=None if error is None else error.to_json(),
+        )
+
+
+def load_methods(data: PackageData, methods: Iterable[str]) -> dict[str, Method]:
+    """Load methods in the interpreter, with the state that they share."""
+    plans = {name: data.plans[name] for name in methods}
+    shared = shared_memory(list(plans.values()))
+    return {name: load_method(plan, data, shared) for name, plan in plans.items()}
+
+
+def run_until(
+    data: PackageData,
+    calls: Sequence[Call],
+    index: int | None = None,
+    visit: int = 0,
+    budget: Budget | None = None,
+) -> Method | None:
+    """Load the methods of calls in the interpreter, and make the calls, the last one in part.
+
+    Args:
+        index: the instruction after which the last call stops; by default it goes on to the end.
+        visit: counts from 0 how often that instruction has run before.
+        budget: the time for it; None is no limit.
+
+    Returns: the method of the last call as it is then; None where the instruction does not run.
+    """
+    budget = budget or Budget()
+    loaded = load_methods(data, sorted({method for method, _ in calls}))
+    last, inputs = calls[-1]
+    for method, call_inputs in calls[:-1]:
+        for _ in steps(loaded[method], call_inputs):
+            budget.check()
+    for number in steps(loaded[last], inputs):
+        budget.check()
+        if number == index and visit == 0:
+            return loaded[last]
+        visit -= number == index
+    if index is None:
+        return loaded[last]
+    return None
+
+
+def least_sqnr(actual: Sequence[Any], expected: Sequence[Any]) -> float:
+    """Return the least SQNR of several outputs, in dB."""
+    ratios = [compare(a, e).sqnr_db for a, e in zip(actual, expected, strict=False)]
+    return min((ratio for ratio in ratios if ratio is not None), default=math.inf)
+
+
+def describe_error(error: OutputError) -> str:
+    """Describe an error, for people."""
+    if error.mismatch is not None:
+        return error.mismatch
+    if error.disagreeing:
+        values = "value" if error.disagreeing == 1 else "values"
+        return f"{error.disagreeing} {values} NaN or infinite, and not alike on both sides"
+    ratio = "" if error.sqnr_db is None else f", SQNR {error.sqnr_db:.1f} dB"
+    return f"error {error.max_abs:.3g}{ratio}"

@@ -1,0 +1,238 @@
+"""Locates where a method that failed goes wrong.
+
+First the package is compared with what its build gives (`plan_diff`). Where that is the same, it is
+walked beside the program that was lowered, and a delegate that diverges is cut into parts
+(`divergence`); or it is the quantization that loses too much (`quantization_noise`). Whatever fails
+in here becomes a note, and fails nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from pipeline.config.validation import Limits
+from pipeline.devices.interpreter.execute import read_results, read_value
+from pipeline.devices.interpreter.load import PackageData, read_package
+from pipeline.features.locating.case import (
+    Evidence,
+    FailureCase,
+    Located,
+    Spot,
+    least_sqnr,
+    run_until,
+)
+from pipeline.features.locating.divergence import locate_divergence
+from pipeline.features.locating.lost_cond import locate_lost_results
+from pipeline.features.locating.plan_diff import diff_method, find_reader
+from pipeline.features.locating.quantization_noise import locate_quantization
+from pipeline.program.inputs import InputSet
+from pipeline.program.random_inputs import generate_inputs
+from pipeline.report.records import CulpritRecord as Culprit
+from pipeline.store.errors import PipelineError
+from pipeline.store.reasons import reason
+from pipeline.validate.budget import Budget, OutOfTimeError
+from pipeline.validate.call_limits import MARGIN_DB
+from pipeline.validate.default_limits import LEAST_ATOL, LEAST_RTOL
+from pipeline.validate.metrics import OutputError, compare
+from pipeline.validate.quantization import LEAST_SQNR
+from pipeline.validate.results import MethodValidation, Validation
+
+# Where quantization loses next to nothing, roundings of ranges that are computed as they come leave
+# 40.3 dB between XNNPACK and the quantized program, measured on two linear layers.
+_MOST_DB = 38.0
+_SPENT = "validate.budget was spent before its turn"
+_log = logging.getLogger(__name__)
+
+
+def locate_failures(
+    evidence: Evidence,
+    validation: Validation,
+    examples: Mapping[str, Sequence[InputSet]],
+    budget: Budget | None = None,
+) -> dict[str, Located]:
+    """Locate the failures of each method that failed, the worst first, or note why it got no look.
+
+    Args:
+        budget: the time for it; None is no limit.
+    """
+    budget = budget or Budget()
+    evidence = _hold_to_derived(evidence, validation)
+    failed = [result for result in validation.methods if not result.ok]
+    located: dict[str, Located] = {}
+    for result in sorted(failed, key=lambda result: result.badness):
+        name = result.method
+        reason = _why_no_look(evidence, result)
+        if not reason and budget.spent:
+            reason = _SPENT
+        if reason:
+            located[name] = Located(notes=(f"{name}: not looked into: {reason}",))
+            continue
+        declares = any(failure.about == "declared" for failure in result.failures)
+        may_run = bool(result.runs or result.failing or declares) and not result.not_run
+        method_examples = examples.get(name, ())
+        located[name] = locate(evidence, name, result.failing, method_examples, may_run, budget)
+    return {result.method: located[result.method] for result in failed}
+
+
+def _hold_to_derived(evidence: Evidence, validation: Validation) -> Evidence:
+    """Hold methods for which the config sets no tolerances, and those that are quantized, to limits
+    that were derived; and quantized ones to the config's against their float programs."""
+    results = {result.method: result for result in validation.methods}
+
+    def against_lowered(method: str) -> Limits:
+        config_limits = evidence.limits(method)
+        result = results.get(method, MethodValidation(method))
+        quantized = result.wide_quantized_limits
+        if config_limits.atol is not None and not quantized:
+            return config_limits
+        limits = quantized or result.wide_limits
+        derived = {name: value for name, value in limits.items() if value is not None}
+        return Limits(**{"atol": LEAST_ATOL, "rtol": LEAST_RTOL, **derived})
+
+    def against_source(method: str) -> Limits | None:
+        result = results.get(method)
+        config_limits = evidence.limits(method)
+        if result is not None and result.quantized_runs:
+            least = max(config_limits.min_sqnr or LEAST_SQNR, LEAST_SQNR)
+            return config_limits.model_copy(update={"min_sqnr": least})
+        if config_limits.atol is not None or result is None:
+            return None
+        return Limits(**result.wide_limits)
+
+    return replace(evidence, limits=against_lowered, source_limits=against_source)
+
+
+def _why_no_look(evidence: Evidence, failed: MethodValidation) -> str:
+    """Return why there is nothing to look into; "" where there is."""
+    about = failed.failures[0].about
+    if about == "lacking":
+        return "the package lacks it"
+    if about == "source":
+        return "its source is no measure of it"
+    if failed.method not in evidence.sources:
+        is_constant = failed.kind == "constant"
+        return "no operator computes a constant" if is_constant else "its source has no such method"
+    return ""
+
+
+def locate(
+    evidence: Evidence,
+    method: str,
+    failing: Sequence[tuple[str, InputSet]],
+    examples: Sequence[InputSet] = (),
+    may_run: bool = True,
+    budget: Budget | None = None,
+) -> Located:
+    """Locate where a method goes wrong.
+
+    Args:
+        failing: the calls of the sequence that failed, the failing one last.
+        examples: input sets to try where nothing was called, because the method does not declare
+            what its source does.
+        may_run: false for a method that does not load, or that ended the process that ran it. The
+            package is only compared with its build then.
+        budget: what is left of the time for it.
+    """
+    case = FailureCase(evidence, method, failing, may_run=may_run, budget=budget or Budget())
+    culprits: list[Culprit] = []
+    try:
+        with torch.no_grad():
+            if may_run and not failing:
+                program = evidence.sources[method]
+                inputs = next(iter(examples), None) or generate_inputs(program, 1, 0, [])[0]
+                case.failing = [(method, inputs)]
+            culprits += _locate_damage(case)
+            if may_run and not culprits:
+                culprits += locate_lost_results(case)
+            if may_run and not culprits:
+                culprits += _locate_computation(case)
+        if not culprits and not case.notes:
+            sentence = "nothing that could be compared departs"
+            unrun = (
+                "the package is what its build gives; no values were compared, since it did not run"
+            )
+            case.note(sentence if may_run else unrun)
+    except OutOfTimeError as error:
+        case.note(f"{error} before it was found where it goes wrong")
+    except Exception as error:  # a failure here must not hide the one that is looked into
+        _log.debug("locating %s", method, exc_info=True)
+        sentence = f"{type(error).__name__}: {reason(error)}"
+        case.note(f"where it goes wrong could not be found: {sentence}")
+    return Located(tuple(culprits), tuple(case.notes), tuple(case.failing), case.first)
+
+
+def _locate_damage(case: FailureCase) -> Iterator[Culprit]:
+    """Yield the differences from the build, in the order of the instructions; none where there is
+    no build to compare with, or where the package is the same."""
+    try:
+        built = case.evidence.built()
+        if built is None or case.method not in case.data.plans:
+            return
+        built_data = read_package(built)
+        if case.method not in built_data.plans:
+            return
+        differences = diff_method(case.data, built_data, case.method, case.lowered.program)
+    except PipelineError as error:
+        case.note(f"what its build gives is not to be had ({reason(error)})")
+        return
+    for difference in differences:
+        if difference.index is None:
+            sentence = f"the package's method '{case.method}' {difference.what}"
+            yield case.culprit(Spot(), difference.kind, sentence)
+            continue
+        spot = case.find(difference.index, built_data)
+        if spot.place is None and difference.constant:
+            spot = replace(spot, place=find_reader(difference.constant, case.lowered.program))
+        sentence = f"first departs: {case.describe(spot)}: the package {difference.what}"
+        yield case.culprit(
+            spot, difference.kind, sentence, _measure_error(case, difference.index, built_data)
+        )
+
+
+def _measure_error(case: FailureCase, index: int, built_data: PackageData) -> OutputError | None:
+    """Measure how far the values of an instruction are from those that the build's gives."""
+    if not case.may_run:
+        return None
+    try:
+        mine, right = (
+            run_until(data, case.sequence, index, budget=case.budget)
+            for data in (case.data, built_data)
+        )
+        if mine is None or right is None:
+            return None
+        pairs = zip(read_results(mine, index), read_results(right, index), strict=False)
+        errors = [compare(actual, expected) for actual, expected in pairs]
+    except OutOfTimeError:
+        return None
+    except Exception as error:  # a damaged package may not run at all
+        case.note(f"its damaged part does not run ({reason(error)})")
+        return None
+    return max(errors, key=lambda error: error.max_abs, default=None)
+
+
+def _locate_computation(case: FailureCase) -> Iterator[Culprit]:
+    if case.lowered.origins is None:
+        yield from locate_divergence(case)
+        return
+    inputs = case.sequence[-1][1]
+    by_float = case.advance(case.evidence.sources).call(inputs, ())
+    by_quantized = case.advance(case.lowered_programs).call(inputs, ())
+    # What departs less from the quantized program than that does from the float one is rounding:
+    # backends round in their own ways.
+    case.floor = min(least_sqnr(by_quantized, by_float) - MARGIN_DB, _MOST_DB)
+    if case.source_limits is not None:  # so that the others are against the quantized program
+        case.floor = max(case.floor, case.limits.min_sqnr or 0.0)
+    loses = not case.all_agree(by_quantized, by_float, case.source_limits)
+    loaded = run_until(case.data, case.sequence, budget=case.budget)
+    assert loaded is not None
+    outputs = [read_value(loaded, index) for index in loaded.plan.outputs]
+    if not loses or least_sqnr(outputs, by_quantized) < case.floor:
+        culprits = list(locate_divergence(case))
+        yield from culprits
+        if culprits or not loses:
+            return
+    yield from locate_quantization(case, case.lowered.origins)

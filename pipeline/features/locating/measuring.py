@@ -1,0 +1,139 @@
+"""Looks into the methods that failed, and writes what shows each failure again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+from executorch.exir.lowered_backend_module import LoweredBackendModule
+
+from pipeline.compile.link import link
+from pipeline.compile.objects import parse_object
+from pipeline.compile.ranges import watch_ranges
+from pipeline.config.validation import Limits
+from pipeline.devices.interface import PackageFiles
+from pipeline.features.locating.case import Evidence, Located
+from pipeline.features.locating.locate import locate_failures
+from pipeline.features.locating.reproduce import make_reproduction
+from pipeline.run.build.compile import emit_methods, lower_methods
+from pipeline.run.build.metadata import all_constants
+from pipeline.run.prove.measuring import Measurement, Measuring
+from pipeline.run.prove.subject import Subject
+from pipeline.store.errors import PipelineError
+from pipeline.validate.budget import OF_LOCATING, Budget
+from pipeline.validate.results import Validation
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+_log = logging.getLogger(__name__)
+
+
+class LocatingMeasuring(Measuring):
+    """Adds culprits to the records of methods that failed, and files that show the failures."""
+
+    def after_run(self, measurement: Measurement) -> None:
+        subject, validation = measurement.subject, measurement.validation
+        if not validation.failures:
+            return
+        with self.stages.stage("locate"):
+            # Locating has its share, however long the last call took.
+            share = subject.settings.budget * OF_LOCATING
+            budget = Budget(max(measurement.budget.left, share))
+            evidence = collect_evidence(subject, measurement.files, budget)
+            located = locate_failures(evidence, validation, subject.examples, budget)
+        for method, cause in located.items():
+            facts = measurement.method_facts.setdefault(method, {})
+            facts["culprits"] = list(cause.culprits)
+            facts["culprit_notes"] = list(cause.notes)
+        judges = {**subject.programs, **_find_failed_quantized(validation, subject)}
+        measurement.shown |= reproductions(
+            str(subject.action.package),
+            sorted(subject.key["files"]),
+            judges,
+            {result.method: result.failing_limits for result in validation.methods},
+            located,
+            subject.action.libraries,
+        )
+
+
+def collect_evidence(subject: Subject, files: PackageFiles, budget: Budget) -> Evidence:
+    """Return what is known of a package, to find out where it fails.
+
+    Args:
+        budget: the time that is left, which compiling again must fit into.
+    """
+    return Evidence(
+        files,
+        subject.programs,
+        subject.settings.select_limits,
+        cache(subject.load_lowered),
+        cache(partial(_link_again, subject, files.name)),
+        cache(partial(_lower_again, subject, budget)),
+        subject.workspace.root,
+    )
+
+
+def _link_again(subject: Subject, name: str) -> PackageFiles | None:
+    """Link the package again; None where it is what its build gave. Raises MissingBlobError."""
+    manifest, store = subject.manifest, subject.workspace.store
+    digests = {name: file["digest"] for name, file in manifest.get("files", {}).items()}
+    if digests == dict(subject.key["files"]):
+        return None
+    units = dict.fromkeys(manifest["methods"][method]["unit"] for method in manifest["order"])
+    objects = [parse_object(manifest["objects"][unit]["parts"]) for unit in units]
+    layout = manifest["emit"].get("layout")
+    linked = link(objects, all_constants(manifest), store, manifest["order"], layout)
+    ptds = tuple(store.read(blob.digest) for _, blob in sorted(linked.ptds.items()))
+    return PackageFiles(name, store.read(linked.pte.digest), ptds)
+
+
+def _lower_again(subject: Subject, budget: Budget, method: str) -> list[LoweredBackendModule]:
+    """Lower a method once more, without a cache, and return its delegates. Raises PipelineError
+    where there is no time for it."""
+    unit, inputs = subject.find_facts(method)["unit"], subject.action.inputs
+    compiled = subject.workspace.store.get(subject.manifest["objects"][unit]["action"])
+    if compiled is not None and compiled.seconds > budget.left:
+        share = f"validate.budget leaves {budget.left:.0f} s for it"
+        raise PipelineError(f"compiling it took {compiled.seconds:.0f} s, and {share}")
+    names = [name for name in inputs.sources if subject.find_facts(name)["unit"] == unit]
+    programs = {name: subject.load_lowered(name).program for name in names}
+    configs = {name: inputs.config.methods[name] for name in names}
+    beside = inputs.config.delegates_beside(names)
+    root, emit = subject.workspace.root, inputs.config.emit
+    with watch_ranges(programs, keep=configs[method].edge.keep_ranges):
+        edge = lower_methods(programs, configs, root, None, emit, beside)
+        _, emission = emit_methods(edge, emit, configs, root)
+    return emission.delegates(method)
+
+
+def _find_failed_quantized(validation: Validation, subject: Subject) -> dict[str, ExportedProgram]:
+    """Return the quantized programs of the methods that depart from these alone. Raises
+    MissingBlobError."""
+    failing = [result.method for result in validation.methods if result.fails_quantized]
+    quantized = subject.quantized() if failing else {}
+    return {method: quantized[method].program for method in failing}
+
+
+def reproductions(
+    package: str,
+    names: Sequence[str],
+    programs: Mapping[str, ExportedProgram],
+    limits: Mapping[str, Sequence[Limits]],
+    located: Mapping[str, Located],
+    operators: Sequence[str] = (),
+) -> dict[str, bytes]:
+    """Return the files that show each method that failed, by their path in the package's folder."""
+    files: dict[str, bytes] = {}
+    for method, cause in located.items():
+        if not cause.calls:
+            continue
+        try:
+            files |= make_reproduction(
+                package, method, names, programs, limits[method], cause, operators
+            )
+        except Exception as error:  # it must not hide the failure that it would show
+            _log.warning("%s: no reproduce.py: %s", method, error)
+    return files

@@ -1,0 +1,374 @@
+"""Functions of torch and ExecuTorch that waste time in a compile, replaced while a worker lowers.
+
+What they return, and so every byte that is built, stays as it was. Each patch was written for one
+text of its function, by digest; where another release has another text, the function stays as it
+is, and the log says so once. The setting `fast_lowering` switches them off.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pkgutil import resolve_name
+from typing import Any
+
+import torch
+from executorch.exir._serialize import _dataclass
+from executorch.exir.backend import backend_api
+from executorch.exir.verification import verifier
+from executorch.exir.verification.arg_validator import (
+    EdgeOpArgValidator,
+    RunHigherOrderOperatorError,
+)
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Interpreter
+from torch.fx.graph import _PyTreeCodeGen
+from torch.fx.traceback import NodeSource, NodeSourceAction
+
+from pipeline.features.speedups import composite_kernels, graph_building, idle_passes, sizes
+from pipeline.program.patching import digest_source, lowers_fast, replaced
+
+_log = logging.getLogger(__name__)
+_Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One function, property or other global that is replaced.
+
+    Attributes:
+        target: `module:name`, or `module:class.name`.
+        source: the digest of its text in the release that the patch was written for.
+        make: returns what stands in its place, from the original.
+        texts: what has that text, where that isn't the target alone.
+    """
+
+    target: str
+    source: str
+    make: Callable[[Any], Any]
+    texts: tuple[_Function, ...] = ()
+
+    @property
+    def owner(self) -> Any:
+        """The module or class that holds the target."""
+        return _split(self.target)[0]
+
+    @property
+    def name(self) -> str:
+        return _split(self.target)[1]
+
+    @property
+    def original(self) -> Any:
+        return vars(self.owner)[self.name]
+
+    @property
+    def is_known(self) -> bool:
+        """Tell whether the installed text is the one that the patch was written for."""
+        found = self.texts or (getattr(self.original, "fget", self.original),)
+        return digest_source(*found) == self.source
+
+
+def _split(target: str) -> tuple[Any, str]:
+    owner, _, name = target.replace(":", ".").rpartition(".")
+    return resolve_name(owner), name
+
+
+@contextmanager
+def fast_lowering(patches: bool = True) -> Iterator[None]:
+    """Lower fast within the context: backends by their own means, and with `patches` by those here.
+
+    User code would see the patches, so they stay away from processes that run any.
+    """
+    token = lowers_fast.set(True)
+    try:
+        with ExitStack() as stack:
+            for patch in _find_usable() if patches else ():
+                stack.enter_context(replaced(patch.owner, patch.name, patch.make))
+            yield
+    finally:
+        lowers_fast.reset(token)
+
+
+@cache
+def _find_usable() -> tuple[Patch, ...]:
+    """Return the patches whose functions have the text that they were written for."""
+    usable = tuple(patch for patch in PATCHES if patch.is_known)
+    for patch in PATCHES:
+        if patch not in usable:
+            _log.warning("%s is another than was known, and is left as it is", patch.target)
+    return usable
+
+
+# Code of graph modules
+
+
+class _Late:
+    """An attribute of a graph module that `recompile` sets, made when it is first looked at.
+
+    It stands in the class, which each graph module has for itself, and not in the instance's way.
+    """
+
+    def __init__(self, name: str, recompile: _Function) -> None:
+        self._name = name
+        self._recompile = recompile
+
+    def __get__(self, module: Any, owner: type) -> Any:
+        if module is None:
+            return self
+        self._recompile(module)
+        return getattr(module, self._name)
+
+
+class _LateCode:
+    """The `PythonCode` of a graph module, made when it is first looked at."""
+
+    def __init__(self, module: GraphModule, recompile: _Function) -> None:
+        self._make = cache(lambda: recompile(module))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._make(), name)
+
+
+def _make_recompile(original: _Function) -> _Function:
+    """Generate the code of a graph module when it is run or read: of 7,200 modules in a compile of
+    Whisper-tiny, a handful are."""
+    late = {name: _Late(name, original) for name in ("_code", "_lineno_map", "_prologue_start")}
+    forward = _Late("forward", original)
+
+    def recompile(self: Any) -> Any:
+        code = self._graph._codegen
+        if isinstance(code, _PyTreeCodeGen):
+            self._in_spec, self._out_spec = code.pytree_info.in_spec, code.pytree_info.out_spec
+        kind = type(self)
+        for name, attribute in late.items():
+            vars(self).pop(name, None)
+            setattr(kind, name, attribute)
+        kind.forward = forward
+        self._recompile_submodules()
+        return _LateCode(self, original)
+
+    return recompile
+
+
+def _make_reduce(original: _Function) -> _Function:
+    """Make the code before the attributes are copied, for pickles hold it."""
+
+    def reduce(self: GraphModule, *exporter: Any) -> Any:
+        return self.code and original(self, *exporter)
+
+    return reduce
+
+
+def _make_text(original: _Function) -> _Function:
+    """Name a graph module instead of printing its code: `backend_api` formats whole graphs for a
+    debug log, at every partition, whether or not that log is on."""
+
+    def text(self: GraphModule) -> str:
+        on = logging.getLogger().isEnabledFor(logging.DEBUG)
+        return str(original(self)) if on else object.__repr__(self)
+
+    return text
+
+
+# Provenance
+
+
+def _make_node_source(original: _Function) -> _Function:
+    """Share the records of where a node comes from, which nothing changes, between its copies: the
+    chain grows with each pass, and is copied for each node of each."""
+
+    def initialize(
+        self: NodeSource,
+        node: torch.fx.Node | None,
+        pass_name: str = "",
+        action: NodeSourceAction | list[NodeSourceAction] | None = None,
+    ) -> None:
+        original(self, None, pass_name, action)
+        if node:
+            self.node_info = self.NodeInfo(node.name, str(node.target), id(node.graph))
+            self.from_node = list(node.meta.get("from_node", ()))
+
+    return initialize
+
+
+# Kernels in Python
+
+
+class _Plain(type):
+    def __getitem__(cls, parameters: Any) -> type:
+        return cls
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return callable(value)
+
+
+class _Callable(metaclass=_Plain):
+    """Stands in for `Callable`, without an object for each annotation: `py_impl` defines an
+    annotated function for each of the thousands of kernels that a decomposition registers."""
+
+
+# Copies of partitions
+
+
+def _make_lowering(original: _Function) -> _Function:
+    """Let the copies of partitions that a backend may change have the constants of the originals,
+    where the backend writes to none: they would double the weights."""
+    from pipeline.compile.preprocess.registry import find_entry  # the catalogue, and its plugins
+
+    def lower_all(backend_id: str, *args: Any, **given: Any) -> Any:
+        entry = find_entry(backend_id)
+        shares = entry is not None and entry.preprocessing.keeps_constants
+        with replaced(backend_api, "copy", lambda module: _Sharing if shares else module):
+            return original(backend_id, *args, **given)
+
+    return lower_all
+
+
+class _Sharing:
+    """Stands in for the module `copy` of `backend_api`."""
+
+    @staticmethod
+    def deepcopy(program: ExportedProgram) -> ExportedProgram:
+        constants = (*program.state_dict.values(), *program.constants.values())
+        tensors = {id(each): each for each in constants if isinstance(each, torch.Tensor)}
+        return copy.deepcopy(program, tensors)
+
+
+# Verification
+
+
+class _Values(Interpreter):
+    """Takes the values of nodes from their metadata, and computes none."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        meta = self.node.meta  # type: ignore[attr-defined]
+        return meta["val"] if "val" in meta else super().call_function(target, args, kwargs)
+
+
+class _DtypeValidator(EdgeOpArgValidator, _Values):
+    """ExecuTorch's validator, which would compute each operator on fake tensors."""
+
+
+def _make_dtype_check(original: _Function) -> _Function:
+    """Check dtypes by the values that nodes have already; what seems wrong is checked by ExecuTorch
+    itself, which computes them again, some 60 times for two methods."""
+
+    def check(module: GraphModule) -> None:
+        validator = _DtypeValidator(module)
+        try:
+            validator.run(*verifier._get_inputs(module))
+        except RunHigherOrderOperatorError:
+            return  # as in the original: a graph is looked at up to its first delegate
+        except Exception:
+            original(module)
+        else:
+            if validator.violating_ops:
+                original(module)
+
+    return check
+
+
+# Written for torch 2.13.0 and ExecuTorch 1.4.1.
+PATCHES = (
+    Patch(
+        "torch.fx.graph_module:GraphModule.recompile",
+        "43fbcbf4e1bbd67dbe7dbbe3f50610b539546dda9f37577f5ada4fbb8cba9d90",
+        _make_recompile,
+    ),
+    Patch(
+        "torch.fx.graph_module:GraphModule.__reduce__",
+        "375232b4edd9e9ca3ff0a3a1f0779bbe32eea5761942d803f54a9d94c0078ad2",
+        _make_reduce,
+    ),
+    Patch(
+        "torch.fx.graph_module:GraphModule.__reduce_package__",
+        "9393af7dd6cf197e6d65f412beb52fd2e1c0f7a39eb08c868c97739bd0c4a737",
+        _make_reduce,
+    ),
+    Patch(
+        "torch.fx.graph_module:GraphModule.__str__",
+        "12ce9ec04a87393d0635080d619e519494ae17105c40b82de0cd59d368049741",
+        _make_text,
+    ),
+    Patch(
+        "torch.fx.traceback:NodeSource.__init__",
+        "27958e35ba0c234234c2645ac82c074070cd4fcd4009daad209981468ecebbde",
+        _make_node_source,
+    ),
+    *(
+        Patch(
+            f"torch.export.{module}:_collect_all_valid_cia_ops",
+            "33f58c78bfcb4692799aef923a6a57fedf0b7aaefaa7860478496ceec57213f4",
+            composite_kernels.make_collect,
+            texts=composite_kernels.COLLECTING,
+        )
+        for module in ("exported_program", "decomp_utils")
+    ),
+    Patch(
+        "torch.export.exported_program:_override_composite_implicit_decomp",
+        "71eec6fa22398c555046045531b49faa205f9ea862804e0324f6cea2be77016a",
+        composite_kernels.make_override,
+    ),
+    Patch(
+        "torch._ops:Callable",
+        "119b074e42369630508176e83685d649970b7c23208f776f8a3f9ae49e812da2",
+        lambda original: _Callable,
+        texts=(torch._ops.OperatorBase.py_impl,),
+    ),
+    Patch(
+        "torch.fx.experimental.sym_node:SymNode.expr",
+        "917f151435df1d67f615a28037bd3e9ca340393376836fbb97d112d477f6311d",
+        sizes.make_expression,
+    ),
+    Patch(
+        "torch.fx.experimental.sym_node:SymNode.maybe_as_int",
+        "50b5657e9ab275af3da1d5accdb9c0ef1423aec8f0d165a18c4bf6f8c651722a",
+        sizes.make_whole,
+    ),
+    *(
+        Patch(
+            f"torch.fx.experimental.sym_node:SymNode._{method}",
+            "7e3424388842298941da8bd87bf53034a9f7626e76923bb72bf3b39910856261",
+            sizes.make_arithmetic(method),
+            texts=(sizes.ARITHMETIC,),
+        )
+        for method in sizes.METHODS
+    ),
+    Patch(
+        "executorch.exir.lowered_backend_module:legalize_graph",
+        "5fac0fda51131ca13f2c3c503c8c293bb1dbaa662491dc437bd5468e08cdb5f5",
+        graph_building.make_legalize,
+    ),
+    Patch(
+        "torch.fx.graph:pytree",
+        "35bfdc6a3def8085a794bc0d231dc7189ff4625d0e1d9015367fae22082d8ea6",
+        graph_building.make_pytree,
+        texts=(torch.fx.Graph.create_node,),
+    ),
+    Patch(
+        "executorch.exir.backend.backend_api:lower_all_submodules_to_backend",
+        "72b9c44a387502fcbb0b9c8759e2195f10d4aae010903b9c9437d658ecd302b2",
+        _make_lowering,
+    ),
+    Patch(
+        "executorch.exir._serialize._dataclass:get_type_hints",
+        "99891c6cd2dc1917327138c704d1929120d786c729e885dab31f86353df2e67d",
+        cache,
+        texts=(_dataclass._DataclassEncoder.default,),
+    ),
+    Patch(
+        "executorch.exir.program._program:_generate_edge_program",
+        "53b16a03781551bed26a02830364cb11f2d235ee5ae302e42f84fb69089bac39",
+        idle_passes.make_edge_program,
+        texts=idle_passes.SOURCES,
+    ),
+    Patch(
+        "executorch.exir.verification.verifier:_check_tensor_args_matching_op_allowed_dtype",
+        "2c0dc1f5e5a5857ce835bf47a5bc611af20e62010e54bc25316c445fc24d5404",
+        _make_dtype_check,
+    ),
+)

@@ -1,1 +1,0 @@
-"""Records an exported program and its eager reference, and finds where they part."""

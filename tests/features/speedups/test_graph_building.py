@@ -1,0 +1,113 @@
+"""Graphs that are built in other ways than torch does are the same graphs."""
+
+import operator
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.fx import Graph, GraphModule
+from torch.fx.passes.tools_common import legalize_graph
+
+from pipeline.features.speedups.graph_building import make_legalize, make_pytree
+
+FUNCTIONS = [torch.sin, torch.add, operator.add, operator.mul, torch.cat, operator.floordiv]
+
+
+@st.composite
+def plans(draw):
+    """Draw the inputs, calls with places of their arguments, results, moves and removals."""
+    inputs, calls = draw(st.integers(1, 3)), []
+    for number in range(draw(st.integers(0, 12))):
+        places = st.lists(st.integers(0, inputs + number - 1), min_size=2, max_size=3)
+        calls.append((draw(st.sampled_from(FUNCTIONS)), draw(places)))
+    every = range(inputs + len(calls))
+    some = st.lists(st.sampled_from(every), min_size=1, max_size=4)
+    return inputs, calls, draw(some), draw(st.lists(st.sampled_from(every))), draw(some)
+
+
+def make_module(plan):
+    """Make a graph in an order that is none, as ExecuTorch leaves it when it cut a partition
+    out."""
+    inputs, calls, results, moved, erased = plan
+    graph = Graph()
+    nodes = [graph.placeholder(f"x_{number}") for number in range(inputs)]
+    for function, places in calls:
+        nodes.append(graph.call_function(function, tuple(nodes[place] for place in places)))
+    last = graph.output(tuple(nodes[place] for place in results))
+    for place in moved:
+        last.prepend(nodes[place])
+    for place in sorted({*erased} - {*range(inputs)}, reverse=True):
+        if not nodes[place].users:
+            graph.erase_node(nodes[place])
+    module = GraphModule(torch.nn.Module(), Graph())
+    module._graph, graph.owning_module = graph, module
+    return module
+
+
+def describe(module):
+    """All that whoever works on the graph next can see of it, names of new nodes included."""
+    graph = module.graph
+    nodes = [
+        (
+            node.name,
+            node.op,
+            node.target,
+            str(node.args),
+            str(node.kwargs),
+            list(map(str, node.users)),
+        )
+        for node in graph.nodes
+    ]
+    found = [[n.name for n in graph.find_nodes(op="call_function", target=f)] for f in FUNCTIONS]
+    new = [graph.call_function(function, (1, 2)).name for function in (*FUNCTIONS, torch.sin)]
+    inside = [list(map(str, node.all_input_nodes)) for node in graph.nodes]
+    return nodes, found, new, inside, module.graph.owning_module is module
+
+
+@settings(max_examples=150, deadline=None)
+@given(plans())
+def test_a_graph_is_sorted_in_place_as_by_a_copy(plan):
+    module = make_module(plan)
+    expected, found = legalize_graph(make_module(plan)), make_legalize(legalize_graph)(module)
+    assert found is module
+    assert describe(found) == describe(expected)
+    assert describe(make_legalize(legalize_graph)(found)) == describe(legalize_graph(expected))
+    assert found.code == expected.code
+
+
+def test_a_graph_with_a_cycle_is_refused():
+    graph = Graph()
+    first = graph.call_function(torch.sin, (graph.placeholder("x"),))
+    second = graph.call_function(torch.sin, (first,))
+    graph.output(second)
+    first.args = (second,)
+    with pytest.raises(RuntimeError, match="cycles"):
+        make_legalize(legalize_graph)(GraphModule(torch.nn.Module(), graph))
+
+
+def test_sizes_among_arguments_are_warned_of_as_before(monkeypatch):
+    """Wherever they stand in what torch takes for arguments."""
+    program = torch.export.export(
+        torch.nn.Linear(2, 2), (torch.ones(3, 2),), dynamic_shapes=({0: torch.export.Dim("n")},)
+    )
+    values = [node.meta.get("val") for node in program.graph.nodes]
+    sizes = [each for value in values if isinstance(value, torch.Tensor) for each in value.shape]
+    size = next(each for each in sizes if not isinstance(each, int))
+    assert isinstance(size, torch.SymInt)
+    trees = [(size,), ([1, size],), ({"a": (None, size)},), (slice(1, 2), 3), ()]
+
+    def said():
+        messages = []
+        for tree in trees:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                Graph().call_function(torch.sin, tree)
+            messages.append([str(each.message) for each in caught])
+        return messages
+
+    plain = said()
+    monkeypatch.setattr(torch.fx.graph, "pytree", make_pytree(torch.fx.graph.pytree))
+    assert said() == plain
+    assert [len(each) for each in plain] == [1, 1, 1, 0, 0]
