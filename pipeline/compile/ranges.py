@@ -12,8 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 import torch
@@ -21,15 +20,11 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from pipeline.program.graphs import NodePlaces, iter_nodes
+from pipeline.program.graphs import NodePlaces
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import node_label
 from pipeline.program.patching import wrapped
 from pipeline.program.signature import signature
-from pipeline.program.source_lines import source_line
-
-if TYPE_CHECKING:  # shapes, which change nothing that is done
-    from pipeline.report.records import NarrowedRecord
 
 Range = tuple[int, int | None]  # the least and the greatest size; None is no limit
 # The node that narrowed a symbol's range last; None where that was not in a graph.
@@ -181,43 +176,15 @@ def _iter_sizes(program: ExportedProgram) -> Iterator[tuple[str, int | torch.Sym
             yield from ((f"{argument.name}.shape[{n}]", size) for n, size in enumerate(value.shape))
 
 
-def trace_narrowed(
-    narrowed: Sequence[Mapping[str, Any]], program: ExportedProgram, root: Path
-) -> list[NarrowedRecord]:
-    """Return a manifest's records of narrowed sizes as reports have them.
-
-    The operator that the source calls, and its line, replace what lowering made of it.
-
-    Args:
-        program: the method as its source gives it, not quantized.
-        root: the workspace.
-    """
-    nodes = list(iter_nodes(program))
-    records: list[NarrowedRecord] = []
-    for size in narrowed:
-        node = None if size["place"] is None else nodes[size["place"]]
-        records.append(
-            {
-                "size": size["size"],
-                "source": size["source"],
-                "lowered": size["lowered"],
-                "operator": size["operator"] if node is None else node_label(node),
-                "module": size["module"],
-                "line": "" if node is None else str(source_line(node, root) or ""),
-            }
-        )
-    return records
-
-
 def copy_ranges(programs: Iterable[ExportedProgram]) -> list[Any]:
     """Return what is known of the sizes in programs, to see whether that changes."""
-    return [
-        (dict(environment.var_to_range), dict(environment.replacements))
-        for environment in dict.fromkeys(
-            size.node.shape_env
-            for program in programs
-            for node in program.graph.find_nodes(op="placeholder")
-            for size in getattr(node.meta.get("val"), "shape", ())
-            if isinstance(size, torch.SymInt)
-        )
-    ]
+    environments: dict[ShapeEnv, None] = {}
+    for program in programs:
+        for node in program.graph.find_nodes(op="placeholder"):
+            for size in getattr(node.meta.get("val"), "shape", ()):
+                if isinstance(size, torch.SymInt):
+                    environments[size.node.shape_env] = None
+    ranges = []
+    for environment in environments:
+        ranges.append((dict(environment.var_to_range), dict(environment.replacements)))
+    return ranges

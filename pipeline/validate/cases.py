@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -56,7 +56,6 @@ class InputCase(InputSet):
         return scale_limits(limits, self.growth[output])
 
 
-@dataclass
 class CaseMaker:
     """Makes input sets for a source program, the same for the same seed. Raises PipelineError for
     an example that does not fit it.
@@ -78,19 +77,26 @@ class CaseMaker:
         left_out: those for which there was no time.
     """
 
-    source: Source
-    count: int
-    seed: int
-    examples: Sequence[InputSet]
-    limits: Limits
-    budget: Budget = field(default_factory=Budget)
-    shapes: Shapes | None = None
-    sets: list[InputCase] = field(default_factory=list)
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.generator = Generator(self.source.program, self.seed, self.examples, self.shapes)
+    def __init__(
+        self,
+        source: Source,
+        count: int,
+        seed: int,
+        examples: Sequence[InputSet],
+        limits: Limits,
+        budget: Budget | None = None,
+        shapes: Shapes | None = None,
+    ) -> None:
+        self.source = source
+        self.count = count
+        self.seed = seed
+        self.examples = examples
+        self.limits = limits
+        self.budget = budget or Budget()
+        self.sets: list[InputCase] = []
+        self.skipped: list[tuple[str, str]] = []
+        self.left_out: list[str] = []
+        self.generator = Generator(source.program, seed, examples, shapes)
 
     def make(self, cases: Sequence[str]) -> Iterator[InputCase]:
         """Make cases of these kinds, each as it is asked for."""

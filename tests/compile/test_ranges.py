@@ -14,8 +14,9 @@ from torch import nn
 from torch.export import Dim, export
 
 from pipeline.compile.emit import emit
+from pipeline.compile.inspect.traced_facts import trace_narrowed
 from pipeline.compile.lower import lower
-from pipeline.compile.ranges import InputSizes, trace_narrowed, watch_ranges
+from pipeline.compile.ranges import InputSizes, watch_ranges
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
 from pipeline.program.graphs import NodePlaces

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +35,6 @@ from pipeline.program.graphs import (
 )
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import base_name, operator_name
-from pipeline.program.source_lines import source_line
 
 if TYPE_CHECKING:  # shapes, which change nothing that is done
     from pipeline.report.package_records import (
@@ -293,30 +291,3 @@ def find_debug_handles(
             if type(handle) is int and place is not None:
                 places_by_handle[handle] = place
     return sorted(places_by_handle.items())
-
-
-def add_source_lines(
-    delegation: Mapping[str, Any], program: ExportedProgram, root: Path
-) -> dict[str, Any]:
-    """Return a manifest's record of a delegation as reports have it.
-
-    `line`, such as `x + y  # models/small.py:12, in Small.forward` or "", replaces `place`.
-
-    Args:
-        program: the method as its source gives it, not quantized.
-        root: the workspace.
-    """
-    nodes = list(iter_nodes(program))
-    undelegated = []
-    for call in delegation["left"]:
-        place = call["place"]
-        line = "" if place is None else str(source_line(nodes[place], root) or "")
-        undelegated.append(
-            {
-                "operator": call["operator"],
-                "line": line,
-                "module": call["module"],
-                "reason": call["reason"],
-            }
-        )
-    return {**delegation, "left": undelegated}
