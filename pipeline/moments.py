@@ -93,7 +93,14 @@ class Feature:
         link_files: the names of those of them that every package has.
         measuring: a class like `run.prove.measuring.Measuring`, of which there is one object while
             a package is measured.
+        judge: takes a validate action and the workspace before the package is measured; returns a
+            function of its manifest and what was measured, which returns a
+            `run.prove.judgement.Judgement`.
         sections: the sections that it adds to the report of a package.
+        overview_sections: those that it adds to the page over all packages, of
+            `report.packages.Entry`s.
+        highlights: takes a package's report; returns a `report.elements.DataTable` that stands
+            open at the top of a pull request's comment.
         distribution: the one that brings it by an entry point; "" for a folder of this package.
     """
 
@@ -107,7 +114,10 @@ class Feature:
     after_link: str = _moment("build")
     link_files: tuple[str, ...] = ()
     measuring: str = _moment("measure")
+    judge: str = _moment("report")
     sections: tuple[Section, ...] = _moment("report", ())
+    overview_sections: tuple[Section, ...] = _moment("report", ())
+    highlights: str = _moment("report")
     distribution: str = ""
 
 
@@ -122,6 +132,11 @@ def find_features() -> tuple[Feature, ...]:
         distribution = point.dist.name if point.dist else ""
         features.append(replace(point.load(), distribution=distribution))
     return tuple(features)
+
+
+def has_feature(name: str) -> bool:
+    """Tell whether this installation has a feature."""
+    return any(feature.name == name for feature in find_features())
 
 
 def installed_entry_points(group: str) -> EntryPoints:
@@ -143,9 +158,9 @@ def call_all(moment: str, *arguments: object) -> Iterator[Any]:
             yield load(reference)(*arguments)
 
 
-def find_sections() -> list[Section]:
-    """Return the sections of reports that features add."""
-    return [section for feature in find_features() for section in feature.sections]
+def find_sections(moment: str = "sections") -> list[Section]:
+    """Return the sections of reports that features add, or those of the page over all packages."""
+    return [section for feature in find_features() for section in getattr(feature, moment)]
 
 
 def find_link_files() -> list[str]:

@@ -105,24 +105,6 @@ _CORE_VERBS: Mapping[str, Command] = {
             builds=True,
         ),
         Command(
-            "diff",
-            "what tells the build from the accepted one, a revision or another build",
-            "[revision | manifest | folder] [package ...]",
-            {"markdown": "write Markdown, for a pull request"},
-            "A revision's objects are read from git: the index and the work tree stay as they are.",
-            (
-                ("doit diff", "with the accepted baselines"),
-                ("doit diff main --markdown", "with a branch"),
-                ("doit diff ../other/build vision", "with another build"),
-            ),
-        ),
-        Command(
-            "baseline",
-            "accept the present figures, to which gates hold later builds",
-            "[package ...]",
-            examples=(("doit baseline vision", "writes baselines/vision.yaml"),),
-        ),
-        Command(
             "report",
             "render the reports of the last validation again",
             "[package ...]",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic.fields import FieldInfo
 
 from pipeline.backends.options import MODULE_PATTERN, Distinct, distinct, rule
+from pipeline.moments import has_feature
 from pipeline.program.constant_values import wrong_value
 from pipeline.store.files import BUILD_FILES
 from pipeline.store.names import METHOD_NAME, NAME_PATTERN, NAME_RULE
@@ -43,6 +46,21 @@ RULES = {
     LABEL_PATTERN: "must be text, not empty, without control characters",
     MODULE_PATTERN: "must be a module's qualified name, such as decoder.layers.0",
 }
+
+
+@dataclass(frozen=True)
+class NeedsFeature:
+    """Marks a key of a config, in its `Annotated` type, that does nothing without a feature."""
+
+    feature: str
+
+
+def find_missing_feature(field: FieldInfo) -> str:
+    """Return the feature that a key needs and that is not installed, or ""."""
+    for mark in field.metadata:
+        if isinstance(mark, NeedsFeature) and not has_feature(mark.feature):
+            return mark.feature
+    return ""
 
 
 def wrong_package_name(name: object) -> str:

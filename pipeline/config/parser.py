@@ -33,6 +33,7 @@ from pipeline.config.family import Family
 from pipeline.config.fields import (
     REFERENCE_PATTERN,
     RULES,
+    find_missing_feature,
     is_method,
     is_reference,
     wrong_package_name,
@@ -137,6 +138,14 @@ def parse(model: type[_M], document: Document, more_keys: Iterable[str] = (), **
         raise ConfigErrors(problems) from None
 
 
+def _missing_feature(model: type[Options], key: str) -> str:
+    """Return the feature that a key needs and that is not installed, or ""."""
+    for name, field in model.model_fields.items():
+        if key == (field.alias or name):
+            return find_missing_feature(field)
+    return ""
+
+
 class _Mistakes(list[InitErrorDetails]):
     """The mistakes in a value, in this project's words."""
 
@@ -194,6 +203,9 @@ class _Reader:
             elif value is None:
                 hint = _REMEDIES.get(key, "give it a value or leave it out")
                 mistakes.add("is empty", hint, loc=(key,))
+            elif value is not False and (feature := _missing_feature(model, key)):
+                what = f'this installation has no feature "{feature}"'
+                mistakes.add(what, "leave the key out", loc=(key,))
             else:
                 values[key] = value
         with _collected(mistakes) as failed:

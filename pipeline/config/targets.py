@@ -1,6 +1,6 @@
 """Targets: what the runtime of a device holds, as `targets/<name>.yaml` says.
 
-A package that names a target is held to it (`pipeline/validate/gates/runs_on.py`). These files are
+A package that names a target is held to it (`pipeline/features/gates/runs_on.py`). These files are
 data; they are parsed as configs are, without variables and without other files.
 """
 

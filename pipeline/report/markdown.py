@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeGuard
 
+from pipeline.moments import call_all
 from pipeline.report import packages
 from pipeline.report.elements import Cell, DataTable, ReportSection
 from pipeline.report.formatting import NOTHING
 from pipeline.report.packages import Entry
-from pipeline.report.sections import gates, report_sections
-from pipeline.report.sections.gates import is_change
+from pipeline.report.sections import report_sections
 
 # GitHub takes a summary of at most 1 MiB, and a comment of at most 65,536 characters. Sentences can
 # hold shapes and lists of operators.
@@ -30,10 +30,9 @@ def markdown(report: Mapping[str, Any]) -> str:
         packages.lead(report),
         "\n".join(f"- {title[0].upper()}{title[1:]}: {_cell(cell)}" for title, cell in figures),
     ]
-    changes = DataTable("changes", "Changed", [r for r in gates.compare(report) if is_change(r)])
     sections = report_sections(report)
     opened = [part for each in sections for part in each.parts if _is_open(part)]
-    for table in [changes, *opened]:
+    for table in [*call_all("highlights", report), *opened]:
         if table:
             parts += [f"### {table.title}", _table(table)]
     parts += _fold(sections, _MOST_OF_A_COMMENT - sum(len(part) for part in parts))

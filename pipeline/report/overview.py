@@ -9,8 +9,8 @@ from pipeline.report.elements import Cell, DataTable, ReportSection, Row
 from pipeline.report.formatting import percent
 from pipeline.report.packages import Entry
 from pipeline.report.records import ALL, UNASKED, name_kernels
-from pipeline.report.sections import family, gates
-from pipeline.store.errors import listed, plural
+from pipeline.report.sections import family
+from pipeline.store.errors import listed
 from pipeline.store.sizes import human_size
 
 _MOST_METHODS = 4  # named in a cell
@@ -77,26 +77,6 @@ def _reasons(entry: Entry) -> dict[str, list[str]]:
         for why in filter(None, reasons):
             found.setdefault(why, []).append(method["method"])
     return found
-
-
-def changes_section(entries: Sequence[Entry]) -> ReportSection:
-    """Return the section of what changed since the accepted baselines, what is worse first."""
-    reports = [(entry, entry.report) for entry in entries if entry.report is not None]
-    accepted = [(entry, report) for entry, report in reports if report.get("baseline")]
-    rows = [
-        {"package": name(entry.package, href=entry.page), **row}
-        for entry, report in accepted
-        for row in gates.compare(report)
-        if gates.is_change(row)
-    ]
-    rows.sort(key=lambda row: not gates.is_worse(row))
-    equal = f"No figure of {plural(len(accepted), 'package')} with a baseline changed."
-    return ReportSection(
-        "changes",
-        "What changed since the baseline",
-        DataTable("changes", "Changes, the worse ones first", rows),
-        equal if accepted and not rows else None,
-    )
 
 
 def drops_section(entries: Sequence[Entry]) -> ReportSection:

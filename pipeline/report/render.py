@@ -14,6 +14,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from pipeline.moments import find_sections, load
 from pipeline.report import overview, packages
 from pipeline.report.charts import draw
 from pipeline.report.elements import MOST_ROWS, Json, ReportSection
@@ -75,18 +76,22 @@ def render_all(
     entries = packages.sort_entries(entries)
     failed = [entry for entry in entries if entry.failed]
     word, kind = packages.overall_word(entries)
-    sections = [
-        overview.not_judged_section(entries),
-        overview.not_run_section(entries),
-        overview.changes_section(entries),
-        overview.drops_section(entries),
-        ReportSection("packages", "All packages", packages.table(entries)),
-        overview.families_section(entries),
-        overview.sums_section(entries),
-        caches.section(timeline),
-        run.section(timeline, {entry.package: entry.page for entry in entries}),
-        overview.provenance_section(provenance or {}),
+    pages = {entry.package: entry.page for entry in entries}
+    ranked = [
+        (0, overview.not_judged_section(entries)),
+        (10, overview.not_run_section(entries)),
+        (30, overview.drops_section(entries)),
+        (40, ReportSection("packages", "All packages", packages.table(entries))),
+        (50, overview.families_section(entries)),
+        (60, overview.sums_section(entries)),
+        (70, caches.section(timeline)),
+        (80, run.section(timeline, pages)),
+        (90, overview.provenance_section(provenance or {})),
     ]
+    for brought in find_sections("overview_sections"):
+        ranked.append((brought.rank, load(brought.make)(entries)))
+    ranked.sort(key=lambda pair: pair[0])
+    sections = [section for _, section in ranked]
     page = _page(
         "index.html.j2",
         word=word,

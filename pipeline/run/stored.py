@@ -13,11 +13,12 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+from pipeline.moments import find_link_files
 from pipeline.plan.actions import Action
 from pipeline.run.install import install
 from pipeline.store.agreement import fits_action
 from pipeline.store.digest import Digest
-from pipeline.store.files import CONTENTS, CONTRACT, ETRECORD, MANIFEST, REPORT, SELECTION
+from pipeline.store.files import ETRECORD, MANIFEST, REPORT
 from pipeline.store.forms import fits
 from pipeline.store.pieces import Piece, blobs_of_files, find_size, iter_content
 from pipeline.store.store import MissingBlobError, Store
@@ -105,7 +106,7 @@ def _find_wrong_manifest(store: Store, action: Action, result: Result) -> str:
     """The manifest must be of this action, and name these files and their sizes."""
     files = result["files"]
     manifest, key = _read(store, files[MANIFEST]), action.key
-    beside = (MANIFEST, CONTENTS, CONTRACT, SELECTION, ETRECORD)
+    beside = (MANIFEST, ETRECORD, *find_link_files())
     own = {name: blob for name, blob in files.items() if name not in beside}
     sizes = {name: find_size(_pieces(result, name), store) for name in own}
     facts: dict[str, tuple[Any, Any]] = {

@@ -143,10 +143,10 @@ FAULTS = [
         "validate/test_package.py validate/test_metrics.py",
     ),
     Fault(
-        "validate/gates/gates.py",
+        "features/gates/gates.py",
         "return beyond <= _ROUNDING",
         "return beyond <= 1",
-        "validate/test_gates.py",
+        "features/gates/test_gates.py",
     ),
     Fault(
         "run/install.py",

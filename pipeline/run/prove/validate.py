@@ -6,27 +6,26 @@ key of its own, without the gates, so that another gate is a matter of milliseco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.plan.shared_state import WHERE, describe_unsaid, says_sharing
-from pipeline.report.records import FORMAT, UNASKED, GateRecord, read_fitting, read_manifest
+from pipeline.report.records import FORMAT, UNASKED, read_fitting, read_manifest
 from pipeline.report.render import render_package
 from pipeline.report.sections.failures import describe_failed, first_culprit
 from pipeline.report.verdicts import PASSED, method_verdict, package_verdict
+from pipeline.run.prove.judgement import Judgement
 from pipeline.run.prove.measure import check_files, find_measured, measure
 from pipeline.run.stages import Stages
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
-from pipeline.store.files import CONTENTS, CONTRACT, REPORT, record_bytes
+from pipeline.store.files import CONTENTS, REPORT, record_bytes
 from pipeline.store.workspace import Workspace
-from pipeline.validate.gates.baseline import read_baseline
-from pipeline.validate.gates.figures import Figures
-from pipeline.validate.gates.gates import check_gates, failed_gates
 
 Json = Mapping[str, Any]
 
@@ -50,7 +49,7 @@ def validate(
     package, folder = str(action.package), workspace.package(str(action.package))
     key = action.key["measured"]
     check_files(folder, key["files"])
-    baseline = _read_baseline(action, workspace)
+    judges = list(call_all("judge", action, workspace))
     manifest = read_manifest(workspace, package)
     made_of = {name: each["program"] for name, each in key["programs"].items()}
     constants = action.inputs.config.constant_methods
@@ -60,7 +59,8 @@ def validate(
     if measured is None:
         measured, shown = measure(action, workspace, stages)
     with stages.stage("report"):
-        record = _make_record(action, folder, manifest, measured, baseline, wrong)
+        judgements = [judge(manifest, measured) for judge in judges]
+        record = _make_record(action, folder, manifest, measured, judgements, wrong)
         report = {
             REPORT: record_bytes(record, sort_keys=False),
             **render_package(workspace.root, record),
@@ -79,8 +79,9 @@ def validate(
             "measured": digest.hash_json(key),
             "complete": not any({*each["left_out"]} - {UNASKED} for each in measured["methods"]),
             **({"only": measured["only"]} if "only" in measured else {}),
-            **_describe_unrecorded(record["gates"]),
         }
+        for judgement in judgements:
+            facts |= judgement.facts
         result = {"files": put, "facts": facts}
         if record["ok"] and facts["complete"]:
             workspace.store.put_result(
@@ -103,12 +104,6 @@ def _verdicts_short_of_passed(record: Json) -> dict[str, str]:
         for name, verdict in verdicts.items()
         if verdict != PASSED and (asked is None or name in asked)
     }
-
-
-def _describe_unrecorded(gates: Iterable[GateRecord]) -> dict[str, list[str]]:
-    """Return the fact that gates have no baseline to compare with yet, with their names."""
-    names = [gate["gate"] for gate in gates if gate.get("left_alone") == "no baseline"]
-    return {"no_baseline": list(dict.fromkeys(names))} if names else {}
 
 
 def check_integrity(
@@ -165,23 +160,17 @@ def _make_record(
     folder: Path,
     manifest: Json | None,
     measured: Json,
-    baseline: Figures | None,
+    judgements: Sequence[Judgement],
     wrong: list[str],
 ) -> dict[str, Any]:
     """Return the record of the report; `wrong` is in what the package's files don't fit."""
     contents, places = read_fitting(folder / CONTENTS), action.inputs.places
-    gates: list[GateRecord] = []
-    if manifest:  # to have none is a failure by itself
-        held_to = action.key["held_to"]
-        contract = read_fitting(folder / CONTRACT)
-        family = action.inputs.family_files
-        gates = check_gates(
-            held_to, manifest, contents, measured, baseline, places, family, contract
-        )
     unsaid = _find_unsaid_sharing(action.inputs, measured)
-    failures = [*wrong, *measured["failures"], *unsaid, *failed_gates(gates)]
+    failures = [*wrong, *measured["failures"], *unsaid]
+    for judgement in judgements:
+        failures += judgement.failures
     ok = not failures
-    return {
+    record = {
         "format": FORMAT,
         "model": action.model,
         "target": (manifest or {}).get("target") or "",
@@ -195,13 +184,16 @@ def _make_record(
             for name, each in (manifest or {}).get("methods", {}).items()
             if not each["lowering"].get("partitioners")
         ],
-        "gates": gates,
-        "baseline": baseline and baseline.resolved(),
+        "gates": [],
+        "baseline": None,
         "contents": contents,
         "places": places,
         **_describe_family(action.inputs),
         "sources": action.inputs.quoted,
     }
+    for judgement in judgements:
+        record |= judgement.record
+    return record
 
 
 def _find_unsaid_sharing(inputs: ValidateInputs, measured: Json) -> list[str]:
@@ -216,12 +208,3 @@ def _describe_family(inputs: ValidateInputs) -> dict[str, Any]:
     if (family := inputs.config.family) is None:
         return {}
     return {"family": {"name": family.name, "base": family.base, "packages": inputs.family_files}}
-
-
-def _read_baseline(action: Action, workspace: Workspace) -> Figures | None:
-    """Return the accepted figures. Raises PipelineError where they are no more those of the key, or
-    make no sense."""
-    path = workspace.baseline(str(action.package))
-    if workspace.find_data(path) != action.key["baseline"]:
-        raise PipelineError(f"{path.parent.name}/{path.name}: changed while the build ran")
-    return read_baseline(path)

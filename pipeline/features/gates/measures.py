@@ -13,17 +13,17 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from pipeline.report.formatting import percent
-from pipeline.report.records import name_kernels
-from pipeline.store.errors import listed, plural
-from pipeline.validate.gates.figures import Figures, describe_left, output_names
-from pipeline.validate.gates.runs_on import (
+from pipeline.features.gates.runs_on import (
     Method,
     Runtime,
     find_method_misfits,
     find_package_misfits,
     measure_misfits,
 )
+from pipeline.report.formatting import percent
+from pipeline.report.records import name_kernels
+from pipeline.store.errors import listed, plural
+from pipeline.validate.figures import Figures, describe_left, output_names
 
 Json = Mapping[str, Any]
 # The figure, None where it is not known, and what is to be said if the gate fails.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pipeline.report.formatting import percent
 from pipeline.store.errors import listed
 from pipeline.store.json_diff import diff_json, show_value
-from pipeline.validate.gates.figures import Build, MethodFigures, describe_left, output_names
+from pipeline.validate.figures import Build, MethodFigures, describe_left, output_names
 
 Json = Mapping[str, Any]
 

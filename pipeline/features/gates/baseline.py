@@ -18,7 +18,7 @@ from pipeline.config.parser import parse
 from pipeline.config.yaml import Dumper, load_nodes
 from pipeline.store.errors import ConfigErrors, Problem
 from pipeline.store.files import inside, read_text_file
-from pipeline.validate.gates.figures import Figures, MethodFigures
+from pipeline.validate.figures import Figures, MethodFigures
 
 MOST_TENSORS = 10
 # Figures of the same bytes that are this near are equal, though measured on two machines.

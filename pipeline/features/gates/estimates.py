@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeline.features.gates.measures import Json, Measured, Subject
 from pipeline.store.errors import listed, plural
-from pipeline.validate.gates.measures import Json, Measured, Subject
 
 _MOST = 5  # delegates that a sentence names
 

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 from pipeline.cli.columns import columns
 from pipeline.cli.grammar import fit_packages
-from pipeline.cli.revisions import find_commit, read_revision
 from pipeline.cli.verbs import find_path, known_packages
+from pipeline.features.gates.baseline import read_baseline
+from pipeline.features.gates.comparison import Comparison, compare_builds
+from pipeline.features.gates.revisions import find_commit, read_revision
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
 from pipeline.report.records import fits_name, read_fitting
@@ -23,9 +25,7 @@ from pipeline.store.files import CONTENTS, MANIFEST, REPORT
 from pipeline.store.maintenance import earlier_keys
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import BASELINES
-from pipeline.validate.gates.baseline import read_baseline
-from pipeline.validate.gates.comparison import Comparison, compare_builds
-from pipeline.validate.gates.figures import Build, make_build, read_build
+from pipeline.validate.figures import Build, make_build, read_build
 
 
 class Other(NamedTuple):

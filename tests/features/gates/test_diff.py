@@ -6,13 +6,13 @@ import subprocess
 import pytest
 
 from pipeline.cli.columns import columns
-from pipeline.cli.verbs.diff import _load_records
+from pipeline.features.gates.baseline import format_baseline, parse_baseline
+from pipeline.features.gates.comparison import compare_builds
+from pipeline.features.gates.diff import _load_records
 from pipeline.store.entries import ActionEntry
 from pipeline.store.files import CONTENTS, MANIFEST
 from pipeline.store.store import Store
-from pipeline.validate.gates.baseline import format_baseline, parse_baseline
-from pipeline.validate.gates.comparison import compare_builds
-from pipeline.validate.gates.figures import Build, make_build, make_figures
+from pipeline.validate.figures import Build, make_build, make_figures
 from tests.support.builds import contents, delegation, leaf, manifest, proved, validation
 
 

@@ -14,10 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from pipeline.report.records import ALL, LATENCY, UNASKED, GateExemption, GateRecord, GateUnit
-from pipeline.validate.gates.estimates import measure_npu_cycles, measure_npu_sram
-from pipeline.validate.gates.figures import Figures, make_figures
-from pipeline.validate.gates.measures import (
+from pipeline.features.gates.estimates import measure_npu_cycles, measure_npu_sram
+from pipeline.features.gates.measures import (
     NOTHING,
     ROUNDING,
     Json,
@@ -36,6 +34,8 @@ from pipeline.validate.gates.measures import (
     measure_size_growth,
     measure_sqnr_drop,
 )
+from pipeline.report.records import ALL, LATENCY, UNASKED, GateExemption, GateRecord, GateUnit
+from pipeline.validate.figures import Figures, make_figures
 
 NO_BASELINE = "no baseline yet"
 

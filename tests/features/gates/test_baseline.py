@@ -2,9 +2,9 @@
 
 import pytest
 
+from pipeline.features.gates.baseline import format_baseline, keep_accepted, parse_baseline
 from pipeline.store.errors import ConfigErrors
-from pipeline.validate.gates.baseline import format_baseline, keep_accepted, parse_baseline
-from pipeline.validate.gates.figures import make_figures
+from pipeline.validate.figures import make_figures
 from tests.support.builds import contents, manifest, proved, validation
 
 GOLDEN = """\

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pipeline.report.cells import code, figure, source, verdict
+from pipeline.report.cells import code, figure, name, source, verdict
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import decibel, milliseconds, percent, short
+from pipeline.report.packages import Entry
 from pipeline.report.records import MOST_SQNR, delegated_share, in_order, is_unchecked
+from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size
 
 _STEP = 1.1  # times a ratio of latencies, from which on it is another one
@@ -50,6 +52,32 @@ def _gate(gate: Json) -> Row:
         "note": Cell(gate["sentence"], kind="wide") if gate["sentence"] else "",
         "set in": source(gate.get("place")),
     }
+
+
+def find_changes(report: Json) -> DataTable:
+    """Return the table of the figures that are not those of the accepted baseline."""
+    rows = [row for row in compare(report) if is_change(row)]
+    return DataTable("changes", "Changed", rows)
+
+
+def changes_section(entries: Sequence[Entry]) -> ReportSection:
+    """Return the section of what changed since the accepted baselines, what is worse first."""
+    reports = [(entry, entry.report) for entry in entries if entry.report is not None]
+    accepted = [(entry, report) for entry, report in reports if report.get("baseline")]
+    rows = [
+        {"package": name(entry.package, href=entry.page), **row}
+        for entry, report in accepted
+        for row in compare(report)
+        if is_change(row)
+    ]
+    rows.sort(key=lambda row: not is_worse(row))
+    equal = f"No figure of {plural(len(accepted), 'package')} with a baseline changed."
+    return ReportSection(
+        "changes",
+        "What changed since the baseline",
+        DataTable("changes", "Changes, the worse ones first", rows),
+        equal if accepted and not rows else None,
+    )
 
 
 def is_change(row: Row) -> bool:

@@ -3,9 +3,9 @@
 import pytest
 
 from pipeline.config.targets import Target
+from pipeline.features.gates.gates import check_gates, failed_gates
+from pipeline.features.gates.runs_on import Method, Runtime, _lacking_memory
 from pipeline.plan.kinds.validate import ValidateInputs, validate_action
-from pipeline.validate.gates.gates import check_gates, failed_gates
-from pipeline.validate.gates.runs_on import Method, Runtime, _lacking_memory
 from tests.support.builds import delegation, manifest
 from tests.support.configs import parse_config
 

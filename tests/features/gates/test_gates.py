@@ -2,13 +2,13 @@
 
 import pytest
 
+from pipeline.features.gates.gates import check_gates, failed_gates
+from pipeline.features.gates.section import section
 from pipeline.plan.checks import find_places
 from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 from pipeline.report.elements import DataTable
-from pipeline.report.sections.gates import section
 from pipeline.store.errors import ConfigErrors
-from pipeline.validate.gates.figures import make_figures
-from pipeline.validate.gates.gates import check_gates, failed_gates
+from pipeline.validate.figures import make_figures
 from tests.support.builds import contents, delegation, estimate, manifest, proved, validation
 from tests.support.configs import parse_config, read_configs
 

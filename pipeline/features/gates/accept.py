@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from pipeline.cli.verbs import known_packages
+from pipeline.features.gates.baseline import format_baseline, keep_accepted, read_baseline
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import find_damage, link_status
 from pipeline.report.records import read_fitting
@@ -14,8 +15,7 @@ from pipeline.store.errors import ConfigErrors, PipelineError
 from pipeline.store.files import MANIFEST, REPORT, write_atomically
 from pipeline.store.sizes import human_size
 from pipeline.store.workspace import BASELINES
-from pipeline.validate.gates.baseline import format_baseline, keep_accepted, read_baseline
-from pipeline.validate.gates.figures import Figures, read_build
+from pipeline.validate.figures import Figures, read_build
 
 
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from pipeline.cli import revisions
-from pipeline.cli.revisions import find_commit, read_revision
+from pipeline.features.gates import revisions
+from pipeline.features.gates.revisions import find_commit, read_revision
 from pipeline.store.errors import PipelineError
 
 
@@ -129,7 +129,7 @@ def test_it_works_in_a_hook(repository):
     root = repository.parent
     hook = root / ".git" / "hooks" / "pre-commit"
     code = (
-        "from pathlib import Path; from pipeline.cli.revisions import *; "
+        "from pathlib import Path; from pipeline.features.gates.revisions import *; "
         "root = Path.cwd() / 'shop'; commit = find_commit(root, 'HEAD~1')\n"
         "with read_revision(root, commit) as place: print(sorted(place.iterdir()))"
     )
