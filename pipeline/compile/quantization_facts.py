@@ -61,7 +61,7 @@ def describe_quantization(
     Args:
         origins: of which nodes of `program` those of `quantized` were made.
         calibration: the number of inputs that were observed, and their source.
-        observers: as `ObserverWatch.to_json` returns it; None where there were none.
+        observers: as `ObserverRanges.to_json` returns it; None where there were none.
     """
     weights = list(_find_weights(quantized, program))
     quantized_bytes = sum(weight.size for weight in weights if weight.quantized)

@@ -25,7 +25,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from pipeline.backends import QUANTIZERS, make_quantizer
 from pipeline.backends.quantize_options import MixedQuantize
 from pipeline.compile.departure import rounds_values, run_unobserved
-from pipeline.compile.observers import ObserverWatch
+from pipeline.compile.observers import ObserverRanges
 from pipeline.compile.prepared import PreparedComparison, seeded
 from pipeline.program.inputs import InputSet
 from pipeline.program.module_paths import enclosing_modules, outline_program
@@ -85,14 +85,14 @@ def check_batches(program: ExportedProgram, method: str, batches: Calibration) -
 
 
 @dataclass
-class QuantizationWatch:
+class QuantizationNotes:
     """Facts that are noted while a method is quantized, as JSON; None for a quantizer that prepares
     nothing.
 
     Attributes:
         prepared: how far the prepared module agrees with the float program
             (`PreparedComparison.judge`).
-        observers: what observers saw (`ObserverWatch.to_json`).
+        observers: what observers saw (`ObserverRanges.to_json`).
     """
 
     prepared: dict[str, Any] | None = None
@@ -104,7 +104,7 @@ def quantize(
     spec: Any,
     calibration: Calibration,
     report: Report = lambda done, total: None,
-    watch: QuantizationWatch | None = None,
+    notes: QuantizationNotes | None = None,
 ) -> ExportedProgram:
     """Quantize a program; its signature and its dynamic sizes stay the same.
 
@@ -112,7 +112,7 @@ def quantize(
         spec: a quantizer and its options, as a config gives them.
         calibration: inputs that the observers see; none for dynamic quantization.
         report: is called with how many of the inputs were observed, and how many there are.
-        watch: is filled in. With one, the float program runs on the same inputs.
+        notes: are filled in. With them, the float program runs on the same inputs.
 
     Raises PipelineError for a program that lacks what an override is for.
     """
@@ -130,7 +130,7 @@ def quantize(
         _restore_state(module, state)
         _restore_state(converted, state)
     else:
-        converted = _apply_pt2e(program, module, spec, observed, watch)
+        converted = _apply_pt2e(program, module, spec, observed, notes)
     move_exported_model_to_eval(converted)
     call = as_exported(program, tracing)
     with _naming_node(converted, call):
@@ -233,12 +233,12 @@ def _apply_pt2e(
     module: GraphModule,
     spec: Any,
     observed: _Observed,
-    watch: QuantizationWatch | None,
+    notes: QuantizationNotes | None,
 ) -> GraphModule:
     prepared = prepare_pt2e(module, make_quantizer(spec))
     _check_annotated(prepared, spec)
     state = _copy_state(program, prepared)
-    _observe(program, prepared, observed, state, watch)
+    _observe(program, prepared, observed, state, notes)
     converted = convert_pt2e(prepared)
     # Folding constants computes all that no input reaches, in place too: a counter is counted on.
     _restore_state(converted, state)
@@ -256,13 +256,13 @@ def _observe(
     prepared: GraphModule,
     observed: _Observed,
     state: dict[str, torch.Tensor],
-    watch: QuantizationWatch | None,
+    notes: QuantizationNotes | None,
 ) -> None:
-    """Let a prepared module observe inputs, and compare it with the float program for a watch."""
-    comparison = _Comparison(program) if watch else None
+    """Let a prepared module observe inputs, and compare it with the float program, for notes."""
+    comparison = _Comparison(program) if notes else None
     # One that rounds while it observes is compared in runs without its observers.
     at_once = None if rounds_values(prepared) else comparison
-    with torch.no_grad(), ObserverWatch(prepared) as ranges, _explain_nonfinite(ranges):
+    with torch.no_grad(), ObserverRanges(prepared) as ranges, _explain_nonfinite(ranges):
         for number, inputs in enumerate(observed):
             if at_once:
                 at_once.expect(inputs)
@@ -271,12 +271,12 @@ def _observe(
             if at_once:
                 at_once.add(inputs, returned)
     _restore_state(prepared, state)
-    if watch and comparison:
+    if notes and comparison:
         if not at_once:
             _compare_apart(program, prepared, observed, comparison)
             _restore_state(prepared, state)
-        watch.observers = ranges.to_json()
-        watch.prepared = comparison.judge(prepared)
+        notes.observers = ranges.to_json()
+        notes.prepared = comparison.judge(prepared)
         _restore_state(prepared, state)
 
 
@@ -328,7 +328,7 @@ class _Comparison:
 
 
 @contextmanager
-def _explain_nonfinite(ranges: ObserverWatch) -> Iterator[None]:
+def _explain_nonfinite(ranges: ObserverRanges) -> Iterator[None]:
     """Raise PipelineError where an observer fails on NaN, which no range covers."""
     try:
         yield

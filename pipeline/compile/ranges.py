@@ -54,7 +54,7 @@ class NarrowedSize:
 
 
 @dataclass(frozen=True)
-class RangeWatch:
+class RangeRecorder:
     """The ranges of methods' sizes before they are lowered, and what narrowed them since."""
 
     before: Mapping[str, Mapping[str, Range]]
@@ -94,7 +94,7 @@ class RangeWatch:
 
 
 @contextmanager
-def watch_ranges(programs: Mapping[str, ExportedProgram], keep: bool) -> Iterator[RangeWatch]:
+def record_ranges(programs: Mapping[str, ExportedProgram], keep: bool) -> Iterator[RangeRecorder]:
     """Watch what narrows the ranges of methods' sizes while they are lowered and emitted.
 
     Args:
@@ -104,7 +104,7 @@ def watch_ranges(programs: Mapping[str, ExportedProgram], keep: bool) -> Iterato
     before = {name: InputSizes(program).measure() for name, program in programs.items()}
     guards = without_guards_of_kernels() if keep else nullcontext()
     with guards, _record_narrowing() as narrowing:
-        yield RangeWatch(before, narrowing)
+        yield RangeRecorder(before, narrowing)
 
 
 @contextmanager

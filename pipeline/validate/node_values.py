@@ -67,15 +67,25 @@ class NodeValues(Source):
     def _keep(self, node: Node, value: Any) -> None:
         self.budget.check()
         place = self._places.get(node)
-        if place is None or (self._wanted is not None and place not in self._wanted):
+        if place is None:
             return
-        size = sum(v.nbytes for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor))
+        if self._wanted is not None and place not in self._wanted:
+            return
+        size = 0
+        for leaf in pytree.tree_leaves(value):
+            if isinstance(leaf, torch.Tensor):
+                size += leaf.nbytes
         visits = self.values.setdefault(place, [])
         if len(visits) >= MOST_VISITS or self._bytes + size > MOST_BYTES:
             self.left_out.add(place)
             return
         self._bytes += size
-        visits.append(pytree.tree_map_only(torch.Tensor, lambda v: v.detach().clone(), value))
+        # Later nodes may write to this memory.
+        visits.append(pytree.tree_map_only(torch.Tensor, _copy, value))
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone()
 
 
 class Walker(Interpreter):

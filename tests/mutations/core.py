@@ -144,7 +144,7 @@ FAULTS = [
     ),
     Fault(
         "features/gates/gates.py",
-        "return beyond <= _ROUNDING",
+        "return beyond <= ROUNDING",
         "return beyond <= 1",
         "features/gates/test_gates.py",
     ),

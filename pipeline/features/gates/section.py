@@ -104,7 +104,8 @@ def compare(report: Json) -> Iterator[Row]:
     for method, then in in_order(report, baseline.get("methods")).items():
         counts = (report.get("delegation") or {}).get(method)
         if counts and "nodes" in then:
-            was, share = delegated_share([then]), delegated_share([counts])
+            was = delegated_share([then])
+            share = delegated_share([counts])
             if was is not None and share is not None:
                 yield _change(method, "nodes delegated", was, share, percent)
         arenas = contents.get("methods", {}).get(method)
@@ -118,7 +119,8 @@ def compare(report: Json) -> Iterator[Row]:
             yield _change(method, "SQNR", was, min(MOST_SQNR, ratio), decibel)
         now = latencies.get(method)
         if (then := then.get("latency")) and now and _same_processor(report):
-            median, counts = now["steady_ms"]["median"], _is_other_latency(then, now)
+            median = now["steady_ms"]["median"]
+            counts = _is_other_latency(then, now)
             yield _change(
                 *(method, "latency", then["median"], median, milliseconds),
                 less_is_better=True,
@@ -134,7 +136,8 @@ def _is_other_latency(then: Json, now: Json) -> bool:
     """Tell whether a latency differs by more than what else a machine does can explain: its
     quartiles are apart from the accepted ones, and the ratio to the source, which is timed in turns
     with the package, went the same way."""
-    steady, ratio = now["steady_ms"], now["ratio"] / then["ratio"]
+    steady = now["steady_ms"]
+    ratio = now["ratio"] / then["ratio"]
     slower = steady["low"] > then["high"] and ratio > _STEP
     return slower or (steady["high"] < then["low"] and ratio < 1 / _STEP)
 
@@ -150,12 +153,18 @@ def _change(
 ) -> Row:
     """Return the row of a figure; a step too small to be seen in its style is none, nor is one that
     does not count."""
-    step = now - was if counts and style(now) != style(was) else 0.0
+    step = 0.0
+    if counts and style(now) != style(was):
+        step = now - was
     worse = step > 0 if less_is_better else step < 0
     sign = "+" if step > 0 else "−"
-    relative = f" ({sign}{percent(abs(step) / was)})" if less_is_better and was else ""
+    relative = ""
+    if less_is_better and was:
+        relative = f" ({sign}{percent(abs(step) / was)})"
     kind = "" if not step else "bad" if worse else "good"
-    change = f"{sign}{style(abs(step))}{relative}" if step else "none"
+    change = "none"
+    if step:
+        change = f"{sign}{style(abs(step))}{relative}"
     return {
         "of": subject,
         "figure": what,

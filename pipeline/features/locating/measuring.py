@@ -11,7 +11,7 @@ from executorch.exir.lowered_backend_module import LoweredBackendModule
 
 from pipeline.compile.link import link
 from pipeline.compile.objects import parse_object
-from pipeline.compile.ranges import watch_ranges
+from pipeline.compile.ranges import record_ranges
 from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
 from pipeline.features.locating.case import Evidence, Located
@@ -103,7 +103,7 @@ def _lower_again(subject: Subject, budget: Budget, method: str) -> list[LoweredB
     configs = {name: inputs.config.methods[name] for name in names}
     beside = inputs.config.delegates_beside(names)
     root, emit = subject.workspace.root, inputs.config.emit
-    with watch_ranges(programs, keep=configs[method].edge.keep_ranges):
+    with record_ranges(programs, keep=configs[method].edge.keep_ranges):
         edge = lower_methods(programs, configs, root, None, emit, beside)
         _, emission = emit_methods(edge, emit, configs, root)
     return emission.delegates(method)

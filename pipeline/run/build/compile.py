@@ -36,7 +36,7 @@ from pipeline.compile.quantization_warnings import (
     describe_undelegated,
     describe_unused_quantization,
 )
-from pipeline.compile.ranges import InputSizes, RangeWatch, watch_ranges
+from pipeline.compile.ranges import InputSizes, RangeRecorder, record_ranges
 from pipeline.compile.refit.watch import watched
 from pipeline.compile.steps import timed_steps
 from pipeline.config.edge import PassSpec
@@ -189,7 +189,7 @@ def _compile(
         lesson.add_sources(programs)
     with (
         keyed_preprocess(loaded),
-        watch_ranges(programs, keep=keep_ranges) as ranges,
+        record_ranges(programs, keep=keep_ranges) as ranges,
         watched(lesson.watch) if lesson and lesson.watch else nullcontext(),
         explain_large_sizes(programs),
     ):
@@ -210,7 +210,7 @@ def _keeps_ranges(configs: Mapping[str, MethodConfig]) -> bool:
 def _emit(
     action: Action[CompileInputs],
     methods: Mapping[str, _Method],
-    ranges: RangeWatch,
+    ranges: RangeRecorder,
     store: Store | None,
     root: Path,
     stages: Stages,
