@@ -1,7 +1,7 @@
-"""Options of configs checked against the installed executorch, without importing it.
+"""Check options of configs against the installed executorch, without importing it.
 
-`constructors.toml` says which callables options are passed to, and `constructors.json` which
-parameters these have.
+`constructors.toml` lists the callables that options are passed to, and `constructors.json` the
+parameters of these.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FILE = Path(__file__).with_name("constructors.json")
 @dataclass(frozen=True)
 class Constructor:
     """A callable of an installed library that options are passed to: a row of the TOML file, which
-    says what its fields are."""
+    explains the fields."""
 
     target: str
     stages: list[str]
@@ -63,35 +63,41 @@ def beyond(stage: str) -> Mapping[str, str]:
 
 
 def outdated() -> str:
-    """Return a message where the description is of other versions than the installed ones, or
-    ""."""
-    for package, known in described()["versions"].items():
+    """Return a message if other versions than the described ones are installed, or ""."""
+    for package, described_version in described()["versions"].items():
         with suppress(PackageNotFoundError):
             installed = version(package)
-            if installed != known:
+            if installed != described_version:
                 return (
-                    f"options were checked against {package} {known}, and {installed} is "
-                    "installed; run `python -m tools.describe_constructors`"
+                    f"options were checked against {package} {described_version}, and {installed} "
+                    "is installed; run `python -m tools.describe_constructors`"
                 )
     return ""
 
 
 def parameters(constructor: Constructor) -> list[str]:
-    """Return the names of its parameters; [] where it is not described."""
-    return [each["name"] for each in described()["callables"].get(constructor.target, ())]
+    """Return the names of its parameters; [] if it isn't described."""
+    rows = described()["callables"].get(constructor.target, ())
+    return [row["name"] for row in rows]
 
 
 def unknown_options(backend: Backend, options: Options) -> Iterator[tuple[str, str]]:
-    """Yield the options written in a config that no constructor of the described executorch takes,
-    each with what is known instead."""
+    """Yield the options in a config that no constructor of the described executorch takes, each
+    with what is known instead."""
     quantizes = isinstance(options, QuantizeConfig)
     stage = f"{backend.name}.{'quantization' if quantizes else 'lowering'}"
-    takes = constructors(stage)
-    if backend.plugin or not takes:
+    callables = constructors(stage)
+    if backend.plugin or not callables:
         return
-    own = beyond(stage).keys() | (OURS if quantizes else ())
-    known = [name for each in takes for name in parameters(each)]
-    hidden = {name for each in takes for name in each.left_out}
-    for option in sorted(options.model_fields_set - own):
-        if {each.renamed.get(option, option) for each in takes}.isdisjoint(known):
+    known: list[str] = []
+    hidden: set[str] = set()
+    for constructor in callables:
+        known += parameters(constructor)
+        hidden.update(constructor.left_out)
+    not_passed = {*beyond(stage)}
+    if quantizes:
+        not_passed |= OURS
+    for option in sorted(options.model_fields_set - not_passed):
+        names = {constructor.renamed.get(option, option) for constructor in callables}
+        if names.isdisjoint(known):
             yield option, did_you_mean(option, [name for name in known if name not in hidden])

@@ -1,4 +1,4 @@
-"""Shared libraries that bring delegates into ExecuTorch's runtime here: which ones there are.
+"""Find the shared libraries that bring delegates into ExecuTorch's runtime on this machine.
 
 The runtime in ExecuTorch's wheel takes delegates that register themselves when a library is
 loaded, so a machine runs what the wheel lacks once somebody has built it (see GUIDE).
@@ -30,7 +30,7 @@ def find_library(backend_id: str) -> Path | None:
     return _find(backend_id, delegate_libraries())
 
 
-def lacks(backend_id: str, what: str) -> str:
+def lacks(backend_id: str, label: str) -> str:
     """Return why the runtime here lacks a delegate, or "". Nothing is loaded: the delegate's name
     is looked for in the files of the runtime and of the listed libraries.
 
@@ -42,7 +42,7 @@ def lacks(backend_id: str, what: str) -> str:
             return f"{VARIABLE} lists {path.name}, which is not there"
     if find_library(backend_id) or _find(backend_id, _runtime_files()):
         return ""
-    return f"ExecuTorch's wheel has no {what} delegate; {GUIDE} says how to add it ({VARIABLE})"
+    return f"ExecuTorch's wheel has no {label} delegate; {GUIDE} says how to add it ({VARIABLE})"
 
 
 def library_facts(backend_id: str) -> Callable[[], dict[str, str]]:

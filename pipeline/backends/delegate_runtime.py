@@ -1,4 +1,4 @@
-"""Python runtimes of delegates: what runs a partition where ExecuTorch's runtime has no backend.
+"""Define Python runtimes of delegates, for backends that ExecuTorch's runtime lacks.
 
 A backend gives one by `Execution.make_runtime` (pipeline/backends/entry.py), as does a plugin. The
 interpreter (pipeline/devices/interpreter) hands it every delegate of its backend: the bytes that
@@ -20,8 +20,8 @@ class DelegateError(DeviceError):
     failed, where the delegate knows: a number that `debug_handle_map` of the preprocess result
     leads back to a node."""
 
-    def __init__(self, what: str, debug_handle: int | None = None) -> None:
-        super().__init__("", what, debug_handle)
+    def __init__(self, reason: str, debug_handle: int | None = None) -> None:
+        super().__init__("", reason, debug_handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.reason, self.debug_handle)

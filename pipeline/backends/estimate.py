@@ -1,4 +1,4 @@
-"""Estimates that a backend's compiler makes of its delegates: cycles and memory, never measured.
+"""Attach a compiler's estimates of its delegates to results: cycles and memory, never measured.
 
 A preprocess function hands it on with its result, in `_delegate_info_meta`, which ExecuTorch passes
 to the lowered module and emits nothing of. It must not know which compiler made it, nor who reads

@@ -1,4 +1,4 @@
-"""The records by which a backend checks the payload of a delegate that nothing here runs."""
+"""Define the record by which a backend checks the payload of a delegate that nothing here runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of quantizers: those that all share, and those that can differ by module and operator."""
+"""Define options of quantizers: shared ones, and those that can differ by module and operator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.fx import Node
     from torchao.quantization.pt2e.quantizer import Quantizer
 
-NOT = "none"  # stands for the options of a module or an operator that is not quantized
+NOT = "none"  # in place of the options of a module or an operator that isn't quantized
 
 
 def _static(value: Any) -> Any:
@@ -160,19 +160,22 @@ class MixedQuantize(QuantizeConfig):
     def overrides(self, kind: str) -> dict[str, Any]:
         """Return the overrides of `modules` or `operators` by name, each with what it leaves out;
         None where nothing is quantized."""
-        return {
-            name: None if override == NOT else self._completed(override)
-            for name, override in getattr(self, kind).items()
-        }
+        schemes = {}
+        for name, override in getattr(self, kind).items():
+            schemes[name] = None if override == NOT else self._completed(override)
+        return schemes
 
     def _completed(self, override: Any) -> Any:
-        given = {name: getattr(override, name) for name in override.model_fields_set}
-        return self.global_scheme().model_copy(update=given)
+        set_options = {name: getattr(override, name) for name in override.model_fields_set}
+        return self.global_scheme().model_copy(update=set_options)
 
     def schemes(self) -> list[Any]:
-        own = [each for kind in OVERRIDES for each in self.overrides(kind).values()]
-        every = [self.global_scheme(), *(scheme for scheme in own if scheme is not None)]
-        return [scheme for place, scheme in enumerate(every) if scheme not in every[:place]]
+        schemes = [self.global_scheme()]
+        for kind in OVERRIDES:
+            for scheme in self.overrides(kind).values():
+                if scheme is not None and scheme not in schemes:
+                    schemes.append(scheme)
+        return schemes
 
     @property
     def mixed(self) -> bool:
@@ -202,13 +205,19 @@ class MixedQuantize(QuantizeConfig):
             return make(self.global_scheme())
         from torchao.quantization.pt2e.quantizer import ComposableQuantizer
 
-        own = [make(each).set_filter_function(self.takes(each)) for each in self.schemes()]  # type: ignore[attr-defined]
-        return ComposableQuantizer(own)
+        quantizers = []
+        for scheme in self.schemes():
+            quantizer = make(scheme)
+            quantizer.set_filter_function(self.filter_of(scheme))  # type: ignore[attr-defined]
+            quantizers.append(quantizer)
+        return ComposableQuantizer(quantizers)
 
-    def which(self, node: Node) -> Any:
-        """Return the scheme of a node, None where it is not quantized: that of the innermost module
-        with an override, else that of its operator, else that of the method. What is fused into
-        the operator that it follows goes with it."""
+    def scheme_of(self, node: Node) -> Any:
+        """Return the scheme of a node; None if it isn't quantized.
+
+        It is that of the innermost module with an override, else that of its operator, else that of
+        the method. An operator that is fused into the one that it follows has the same scheme.
+        """
         leader = node
         while base_name(leader) in self.fused and hasattr(leader.args[0], "args"):
             leader = leader.args[0]
@@ -219,6 +228,6 @@ class MixedQuantize(QuantizeConfig):
                 return modules[name]
         return self.overrides("operators").get(base_name(leader), self.global_scheme())
 
-    def takes(self, scheme: Any) -> Callable[[Node], bool]:
-        """Return a filter of the nodes of a scheme; what is no call belongs to every scheme."""
-        return lambda node: node.op != "call_function" or self.which(node) == scheme
+    def filter_of(self, scheme: Any) -> Callable[[Node], bool]:
+        """Return a filter of the nodes of a scheme; nodes that aren't calls belong to all."""
+        return lambda node: node.op != "call_function" or self.scheme_of(node) == scheme

@@ -96,7 +96,7 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
 
 def _explain_hidden(error: Exception, dodo: Path | None) -> str:
     """Describe the module of a workspace that our own package hides; "" for any other error."""
-    from pipeline.program.workspace_modules import explain_hidden_at_top
+    from pipeline.program.import_errors import explain_hidden_at_top
 
     return explain_hidden_at_top(error, dodo.parent) if dodo else ""
 

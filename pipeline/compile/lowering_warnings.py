@@ -15,7 +15,8 @@ from torch.fx import Node
 
 from pipeline.compile.emit_trace import Instructions
 from pipeline.program.graphs import iter_nodes
-from pipeline.program.lost_results import describe_loss, find_cond, find_lost_results
+from pipeline.program.lost_conds import find_cond
+from pipeline.program.lost_results import describe_loss, find_lost_results
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import operator_name
 from pipeline.program.random_operators import REMEDIES, random_cause

@@ -31,7 +31,8 @@ from pipeline.program.graphs import (
     graph_modules,
     iter_nodes,
 )
-from pipeline.program.module_paths import ModuleFilter, check_names, outline_program
+from pipeline.program.module_names import ModuleFilter, check_names
+from pipeline.program.module_paths import outline_program
 from pipeline.program.operators import base_name, control_flow_name
 from pipeline.store.errors import PipelineError
 

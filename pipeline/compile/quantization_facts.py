@@ -277,7 +277,7 @@ class _Reasons:
         if place is None or not isinstance(self._spec, MixedQuantize):
             return ""
         node = self._nodes[place]
-        if self._spec.which(node) is not None:
+        if self._spec.scheme_of(node) is not None:
             return ""
         modules, operators = (self._spec.overrides(kind) for kind in OVERRIDES)
         for name in reversed(enclosing_modules(node)):

@@ -21,10 +21,10 @@ from types import ModuleType
 
 from pipeline.config.passes import list_files
 from pipeline.program.fresh_imports import importing_from_text
+from pipeline.program.import_errors import describe_load_error
 from pipeline.program.operator_libraries import noting_operators
 from pipeline.program.workspace_modules import (
     add_package,
-    describe_load_error,
     find_elsewhere,
     load_file,
     own_name,

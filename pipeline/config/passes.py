@@ -26,8 +26,9 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pipeline.program.fresh_imports import importing_from_text
+from pipeline.program.import_errors import describe_load_error
 from pipeline.program.operator_libraries import noting_operators
-from pipeline.program.workspace_modules import describe_load_error, package_of
+from pipeline.program.workspace_modules import package_of
 from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from pipeline.plan.calibration import calibration_remedy, lacks_calibration
 from pipeline.plan.kinds.parts import CALIBRATION
 from pipeline.plan.patterns import check_patterns
 from pipeline.plan.shared_state import check_shared_state
-from pipeline.program.module_paths import Outline, check_names
+from pipeline.program.module_names import check_names
+from pipeline.program.module_paths import Outline
 from pipeline.program.sources import MethodSource
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, listed
 from pipeline.store.names import METADATA

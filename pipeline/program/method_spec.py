@@ -22,6 +22,7 @@ from pipeline.program.argument_specs import Argument, ConstantSpec, Extent, Json
 from pipeline.program.containers import build_plain
 from pipeline.program.inputs import decode_tree, encode_tree
 from pipeline.program.signature import (
+    Pair,
     argument_names,
     bounds,
     expression,
@@ -86,9 +87,9 @@ class MethodSpec:
             raise ArgumentError(f"{error}; it takes {self.signature}") from None
         bound.apply_defaults()
         values = [*bound.args, *bound.kwargs.values()]
-        pairs: list[Any] = []
+        pairs: list[Pair] = []
         for (_, tree), value in zip((*self.args, *self.kwargs), values, strict=True):
-            pairs += pair_trees(tree, value, mistakes)
+            pair_trees(tree, value, pairs, mistakes)
         mistakes += specs.check_values(pairs)
         if mistakes:
             raise ArgumentError(*mistakes)

@@ -79,7 +79,7 @@ class Generator:
         self._arguments = signature(program)
         example_leaves = []
         for example in examples:
-            pairs = pair_leaves(program, example, [])
+            pairs, _ = pair_leaves(program, example)
             example_leaves.append([value for _, value in pairs])
         self._example_values = list(zip(*example_leaves, strict=True))  # by argument
         self._symbols = _symbols(program, self._arguments, example_leaves)

@@ -139,6 +139,19 @@ REMEDIES = (
         "torch._check to bound a size that is computed from them",
     ),
     _remedy(
+        "torch.func",
+        r"storage of TensorWrapper|view functorch tensor"
+        r"|'Tensor' object has no attribute 'constant'",
+        "torch.export doesn't trace what torch.func differentiates: compute the gradient by "
+        "torch.autograd.grad under torch.enable_grad(), or write it out",
+    ),
+    _remedy(
+        "reference without gradients",
+        r"does not require grad and does not have a grad_fn",
+        "references and exported programs run without gradients: enter torch.enable_grad() where "
+        "the model computes one",
+    ),
+    _remedy(
         "violated constraints",
         r"Constraints violated",
         "apply the fixes that torch suggests to the exporter's `dynamic_shapes`",

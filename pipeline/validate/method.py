@@ -221,7 +221,7 @@ class MethodValidator(MethodCalls):
         return method_config is not None and method_config.cases is not None
 
     def _declares_the_same(self) -> bool:
-        declared = self.package.declared(self.result.method)
+        declared = self.package.signature(self.result.method)
         inputs = []
         for argument in signature(self.program):
             inputs.append((f"input '{argument.name}'", argument.value))

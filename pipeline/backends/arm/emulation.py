@@ -29,11 +29,11 @@ def missing() -> str:
         return "it takes a Vulkan driver, such as mesa's lavapipe, version 25 or later"
     if not LAYERS.keys() <= set(os.environ.get("VK_INSTANCE_LAYERS", "").split(os.pathsep)):
         return f"VK_INSTANCE_LAYERS lacks {' and '.join(LAYERS)}; {_SETUP}"
-    found = set()
+    layers = set()
     for path in manifests(*paths_of("VK_LAYER_PATH"), *paths_of("VK_ADD_LAYER_PATH")):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            found.add(json.loads(path.read_text(encoding="utf-8"))["layer"]["name"])
-    if not LAYERS.keys() <= found:
+            layers.add(json.loads(path.read_text(encoding="utf-8"))["layer"]["name"])
+    if not LAYERS.keys() <= layers:
         return f"VK_LAYER_PATH leads to no manifests of the emulation layers; {_SETUP}"
     return ""
 

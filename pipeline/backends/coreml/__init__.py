@@ -117,7 +117,7 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
     from executorch.backends.apple.coreml.partition import coreml_partitioner
 
     support = coreml_partitioner._OperatorsSupportedForCoreMLBackend
-    found: Why = {}
+    why: Why = {}
     current: list[Node] = []
 
     def ask(original: Callable[..., bool], checker: Any, submodules: Any, node: Node) -> bool:
@@ -132,11 +132,11 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
             # "Skipping op for CoreML delegation because it is ...: aten.x"
             reason = message.partition(" because ")[2] or message
             reason = reason.removesuffix("  Overriding support.")
-            found.setdefault(current[-1], reason.removesuffix("  Overriding op support."))
+            why.setdefault(current[-1], reason.removesuffix("  Overriding op support."))
         original(checker, message)
 
     with wrapped(support, "is_node_supported", ask), wrapped(support, "log_once", listen):
-        yield found
+        yield why
 
 
 _COREML = "executorch.backends.apple.coreml."

@@ -1,4 +1,4 @@
-"""Core ML's preprocess function, made to give the same bytes for the same programs.
+"""Make Core ML's preprocess function return the same bytes for the same programs.
 
 Upstream (executorch/backends/apple/coreml/compiler/coreml_preprocess.py, coremltools) names every
 model by a random identifier, gives a package's manifest random ids, writes the date of the
@@ -56,8 +56,8 @@ def reproducible() -> Iterator[None]:
             with with_derived_ranges(chain.from_iterable(programs.values())):
                 results = original.__func__(cls, programs, specs)
             return {
-                method: [_rename(result, identifiers) for result in made]
-                for method, made in results.items()
+                method: [_rename(result, identifiers) for result in method_results]
+                for method, method_results in results.items()
             }
 
         return classmethod(preprocess_multimethod)
@@ -79,7 +79,7 @@ def _check_sharing(
     different numbers of partitions, which raises PipelineError.
     """
     strategy = backend.multimethod_weight_sharing_strategy_from_compile_specs
-    strategies = {method: strategy(own[0]).value for method, own in specs.items()}
+    strategies = {method: strategy(method_specs[0]).value for method, method_specs in specs.items()}
     if len(set(strategies.values())) > 1:
         _log.warning(
             "coreml: %s of the first method counts for all, and they differ: %s",
@@ -88,18 +88,22 @@ def _check_sharing(
         )
     if len(programs) < 2 or next(iter(strategies.values())) == "disabled":
         return
-    counts = {method: len(own) for method, own in programs.items()}
+    counts = {method: len(method_specs) for method, method_specs in programs.items()}
     if len(set(counts.values())) > 1:
         raise PipelineError(
             "coreml: methods share weights partition by partition, and these differ in how many "
             f"they have: {_list_values(counts)}; set `{_OPTION}: disabled` in every method"
         )
-    targets = {m: backend.min_deployment_target_from_compile_specs(s[0]) for m, s in specs.items()}
-    if old := {m: t.name.lower() for m, t in targets.items() if t and t.name.lower() in _SINGLE}:
+    old_targets = {}
+    for method, method_specs in specs.items():
+        target = backend.min_deployment_target_from_compile_specs(method_specs[0])
+        if target and target.name.lower() in _SINGLE:
+            old_targets[method] = target.name.lower()
+    if old_targets:
         _log.warning(
             "coreml: methods that share weights need ios18 or later, which they get: %s; raise "
             "minimum_deployment_target, or set `%s: disabled` in every method",
-            _list_values(old),
+            _list_values(old_targets),
             _OPTION,
         )
 

@@ -23,7 +23,9 @@ from pipeline.features.departures.python_state import PythonState, find_holders
 from pipeline.features.departures.storages import StorageKeeper, storage_key
 from pipeline.features.departures.trace import Recorder, Trace
 from pipeline.program.eager import Source, find_effects
+from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
+from pipeline.program.patching import wrapped
 from pipeline.program.signature import as_exported, signature
 from pipeline.validate.node_values import Walker
 
@@ -32,10 +34,12 @@ Labels = dict[tuple[Any, ...], tuple[str, str]]
 
 @dataclass
 class ProgramRun:
-    """A recorded run of a program; `returned` are its flat results."""
+    """A recorded run of a program; `returned` are its flat results, and `autocasts` tells whether
+    it computes under autocast somewhere."""
 
     trace: Trace[Node | None]
     returned: list[Any]
+    autocasts: bool = False
 
 
 @dataclass
@@ -45,12 +49,14 @@ class ReferenceRun:
     Attributes:
         changed: names of Python attributes that the run changed.
         holders: the reference's modules and other objects with state, by id, with their names.
+        autocasts: whether it entered autocast.
     """
 
     trace: Trace[EagerSite]
     returned: list[Any]
     changed: list[str] = field(default_factory=list)
     holders: Mapping[int, tuple[str, Any]] = field(default_factory=dict)
+    autocasts: bool = False
 
 
 class _RecordedSource(Source):
@@ -147,7 +153,8 @@ def run_program(
         recorder.add_output(f"buffer '{name}' after the call", value)
     for number, value in enumerate(source.returned):
         recorder.add_output(f"output {number}", value)
-    return ProgramRun(recorder.trace, source.returned)
+    autocasts = any("wrap_with_autocast" in str(node.target) for node in iter_nodes(program))
+    return ProgramRun(recorder.trace, source.returned, autocasts)
 
 
 def run_reference(
@@ -165,7 +172,8 @@ def run_reference(
     with _preserved(holders) as (state, storages):
         outermost = _call.__code__
         recorder = Recorder(lambda: find_eager_site(holders, outermost), labels, storages)
-        returned = pytree.tree_leaves(_call(recorder, reference, exported_inputs))
+        with _watching_autocast() as entered:
+            returned = pytree.tree_leaves(_call(recorder, reference, exported_inputs))
         for argument, leaf in zip(arguments, leaves, strict=True):
             recorder.add_output(f"input '{argument.name}' after the call", leaf)
         for name, buffer in _iter_buffers(holders):
@@ -174,7 +182,21 @@ def run_reference(
             recorder.add_output(f"output {number}", value)
         # What was returned may be memory that is about to be restored.
         copies = [v.detach().clone() if isinstance(v, Tensor) else v for v in returned]
-    return ReferenceRun(recorder.trace, copies, state.changed, holders)
+    return ReferenceRun(recorder.trace, copies, state.changed, holders, bool(entered))
+
+
+@contextmanager
+def _watching_autocast() -> Iterator[list[bool]]:
+    """Yield a list that is empty as long as nothing enters autocast."""
+    entered: list[bool] = []
+
+    def enter(original: Callable[[Any], Any], context: Any) -> Any:
+        if context._enabled:
+            entered.append(True)
+        return original(context)
+
+    with wrapped(torch.amp.autocast_mode.autocast, "__enter__", enter):
+        yield entered
 
 
 def _call(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -163,11 +164,12 @@ def find_dtype(difference: Difference) -> Cause | None:
     if event is None:
         return None
     call = call_of(event.site, difference)
-    if event.base == "_to_copy" and "autocast" in _contexts(difference):
-        side = "program" if difference.reference is None else "reference"
-        dtype = _dtype(event.scalars.get("dtype"))
-        text = f"autocast computes in {dtype} there, in the {side} alone"
-        return Cause(f"{text}; export and run the reference under the same autocast", call)
+    for side, cast in (("reference", difference.reference), ("program", difference.program)):
+        if cast is not None and _is_by_autocast(cast, side, difference):
+            dtype = _dtype(cast.scalars.get("dtype"))
+            text = f"autocast computes in {dtype} there, in the {side} alone"
+            remedy = "export and run the reference under the same autocast"
+            return Cause(f"{text}; {remedy}", call_of(cast.site, difference), cast.operator)
     program_dtype = _result_dtype(difference, True)
     reference_dtype = _result_dtype(difference, False)
     if program_dtype is None or reference_dtype is None or program_dtype == reference_dtype:
@@ -180,6 +182,26 @@ def find_dtype(difference: Difference) -> Cause | None:
     )
     remedy = "export with the dtype, default dtype and autocast that the reference runs with"
     return Cause(f"{text}; {remedy}", call)
+
+
+def _is_by_autocast(event: Event[Any], side: str, difference: Difference) -> bool:
+    """Tell whether an operator casts since one side computes under autocast there: its line is
+    in such a context, or that side alone enters autocast and the line asks for no dtype."""
+    if event.base != "_to_copy":
+        return False
+    if "autocast" in _contexts(difference):
+        return True
+    in_program, in_reference = (
+        difference.program_run.autocasts,
+        difference.reference_run.autocasts,
+    )
+    is_alone = in_program != in_reference and in_program == (side == "program")
+    call = call_of(event.site, difference)
+    asks = call is not None and _ASKS_FOR_DTYPE.search(call.frame.code)
+    return is_alone and not asks
+
+
+_ASKS_FOR_DTYPE = re.compile(r"\.(?:to|type|type_as|float|double|half|bfloat16|int|long|bool)\(")
 
 
 def _are_alike(difference: Difference) -> bool:

@@ -20,7 +20,7 @@ from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.interpreter.execute import steps
 from pipeline.devices.interpreter.load import (
-    Method,
+    InterpretedMethod,
     PackageData,
     get_instructions,
     load_method,
@@ -263,7 +263,7 @@ class FailureCase:
         )
 
 
-def load_methods(data: PackageData, methods: Iterable[str]) -> dict[str, Method]:
+def load_methods(data: PackageData, methods: Iterable[str]) -> dict[str, InterpretedMethod]:
     """Load methods in the interpreter, with the state that they share."""
     plans = {name: data.plans[name] for name in methods}
     shared = shared_memory(list(plans.values()))
@@ -276,7 +276,7 @@ def run_until(
     index: int | None = None,
     visit: int = 0,
     budget: Budget | None = None,
-) -> Method | None:
+) -> InterpretedMethod | None:
     """Load the methods of calls in the interpreter, and make the calls, the last one in part.
 
     Args:

@@ -10,7 +10,12 @@ import torch
 
 from pipeline.config.validation import Limits
 from pipeline.devices.interpreter.execute import read_value
-from pipeline.devices.interpreter.load import Method, get_instructions, named_bytes, read_payload
+from pipeline.devices.interpreter.load import (
+    InterpretedMethod,
+    get_instructions,
+    named_bytes,
+    read_payload,
+)
 from pipeline.features.locating.bisect_delegate import MOST_SECONDS, bisect_delegate
 from pipeline.features.locating.bisect_runtime import locate_in_runtime
 from pipeline.features.locating.case import (
@@ -61,7 +66,11 @@ def locate_divergence(case: FailureCase) -> Iterator[Culprit]:
 
 
 def _check_call(
-    case: FailureCase, number: int, inputs: Sequence[Any], loaded: Method, source: NodeValues
+    case: FailureCase,
+    number: int,
+    inputs: Sequence[Any],
+    loaded: InterpretedMethod,
+    source: NodeValues,
 ) -> list[Culprit] | None:
     """Return the divergence in one call: none, with a note, where it diverges and nothing says
     where; None where it doesn't."""
@@ -96,7 +105,7 @@ def _check_call(
     return [] if wrong else None
 
 
-def _differing_state(case: FailureCase, loaded: Method, source: NodeValues) -> str:
+def _differing_state(case: FailureCase, loaded: InterpretedMethod, source: NodeValues) -> str:
     """Name the buffers whose values differ now, for people."""
     buffers = source.buffers()
     differing = []

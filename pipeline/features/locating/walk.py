@@ -20,7 +20,7 @@ from pipeline.backends.delegate_runtime import DelegateError
 from pipeline.compile.emit_trace import Instructions
 from pipeline.config.validation import Limits
 from pipeline.devices.interpreter.execute import read_value, result_indices, steps
-from pipeline.devices.interpreter.load import Method
+from pipeline.devices.interpreter.load import InterpretedMethod
 from pipeline.program.operators import base_name
 from pipeline.validate.metrics import OutputError, compare, find_worst_place, greatest_magnitude
 from pipeline.validate.node_values import MOST_VISITS, NodeValues
@@ -81,7 +81,7 @@ def _values_of_nodes(instructions: Instructions) -> dict[int, list[tuple[int, in
 
 
 def walk(
-    method: Method, source: NodeValues, instructions: Instructions, inputs: Sequence[Any]
+    method: InterpretedMethod, source: NodeValues, instructions: Instructions, inputs: Sequence[Any]
 ) -> Walk:
     """Make one call of both, and compare the values of nodes. Raises OutOfTimeError."""
     node_values = _values_of_nodes(instructions)
@@ -106,7 +106,7 @@ def walk(
 
 
 def _compare(
-    method: Method, index: int, output: int, place: int, visit: int, source: NodeValues
+    method: InterpretedMethod, index: int, output: int, place: int, visit: int, source: NodeValues
 ) -> Iterator[Compared]:
     visits = source.values.get(place, ())
     indices = result_indices(method, index)

@@ -199,7 +199,7 @@ def _measured_settings(config: PackageConfig) -> Key:
     return settings
 
 
-def _measured_methods(methods: Mapping[str, Mapping[str, Any]]) -> Key:
+def _measured_methods(methods: Mapping[str, Json]) -> Key:
     """Return what the config sets for each method that it sets something for, without gates."""
     measured = {}
     for name, limits in methods.items():
@@ -210,7 +210,7 @@ def _measured_methods(methods: Mapping[str, Mapping[str, Any]]) -> Key:
     return measured
 
 
-def _drop_unset(limits: Mapping[str, Any]) -> Key:
+def _drop_unset(limits: Json) -> Key:
     return {name: value for name, value in limits.items() if value is not None}
 
 

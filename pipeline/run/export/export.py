@@ -31,10 +31,11 @@ from pipeline.plan.reads import MOST_RECORDS, Reads, parse_records
 from pipeline.program import sources
 from pipeline.program.archive import save_programs
 from pipeline.program.fresh_imports import FromText
+from pipeline.program.import_errors import explain_hidden
 from pipeline.program.inputs import InputSet, save_inputs
 from pipeline.program.operator_libraries import explain_missing
 from pipeline.program.random_operators import describe_random_operators, find_random_operators
-from pipeline.program.workspace_modules import explain_hidden, load_file, own_name
+from pipeline.program.workspace_modules import load_file, own_name
 from pipeline.run.build.load import check_libraries
 from pipeline.run.explain_error import explain_error
 from pipeline.run.export.export_reads import ExportReads

@@ -49,6 +49,7 @@ from pipeline.run.export.reference_state import (
     seed_all,
 )
 from pipeline.store.reasons import reason
+from pipeline.store.remedies import add_remedy
 from pipeline.validate.randomness import REPEATS
 from pipeline.validate.recording_judge import RecordingComparison, describe_difference
 
@@ -234,8 +235,8 @@ class Recorder:
         except Exception as error:  # whatever it raises
             if not inputs.generated:
                 traceback.print_exc()
-            what = f"{type(error).__name__}: {reason(error)}"
-            return RecordedCall(method, inputs, {}, what)
+            raised = add_remedy(f"{type(error).__name__}: {reason(error)}", error=error)
+            return RecordedCall(method, inputs, {}, raised)
         return RecordedCall(method, inputs, outputs)
 
     def _describe_randomness(

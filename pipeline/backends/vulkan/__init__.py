@@ -154,17 +154,23 @@ class VulkanQuantize(VulkanScheme, MixedQuantize):
 def _vulkan_partitioner(options: VulkanOptions) -> Partitioner:
     from executorch.backends.vulkan.serialization import vulkan_graph_schema as schema
 
-    # Those that differ from their default, since every one given stands in the package.
-    given = options.model_dump(
+    # Without defaults, since the package holds every option that is passed.
+    compile_options = options.model_dump(
         include=set(VulkanCompileOptions.model_fields), exclude_defaults=True
     )
     enums = {
         "storage_type_override": schema.VkStorageType,
         "memory_layout_override": schema.VkMemoryLayout,
     }
-    given |= {name: enums[name][given[name].upper()] for name in enums.keys() & given}
-    names = ("operator_blocklist", "operator_allowlist")
-    return _partitioner(options, given, **{name: _operators(options, name) for name in names})
+    for name, enum in enums.items():
+        if name in compile_options:
+            compile_options[name] = enum[compile_options[name].upper()]
+    return _partitioner(
+        options,
+        compile_options,
+        operator_blocklist=_operators(options, "operator_blocklist"),
+        operator_allowlist=_operators(options, "operator_allowlist"),
+    )
 
 
 def _webgpu_partitioner(options: WebGpuOptions) -> Partitioner:
@@ -183,16 +189,22 @@ def _partitioner(
 
 
 def _operators(options: Options, option: str) -> list[Any] | None:
-    """Return the operators that an option names in each form in which the partitioner meets them:
-    of the edge dialect, of ATen (symbolic sizes), and as the name of a custom operator
-    (auto_functionalized). Raises PipelineError."""
+    """Return the operators that an option names, in each form that the partitioner sees.
+
+    These are operators of the edge dialect, of ATen (symbolic sizes), and names of custom operators
+    (auto_functionalized). Raises PipelineError.
+    """
     from executorch.backends.vulkan.op_registry import vulkan_supported_ops
 
-    if (names := getattr(options, option)) is None:
+    names = getattr(options, option)
+    if names is None:
         return None
-    delegated = (getattr(operator, "__name__", "") for operator in vulkan_supported_ops)
-    found = edge_operators(names, option, (name for name in delegated if name.count(".") == 2))
-    return [form for each in found for form in (each, each._op, each._op.name())]
+    supported = [getattr(operator, "__name__", "") for operator in vulkan_supported_ops]
+    suggestions = [name for name in supported if name.count(".") == 2]
+    forms: list[Any] = []
+    for operator in edge_operators(names, option, suggestions):
+        forms += [operator, operator._op, operator._op.name()]
+    return forms
 
 
 def _keep_pattern_graphs() -> None:

@@ -75,15 +75,15 @@ def provide_mlx() -> None:
 
 def _generate(path: Path, flatc: Path) -> None:
     """Do what `main` of the generator does, without the C++ files, whose templates are missing."""
-    said = StringIO()
-    with redirect_stdout(said):
+    output = StringIO()
+    with redirect_stdout(output):
         generator = SimpleNamespace(**run_path(str(path / "generate.py")))
         schema = generator.parse_fbs(generator.SCHEMA_FBS)
         generator.RUNTIME_DIR.mkdir()
-        made = generator.run_flatc(str(flatc))
+        succeeded = generator.run_flatc(str(flatc))
         generator._fixup_flatc_imports()
-    if not made:
-        raise PipelineError(f"mlx: flatc failed: {said.getvalue().strip()}")
+    if not succeeded:
+        raise PipelineError(f"mlx: flatc failed: {output.getvalue().strip()}")
     generator.GENERATED_SCHEMA_PY.write_text(generator.generate_python_schema(schema))
     generator.GENERATED_SERIALIZERS.write_text(generator.generate_python_serializers(schema))
 
@@ -132,23 +132,23 @@ def _mlx_partitioner(options: MLXOptions) -> Partitioner:
 @contextmanager
 def _mps_reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
     """Name the operators for which the partitioner has no visitor."""
-    found: Why = {}
-    yield found
+    why: Why = {}
+    yield why
     visitors = partitioner.supported_ops.node_visitors  # type: ignore[attr-defined]
     for node in program.graph.nodes:
         if node.op == "call_function" and getattr(node.target, "__name__", "") not in visitors:
-            found[node] = NOT_OF_THIS_TYPE
+            why[node] = NOT_OF_THIS_TYPE
 
 
 @contextmanager
 def _mlx_reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
     """Read what the partitioner's builder, which goes over the program first, keeps of nodes."""
-    found: Why = {}
-    yield found
+    why: Why = {}
+    yield why
     support = getattr(partitioner, "supported_ops", None)
     for node, info in support._builder.node_info.items() if support is not None else ():
         if not info.supported:
-            found[node] = info.unsupported_reason or NOT_OF_THIS_TYPE
+            why[node] = info.unsupported_reason or NOT_OF_THIS_TYPE
 
 
 def _mlx_cannot_run() -> str:
