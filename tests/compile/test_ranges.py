@@ -61,7 +61,7 @@ alone = cache(lowered)  # without a store
 
 def takes(pte: bytes) -> int:
     """The most steps that a package takes."""
-    (declared,) = Package(PackageFiles("wave.pte", pte)).declared("run").inputs
+    (declared,) = Package(PackageFiles("wave.pte", pte)).signature("run").inputs
     return declared.sizes[2]
 
 
