@@ -13,12 +13,10 @@ from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 from tests.support.bench import Bench, bench_of
-from tests.support.drawing import draw_in_helper
 from tests.support.quick_torch import make_torch_quick
 
 
 def pytest_configure():
-    draw_in_helper()
     # How long an example takes is the machine's business.
     settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("any")

@@ -1,31 +1,21 @@
 """The backend catalogue: the options of each backend, and how to build its parts.
 
-One folder or file a family, with its options and its entries, and a line in the table here. No
-torch until a part is built: checking configs and writing the JSON schema need this table alone. A
-family knows neither the others nor the table.
+Each folder here is a family, found by its name: a new backend is a new folder, whose `__init__`
+has `ENTRIES`, or `QUANTIZERS` without a backend. No torch until a part is built: checking configs
+and writing the JSON schema need this table alone. A family knows neither the others nor the table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pydantic import SerializeAsAny
 
-from pipeline.backends import (
-    add_sub,
-    apple,
-    arm,
-    coreml,
-    cortex_m,
-    openvino,
-    torchao,
-    vendors,
-    vulkan,
-    xnnpack,
-)
+from pipeline.backends import vendors
 from pipeline.backends.entry import (
     Backend,
     CacheScope,
@@ -34,6 +24,7 @@ from pipeline.backends.entry import (
     Preprocessing,
     Quantization,
 )
+from pipeline.backends.families import find_families
 from pipeline.backends.host import Host, Requirement
 from pipeline.backends.options import Modules, Options
 from pipeline.backends.plugins import find_plugins
@@ -72,17 +63,8 @@ __all__ = [
     "with_partitioner",
 ]
 
-_ENTRIES = (
-    *xnnpack.ENTRIES,
-    *vulkan.ENTRIES,
-    *coreml.ENTRIES,
-    *apple.ENTRIES,
-    *openvino.ENTRIES,
-    *arm.ENTRIES,
-    *cortex_m.ENTRIES,
-    *add_sub.ENTRIES,
-)
-_OWN = {backend.name: backend for backend in _ENTRIES}
+_FAMILIES = [import_module(f"{__name__}.{family}") for family in find_families()]
+_OWN = {entry.name: entry for module in _FAMILIES for entry in getattr(module, "ENTRIES", ())}
 _PLUGINS, _PROBLEMS = find_plugins(_OWN)
 # A plugin may lower to what is a row of data here.
 _VENDORS = {backend.name: backend for backend in vendors.ENTRIES}
@@ -93,7 +75,7 @@ PLUGIN_PROBLEMS: Mapping[str, str] = MappingProxyType(_PROBLEMS)
 # The quantizers of the backends, and those that have no backend of their own.
 QUANTIZERS: Mapping[str, Quantization] = MappingProxyType(
     {name: replace(b.quantization, host=b.host) for name, b in BACKENDS.items() if b.quantization}
-    | torchao.QUANTIZERS
+    | {k: v for module in _FAMILIES for k, v in getattr(module, "QUANTIZERS", {}).items()}
 )
 
 

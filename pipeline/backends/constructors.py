@@ -1,35 +1,46 @@
 """Check options of configs against the installed executorch, without importing it.
 
-`constructors.toml` lists the callables that options are passed to, and `constructors.json` the
-parameters of these.
+In the folder of each family, `constructors.toml` lists the callables that options are passed to,
+and `constructors.json` describes their parameters (`python -m tools.describe_constructors`). The
+plan checks options of configs against both, and tests check every row.
 """
 
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from pipeline.backends.entry import Backend
+from pipeline.backends.families import find_files, read_tables
 from pipeline.backends.options import Options
 from pipeline.backends.quantize_options import OVERRIDES, QuantizeConfig
 from pipeline.store.errors import did_you_mean
 
 # Options of quantizers that are this package's own: no constructor takes them.
 OURS = frozenset({*QuantizeConfig.model_fields, *OVERRIDES}) - {"dynamic"}
-FILE = Path(__file__).with_name("constructors.json")
+DESCRIPTION = "constructors.json"
 
 
 @dataclass(frozen=True)
 class Constructor:
-    """A callable of an installed library that options are passed to: a row of the TOML file, which
-    explains the fields."""
+    """A callable of an installed library that options are passed to: a row of a TOML file.
+
+    The file's `beyond` lists options that are no parameter of any of its callables.
+
+    Attributes:
+        target: `module:function`, `module:Class` or `module:Class.method`, where it is defined;
+            with `[expression]` behind it, the keys that it reads of a mapping, or that it compares
+            with those of compile specs, where upstream takes options so.
+        stages: the parts of entries whose options it takes, such as "xnnpack.lowering".
+        renamed: option to parameter, where their names differ.
+        left_out: parameters that are no option, and why.
+        defaults: options whose default is not the parameter's, and why.
+    """
 
     target: str
     stages: list[str]
@@ -41,13 +52,17 @@ class Constructor:
 @cache
 def described() -> dict[str, Any]:
     """Return the description: `versions` by package and parameters by target in `callables`."""
-    description: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    description: dict[str, Any] = {"versions": {}, "callables": {}}
+    for path in find_files(DESCRIPTION):
+        part = json.loads(path.read_text(encoding="utf-8"))
+        description["versions"] |= part["versions"]
+        description["callables"] |= part["callables"]
     return description
 
 
 @cache
 def _table() -> dict[str, Any]:
-    return tomllib.loads(FILE.with_suffix(".toml").read_text(encoding="utf-8"))
+    return read_tables("constructors.toml")
 
 
 def constructors(stage: str = "") -> list[Constructor]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from pipeline.backends.delegate_devices import describe_device, find_device
 from pipeline.backends.host import Host
 from pipeline.backends.options import Options
 from pipeline.backends.quantize_options import QuantizeConfig
@@ -243,20 +244,30 @@ class Backend:
         return bool(self.host.facts or self.host.requirements or self.execution.cannot_run)
 
     @property
+    def device(self) -> str:
+        """Return the device that runs what this machine can't, or ""."""
+        return find_device(self.backend_id) if self.execution.cannot_run is not None else ""
+
+    def explain_not_run(self) -> str:
+        """Return why nothing here runs what it makes, or ""."""
+        cannot_run = self.execution.cannot_run
+        return "" if cannot_run is None or self.device else cannot_run()
+
+    @property
     def machine(self) -> dict[str, Any]:
         """Describe this machine for the backend, with the keys that have a value.
 
         These are its `facts`, the names of what is `missing`, why it `cannot_run` here, and what it
         `runs_with`.
         """
+        device = self.device
+        run_facts = describe_device(device) if device else _sorted_facts(self.execution.facts)
         values: dict[str, Any] = {
             "facts": _sorted_facts(self.host.facts),
             "missing": [need.what for need in self.host.missing()],
-            "cannot_run": "",
-            "runs_with": _sorted_facts(self.execution.facts),
+            "cannot_run": self.explain_not_run(),
+            "runs_with": run_facts,
         }
-        if self.execution.cannot_run is not None:
-            values["cannot_run"] = self.execution.cannot_run()
         return {name: value for name, value in values.items() if value}
 
 

@@ -1,19 +1,20 @@
 """Tell the CMake options and libraries of each backend, and of the operators outside of delegates.
 
-The table is linking.toml. The operators of a library of kernels are read from lists in
-ExecuTorch's wheel. Imports no torch.
+The tables are linking.toml, here and in the folders of families. The operators of a library of
+kernels are read from lists in ExecuTorch's wheel. Imports no torch.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from pipeline.backends.families import read_tables
 
 _LISTED = re.compile(r"^- (?:op|func): ([\w:.]+)", re.MULTILINE)
 _NATIVE = re.compile(r"^- func: ([\w.]+)|^  autogen: (.+)$", re.MULTILINE)
@@ -62,7 +63,7 @@ def _is_listing(operator: str) -> bool:
 
 @cache
 def _table() -> Mapping[str, Any]:
-    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    return read_tables("linking.toml")
 
 
 @cache

@@ -8,12 +8,10 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from operator import attrgetter
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -29,6 +27,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from pipeline.backends.families import read_tables
 from pipeline.store.errors import PipelineError, did_you_mean
 
 if TYPE_CHECKING:
@@ -118,10 +117,8 @@ def distinct(names: tuple[Any, ...]) -> tuple[Any, ...]:
     return names
 
 
-# Names of upstream's, by key.
-NAMES: Mapping[str, Sequence[str]] = MappingProxyType(
-    tomllib.loads(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
-)
+# Upstream's names that options take, by key; tests compare them with the installed ones.
+NAMES: Mapping[str, Sequence[str]] = MappingProxyType(read_tables("names.toml"))
 
 
 class OneOf:

@@ -15,8 +15,8 @@ _ANY = "Names may be patterns ('vision*', 'vision/enc*'); without a name, all ar
 
 # Groups of tasks: `doit lower vision` is `doit lower:vision`.
 GROUPS: Mapping[str, Command] = {
-    each.name: each
-    for each in (
+    command.name: command
+    for command in (
         Command(
             "lower",
             "lower packages: export, quantize, compile and link what is stale",
@@ -69,8 +69,8 @@ GROUPS: Mapping[str, Command] = {
 }
 
 _CORE_VERBS: Mapping[str, Command] = {
-    each.name: each
-    for each in (
+    command.name: command
+    for command in (
         Command(
             "plan",
             "what a run would do, and why, without doing it",

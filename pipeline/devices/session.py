@@ -73,9 +73,10 @@ class Session:
         """Return the name of the device that runs a method.
 
         That is the interpreter for methods that share state. Else it is ExecuTorch's runtime,
-        unless the runtime lacks the backend of a delegate or a kernel of a custom operator, and the
-        interpreter has a Python runtime for the backend, or torch has the operator. Raises
-        DeviceError for a custom operator that nothing here has.
+        unless the runtime lacks the backend of a delegate or a kernel of a custom operator. Then it
+        is the device that the environment names for the backend, or the interpreter where it has a
+        Python runtime for the backend, or torch has the operator. Raises DeviceError for a custom
+        operator that nothing here has.
         """
         if self._device:
             return self._device
@@ -89,6 +90,9 @@ class Session:
             return INTERPRETER if self._needs_torch_operators(method) else EXECUTORCH
         from pipeline.backends import BACKENDS
 
+        for backend in BACKENDS.values():
+            if backend.backend_id in missing_backends and backend.device:
+                return backend.device
         python_backends = set()
         for backend in BACKENDS.values():
             if backend.execution.make_runtime is not None:

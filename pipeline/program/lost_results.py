@@ -90,6 +90,8 @@ class _Memory:
                 self._add_move(number, call.args[0], call.args[-1])
 
     def _add_move(self, number: int, source: int, target: int) -> None:
+        if source == target:  # it stays where it is
+            return
         self.moves[target] = number
         self.sources[target].append(source)
 
@@ -109,13 +111,18 @@ class _Memory:
 
     def find_regions(self, value: int) -> list[Region]:
         """Return where a value may lie: a moved one where the result of a branch lies."""
-        if value in self.sources:
-            regions = []
-            for source in self.sources[value]:
-                regions += self.find_regions(source)
-            return regions
-        region = self._planned.get(value)
-        return [] if region is None else [region]
+        regions: list[Region] = []
+        waiting, visited = [value], set()
+        while waiting:
+            place = waiting.pop()
+            if place in visited:  # loops may move values in a circle
+                continue
+            visited.add(place)
+            if place in self.sources:
+                waiting += self.sources[place]
+            elif place in self._planned:
+                regions.append(self._planned[place])
+        return regions
 
     def _written_regions(self, number: int) -> list[Region]:
         regions = []

@@ -2,14 +2,16 @@
 
 torch writes the sizes of an archive as sympy prints them, `Mul(Integer(2), Symbol('s77'))`, and
 reads them with `sympy.sympify`, which evaluates Python. What passes here are numbers, symbols, the
-functions of `torch/utils/_sympy/functions.py` and of sympy that sizes are made of, and operators.
-The result is bounded too: `9**9**9` is arithmetic, and no machine ends it.
+functions of `torch/utils/_sympy/functions.py` and of sympy that sizes are made of, and operators:
+Python's own parser makes a tree of the text, in which each node must be one of these. The result is
+bounded too: `9**9**9` is arithmetic, and no machine ends it.
 """
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, log2, prod
 
@@ -50,20 +52,15 @@ _BARE_SYMBOL = re.compile(r"(?:s|u|zf|zuf)[0-9]{1,6}")
 _UNBACKED = re.compile(r"(?:u|zuf)[0-9]+")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(?:\.[0-9]{0,60})?(?:[eE][+-]?[0-9]{1,3})?")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
-_TOKEN = re.compile(
-    r"\s*(?:(?P<number>[0-9][0-9.]*(?:[eE][+-]?[0-9]+)?)|(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
-    r"|'(?P<text>[A-Za-z0-9_.+-]*)'|(?P<mark>\*\*|//|<=|>=|==|!=|[-+*/%<>&|~(),=]))"
-)
-_PRECEDENCE = {
-    **dict.fromkeys(("<", "<=", ">", ">=", "==", "!="), 1),
-    **dict.fromkeys(("*", "/", "//", "%"), 5),
-    "|": 2,
-    "&": 3,
-    "+": 4,
-    "-": 4,
-    "**": 7,
+_CHARACTERS = re.compile(r"[A-Za-z0-9_.'()+*/%<>&|~=!, \t-]*")
+_COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
+_OPERATORS: Mapping[type[ast.AST], str] = {
+    ast.Add: "Add",
+    ast.Sub: "Add",
+    ast.Mult: "Mul",
+    ast.Pow: "Pow",
+    **dict.fromkeys((ast.Div, ast.FloorDiv, ast.Mod, ast.BitAnd, ast.BitOr), "operator"),
 }
-_UNARY = 6
 
 
 @dataclass(frozen=True)
@@ -82,10 +79,23 @@ def check_size_expression(text: str) -> None:
     """Raises ValueError for a text that is no size expression, or that would take for ever."""
     if len(text) > _LONGEST:
         raise ValueError(f"is {len(text)} characters long, at most {_LONGEST} are read")
-    parser = _Parser(_tokens(text))
-    parser.expression(0, 0)
-    if parser.token != ("end", ""):
-        raise ValueError(f"goes on with '{parser.token[1]}'")
+    text = text.strip()
+    end = len(_CHARACTERS.match(text)[0])  # type: ignore[index]  # it matches nothing, too
+    if end < len(text):
+        raise ValueError(_describe_part(text[end:]))
+    try:
+        expression = ast.parse(text, mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(_describe_part(text[(error.offset or 1) - 1 :])) from None
+    except (MemoryError, RecursionError, ValueError):  # of a parser that bounds its stack
+        raise ValueError(f"is nested more than {_DEEPEST} deep") from None
+    if isinstance(expression, ast.Tuple):
+        raise ValueError("is several expressions")
+    _Measurer(text).measure(expression, 0)
+
+
+def _describe_part(part: str) -> str:
+    return f"has {part[:20]!r}, which is no part of a size" if part else "ends too early"
 
 
 def is_symbol(name: str) -> bool:
@@ -96,106 +106,69 @@ def is_symbol(name: str) -> bool:
     return bool(_SYMBOL.fullmatch(name)) and not taken
 
 
-def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    at, end = 0, len(text.rstrip())
-    while at < end:
-        if (match := _TOKEN.match(text, at)) is None:
-            raise ValueError(f"has {text[at : at + 20].strip()!r}, which is no part of a size")
-        assert match.lastgroup is not None
-        yield match.lastgroup, match[match.lastgroup]
-        at = match.end()
-    yield "end", ""
+class _Measurer:
+    """Measures the tree of an expression, and raises ValueError for what is no part of a size."""
 
+    def __init__(self, text: str) -> None:
+        self._text = text
 
-class _Parser:
-    """Parses by precedence (Pratt 1973), and measures what it parses."""
-
-    def __init__(self, tokens: Iterator[tuple[str, str]]) -> None:
-        self._tokens = tokens
-        self.token = next(tokens)
-
-    def _next(self) -> tuple[str, str]:
-        token, self.token = self.token, next(self._tokens, ("end", ""))
-        return token
-
-    def _accept(self, mark: str) -> bool:
-        found = self.token == ("mark", mark)
-        if found:
-            self._next()
-        return found
-
-    def _expect(self, mark: str) -> None:
-        if not self._accept(mark):
-            raise ValueError(f"has '{self.token[1]}' where '{mark}' must be")
-
-    def expression(self, depth: int, above: int) -> _Measure:
-        """Parse operators that bind tighter than `above`."""
+    def measure(self, node: ast.AST, depth: int) -> _Measure:
+        """Return the bounds of a part."""
         if depth > _DEEPEST:
             raise ValueError(f"is nested more than {_DEEPEST} deep")
-        left = self._operand(depth)
-        while self.token[0] == "mark" and (power := _PRECEDENCE.get(self.token[1], 0)) > above:
-            mark = self._next()[1]
-            # `**` is the one operator that groups from the right.
-            right = self.expression(depth + 1, power - (mark == "**"))
-            kinds = {"+": "Add", "-": "Add", "*": "Mul", "**": "Pow"}
-            left = _measured(kinds.get(mark, mark), [left, right])
-        return left
+        match node:
+            case ast.Constant(value=bool()):
+                return _Measure(1)
+            case ast.Constant(value=int() | float()):
+                return _number(self._source(node))
+            case ast.Name(id=name) if name in _CONSTANTS or _BARE_SYMBOL.fullmatch(name):
+                return _Measure(1)
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Invert(), operand=operand):
+                inner = self.measure(operand, depth + 1)
+                return inner if inner.exponent is None else _Measure(inner.bits, 1, -inner.exponent)
+            case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _OPERATORS:
+                sides = [self.measure(left, depth + 1), self.measure(right, depth + 1)]
+                return _combine(_OPERATORS[type(operator)], sides)
+            case ast.Compare(left=left, ops=[operator], comparators=[right]) if isinstance(
+                operator, _COMPARISONS
+            ):
+                sides = [self.measure(left, depth + 1), self.measure(right, depth + 1)]
+                return _combine("comparison", sides)
+            case ast.Tuple(elts=parts) if len(parts) > 1:  # the pair of a Piecewise
+                return _combine("tuple", [self.measure(part, depth + 1) for part in parts])
+            case ast.Call(func=ast.Name(id=name)) if name in _LITERALS:
+                return self._literal(name, node)
+            case ast.Call(func=ast.Name(id=name), keywords=[]):
+                return self._call(name, node.args, depth)
+        raise ValueError(_describe_part(self._source(node)))
 
-    def _operand(self, depth: int) -> _Measure:
-        kind, text = self._next()
-        if kind == "number":
-            return _number(text)
-        if kind == "mark" and text in ("-", "+", "~"):
-            inner = self.expression(depth + 1, _UNARY)
-            return inner if inner.exponent is None else _Measure(inner.bits, 1, -inner.exponent)
-        if kind == "mark" and text == "(":
-            return self._grouped(depth)
-        if kind == "name" and self._accept("("):
-            return self._literal(text) if text in _LITERALS else self._call(text, depth)
-        if kind == "name" and (text in _CONSTANTS or _BARE_SYMBOL.fullmatch(text)):
-            return _Measure(1)
-        raise ValueError(f"has {text!r}, which is no part of a size" if text else "ends too early")
-
-    def _grouped(self, depth: int) -> _Measure:
-        """Parse what stands in parentheses: one expression, or the pair of a Piecewise."""
-        parts = [self.expression(depth + 1, 0)]
-        while self._accept(","):
-            parts.append(self.expression(depth + 1, 0))
-        self._expect(")")
-        return parts[0] if len(parts) == 1 else _measured("tuple", parts)
-
-    def _call(self, name: str, depth: int) -> _Measure:
+    def _call(self, name: str, arguments: Sequence[ast.expr], depth: int) -> _Measure:
         if name not in _FUNCTIONS | _SUMS | _POWERS:
             raise ValueError(f"calls '{name}', which is no function of sizes")
-        arguments: list[_Measure] = []
-        while not self._accept(")"):
-            if arguments:
-                self._expect(",")
-            arguments.append(self.expression(depth + 1, 0))
         if len(arguments) > (256 if name in _SUMS else 16):
             raise ValueError(f"gives '{name}' {len(arguments)} arguments")
-        return _measured(name, arguments)
+        return _combine(name, [self.measure(argument, depth + 1) for argument in arguments])
 
-    def _literal(self, name: str) -> _Measure:
-        """Parse the arguments of a symbol or a number, which are literals."""
-        parts: list[str] = []
-        while not self._accept(")"):
-            if parts:
-                self._expect(",")
-            kind, text = self._next()
-            sign = text if (kind, text) in (("mark", "-"), ("mark", "+")) else ""
-            if sign:
-                kind, text = self._next()
-            if kind == "name" and parts:  # an assumption, or a Float's precision
-                self._expect("=")
-                value = self._next()[1]
-                if not re.fullmatch(r"True|False|[0-9]{1,3}", value):
-                    raise ValueError(f"has {text}={value}")
-            elif kind in ("number", "text"):
-                parts.append(sign + text)
-            else:
-                raise ValueError(f"has '{text}' in {name}(...)")
-        return _CHECKS[name](parts)
+    def _literal(self, name: str, call: ast.Call) -> _Measure:
+        """Measure a symbol or a number, whose arguments are literals."""
+        for keyword in call.keywords:  # an assumption, or a Float's precision
+            value = self._source(keyword.value)
+            if keyword.arg is None or not re.fullmatch(r"True|False|[0-9]{1,3}", value):
+                raise ValueError(f"has {keyword.arg}={value[:20]}")
+        return _CHECKS[name]([self._literal_text(name, argument) for argument in call.args])
+
+    def _literal_text(self, name: str, argument: ast.expr) -> str:
+        text = self._source(argument)
+        if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+            return argument.value
+        if not _NUMBER.fullmatch(text):
+            raise ValueError(f"has '{text[:20]}' in {name}(...)")
+        return text
+
+    def _source(self, node: ast.AST) -> str:
+        """Return the text of a node; it is of one line, and of ASCII characters."""
+        assert isinstance(node, ast.expr)
+        return self._text[node.col_offset : node.end_col_offset]
 
 
 def _number(text: str) -> _Measure:
@@ -212,7 +185,7 @@ def _number(text: str) -> _Measure:
 
 def _symbol(parts: list[str]) -> _Measure:
     if len(parts) != 1 or not is_symbol(parts[0]):
-        raise ValueError(f"has the symbol {parts}")
+        raise ValueError(f"has the symbol {str(parts)[:80]}")
     return _Measure(1)
 
 
@@ -235,7 +208,7 @@ _CHECKS: dict[str, Callable[[list[str]], _Measure]] = {
 }
 
 
-def _measured(name: str, arguments: list[_Measure]) -> _Measure:
+def _combine(name: str, arguments: list[_Measure]) -> _Measure:
     """Measure a call, and raise ValueError for one that grows beyond all bounds."""
     bits = sum(each.bits for each in arguments) + 1
     terms: float = 1

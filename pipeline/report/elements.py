@@ -76,18 +76,38 @@ class DataTable:
 
 
 @dataclass(frozen=True)
+class Shape:
+    """An element of SVG.
+
+    `title` is its tooltip and its name for screen readers; `text` is what it writes.
+    """
+
+    tag: str
+    attributes: Mapping[str, str]
+    title: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The shapes of a chart, from the one that lies below all others, and its height in pixels."""
+
+    height: float
+    shapes: Sequence[Shape]
+
+
+@dataclass(frozen=True)
 class Chart:
     """A chart with its caption and legend (names and colours). Markdown leaves it out.
 
-    `spec` is a specification in Vega or Vega-Lite, without a width; `label` says what the picture
-    shows; `links` maps descriptions of marks to where they lead.
+    `label` says what the picture shows; `links` maps titles of shapes to where they lead.
     """
 
     title: str
     about: str
     legend: Sequence[tuple[str, str]]
     label: str
-    spec: dict[str, Any]
+    drawing: Drawing
     links: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -110,7 +130,7 @@ class Timeline:
     """Lanes of bars by their names, with caption and legend. Markdown leaves it out.
 
     `ticks` are places on the axis, as shares of the whole, with what they are called. It is boxes
-    of the page, not a chart that a library draws: that takes half a second, in every build.
+    of the page, whose texts are cut where a box ends, which those of a picture are not.
     """
 
     title: str

@@ -33,7 +33,7 @@ MOST_SQNR = 120.0  # dB
 
 # What is wrong: an operator or a delegate computes something else, the package is not what its
 # build gives, state is not kept, or inputs or outputs have another order or other names.
-CulpritKind = Literal["operator", "delegate", "package", "state", "order"]
+CulpritKind = Literal["operator", "delegate", "state"]
 
 # Strict JSON has no infinities; None where a figure is undefined.
 Figure = float | Literal["inf", "-inf", "nan"] | None

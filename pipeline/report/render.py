@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline.moments import find_sections, load
 from pipeline.report import overview, packages
-from pipeline.report.charts import draw
+from pipeline.report.charts.shapes import WIDTH
 from pipeline.report.elements import MOST_ROWS, Json, ReportSection
 from pipeline.report.events import RUN, TIMELINE, ActionRecord
 from pipeline.report.excerpts import excerpts, named_files
@@ -121,7 +121,7 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.globals |= {"draw": draw, "most_rows": MOST_ROWS, "nothing": NOTHING}
+    environment.globals |= {"chart_width": WIDTH, "most_rows": MOST_ROWS, "nothing": NOTHING}
     return environment
 
 

@@ -36,12 +36,12 @@ def test_a_tally_knows_what_runs_and_how_long_it_takes_yet():
         ("a", UnderWay("to edge"), 0.0),
         ("b", UnderWay("quantize", 12, 64), 0.0),
     ]
-    assert tally.left(tally.running(104.0)) == (6 + 6 + 10) / 2
-    assert tally.left(tally.running(130.0)) == 10  # of the one that has not begun
+    assert tally.remaining(tally.running(104.0)) == (6 + 6 + 10) / 2
+    assert tally.remaining(tally.running(130.0)) == 10  # of the one that has not begun
     tally.count(ended("a", "failed"))
     assert [a.method for a, _, _ in tally.running(131.0)] == ["b"]
-    assert (tally.done, tally.failed) == (1, 1)
-    assert Tally(ACTIONS, outlook({}, None)).left([]) is None  # nothing is known of them
+    assert (tally.finished, tally.failed) == (1, 1)
+    assert Tally(ACTIONS, outlook({}, None)).remaining([]) is None  # nothing is known of them
 
 
 def test_a_terminal_shows_each_action_with_stage_time_and_what_it_took_before(monkeypatch):

@@ -88,7 +88,7 @@ def judge(sample: str, damage: str, seed: int) -> Verdict | None:
         find_effects(program)  # kept, for all forks
     if not done.culprits and damage:
         names = [*clean.programs, *clean.constants]
-        done = Damage(done.what, tuple(Culprit(name, "package") for name in names))
+        done = Damage(done.what, tuple(Culprit(name, "") for name in names))
     started = time.perf_counter()
     told = _in_a_fork(lambda: _judged(clean, files, done, seed))
     verdict = Verdict(sample, damage, seed, done.what, "", seconds=time.perf_counter() - started)
@@ -198,7 +198,6 @@ def _found(sample: Sample, files: Files, validation: Validation, seed: int) -> l
         sources=sample.programs,
         limits=sample.settings(seed).select_limits,
         lowered=lambda method: _lowered(sample, method),
-        built=lambda: _in_memory(sample.files),
         lower_again=_not_again,
         root=Path(__file__).parent,
     )

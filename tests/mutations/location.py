@@ -44,7 +44,7 @@ def names(kernel: str) -> set[str]:
 def unplaced(verdict: Json) -> list[str]:
     """The methods that failed for the damage and of which no culprit is where it is; none where all
     are located."""
-    damaged = {culprit["method"] for culprit in verdict["culprits"]}  # others share their state
+    damaged = {c["method"] for c in verdict["culprits"] if c["kind"]}  # others share their state
     failed = [n for n, state in verdict["methods"].items() if state == "failed" and n in damaged]
     return [name for name in failed if not _located(name, verdict["culprits"], verdict["found"])]
 
@@ -59,12 +59,10 @@ def _located(method: str, wanted: Sequence[Json], found: Sequence[Json]) -> bool
 
 
 def is_at(wanted: Json, found: Json) -> bool:
-    """Whether a record says what is expected: the kind, which may always be `package`, since the
-    package is not what was built; then the delegate, or the operator, where one is expected."""
-    if found["kind"] != "package" and found["kind"] not in wanted["kind"].split("|"):
+    """Whether a record says what is expected: the kind; then the delegate, or the operator, where
+    one is expected."""
+    if found["kind"] not in wanted["kind"].split("|"):
         return False
-    if found["kind"] == "order":
-        return True  # it lies elsewhere, which the method says
     if wanted["delegate"] >= 0:
         return (found["backend"], found["partition"]) == (wanted["name"], wanted["delegate"])
     if wanted["instruction"] >= 0 and "::" in wanted["name"] and wanted["kind"] == "operator":

@@ -28,8 +28,8 @@ class Culprit:
     """What a damage is expected to be traced to.
 
     Attributes:
-        kind: as in the records of reports: `operator`, `delegate`, `package`, `state` or `order`;
-            several where each of them would be right, parted by `|`.
+        kind: as in the records of reports: `operator`, `delegate` or `state`; several where each of
+            them would be right, parted by `|`; empty where no value that is computed goes wrong.
         name: the operator's (`aten::add.out`), the delegate's backend id, or empty.
         instruction: its number in the plan; -1 where there is none.
         delegate: the delegate's number in the plan; -1 where there is none.
@@ -174,7 +174,7 @@ def culprit_of(plan: schema.ExecutionPlan, number: int) -> Culprit:
         return kernel_culprit(plan, number)
     if isinstance(call, schema.DelegateCall):
         return delegate_culprit(plan, call.delegate_index)
-    return Culprit(plan.name, "operator|package", type(call).__name__, number)
+    return Culprit(plan.name, "operator", type(call).__name__, number)
 
 
 def reads(plan: schema.ExecutionPlan, call: Any) -> set[int]:

@@ -29,7 +29,7 @@ _SIZES = {0: 1, 1: 1, 3: 4, 4: 8, 6: 4, 7: 8, 11: 1}
 
 
 def _of_package(plan: schema.ExecutionPlan) -> tuple[Culprit, ...]:
-    return (Culprit(plan.name, "package"),)
+    return (Culprit(plan.name, ""),)
 
 
 # Inputs and outputs
@@ -40,7 +40,7 @@ def output_dropped(parts: Parts, random: Random) -> Damage | None:
         return None
     place = random.randrange(len(plan.outputs))
     del plan.outputs[place]
-    return Damage(f"output {place} of {plan.name}", (Culprit(plan.name, "order"),))
+    return Damage(f"output {place} of {plan.name}", (Culprit(plan.name, ""),))
 
 
 def _pairs(plan: schema.ExecutionPlan, places: Sequence[int], alike: bool) -> list[Any]:
@@ -61,8 +61,7 @@ def _outputs_swapped(parts: Parts, random: Random, alike: bool) -> Damage | None
         return None
     plan, one, other = chosen
     plan.outputs[one], plan.outputs[other] = plan.outputs[other], plan.outputs[one]
-    kind = "order" if alike else "order|package"
-    return Damage(f"outputs {one} and {other} of {plan.name}", (Culprit(plan.name, kind),))
+    return Damage(f"outputs {one} and {other} of {plan.name}", (Culprit(plan.name, ""),))
 
 
 def outputs_reordered(parts: Parts, random: Random) -> Damage | None:
@@ -82,7 +81,7 @@ def output_aliased(parts: Parts, random: Random) -> Damage | None:
     plan, one, other = chosen
     plan.outputs[one] = plan.outputs[other]
     what = f"output {one} of {plan.name} is output {other}"
-    return Damage(what, (Culprit(plan.name, "order|package"),))
+    return Damage(what, (Culprit(plan.name, ""),))
 
 
 def input_returned(parts: Parts, random: Random) -> Damage | None:
@@ -107,7 +106,7 @@ def input_returned(parts: Parts, random: Random) -> Damage | None:
     plan, place, other = chosen
     plan.outputs[place] = other
     what = f"output {place} of {plan.name} is value {other}"
-    return Damage(what, (Culprit(plan.name, "order|package|operator|delegate"),))
+    return Damage(what, (Culprit(plan.name, "operator|delegate"),))
 
 
 def inputs_swapped(parts: Parts, random: Random) -> Damage | None:
@@ -118,7 +117,7 @@ def inputs_swapped(parts: Parts, random: Random) -> Damage | None:
     plan, one, other = chosen
     plan.inputs[one], plan.inputs[other] = plan.inputs[other], plan.inputs[one]
     what = f"inputs {one} and {other} of {plan.name}"
-    return Damage(what, (Culprit(plan.name, "order|operator|delegate|package"),))
+    return Damage(what, (Culprit(plan.name, "operator|delegate"),))
 
 
 def _declared(parts: Parts) -> list[tuple[schema.ExecutionPlan, int, schema.Tensor]]:
@@ -147,7 +146,7 @@ def declared_size(parts: Parts, random: Random) -> Damage | None:
     dimension = random.choice([n for n, size in enumerate(held.sizes) if size > 1])
     held.sizes[dimension] -= 1
     what = f"size {dimension} of value {index} of {plan.name}"
-    return Damage(what, (Culprit(plan.name, "package|operator|delegate"),))
+    return Damage(what, (Culprit(plan.name, "operator|delegate"),))
 
 
 def dim_order(parts: Parts, random: Random) -> Damage | None:
@@ -189,19 +188,19 @@ def _reorder(random: Random, found: Sequence[Any], kind: str) -> Damage | None:
     order[one], order[other] = order[other], order[one]
     what = f"{kind} {index} of {plan.name}: dimensions in the order {order}, not {held.dim_order}"
     held.dim_order = order
-    return Damage(what, (Culprit(plan.name, "order|package|operator|delegate"),))
+    return Damage(what, (Culprit(plan.name, "operator|delegate"),))
 
 
 # Methods
 
 
 def _all(parts: Parts) -> tuple[Culprit, ...]:
-    return tuple(Culprit(plan.name, "package") for plan in parts.program.execution_plan)
+    return tuple(Culprit(plan.name, "") for plan in parts.program.execution_plan)
 
 
 def method_renamed(parts: Parts, random: Random) -> Damage | None:
     plan = random.choice(parts.program.execution_plan)
-    culprits = Culprit(plan.name, "package"), Culprit(f"{plan.name}2", "package")
+    culprits = Culprit(plan.name, ""), Culprit(f"{plan.name}2", "")
     plan.name = f"{plan.name}2"
     return Damage(f"{plan.name} was without the 2", culprits)
 
@@ -211,7 +210,7 @@ def methods_swapped(parts: Parts, random: Random) -> Damage | None:
         return None
     one, other = random.sample(parts.plans, 2)
     one.name, other.name = other.name, one.name
-    culprits = [Culprit(each.name, "package|operator|delegate|order") for each in (one, other)]
+    culprits = [Culprit(each.name, "operator|delegate") for each in (one, other)]
     return Damage(f"{one.name} and {other.name}", tuple(culprits))
 
 
@@ -334,7 +333,7 @@ def shared_state_split(parts: Parts, random: Random) -> Damage | None:
         place = value.val.allocation_info if isinstance(value.val, schema.Tensor) else None
         if place is not None and place.memory_id == _SHARED:
             place.memory_id = own
-    culprits = tuple(Culprit(each.name, "state") for each in sharing)
+    culprits = tuple(Culprit(each.name, "state|operator") for each in sharing)
     return Damage(f"{plan.name} has memory {own} for its state", culprits)
 
 
@@ -395,8 +394,7 @@ def memory_overlapping(parts: Parts, random: Random) -> Damage | None:
     assert held is not None and into is not None
     held.allocation_info = copy.deepcopy(into.allocation_info)
     culprits = tuple(
-        Culprit(plan.name, "operator|delegate|package|state|order", "", n)
-        for n in users(plan, other)[:1]
+        Culprit(plan.name, "operator|delegate|state", "", n) for n in users(plan, other)[:1]
     )
     return Damage(f"value {other} of {plan.name} lies on value {one}", culprits)
 

@@ -22,7 +22,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.support.drawing import start_helper
 from tests.support.quick_torch import make_torch_quick
 
 
@@ -37,7 +36,6 @@ def warm_up() -> None:
     import pipeline.run.prove.validate  # noqa: F401
     from pipeline.run.export.export_reads import _installed
 
-    start_helper()
     make_torch_quick()
     _installed()
     torch.set_num_threads(1)

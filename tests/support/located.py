@@ -51,7 +51,6 @@ class Built:
             sources=self.sources,
             limits=settings.select_limits,
             lowered=self._lowered,
-            built=lambda: None if pte is None else PackageFiles("small.pte", self.pte),
             lower_again=self._lower_again,
             root=ROOT,
         )

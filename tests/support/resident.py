@@ -81,13 +81,10 @@ def _serve() -> None:
     import joblib.externals.loky.backend.context as workers
     import torch.ao.quantization  # noqa: F401
 
-    from tests.support.drawing import draw_in_helper, start_helper
     from tests.support.quick_torch import make_torch_quick
 
     workers.set_start_method("fork")
     make_torch_quick()
-    draw_in_helper()
-    start_helper()
     gc.collect()
     gc.freeze()
     answers = os.fdopen(os.dup(1), "w")

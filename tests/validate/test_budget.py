@@ -1,6 +1,5 @@
 """Validation ends when its time is spent, and says what it left out."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -22,7 +21,7 @@ from pipeline.validate import budget as budgets
 from pipeline.validate import rounding
 from pipeline.validate.budget import Budget
 from pipeline.validate.package import validate_package
-from pipeline.validate.results import Failure, MethodValidation, Validation
+from pipeline.validate.results import Failure, MethodValidation, Run, Validation
 from tests.features.locating.test_locate import X, portable
 from tests.mutations.samples import SAMPLES, _packed
 
@@ -119,7 +118,9 @@ def test_nothing_is_left_out_in_time(tmp_path):
 
 
 def failed(method, sqnr):
-    return MethodValidation(method, failures=[Failure(method, f"SQNR {sqnr}")])
+    return MethodValidation(
+        method, failures=[Failure(method, f"SQNR {sqnr}")], runs=[Run("example 0", ())]
+    )
 
 
 def test_every_method_that_is_not_looked_into_says_so():
@@ -147,7 +148,7 @@ def test_the_budget_is_no_part_of_a_key():
 def test_a_search_ends_between_two_instructions_when_its_time_is_spent(monkeypatch):
     looked = []
     monkeypatch.setattr(walking, "_compare", lambda *given: looked.append(given) or [])
-    evidence = dataclasses.replace(portable().evidence(), built=lambda: None)
+    evidence = portable().evidence()
     located = locate(evidence, "run", [("run", InputSet((X,)))], budget=Budget(0))
     assert located.notes == (
         "run: validate.budget was spent before it was found where it goes wrong",

@@ -163,6 +163,8 @@ def _with_vela() -> Iterator[None]:
         yield
 
 
+_RECIPE = "docs/guides/running-delegates.md says how"
+
 ENTRIES = (
     arm_backend(
         "ethos-u",
@@ -176,7 +178,7 @@ ENTRIES = (
             distributions=(*TOSA, "ethos-u-vela"),
         ),
         execution=Execution(
-            cannot_run=lambda: "it takes an Ethos-U NPU, or Arm's FVP of one",
+            cannot_run=lambda: f"it takes an Ethos-U NPU, or Arm's FVP of one; {_RECIPE}",
             elsewhere="NPU, FVP",
         ),
     ),

@@ -84,8 +84,8 @@ def _treemap(segments: Sequence[Json]) -> Chart:
     ]
     about = "As areas, by what they are. Hover or tap for names."
     label = "Size of each segment of the package"
-    spec = charts.treemap(list(_tiles(segments)))
-    return Chart("Bytes of the package.", about, legend, label, spec)
+    drawing = charts.treemap(list(_tiles(segments)))
+    return Chart("Bytes of the package.", about, legend, label, drawing)
 
 
 def _tiles(segments: Sequence[Json]) -> Iterator[Json]:

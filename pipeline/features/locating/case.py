@@ -69,7 +69,6 @@ class Evidence:
     Attributes:
         sources: the program of each method, in floating point.
         limits: of a method's outputs against the program that was lowered, with both tolerances.
-        built: the package as its build gives it; None where this one is the same.
         lower_again: lowers a method once more, without a cache, and returns its delegates.
         source_limits: of a method's outputs against its source; None where these are the same.
         root: the workspace, in which source lines are looked for.
@@ -79,7 +78,6 @@ class Evidence:
     sources: Mapping[str, ExportedProgram]
     limits: Callable[[str], Limits]
     lowered: Callable[[str], LoweredMethod]
-    built: Callable[[], PackageFiles | None]
     lower_again: Callable[[str], Sequence[LoweredBackendModule]]
     root: Path
     source_limits: Callable[[str], Limits | None] = lambda method: None
@@ -112,7 +110,6 @@ class FailureCase:
         first: as in `Located`; every view of a case has the same.
         floor: the least SQNR in dB that the package may have against the program that was lowered,
             beside the limits: those of a quantized method are against the float program, and wide.
-        may_run: whether it may be run: a method that ended a process would end another one.
         budget: the time that is left for it.
     """
 
@@ -122,7 +119,6 @@ class FailureCase:
     notes: list[str] = field(default_factory=list)
     first: dict[int, Compared] = field(default_factory=dict)
     floor: float | None = None
-    may_run: bool = True
     budget: Budget = field(default_factory=Budget)
 
     def note(self, sentence: str) -> None:
@@ -198,9 +194,9 @@ class FailureCase:
         near = self.all_agree(actual, expected, tolerances)
         return near and least_sqnr(actual, expected) >= self.floor
 
-    def find(self, index: int, data: PackageData | None = None) -> Spot:
+    def find(self, index: int) -> Spot:
         """Find the node that an instruction is part of, and the delegate or kernel it calls."""
-        plan = (data or self.data).plans[self.method]
+        plan = self.data.plans[self.method]
         calls = get_instructions(plan)
         call = None
         if index < len(calls):

@@ -25,7 +25,7 @@ from pipeline.features.locating.case import (
     load_methods,
     run_until,
 )
-from pipeline.features.locating.plan_diff import diff_named_data, find_reader
+from pipeline.features.locating.named_weights import diff_named_data, find_reader
 from pipeline.features.locating.walk import (
     CLOSER,
     ROUNDING,

@@ -1,9 +1,8 @@
 """Locates where a method that failed goes wrong.
 
-First the package is compared with what its build gives (`plan_diff`). Where that is the same, it is
-walked beside the program that was lowered, and a delegate that diverges is cut into parts
-(`divergence`); or it is the quantization that loses too much (`quantization_noise`). Whatever fails
-in here becomes a note, and fails nothing else.
+The package is walked beside the program that was lowered, and a delegate that diverges is cut into
+parts (`divergence`); or it is the quantization that loses too much (`quantization_noise`). Whatever
+fails in here becomes a note, and fails nothing else.
 """
 
 from __future__ import annotations
@@ -15,29 +14,24 @@ from dataclasses import replace
 import torch
 
 from pipeline.config.validation import Limits
-from pipeline.devices.interpreter.execute import read_results, read_value
-from pipeline.devices.interpreter.load import PackageData, read_package
+from pipeline.devices.interpreter.execute import read_value
 from pipeline.features.locating.case import (
     Evidence,
     FailureCase,
     Located,
-    Spot,
     least_sqnr,
     run_until,
 )
 from pipeline.features.locating.divergence import locate_divergence
 from pipeline.features.locating.lost_cond import locate_lost_results
-from pipeline.features.locating.plan_diff import diff_method, find_reader
 from pipeline.features.locating.quantization_noise import locate_quantization
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.report.records import CulpritRecord as Culprit
-from pipeline.store.errors import PipelineError
 from pipeline.store.reasons import reason
 from pipeline.validate.budget import Budget, OutOfTimeError
 from pipeline.validate.call_limits import MARGIN_DB
 from pipeline.validate.default_limits import LEAST_ATOL, LEAST_RTOL
-from pipeline.validate.metrics import OutputError, compare
 from pipeline.validate.quantization import LEAST_SQNR
 from pipeline.validate.results import MethodValidation, Validation
 
@@ -71,10 +65,8 @@ def locate_failures(
         if reason:
             located[name] = Located(notes=(f"{name}: not looked into: {reason}",))
             continue
-        declares = any(failure.about == "declared" for failure in result.failures)
-        may_run = bool(result.runs or result.failing or declares) and not result.not_run
         method_examples = examples.get(name, ())
-        located[name] = locate(evidence, name, result.failing, method_examples, may_run, budget)
+        located[name] = locate(evidence, name, result.failing, method_examples, budget)
     return {result.method: located[result.method] for result in failed}
 
 
@@ -116,6 +108,9 @@ def _why_no_look(evidence: Evidence, failed: MethodValidation) -> str:
     if failed.method not in evidence.sources:
         is_constant = failed.kind == "constant"
         return "no operator computes a constant" if is_constant else "its source has no such method"
+    declares = any(failure.about == "declared" for failure in failed.failures)
+    if failed.not_run or not (failed.runs or failed.failing or declares):
+        return "it did not run"  # a method that ended a process would end another one
     return ""
 
 
@@ -124,38 +119,29 @@ def locate(
     method: str,
     failing: Sequence[tuple[str, InputSet]],
     examples: Sequence[InputSet] = (),
-    may_run: bool = True,
     budget: Budget | None = None,
 ) -> Located:
-    """Locate where a method goes wrong.
+    """Locate where a method that can be run goes wrong.
 
     Args:
         failing: the calls of the sequence that failed, the failing one last.
         examples: input sets to try where nothing was called, because the method does not declare
             what its source does.
-        may_run: false for a method that does not load, or that ended the process that ran it. The
-            package is only compared with its build then.
         budget: what is left of the time for it.
     """
-    case = FailureCase(evidence, method, failing, may_run=may_run, budget=budget or Budget())
+    case = FailureCase(evidence, method, failing, budget=budget or Budget())
     culprits: list[Culprit] = []
     try:
         with torch.no_grad():
-            if may_run and not failing:
+            if not failing:
                 program = evidence.sources[method]
                 inputs = next(iter(examples), None) or generate_inputs(program, 1, 0, [])[0]
                 case.failing = [(method, inputs)]
-            culprits += _locate_damage(case)
-            if may_run and not culprits:
-                culprits += locate_lost_results(case)
-            if may_run and not culprits:
+            culprits += locate_lost_results(case)
+            if not culprits:
                 culprits += _locate_computation(case)
         if not culprits and not case.notes:
-            sentence = "nothing that could be compared departs"
-            unrun = (
-                "the package is what its build gives; no values were compared, since it did not run"
-            )
-            case.note(sentence if may_run else unrun)
+            case.note("nothing that could be compared departs")
     except OutOfTimeError as error:
         case.note(f"{error} before it was found where it goes wrong")
     except Exception as error:  # a failure here must not hide the one that is looked into
@@ -163,55 +149,6 @@ def locate(
         sentence = f"{type(error).__name__}: {reason(error)}"
         case.note(f"where it goes wrong could not be found: {sentence}")
     return Located(tuple(culprits), tuple(case.notes), tuple(case.failing), case.first)
-
-
-def _locate_damage(case: FailureCase) -> Iterator[Culprit]:
-    """Yield the differences from the build, in the order of the instructions; none where there is
-    no build to compare with, or where the package is the same."""
-    try:
-        built = case.evidence.built()
-        if built is None or case.method not in case.data.plans:
-            return
-        built_data = read_package(built)
-        if case.method not in built_data.plans:
-            return
-        differences = diff_method(case.data, built_data, case.method, case.lowered.program)
-    except PipelineError as error:
-        case.note(f"what its build gives is not to be had ({reason(error)})")
-        return
-    for difference in differences:
-        if difference.index is None:
-            sentence = f"the package's method '{case.method}' {difference.what}"
-            yield case.culprit(Spot(), difference.kind, sentence)
-            continue
-        spot = case.find(difference.index, built_data)
-        if spot.place is None and difference.constant:
-            spot = replace(spot, place=find_reader(difference.constant, case.lowered.program))
-        sentence = f"first departs: {case.describe(spot)}: the package {difference.what}"
-        yield case.culprit(
-            spot, difference.kind, sentence, _measure_error(case, difference.index, built_data)
-        )
-
-
-def _measure_error(case: FailureCase, index: int, built_data: PackageData) -> OutputError | None:
-    """Measure how far the values of an instruction are from those that the build's gives."""
-    if not case.may_run:
-        return None
-    try:
-        mine, right = (
-            run_until(data, case.sequence, index, budget=case.budget)
-            for data in (case.data, built_data)
-        )
-        if mine is None or right is None:
-            return None
-        pairs = zip(read_results(mine, index), read_results(right, index), strict=False)
-        errors = [compare(actual, expected) for actual, expected in pairs]
-    except OutOfTimeError:
-        return None
-    except Exception as error:  # a damaged package may not run at all
-        case.note(f"its damaged part does not run ({reason(error)})")
-        return None
-    return max(errors, key=lambda error: error.max_abs, default=None)
 
 
 def _locate_computation(case: FailureCase) -> Iterator[Culprit]:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 
-from pipeline.compile.link import link
-from pipeline.compile.objects import parse_object
 from pipeline.compile.ranges import record_ranges
 from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
@@ -18,7 +16,6 @@ from pipeline.features.locating.case import Evidence, Located
 from pipeline.features.locating.locate import locate_failures
 from pipeline.features.locating.reproduce import make_reproduction
 from pipeline.run.build.compile import emit_methods, lower_methods
-from pipeline.run.build.metadata import all_constants
 from pipeline.run.prove.measuring import Measurement, Measuring
 from pipeline.run.prove.subject import Subject
 from pipeline.store.errors import PipelineError
@@ -70,24 +67,9 @@ def collect_evidence(subject: Subject, files: PackageFiles, budget: Budget) -> E
         subject.programs,
         subject.settings.select_limits,
         cache(subject.load_lowered),
-        cache(partial(_link_again, subject, files.name)),
         cache(partial(_lower_again, subject, budget)),
         subject.workspace.root,
     )
-
-
-def _link_again(subject: Subject, name: str) -> PackageFiles | None:
-    """Link the package again; None where it is what its build gave. Raises MissingBlobError."""
-    manifest, store = subject.manifest, subject.workspace.store
-    digests = {name: file["digest"] for name, file in manifest.get("files", {}).items()}
-    if digests == dict(subject.key["files"]):
-        return None
-    units = dict.fromkeys(manifest["methods"][method]["unit"] for method in manifest["order"])
-    objects = [parse_object(manifest["objects"][unit]["parts"]) for unit in units]
-    layout = manifest["emit"].get("layout")
-    linked = link(objects, all_constants(manifest), store, manifest["order"], layout)
-    ptds = tuple(store.read(blob.digest) for _, blob in sorted(linked.ptds.items()))
-    return PackageFiles(name, store.read(linked.pte.digest), ptds)
 
 
 def _lower_again(subject: Subject, budget: Budget, method: str) -> list[LoweredBackendModule]:

@@ -1,40 +1,35 @@
-"""Charts: specifications in Vega-Lite and Vega from parts of records, drawn while a page is made.
+"""Charts: shapes in pixels, computed from parts of records, which a page's template writes as SVG.
 
-A chart becomes SVG in the page, which so has no script, needs no network, and is small. It is drawn
-once, as wide as a phone; the page's style makes it larger on larger screens, and its colours are
-variables of that style, so that a chart follows dark mode. The marks and their channels stand
-in `charts.vl.json` and `treemap.vg.json`; values are made here: `y` in pixels from the top, and the
-`description` of a mark, which becomes its tooltip and its name for screen readers.
+A chart is as wide as a phone; the page's style makes it larger on larger screens, and its colours
+are variables of that style, so that a chart follows dark mode. The `title` of a shape becomes its
+tooltip and its name for screen readers. Nothing is drawn by a library: the same record gives the
+same bytes, without a script, and without a process that draws.
 """
 
 from __future__ import annotations
 
-import json
-import math
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree as Xml
 
-from markupsafe import Markup
-
-from pipeline.report.elements import Chart, Json
+from pipeline.report.charts.axes import (
+    Axis,
+    draw_axis,
+    linear_axis,
+    logarithmic_axis,
+    percent_axis,
+    spans_decades,
+)
+from pipeline.report.charts.shapes import WIDTH, circle, cut_text, label, line, rectangle
+from pipeline.report.charts.treemap import Box, split_box
+from pipeline.report.elements import Drawing, Json, Shape
 from pipeline.store.sizes import human_size
-from pipeline.store.visible import visible
 
-Spec = dict[str, Any]
-
-_WIDTH = 400  # pixels
-_DECADES = 2  # between the least and the greatest of an axis, from which on it is logarithmic
-_NAMESPACE = ' xmlns="http://www.w3.org/2000/svg"'  # which SVG in a page goes without
-_DROPPED = ("aria-roledescription", "font-family", "pointer-events", "class", "version")
-_LABEL, _BAR = 20, 18  # pixels: what stands above a bar, and a bar
+# Pixels.
+_LABEL = 20  # above a bar
+_BAR = 18
 _ROW = _LABEL + _BAR + 8
-_LANE = 9  # pixels between lines of one row
-_FOLDER = Path(__file__).parent
+_LANE = 9  # between dots of one row
+_MARGIN = 2  # above and below a chart
+_TREEMAP = 300  # the height of a treemap
 
 # Colours are variables of the style, the same on every page.
 LEFT = "var(--left)"
@@ -53,95 +48,122 @@ _ACTIONS = ("export", "quantize", "compile", "link", "validate")
 
 
 def backend_colours(backends: Iterable[str]) -> dict[str, str]:
-    backends = set(backends)
-    others = sorted(backends.difference(_BACKENDS))
-    rest = _CATEGORIES - len(_BACKENDS)
+    """Return the colour of each backend."""
+    names = set(backends)
     places = {backend: index for index, backend in enumerate(_BACKENDS)}
-    places |= {backend: len(_BACKENDS) + index % rest for index, backend in enumerate(others)}
-    return {backend: f"var(--c{places[backend]})" for backend in backends}
+    rest = _CATEGORIES - len(_BACKENDS)
+    for index, backend in enumerate(sorted(names.difference(_BACKENDS))):
+        places[backend] = len(_BACKENDS) + index % rest
+    return {backend: f"var(--c{places[backend]})" for backend in names}
 
 
 def colour_of(kind: str) -> str:
     """Return the colour of a kind of segment or of action."""
-    places = {name: index for kinds in (_SEGMENTS, _ACTIONS) for index, name in enumerate(kinds)}
-    return f"var(--c{places[kind]})" if kind in places else LEFT
+    for kinds in (_ACTIONS, _SEGMENTS):
+        if kind in kinds:
+            return f"var(--c{kinds.index(kind)})"
+    return LEFT
 
 
 def bars(
-    rows: Mapping[str, Sequence[tuple[int, str, str]]], axis: Json | None = None, whole: int = 0
-) -> Spec:
-    """Return bars of pieces.
+    rows: Mapping[str, Sequence[tuple[int, str, str]]], *, percents: bool = False, whole: int = 0
+) -> Drawing:
+    """Draw bars of pieces.
 
     Args:
         rows: by their labels the pieces of each bar: amount, colour and description.
+        percents: whether an axis below says which share of a bar is where.
         whole: the amount that takes the whole width; by default that of each bar.
     """
-    values = []
-    for index, pieces in enumerate(rows.values()):
+    shapes: list[Shape] = []
+    for index, (name, pieces) in enumerate(rows.items()):
+        top = index * _ROW
+        shapes.append(label(name, top + _LABEL - 8))
         total = whole or sum(amount for amount, _, _ in pieces) or 1
-        place = {"y": index * _ROW + _LABEL, "y2": index * _ROW + _LABEL + _BAR}
         start = 0
         for amount, colour, description in pieces:
-            ends = {"start": start / total, "end": (start + amount) / total}
-            values.append({**place, **ends, "colour": colour, "description": description})
+            left, width = WIDTH * start / total, WIDTH * amount / total
+            box = Box(left, top + _LABEL, width, _BAR)
+            shapes.append(rectangle(box, colour, description))
             start += amount
-    return _chart("bars", values, _labels(list(rows)), _ROW * len(rows), _linear(1, axis))
+    return _chart(shapes, _ROW * len(rows), percent_axis() if percents else None)
 
 
-def treemap(segments: Sequence[Json]) -> Spec:
-    """Return the bytes of a package as areas, by kind of segment.
+def treemap(segments: Sequence[Json]) -> Drawing:
+    """Draw the bytes of a package as areas, by kind of segment.
 
     Args:
         segments: with `name`, `size`, `kind` and `description`.
     """
-    nodes: list[Json] = [{"id": "all", "parent": None}]
-    nodes += [{"id": kind, "parent": "all"} for kind in dict.fromkeys(s["kind"] for s in segments)]
-    nodes += [
-        {
-            **segment,
-            "id": f"{segment['kind']}/{index}",
-            "parent": segment["kind"],
-            "short": ".".join(segment["name"].split(".")[-2:]),
-            "amount": human_size(segment["size"]),
-            "colour": colour_of(segment["kind"]),
-        }
-        for index, segment in enumerate(segments)
-        if segment["size"] > 0
+    kinds: dict[str, list[Json]] = {}
+    for segment in sorted(segments, key=lambda segment: -segment["size"]):
+        if segment["size"] > 0:
+            kinds.setdefault(segment["kind"], []).append(segment)
+    totals = {kind: sum(s["size"] for s in members) for kind, members in kinds.items()}
+    ranked = sorted(kinds, key=lambda kind: -totals[kind])
+    areas = split_box([totals[kind] for kind in ranked], Box(0, 0, WIDTH, _TREEMAP))
+    shapes: list[Shape] = []
+    for kind, area in zip(ranked, areas, strict=True):
+        boxes = split_box([segment["size"] for segment in kinds[kind]], area)
+        for segment, box in zip(kinds[kind], boxes, strict=True):
+            shapes.append(rectangle(box, colour_of(kind), segment["description"]))
+            shapes += _tile_texts(segment, box)
+    return Drawing(_TREEMAP, shapes)
+
+
+def _tile_texts(segment: Json, box: Box) -> list[Shape]:
+    """Return the name and the size of a segment, where they fit into its tile."""
+    texts = []
+    name = _fit_name(segment["name"], box.width) if box.height > 20 else ""
+    if name:
+        texts.append((name, 16))
+    if box.height > 36 and box.width > 62:
+        texts.append((human_size(segment["size"]), 31 if name else 16))
+    return [
+        label(text, box.top + below, box.left + 6, "var(--on-colour)", hidden=True)
+        for text, below in texts
     ]
-    spec = json.loads((_FOLDER / "treemap.vg.json").read_text(encoding="utf-8"))
-    spec["data"][0]["values"] = nodes
-    return spec
 
 
-def errors(dots: Sequence[Json]) -> Spec:
-    """Return the errors of each output on each input set by their limits, on a logarithmic axis.
+def _fit_name(name: str, width: float) -> str:
+    """Return as much of a qualified name as fits into a tile, its last two parts first."""
+    room = width - 12
+    if cut_text(name, room) == name:
+        return name
+    short = ".".join(name.split(".")[-2:])
+    cut = cut_text(short, room)
+    return cut if cut == short or width > 100 else ""
+
+
+def errors(dots: Sequence[Json]) -> Drawing:
+    """Draw the errors of each output on each input set by their limits, on a logarithmic axis.
 
     Args:
         dots: with `row` (method and output), `ratio` (finite and positive), `ok` and `description`.
     """
-    rows = dict.fromkeys(dot["row"] for dot in dots)
+    rows: dict[str, list[Json]] = {}
+    for dot in dots:
+        rows.setdefault(dot["row"], []).append(dot)
     ratios = [dot["ratio"] for dot in dots]
-    low = math.floor(math.log10(min(*ratios, 0.1)))
-    high = max(1, math.ceil(math.log10(max(ratios) * 1.0001)))
-    values: list[Json] = []
-    labels: dict[float, str] = {}
+    axis = logarithmic_axis(min(*ratios, 0.1), max(*ratios, 10) * 1.0001)
+    shapes: list[Shape] = []
     top = 0.0
-    for row in rows:
-        own = [dot for dot in dots if dot["row"] == row]
-        labels[top + 14] = row
+    for row, members in rows.items():
+        shapes.append(label(row, top + 14))
         first = top + _LABEL + _LANE / 2
-        for lane, dot in enumerate(own):
+        for lane, dot in enumerate(members):
             colour = "var(--c0)" if dot["ok"] else "var(--bad)"
-            power = math.log10(dot["ratio"])
-            values.append({**dot, "power": power, "y": first + lane * _LANE, "colour": colour})
-        top += _LABEL + _LANE * len(own) + 12
+            place = axis.scale(dot["ratio"])
+            shapes.append(circle(place, first + lane * _LANE, 3.6, colour, dot["description"]))
+        top += _LABEL + _LANE * len(members) + 12
     words = "1: an error that is as large as its limit"
-    limit = {"limit": 0, "y": 0, "y2": top, "description": words}
-    return _chart("errors", values, labels, top, _logarithmic(low, high), [limit])
+    place = axis.scale(1)
+    limit = line((place, 0), (place, top), "var(--ink)", 1.5, words, dashed=True)
+    return _chart([limit, *shapes], top, axis)
 
 
-def latency(spreads: Sequence[Json]) -> Spec:
-    """Return quartiles and medians in milliseconds, of the package and of its source; on a
+def latency(spreads: Sequence[Json]) -> Drawing:
+    """Draw quartiles and medians in milliseconds, of the package and of its source; on a
     logarithmic axis where they span decades.
 
     Args:
@@ -149,170 +171,28 @@ def latency(spreads: Sequence[Json]) -> Spec:
             and `description`.
     """
     rows = list(dict.fromkeys(spread["row"] for spread in spreads))
-    figures = ("low", "median", "high")
     least = min(spread["low"] for spread in spreads)
-    last = max(spread["high"] for spread in spreads)
-    spans = least > 0 and last / least > 10**_DECADES
-    values = []
+    most = max(spread["high"] for spread in spreads)
+    if spans_decades(least, most):
+        axis = logarithmic_axis(least, most, " ms")
+    else:
+        axis = linear_axis(most * 1.04, " ms")
+    shapes = [label(row, index * _ROW + _LABEL - 8) for index, row in enumerate(rows)]
     for spread in spreads:
         top = rows.index(spread["row"]) * _ROW + _LABEL
         below, colour = (_BAR - 5, "var(--soft)") if spread["source"] else (4, "var(--c0)")
-        at = {name: math.log10(spread[name]) if spans else spread[name] for name in figures}
-        values.append({**spread, **at, "y": top + below, "colour": colour})
-    if spans:
-        x = _logarithmic(math.floor(math.log10(least)), math.ceil(math.log10(last)), " ms")
-    else:
-        x = _linear(last * 1.04, _unit_axis("ms", last * 1.04))
-    return _chart("latency", values, _labels(rows), _ROW * len(rows), x)
+        low, median, high = (axis.scale(spread[name]) for name in ("low", "median", "high"))
+        y, words = top + below, spread["description"]
+        shapes.append(line((low, y), (high, y), colour, 3, words, opacity=0.5))
+        shapes.append(circle(median, y, 3.8, colour, words))
+    return _chart(shapes, _ROW * len(rows), axis)
 
 
-def _chart(
-    name: str,
-    values: Sequence[Json],
-    labels: Mapping[float, str],
-    height: float,
-    x: Json,
-    limits: Sequence[Json] = (),
-) -> Spec:
-    """Return the layers of a chart over each other, below their labels.
+def _chart(shapes: Sequence[Shape], height: float, axis: Axis | None) -> Drawing:
+    """Put shapes over the lines of an axis, whose labels are below them.
 
-    Labels stand at the left, above what they name, which leaves a phone the whole width.
-
-    Args:
-        labels: by the pixel, from the top, on which they stand.
-        x: the scale and the axis that all layers share.
+    Labels of rows stand at the left, above what they name, which leaves a phone the whole width.
     """
-    spec = json.loads((_FOLDER / "charts.vl.json").read_text(encoding="utf-8"))
-    layers = [*spec.pop("layers")[name], spec.pop("labels")]
-    texts = [{"y": y, "label": label} for y, label in labels.items()]
-    return {
-        **spec,
-        "height": height,
-        "encoding": {"x": x, **spec["encoding"]},
-        "layer": layers,
-        "data": {"name": "values"},
-        "datasets": {"values": values, "limits": limits, "labels": texts},
-    }
-
-
-def _linear(last: float, axis: Json | None) -> Json:
-    """Return the channel of a linear scale from zero."""
-    return {"type": "quantitative", "scale": {"domain": [0, last], "nice": False}, "axis": axis}
-
-
-def _logarithmic(low: int, high: int, unit: str = "") -> Json:
-    """Return the channel of powers of ten, between two of them."""
-    step = f"max(1, ceil(({high} - {low}) / (width / 70)))"
-    power = "pow(10, datum.value)"
-    label = f"abs(datum.value) < 4 ? format({power}, '~g') : format({power}, '~e')"
-    axis = {
-        "values": {"expr": f"sequence({low}, {high} + 1, {step})"},
-        "labelExpr": f"({label}) + '{unit}'",
-    }
-    scale = {"domain": [low, high], "nice": False, "zero": False}
-    return {"type": "quantitative", "scale": scale, "axis": axis}
-
-
-def _labels(rows: Sequence[str], height: float = _ROW) -> dict[float, str]:
-    return {index * height + _LABEL - 8: row for index, row in enumerate(rows)}
-
-
-def _unit_axis(unit: str, last: float) -> Json:
-    """Return an axis to `last` with round figures.
-
-    None is so near its end that its label, in whatever font, would leave the picture.
-    """
-    label = f"datum.value > {last} * (1 - 28 / width) ? '' : datum.label + ' {unit}'"
-    return {"tickCount": {"expr": "round(width / 90)"}, "labelExpr": label}
-
-
-# Drawing
-
-
-def draw(chart: Chart) -> Markup:
-    """Draw a chart as SVG, whose size the page's style sets."""
-    spec = {**_visible(chart.spec), "width": _WIDTH}
-    name = "vega_to_svg" if "marks" in spec else "vegalite_to_svg"
-    root = Xml.fromstring(_convert(name, spec).replace(_NAMESPACE, "", 1))
-    _prune(root)
-    _add_titles(root, chart.links)
-    del root.attrib["height"], root.attrib["width"]
-    root.attrib |= {"role": "img", "aria-label": chart.label}
-    svg = Markup(Xml.tostring(root, encoding="unicode"))
-    return Markup('<div class="chart">{}</div>').format(svg)
-
-
-def _convert(name: str, spec: Json) -> str:
-    """Convert a specification to SVG by a function of vl_convert, in a process of its own: the
-    library has threads, and a fork of a process that used it would wait for them for ever. A worker
-    forks for actions that run user code."""
-    drawer = _drawer()
-    assert drawer.stdin is not None and drawer.stdout is not None
-    drawer.stdin.write(json.dumps([name, spec]) + "\n")
-    drawer.stdin.flush()
-    if not (line := drawer.stdout.readline()):
-        raise RuntimeError(f"{name} ended the process that draws charts")
-    svg: str = json.loads(line)
-    return svg
-
-
-@cache
-def _drawer() -> subprocess.Popen[str]:
-    """Start the process that draws, which ends when its input does."""
-    pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-Pc", _DRAWER], stdin=pipe, stdout=pipe, text=True)
-
-
-_DRAWER = """
-import json, signal, sys, vl_convert
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-for line in sys.stdin:
-    name, spec = json.loads(line)
-    print(json.dumps(getattr(vl_convert, name)(spec)), flush=True)
-"""
-
-
-def _visible(value: Any) -> Any:
-    """Return a specification with visible texts: of a control character the library that draws it
-    makes no SVG, and then ends the process."""
-    if isinstance(value, Mapping):
-        return {name: _visible(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_visible(each) for each in value]
-    return visible(value) if isinstance(value, str) else value
-
-
-def _prune(parent: Xml.Element) -> None:
-    """Remove what draws nothing, and what the page's style says."""
-    for child in list(parent):
-        if child.get("display") == "none" or child.get("class") == "background":
-            parent.remove(child)
-            continue
-        _prune(child)
-        if child.tag == "g" and not len(child):
-            parent.remove(child)
-    dropped = list(_DROPPED)
-    if parent.get("aria-roledescription") == "axis":  # its labels are texts already
-        dropped += ["aria-label", "role"]
-    elif parent.get("role") == "graphics-object":
-        dropped.append("role")
-    for name in dropped:
-        parent.attrib.pop(name, None)
-
-
-def _add_titles(parent: Xml.Element, links: Mapping[str, str]) -> None:
-    """Turn the descriptions of marks into tooltips, and wrap marks that lead somewhere in links."""
-    for place, child in enumerate(list(parent)):
-        _add_titles(child, links)
-        if child.get("role") != "graphics-symbol":
-            continue
-        description = child.attrib.pop("aria-label", "")
-        del child.attrib["role"]
-        if not description or child.get("aria-hidden"):
-            continue
-        Xml.SubElement(child, "title").text = description
-        if description in links:
-            parent.remove(child)
-            link = Xml.Element("a", {"href": links[description]})
-            link.append(child)
-            parent.insert(place, link)
+    if axis is None:
+        return Drawing(height + _MARGIN, shapes)
+    return Drawing(height + _LABEL + _MARGIN, [*draw_axis(axis, height), *shapes])

@@ -78,8 +78,8 @@ def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
     about = "A node is a call of an operator, in control flow too."
     names = sorted(legend.items(), key=lambda entry: entry[1] == charts.LEFT)
     label = "Share of nodes delegated, by method"
-    spec = charts.bars(rows, {"format": ".0%", "tickCount": 4})
-    return Chart("Nodes by who runs them.", about, names, label, spec) if rows else None
+    drawing = charts.bars(rows, percents=True)
+    return Chart("Nodes by who runs them.", about, names, label, drawing) if rows else None
 
 
 def _share_words(amount: int, nodes: int) -> str:

@@ -1,0 +1,84 @@
+"""Horizontal axes of charts: where values are, and which of them are written below."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pipeline.report.charts.shapes import WIDTH, label, line
+from pipeline.report.elements import Shape
+
+_DECADES = 2  # between the least and the greatest value, from which on an axis is logarithmic
+_ROOM = 28  # pixels at the right end, where no label would fit
+_PIXELS_A_POWER = 70
+_PIXELS_A_STEP = 90
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis over the width of a chart.
+
+    Attributes:
+        scale: returns the pixel of a value, from the left.
+        ticks: the values that are written below, as they are written.
+    """
+
+    scale: Callable[[float], float]
+    ticks: Sequence[tuple[float, str]]
+
+
+def percent_axis() -> Axis:
+    """Return an axis from nothing to the whole, of which it writes every quarter."""
+    quarters = [number / 4 for number in range(5)]
+    return Axis(lambda share: WIDTH * share, [(share, f"{share:.0%}") for share in quarters])
+
+
+def linear_axis(last: float, unit: str) -> Axis:
+    """Return an axis from zero, with round figures."""
+    step = _round_step(last / (WIDTH / _PIXELS_A_STEP)) if last else 1
+    ticks = []
+    number = 0
+    while number * step <= last * (1 - _ROOM / WIDTH):
+        value = number * step
+        ticks.append((value, f"{value:g}{unit}"))
+        number += 1
+    return Axis(lambda value: WIDTH * value / (last or 1), ticks)
+
+
+def logarithmic_axis(least: float, most: float, unit: str = "") -> Axis:
+    """Return an axis between two powers of ten."""
+    low = math.floor(math.log10(least))
+    high = max(math.ceil(math.log10(most)), low + 1)
+    step = max(1, math.ceil((high - low) / (WIDTH / _PIXELS_A_POWER)))
+    ticks = [(10.0**power, _power_text(power) + unit) for power in range(low, high + 1, step)]
+    return Axis(lambda value: WIDTH * (math.log10(value) - low) / (high - low), ticks)
+
+
+def spans_decades(least: float, most: float) -> bool:
+    """Return whether values are too far apart for a linear axis."""
+    return least > 0 and most / least > 10**_DECADES
+
+
+def draw_axis(axis: Axis, height: float) -> list[Shape]:
+    """Draw the lines of an axis, and its labels below; the outer ones stay within the chart."""
+    shapes = []
+    for value, text in axis.ticks:
+        x = axis.scale(value)
+        anchor = "start" if x < 1 else "end" if x > WIDTH - 1 else "middle"
+        shapes.append(line((x, 0), (x, height), "var(--line)", 1))
+        shapes.append(label(text, height + 16, x, "var(--soft)", anchor))
+    return shapes
+
+
+def _power_text(power: int) -> str:
+    return f"{10.0**power:g}" if abs(power) < 4 else f"1e{power}".replace("-", "−")
+
+
+def _round_step(step: float) -> float:
+    """Return the nearest of 1, 2 and 5 times a power of ten."""
+    power = 10.0 ** math.floor(math.log10(step))
+    for factor, most in ((1, 1.5), (2, 3.5), (5, 7.5)):
+        if step < most * power:
+            return factor * power
+    return 10 * power

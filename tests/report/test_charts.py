@@ -1,0 +1,155 @@
+"""Charts: where shapes are, what they say to screen readers, and that none leaves its picture."""
+
+from itertools import pairwise
+from xml.etree import ElementTree as Xml
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.report import charts
+from pipeline.report.charts.axes import linear_axis, logarithmic_axis
+from pipeline.report.charts.shapes import WIDTH, cut_text
+from pipeline.report.charts.treemap import Box, split_box
+from pipeline.report.elements import Chart
+from pipeline.report.render import _environment
+
+PIECES = [(30, "var(--c0)", "encode: XnnpackBackend: 30"), (10, charts.LEFT, "encode: left: 10")]
+
+
+def drawn(drawing, links=None):
+    """The SVG that a page holds."""
+    chart = Chart("Title.", "about", [], 'Bytes of "all"', drawing, links or {})
+    module = _environment().get_template("parts.html.j2").make_module({})
+    return Xml.fromstring(str(module.chart(chart))).find("svg")
+
+
+def spread(row, median, source=False):
+    return {
+        "row": row,
+        "low": median / 2,
+        "median": median,
+        "high": median * 2,
+        "source": source,
+        "description": f"{row}: {median}",
+    }
+
+
+def dot(row, ratio):
+    ok = ratio <= 1
+    return {"row": row, "ratio": ratio, "ok": ok, "description": f"{row}: {ratio}"}
+
+
+SEGMENTS = [
+    {"name": f"layers.{n}.weight", "size": size, "kind": kind, "description": f"weight {n}"}
+    for n, (size, kind) in enumerate([(900, "constants"), (90, "delegate"), (9, "constants")])
+]
+DRAWINGS = {
+    "bars": charts.bars({"encode": PIECES, "a method of a name " * 9: PIECES}, percents=True),
+    "treemap": charts.treemap(SEGMENTS),
+    "errors": charts.errors([dot("run, output", 0.02), dot("run, output", 3.0), dot("b", 1.0)]),
+    "latency": charts.latency([spread("run", 2.0), spread("run", 3.0, source=True)]),
+    "decades": charts.latency([spread("run", 0.01), spread("run", 90.0, source=True)]),
+}
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_a_picture_says_what_it_shows_and_every_mark_what_it_is(name):
+    svg = drawn(DRAWINGS[name])
+    assert (svg.get("role"), svg.get("aria-label")) == ("img", 'Bytes of "all"')
+    marks = [mark for mark in svg if mark.tag in ("rect", "circle")]
+    assert marks and all(mark.findtext("title") for mark in marks)
+    lines = svg.findall("line")
+    assert all(line.get("aria-hidden") or line.findtext("title") for line in lines)
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_colours_are_variables_of_the_style(name):
+    for shape in drawn(DRAWINGS[name]):
+        for attribute in ("fill", "stroke"):
+            assert shape.get(attribute, "var(--ink)").startswith("var(--")
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_shapes_are_within_their_picture(name):
+    svg = drawn(DRAWINGS[name])
+    height = float(svg.get("viewBox").split()[3])
+    for shape in svg:
+        at = {key: float(shape.get(key, 0)) for key in ("x", "y", "width", "height", "x2", "y2")}
+        assert at["x"] >= 0 and at["x"] + at["width"] <= WIDTH + 0.01 and at["x2"] <= WIDTH + 0.01
+        assert at["y"] >= 0 and at["y"] + at["height"] <= height and at["y2"] <= height
+
+
+def test_a_mark_that_leads_somewhere_is_a_link():
+    svg = drawn(DRAWINGS["bars"], {PIECES[0][2]: "encode/report.html"})
+    links = [link for link in svg.findall("a") if link.get("href") == "encode/report.html"]
+    assert [link.findtext("rect/title") for link in links] == [PIECES[0][2]] * 2
+
+
+def test_pieces_of_a_bar_take_their_shares():
+    boxes = [shape for shape in DRAWINGS["bars"].shapes if shape.tag == "rect"][:2]
+    assert [box.attributes["x"] for box in boxes] == ["0", "300"]
+    assert [box.attributes["width"] for box in boxes] == ["300", "100"]
+    half = charts.bars({"encode": PIECES}, whole=80)
+    assert [shape.attributes["width"] for shape in half.shapes if shape.tag == "rect"] == [
+        "150",
+        "50",
+    ]
+
+
+def test_texts_are_cut_and_hidden_where_a_title_says_the_same():
+    texts = drawn(DRAWINGS["bars"]).findall("text")
+    assert any(text.text.endswith("…") for text in texts)
+    tiles = drawn(DRAWINGS["treemap"]).findall("text")
+    assert "layers.0.weight" in {text.text for text in tiles}
+    assert all(text.get("aria-hidden") == "true" for text in tiles)
+    assert cut_text("abcdef", 42) == "abcdef" and cut_text("abcdef", 21) == "ab…"
+
+
+def test_an_error_is_placed_by_its_decade_and_a_failed_one_stands_out():
+    circles = [shape for shape in DRAWINGS["errors"].shapes if shape.tag == "circle"]
+    within, failed, at_limit = circles
+    assert (within.attributes["fill"], failed.attributes["fill"]) == ("var(--c0)", "var(--bad)")
+    lines = [shape for shape in DRAWINGS["errors"].shapes if shape.tag == "line"]
+    (limit,) = [shape for shape in lines if "stroke-dasharray" in shape.attributes]
+    assert limit.attributes["x1"] == at_limit.attributes["cx"]
+    assert float(within.attributes["cx"]) < float(limit.attributes["x1"])
+    assert float(failed.attributes["cx"]) > float(limit.attributes["x1"])
+
+
+@given(st.floats(1e-6, 1e6))
+def test_a_linear_axis_has_a_few_round_figures(last):
+    axis = linear_axis(last, " ms")
+    assert 2 <= len(axis.ticks) <= 9
+    assert axis.ticks[0] == (0, "0 ms")
+    assert all(axis.scale(value) <= WIDTH for value, _ in axis.ticks)
+
+
+@given(st.floats(1e-12, 1e12), st.floats(1e-12, 1e12))
+def test_a_logarithmic_axis_holds_its_values(one, other):
+    least, most = sorted((one, other))
+    axis = logarithmic_axis(least, most)
+    assert 0 <= axis.scale(least) <= axis.scale(most) <= WIDTH + 1e-6
+    places = [axis.scale(value) for value, _ in axis.ticks]
+    assert all(b - a > 50 for a, b in pairwise(places))
+
+
+def test_powers_of_ten_are_short():
+    ticks = [text for _, text in logarithmic_axis(1e-8, 1, " ms").ticks]
+    assert ticks == ["1e−8 ms", "1e−6 ms", "1e−4 ms", "0.01 ms", "1 ms"]
+
+
+@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=60))
+def test_areas_of_a_treemap_are_in_proportion_and_within(sizes):
+    sizes = sorted(sizes, reverse=True)
+    boxes = split_box(sizes, Box(0, 0, 400, 300))
+    assert len(boxes) == len(sizes)
+    for size, box in zip(sizes, boxes, strict=True):
+        assert box.width * box.height == pytest.approx(120_000 * size / sum(sizes), rel=1e-6)
+        assert box.left >= -1e-6 and box.left + box.width <= 400 + 1e-6
+        assert box.top >= -1e-6 and box.top + box.height <= 300 + 1e-6
+
+
+def test_equal_areas_are_nearly_square():
+    boxes = split_box([1] * 12, Box(0, 0, 400, 300))
+    assert {(round(box.width), round(box.height)) for box in boxes} == {(100, 100)}
