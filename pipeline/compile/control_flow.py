@@ -1,4 +1,4 @@
-"""Control flow that ExecuTorch can't lower or emits wrongly: its errors in words of the model."""
+"""Explains, in words of the model, control flow that ExecuTorch can't lower or emits wrongly."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def lay_out_files(
 
 def name_constant(blob: Blob, tensor: Tensor) -> str:
     """Return the name of a shared constant: its digest, and its dtype, sizes and order of
-    dimensions, which a runtime compares with those that stand beside the data."""
+    dimensions, which a runtime compares with those stored next to the data."""
     dtype = str(int(tensor.scalar_type))
     sizes = "x".join(map(str, tensor.sizes))
     order = "x".join(str(int(dimension)) for dimension in tensor.dim_order)
@@ -82,7 +82,7 @@ def find_constant(owner: MethodObject, tensor: Tensor) -> Blob | None:
 
 
 def is_external(tensor: Tensor) -> bool:
-    """Tell whether a tensor's data stand in a `.ptd` file."""
+    """Tell whether a `.ptd` file holds a tensor's data."""
     extra = tensor.extra_tensor_info
     return extra is not None and extra.location is TensorDataLocation.EXTERNAL
 

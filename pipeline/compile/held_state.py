@@ -1,7 +1,7 @@
 """Finds buffers that methods are to share and that a delegate keeps for itself.
 
-`MemoryPlanningPass(share_mutable_buffers=True)` gives methods one memory for a buffer as far as the
-buffer is left to the program. A delegate that takes it over, as a state of its own or as a constant
+`MemoryPlanningPass(share_mutable_buffers=True)` gives methods one memory for a buffer that is
+left to the program. A delegate that takes it over, as a state of its own or as a constant
 where its method only reads it, never sees what another method writes.
 """
 

@@ -1,7 +1,7 @@
-"""Dynamic sizes that no package can hold: its tensors have int32 sizes.
+"""Reports dynamic sizes that no package can hold: its tensors have int32 sizes.
 
 ExecuTorch writes the greatest size of each dimension, and fails in the serializer of whichever file
-comes first, where no size has a name any more.
+comes first, which knows no names of sizes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def explain_large_sizes(programs: Mapping[str, ExportedProgram]) -> Iterator[Non
 
 
 def find_large_sizes(program: ExportedProgram) -> Iterator[str]:
-    """Yield a sentence for each size of which a program makes larger ones than int32 has."""
+    """Yield a sentence for each size from which a program computes sizes beyond int32."""
     names = {
         size.node.expr: name
         for name, size in reversed(InputSizes(program).sizes.items())

@@ -101,13 +101,13 @@ def lay_out(
         constant_methods: values by name, as `constant_values` describes them.
         order: the model's methods, where an object has several.
         layout: the options of `ExecutorchBackendConfig` for the layout of the file.
-        shared: what stands in files of the package's family instead.
+        shared: what the files of the package's family hold instead.
 
     Raises MissingBlobError, and PipelineError where two methods give different data for one name.
     """
     config = ExecutorchBackendConfig(**(layout or {}))
     output, named = _join(objects, constant_methods, store, order, shared)
-    if not config.extract_delegate_segments:  # then payloads stand in the flatbuffer itself
+    if not config.extract_delegate_segments:  # then the flatbuffer itself holds the payloads
         for payload in output.program.backend_delegate_data:
             if isinstance(payload.data, BlobBytes):
                 payload.data = store.read(payload.data.blob.digest)
@@ -276,7 +276,7 @@ def _join(
 def _split_training(
     plans: Sequence[ExecutionPlan],
 ) -> tuple[list[ExecutionPlan], list[ExecutionPlan]]:
-    """Return the plans of methods, and those that say where gradients stand in their outputs."""
+    """Return the plans of methods, and those that number their outputs with gradients."""
     # Those that tell about training follow all methods, in the order of the model.
     names = {plan.name for plan in plans}
     methods: list[ExecutionPlan] = []

@@ -1,8 +1,8 @@
 """Partitioners as a config asks for them: limited to sub-modules, and kept out of branches.
 
-ExecuTorch's partitioners look at a whole method. What one chose outside the modules loses its tag
-here. The rest of a partition may then depend on itself through what was taken out, so it is split
-where needed; a partition that lies inside altogether is left as it was.
+ExecuTorch's partitioners look at a whole method. What one chose outside of the modules loses its
+tag here. The rest of a partition may then depend on itself through what was taken out, so it is
+split where needed; a partition that lies inside altogether is left as it was.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ def make_filtered_partitioners(
 
 
 class FilteredPartitioner(Partitioner):
-    """A partitioner of which only what stands in some modules is kept, with reasons for the rest.
+    """A partitioner limited to some modules, with reasons for what it leaves elsewhere.
 
     Args:
-        allowed: sequences of module names; a node must stand in one module of each.
+        allowed: sequences of module names; a node must be in one module of each.
         config: the item of a package config that it was made of, if any.
 
     Attributes:
         listed: the names in options of the config, once it has partitioned.
-        warnings: what its backend makes of the method otherwise than the config says, likewise.
+        warnings: where its backend departs from the config for this method, likewise.
         uptake: what it was offered and took, likewise.
     """
 
@@ -223,7 +223,7 @@ def check_modules(
 ) -> None:
     """Check the modules that partitioners are limited to against their methods.
 
-    Raises PipelineError for all that are no modules, or do not say which of several calls.
+    Raises PipelineError for all names without a module, and for ambiguous ones.
     """
     problems = []
     for method, method_partitioners in partitioners.items():

@@ -2,7 +2,7 @@
 
 An object is ExecuTorch's emitted Program without its data: the flatbuffer of its execution plans,
 and the digests of the constants, payloads and named data that the plans refer to by index. The data
-stand in the store, once for all methods and packages that share them.
+are in the store, once for all methods and packages that share them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compares a prepared module, which observes and does not round yet, with its float program.
 
 What a quantizer changes before it rounds anything (batch norms folded, scalars made tensors) must
-agree as far as float arithmetic does. So a wrong transformation is told from the noise of
+agree to the accuracy of floats. So a wrong transformation is distinguished from the noise of
 quantization, which a comparison with the quantized program can't do.
 """
 

@@ -59,7 +59,7 @@ def describe_quantization(
     """Return the facts of a method that was quantized, as JSON (`store.results.Quantization`).
 
     Args:
-        origins: of which nodes of `program` those of `quantized` were made.
+        origins: lead from the nodes of `quantized` to those of `program` that became them.
         calibration: the number of inputs that were observed, and their source.
         observers: as `ObserverRanges.to_json` returns it; None where there were none.
     """

@@ -103,7 +103,7 @@ def quantize(
     program: ExportedProgram,
     spec: Any,
     calibration: Calibration,
-    report: Report = lambda done, total: None,
+    report: Report = lambda count, total: None,
     notes: QuantizationNotes | None = None,
 ) -> ExportedProgram:
     """Quantize a program; its signature and its dynamic sizes stay the same.
@@ -285,7 +285,7 @@ def _compare_apart(
 ) -> None:
     """Compare a prepared module, without its observers, on inputs that it has observed."""
     with torch.no_grad():
-        for number, inputs in enumerate(replace(observed, report=lambda done, total: None)):
+        for number, inputs in enumerate(replace(observed, report=lambda count, total: None)):
             comparison.expect(inputs)
             with seeded(number):
                 returned = run_unobserved(prepared, flatten(program, inputs))

@@ -1,7 +1,7 @@
-"""Constants that both a delegate and a branch want: each is given to both.
+"""Gives each constant that both a delegate and a branch want to both of them.
 
 ExecuTorch copies a constant for each of its users, but doesn't see the operands of control flow,
-which stand in a list, and gives up.
+which are in a list, and gives up.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def _place(blob: _Blob, names: Mapping[Digest, set[str]], rules: Rules) -> str |
 
 
 def hash_content(shared: Shared, records: Iterable[Json]) -> Digest:
-    """Hash all that the files of what is shared depend on: how objects lay it out, beside it."""
+    """Hash all that the shared files depend on: what is shared, and how objects lay it out."""
     named: dict[str, Any] = {}
     users: set[str] = set()
     for record in records:

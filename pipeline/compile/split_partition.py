@@ -1,4 +1,4 @@
-"""Splits a partition into parts that can be delegates, none of which depends on itself."""
+"""Splits a partition into parts that can be delegates: none may depend on itself."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def to_backend(first: Any, *args: Any, **kwargs: Any) -> Any:
         TypeError: an argument is of another type.
         UnknownBackendError: nothing preprocesses for the backend; a `NotImplementedError`.
         KeyError: compile specs are given for a method that is not there.
-        PipelineError: `modules_to_lower` names what is no module, or not which of its calls.
+        PipelineError: `modules_to_lower` names an unknown module, or an ambiguous call.
         AssertionError: a partitioner changed the graph.
     """
     raise TypeError(

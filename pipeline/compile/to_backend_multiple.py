@@ -64,7 +64,7 @@ def to_backend_multiple(
     Raises:
         TypeError: a partitioner is not a `Partitioner`.
         KeyError: a partitioner is given for a method that is not there.
-        PipelineError: `modules_to_lower` names what is no module, or not which of its calls.
+        PipelineError: `modules_to_lower` names an unknown module, or an ambiguous call.
         AssertionError: a partitioner changed the graph.
     """
     programs = method_to_edge_program

@@ -1,4 +1,4 @@
-"""Derives the limits of an output from what its program computes in, where the config sets none.
+"""Derives the limits of an output from the dtypes of its program, where the config sets none.
 
 They are a small multiple of what rounding alone does to this output (rounding.py), and never closer
 than a share of it that depends on its dtype. So float16, bfloat16 and quantized programs are held

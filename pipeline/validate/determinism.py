@@ -1,7 +1,7 @@
 """Is the source itself deterministic? It runs twice on the same inputs before anything else.
 
-What differs between two runs of the source is no measure of a package: the limits that rounding
-sets would grow with it.
+A source that differs from itself can't measure a package: the limits that rounding sets would grow
+with the difference.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Build:
 
 
 def read_build(manifest: Path) -> Build | None:
-    """Read the build of a manifest and the records beside it; None where it can't be read."""
+    """Read the build of a manifest and the records next to it; None if it can't be read."""
     record = read_record(manifest)  # which may have another name
     if record is None or not fits(record, ManifestRecord, open_fields=True):
         return None

@@ -1,4 +1,4 @@
-"""Validates one method of a package by running it beside its source program.
+"""Validates one method of a package by running it side by side with its source program.
 
 It chooses the calls, which `method_calls.py` makes. Methods that share state are validated
 together: each is then given the package, the source and the list of calls that the others use too.
@@ -59,7 +59,7 @@ class MethodValidator(MethodCalls):
     method is not run, only declarations are compared.
 
     Attributes:
-        cases: kinds of inputs that are generated beside random ones (cases.py).
+        cases: kinds of inputs that are generated next to random ones (cases.py).
         departs: how the program with observers departs from the float one (`QuantizationJudge`).
         narrowed: the sizes that the package was lowered for a smaller range of.
         shapes: the only ones that the package takes, where it does not take all sizes.
@@ -234,7 +234,7 @@ class MethodValidator(MethodCalls):
         return not self.result.failures
 
     def _payloads_are_whole(self) -> bool:
-        """Check payloads that can't be run here, as far as their backends read them."""
+        """Check payloads that can't be run here in what their backends can read of them."""
         method = self.result.method
         if checks(self.files, method):
             for fault in find_payload_faults(self.files, method):

@@ -38,7 +38,7 @@ class OutputError:
             and not every expected one.
         agreement: the share of rows along the last dimension whose greatest value stands at the
             same place, from 0 to 1; a row whose expected values have several greatest takes any
-            of them. None for what is no floating-point tensor with at least two values in a row.
+            of them. None unless it is a floating-point tensor with at least two values in a row.
         rows: the number of those rows; 0 where nothing was counted.
         nonfinite: places where both are NaN, or the same infinity, which agree.
         disagreeing: places where one is NaN or infinite and the other is something else. With

@@ -239,7 +239,7 @@ class QuantizationJudge:
         return "passed", f"within {limits}, {on}"
 
     def _find_uncovered(self) -> list[str]:
-        """Return the outputs of which no limit says anything, unless they are exact integers."""
+        """Return the outputs that no limit judges, unless they are exact integers."""
         uncovered = []
         for place, pool in self.examples.items():
             is_exact_integer = pool.is_integer and pool.is_exact

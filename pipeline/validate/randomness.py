@@ -53,7 +53,7 @@ def _judge_output(expected: Sequence[Any], actual: Sequence[Any]) -> str:
     first = expected[0]
     for value in actual:
         if isinstance(value, str) and isinstance(first, str):
-            continue  # text has no distance: another one is no mismatch of a random output
+            continue  # a random output may be another text: texts have no distance
         mismatch = compare(value, first).mismatch
         if mismatch:
             return mismatch

@@ -193,7 +193,7 @@ def _judge_outputs(
 
 
 def _find_order(outcome: CallOutcome, actual: Outputs) -> CallOutcome:
-    """Return the outcome of a call with one sentence for outputs that stand in another order."""
+    """Return the outcome of a call with one sentence for outputs in another order."""
     order = describe_order(outcome.wrong_outputs, actual, outcome.call.outputs)
     return _explain_form(outcome, order) if order else outcome
 

@@ -54,7 +54,7 @@ def _measure_movements(
     source: NodeValues, output: Node, first_inputs: Sequence[Any], second_inputs: Sequence[Any]
 ) -> dict[Node, float]:
     """Return how far each node that the output is computed from moves, in the order of the graph.
-    Bodies of control flow, which are no values, are left out."""
+    Bodies of control flow, which have no values, are left out."""
     ancestors = _find_ancestors(output)
     places = {
         place: node

@@ -162,7 +162,7 @@ def _by_backend(calls: Iterable[_Call]) -> dict[str | None, list[_Call]]:
 
 
 def _general_reason(partitioners: Sequence[PartitionerSpec] | None) -> str:
-    """Return why calls are left of which no partitioner said anything."""
+    """Return why calls are left that no partitioner gave a reason for."""
     by_passes = [spec.name for spec in partitioners or () if spec.backend.lowering.make_passes]
     if by_passes:
         return f"the passes of {', '.join(by_passes)} made no kernel of it"
@@ -185,7 +185,7 @@ def _iter_calls(
 
     Args:
         kernels: namespaces of operators that are a backend's own kernels, with the backend's id.
-        around: the module that the graph stands in; torch.export gives none to nodes of a branch.
+        around: the module around the graph; torch.export gives none to nodes of a branch.
     """
     bodies = control_flow_bodies(module)
     for node in module.graph.nodes:
@@ -205,7 +205,7 @@ def _measure_boundary(module: GraphModule) -> BoundaryRecord:
     """Measure the data that goes into delegates and out of them in a call of a method, at most."""
     # Dynamic sizes count with their upper bounds, of a condition the dearer branch, and the body of
     # a loop as often as it is run. What goes from one delegate to another counts on both sides.
-    # `copies` are operators beside a delegate that only change layout or dtype, or copy.
+    # `copies` are operators next to a delegate that only change layout or dtype, or copy.
     crossings, copies = _measure_crossings(module)
     records: list[CrossingRecord] = [
         {"tensors": tensors, "bytes": size} for tensors, size in crossings.tolist()

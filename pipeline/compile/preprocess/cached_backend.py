@@ -2,8 +2,8 @@
 
 A result may serve a partition that differs in what the backend does not depend on (`CacheScope`);
 debug handles are then exchanged. A joint backend's results are kept by all partitions of all
-methods. Backends of which it is not known what their output depends on, and partitions that have no
-digest, are preprocessed every time.
+methods. Backends whose output depends on unknown things, and partitions without a digest, are
+preprocessed every time.
 """
 
 from __future__ import annotations

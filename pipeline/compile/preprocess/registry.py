@@ -50,7 +50,7 @@ def register_preprocess(backend_id: str, function: Preprocess) -> Preprocess:
             returned.
 
     Raises:
-        TypeError: the name is no text, or the function can't be called.
+        TypeError: the name is not a text, or the function can't be called.
         RegisteredTwiceError: the backend has a function.
     """
     if not isinstance(backend_id, str) or not backend_id:
