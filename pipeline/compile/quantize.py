@@ -11,12 +11,11 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-import sympy
 import torch
 from executorch.backends.transforms.duplicate_dynamic_quant_chain import (
     DuplicateDynamicQuantChainPass,
 )
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import move_exported_model_to_eval
@@ -25,6 +24,7 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from pipeline.backends import QUANTIZERS, make_quantizer
 from pipeline.backends.quantize_options import MixedQuantize
 from pipeline.compile.departure import rounds_values, run_unobserved
+from pipeline.compile.dynamic_shapes import describe_dynamic_shapes
 from pipeline.compile.observers import ObserverRanges
 from pipeline.compile.prepared import PreparedComparison, seeded
 from pipeline.program.inputs import InputSet
@@ -33,12 +33,8 @@ from pipeline.program.operators import base_name, operator_name
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import (
     as_exported,
-    bounds,
     check_inputs,
-    expression,
     flatten,
-    iter_dynamic_sizes,
-    signature,
 )
 from pipeline.store.errors import PipelineError, did_you_mean
 
@@ -135,7 +131,7 @@ def quantize(
     call = as_exported(program, tracing)
     with _naming_node(converted, call):
         return torch.export.export(
-            converted, call.args, call.kwargs, dynamic_shapes=_dynamic_shapes(program)
+            converted, call.args, call.kwargs, dynamic_shapes=describe_dynamic_shapes(program)
         )
 
 
@@ -360,73 +356,3 @@ def _restore_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> N
 def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Return all buffers; one that two modules share by both names: quantizing keeps either."""
     return module.named_buffers(remove_duplicate=False)
-
-
-def _dynamic_shapes(program: ExportedProgram) -> tuple[Any, ...] | None:
-    """Return dynamic sizes as `torch.export.export`, which finds equal ones again, takes them."""
-    dimensions = _Dimensions(program)
-    leaves = [dimensions.find(argument.value) for argument in signature(program)]
-    if not any(leaves):
-        return None
-    values = iter(leaves)
-
-    def nest(spec: pytree.TreeSpec) -> Any:
-        if spec.is_leaf():
-            return next(values)
-        children = [nest(child) for child in spec.children()]
-        builtin = spec.type in pytree.BUILTIN_TYPES  # what is in others, torch takes as a list
-        if builtin:
-            return pytree.SUPPORTED_NODES[spec.type].unflatten_fn(children, spec.context)
-        return children
-
-    args, kwargs = nest(program.call_spec.in_spec)
-    return (*args, *kwargs.values())
-
-
-class _Dimensions:
-    """The dynamic sizes of a program's inputs.
-
-    torch finds again which of them are equal, but not that one is `2*n` or `48*k - 25` of another,
-    or of none: those are derived from named dimensions, as their exporter wrote them.
-    """
-
-    def __init__(self, program: ExportedProgram) -> None:
-        self._program = program
-        sizes = (expression(size) for _, size in iter_dynamic_sizes(signature(program)))
-        derived = [size for size in sizes if _is_derived(size)]
-        symbols = dict.fromkeys(symbol for size in derived for symbol in size.free_symbols)
-        self._named = {symbol: self._name(symbol) for symbol in symbols}
-
-    def _name(self, symbol: sympy.Symbol) -> Any:
-        least, greatest = bounds(self._program, symbol)
-        return Dim(str(symbol), min=least, max=greatest)
-
-    def find(self, value: Any) -> Any:
-        """Return the dynamic sizes of a fake tensor, by dimension; None if it has none."""
-        if not isinstance(value, torch.Tensor):
-            if isinstance(value, torch.SymInt):
-                return Dim.AUTO
-            return None
-        sizes = {n: s for n, s in enumerate(value.shape) if isinstance(s, torch.SymInt)}
-        return {number: self._make(expression(size)) for number, size in sizes.items()} or None
-
-    def _make(self, size: sympy.Expr) -> Any:
-        if size in self._named:
-            return self._named[size]
-        if not _is_derived(size):
-            least, greatest = bounds(self._program, size)
-            return Dim.AUTO(min=least, max=greatest)
-        (symbol,) = size.free_symbols
-        dim = self._named[symbol]
-        slope = int(size.diff(symbol))
-        offset = int(size.subs(symbol, 0))
-        scaled = slope * dim if slope > 1 else dim
-        return scaled + offset if offset else scaled
-
-
-def _is_derived(size: sympy.Expr) -> bool:
-    """Tell whether torch could have derived a size from a named dimension: `a*n + b`."""
-    if size.is_Symbol or len(size.free_symbols) != 1:
-        return False
-    slope = size.diff(*size.free_symbols)
-    return bool(slope.is_Integer and slope > 0)

@@ -4,7 +4,7 @@ sizes, and tensors whose memory layout differs from that of the export."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from pipeline.program.random_inputs import (
 from pipeline.program.signature import flatten, nest_leaves, signature
 from pipeline.store.reasons import reason
 from pipeline.validate.budget import Budget, OutOfTimeError
+from pipeline.validate.layouts import STRIDED_VIEWS, View, expand_first, lay_out_by
 from pipeline.validate.limits import check_limits, drop_limits_of_noise, scale_limits
 from pipeline.validate.metrics import compare, greatest_magnitude
 
@@ -36,7 +37,6 @@ _UNITS = 8  # in the last place, by which inputs are changed to see what roundin
 _LEAST_SQNR = 20.0  # dB, that rounding inputs must leave where no other limits are set
 _SAME = Limits(atol=1e-3, rtol=1e-3)  # values of one source in another layout of its inputs
 _OWN_LAYOUT = "the source program takes strides, and gives other values in this layout"
-View = Callable[[torch.Tensor], torch.Tensor | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,16 +205,16 @@ class CaseMaker:
         return True
 
     def add_strided(self) -> None:
-        for layout, view in _VIEWS.items():
+        for layout, view in STRIDED_VIEWS.items():
             self._add_view("strided", f"strided, {layout}", view)
 
     def add_expanded(self) -> None:
-        self._add_view("expanded", "expanded", _expanded)
+        self._add_view("expanded", "expanded", expand_first)
 
     def _add_view(self, case: str, layout: str, view: View) -> None:
         base = self.examples[0] if self.examples else self.generator.set(self.number, 2)
         leaves = flatten(self.source.program, base)
-        views = [_lay_out_by(view, leaf) for leaf in leaves]
+        views = [lay_out_by(view, leaf) for leaf in leaves]
         if all(map(operator.is_, leaves, views)):
             return
         origin = f"generated {self.number} (seed {self.seed}): {layout}"
@@ -273,63 +273,3 @@ def _round(value: Any) -> Any:
     signs = 1 - 2 * parity
     wide = value.to(torch.complex128 if value.is_complex() else torch.float64)
     return (wide * (1 + step * signs)).to(value.dtype)
-
-
-def _lay_out_by(view: View, value: Any) -> Any:
-    """Return the view of a tensor if its layout differs; the value itself if not."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    relaid = view(value)
-    if relaid is None:
-        return value
-    strides = zip(value.shape, value.stride(), relaid.stride(), strict=True)
-    for size, stride, new_stride in strides:
-        # The stride of a dimension of size 1 says nothing.
-        if size > 1 and stride != new_stride:
-            return relaid
-    return value
-
-
-# Views: tensors of the same dtype and sizes in another layout, or None where there is none.
-
-
-def _transposed(value: torch.Tensor) -> torch.Tensor | None:
-    if value.ndim < 2:
-        return None
-    return value.mT.contiguous().mT
-
-
-def _stepped(value: torch.Tensor) -> torch.Tensor | None:
-    """Interleave the values with those of the reverse, and view every second one."""
-    if value.ndim == 0 or value.shape[-1] < 2 or not value.numel():
-        return None
-    reverse = value.flip(-1)
-    interleaved = torch.stack((value, reverse), -1).flatten(-2)
-    return interleaved[..., ::2]
-
-
-def _expanded(value: torch.Tensor) -> torch.Tensor | None:
-    """Repeat the first along the first dimension that has several."""
-    if not value.numel():
-        return None
-    for dimension, size in enumerate(value.shape):
-        if size > 1:
-            first = value.narrow(dimension, 0, 1)
-            return first.expand(value.shape)
-    return None
-
-
-def _other_format(value: torch.Tensor) -> torch.Tensor | None:
-    memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(value.ndim)
-    if memory_format is None:
-        return None
-    if value.is_contiguous(memory_format=memory_format):
-        memory_format = torch.contiguous_format
-    return value.contiguous(memory_format=memory_format)
-
-
-_VIEWS: dict[str, View] = {
-    "transposed": _transposed,
-    "every second value": _stepped,
-    "other memory format": _other_format,
-}

@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from pipeline.validate.limits import OutputLimits
-from pipeline.validate.metrics import compare, find_worst_place
+from pipeline.validate.metrics import compare
 from pipeline.validate.rounding import float_dtypes, is_quantized
+from pipeline.validate.worst_place import find_worst_place
 
 RUNS = 2  # of the program with every value rounded anew
 # What rounding does to the worst value, and to all of them as noise, with a margin: kernels round

@@ -12,11 +12,10 @@ from pipeline.config.validation import Limits
 from pipeline.store.errors import plural
 from pipeline.validate.metrics import (
     OutputError,
-    WorstPlace,
     compare,
-    find_worst_place,
     greatest_magnitude,
 )
+from pipeline.validate.worst_place import WorstPlace, find_worst_place
 
 LIMITS = tuple(Limits.model_fields)
 AnyLimits = TypeVar("AnyLimits", bound=Limits)

@@ -1,4 +1,4 @@
-"""Measures how far an output is from the expected one, and finds the place that is worst.
+"""Measures how far an output is from the expected one.
 
 Correlation hides errors, so it is one figure among others: the greatest, the mean and the 99.9th
 percentile of the absolute error, the error relative to the signal, the ratio of signal to
@@ -131,7 +131,7 @@ def _describe_kind(value: Any) -> str:
 def _measure(actual: Tensor, expected: Tensor) -> OutputError:
     # Divided by the greatest value, since squares overflow and vanish.
     sums = _Sums(scale=_greatest_of_both(actual, expected) or 1.0)
-    for a, e, distance in _chunks(actual, expected):
+    for a, e, distance in iter_chunks(actual, expected):
         sums.add(a, e, distance)
     if sums.disagreeing:
         return replace(INFINITE, nonfinite=sums.nonfinite, disagreeing=sums.disagreeing)
@@ -244,7 +244,7 @@ def greatest_magnitude(value: Any) -> float:
     return 0.0
 
 
-def _chunks(actual: Tensor, expected: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def iter_chunks(actual: Tensor, expected: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield parts of both tensors in float64, in reading order, with |a - e|.
 
     Unequal integers are at least 1 apart, whatever float64 makes of them; a complex number counts
@@ -268,74 +268,3 @@ def _flatten(tensor: Tensor) -> Tensor:
     tensor = tensor.detach().cpu()
     parts = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     return parts.reshape(-1)
-
-
-@dataclass(frozen=True)
-class WorstPlace:
-    """The place of an output with the greatest `excess`, |a - e| - (atol + rtol |e|).
-
-    The output is near enough where that is not above zero. `index` is the place in the tensor,
-    `allowed` the limit there.
-    """
-
-    excess: float = -math.inf
-    index: tuple[int, ...] = ()
-    actual: float = 0.0
-    expected: float = 0.0
-    allowed: float = 0.0
-
-    @property
-    def ok(self) -> bool:
-        return self.excess <= 0
-
-
-def find_worst_place(
-    error: OutputError,
-    actual: Any,
-    expected: Any,
-    atol: float,
-    rtol: float,
-    integers: bool = False,
-) -> WorstPlace:
-    """Find the worst place of an output by the rule of `torch.allclose`, |a-e| <= atol + rtol |e|.
-
-    Integers and bools must be equal, whatever the tolerances. NaN is close to NaN, an infinity to
-    itself, and neither to anything else. A mismatch is infinitely far away.
-    """
-    if error.mismatch is not None:
-        return WorstPlace(excess=math.inf)
-    if expected is None or isinstance(expected, str):
-        return WorstPlace()
-    actual = torch.as_tensor(actual)
-    expected = torch.as_tensor(expected)
-    tolerated = expected.dtype.is_floating_point or expected.is_complex() or integers
-    worst = WorstPlace()
-    start = 0
-    for a, e, distance in _chunks(actual, expected):
-        allowed = atol + rtol * e.abs() if tolerated else torch.zeros_like(e)
-        excess = _excess(a, e, distance, allowed)
-        place = int(excess.argmax())
-        if excess[place] > worst.excess:
-            worst = WorstPlace(
-                excess=float(excess[place]),
-                index=_index_of(start + place, expected),
-                actual=float(a[place]),
-                expected=float(e[place]),
-                allowed=float(allowed[place]),
-            )
-        start += a.numel()
-    return worst
-
-
-def _excess(actual: Tensor, expected: Tensor, distance: Tensor, allowed: Tensor) -> Tensor:
-    finite = actual.isfinite() & expected.isfinite()
-    agree = (actual == expected) | (actual.isnan() & expected.isnan())
-    otherwise = torch.where(agree, -math.inf, math.inf)
-    return torch.where(finite, distance - allowed, otherwise)
-
-
-def _index_of(number: int, tensor: Tensor) -> tuple[int, ...]:
-    """Return the index of an element by its number; a complex number counts as two."""
-    shape = (*tensor.shape, 2) if tensor.is_complex() else tensor.shape
-    index = torch.unravel_index(torch.tensor(number), shape)
-    return tuple(map(int, index))

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pipeline.config.validation import Limits
 from pipeline.validate import metrics
 from pipeline.validate.limits import judge_output
-from pipeline.validate.metrics import compare, find_worst_place, json_number
+from pipeline.validate.metrics import compare, json_number
+from pipeline.validate.worst_place import find_worst_place
 
 NAN, INF = math.nan, math.inf
 

@@ -22,8 +22,9 @@ from pipeline.config.validation import Limits
 from pipeline.devices.interpreter.execute import read_value, result_indices, steps
 from pipeline.devices.interpreter.load import InterpretedMethod
 from pipeline.program.operators import base_name
-from pipeline.validate.metrics import OutputError, compare, find_worst_place, greatest_magnitude
+from pipeline.validate.metrics import OutputError, compare, greatest_magnitude
 from pipeline.validate.node_values import MOST_VISITS, NodeValues
+from pipeline.validate.worst_place import find_worst_place
 
 ROUNDING = 16  # units in the last place of the greatest value, that may come of rounding alone
 # Shares of the limits to which intermediate values are held, one by one, until one diverges.
