@@ -73,6 +73,7 @@ def explain_quantized_scans(programs: Mapping[str, ExportedProgram]) -> Iterator
 def count_float_operators(program: ExportedProgram) -> int:
     """Count operators that compute in floats in control flow, into which no quantizer looks."""
     count = 0
+    # The first is the method's own graph.
     for body in list(graph_modules(program.graph_module))[1:]:
         for node in body.graph.nodes:
             if operator_name(node) and _gives_floats(node):

@@ -66,6 +66,7 @@ class _Dimensions:
         if not _is_derived(size):
             least, greatest = bounds(self._program, size)
             return Dim.AUTO(min=least, max=greatest)
+        # `_is_derived` has seen to it that there is one.
         (symbol,) = size.free_symbols
         dim = self._named[symbol]
         slope = int(size.diff(symbol))

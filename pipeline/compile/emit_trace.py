@@ -130,6 +130,7 @@ def record_emission() -> Iterator[Emission]:
 
     def recorded(run_node: Callable[[Any, Node], Any], emitter: Any, node: Node) -> Any:
         state = emitter.emitter_state
+        # Bodies of control flow have emitters of their own, with the state of the outermost.
         is_outermost = isinstance(emitter, _emitter._TopLevelEmitter)
         if is_outermost and id(state) not in methods_by_state:
             method = _Method(emitter.name, emitter.exported_program)

@@ -74,6 +74,7 @@ def _find_limits(program: ExportedProgram) -> dict[sympy.Symbol, tuple[int, Node
                 greatest[symbol], _ = limits[symbol]
             else:
                 greatest[symbol] = int(ranges[symbol].upper)
+        # A limit that an earlier size set may be enough for this one too.
         if expression.subs(greatest) > GREATEST:
             first, *following = greatest
             alone = expression.subs({symbol: greatest[symbol] for symbol in following})

@@ -129,6 +129,7 @@ def adapt_edge_config(settings: EdgeConfig, backends: Iterable[Backend]) -> Edge
 
     That is operators left whole, and no check, which knows none of the operators that they make.
     """
+    # The operators that passes make are checked by nothing upstream.
     lowerings = []
     for backend in backends:
         if backend.lowering.make_passes is not None:

@@ -177,6 +177,7 @@ class FilteredPartitioner(Partitioner):
                 del node.meta[TAG]
             if allowed:
                 cut[tag] = allowed
+        # All tags are off by now, so that no partition that is yet to be cut is in the way.
         for tag, nodes in cut.items():
             for number, part in enumerate(split_partition(module, nodes)):
                 for node in part:

@@ -32,6 +32,7 @@ def count_multiplications(node: Node) -> int:
         return _count_of_tensor(name, first, values, result)
     if name == "einsum" and isinstance(first, str):
         return _count_einsum(first, pytree.tree_leaves(values[1]))
+    # Operators whose first argument is a list or an equation take tensors behind it.
     if isinstance(first, list | str):
         return _count_of_second(name, values, result)
     return 0

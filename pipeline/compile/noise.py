@@ -49,6 +49,7 @@ def measure_noise(actual: Any, expected: Any) -> Noise:
         return _INFINITE
     a = _to_double(actual)
     e = _to_double(expected)
+    # Values that are infinite or NaN on both sides agree, and would spoil the sums.
     finite = a.isfinite() & e.isfinite()
     agrees = (a == e) | (a.isnan() & e.isnan())
     if bool((~finite & ~agrees).any()):

@@ -130,6 +130,7 @@ def make_object(
     _check_named_mutable_buffers(output)
     data = manager._named_data or NamedDataStoreOutput([], {}, {})
     check_file_names((*(output.external_constant_map or ()), *data.external_data))
+    # Every part is committed before the object that refers to it.
     tagged = put_named_data(store, data)
     return MethodObject(
         program=put_blob(store, program_to_bytes(output.program)),

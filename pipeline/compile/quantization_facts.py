@@ -180,6 +180,7 @@ def _find_weights(quantized: ExportedProgram, program: ExportedProgram) -> Itera
         node = nodes.get(getattr(spec.arg, "name", ""))
         if spec.kind not in _CONSTANTS or node is None or not isinstance(value, Tensor):
             continue
+        # Tied weights have several names and one storage.
         place = (value.untyped_storage().data_ptr(), value.storage_offset(), value.shape)
         if name in state or place in visited or not node.users or _is_parameter(node):
             continue
@@ -222,6 +223,7 @@ def _values_per_byte(node: Node) -> int:
     for user in node.users:
         names.add(base_name(user))
         names |= {base_name(reader) for reader in user.users}
+    # Packed weights show in their readers alone: their dtype is a byte's.
     if any(name.startswith("embedding_2bit") for name in names):
         return 4
     if names & _BITS or any(name.startswith("embedding_4bit") for name in names):

@@ -115,6 +115,7 @@ def choose(
                 holders.setdefault(blob, set()).add(package)
             for file in record["external"].values():
                 external_names |= {name for name, _ in file}
+    # What a base holds is shared with packages that are yet to come.
     least = 1 if base is not None else 2
     stems: dict[_Blob, str] = {}
     for blob in sorted(holders):
@@ -124,6 +125,7 @@ def choose(
     keys = {}
     for key, blobs in sorted(named.items()):
         blob = next(iter(blobs))
+        # A key with two contents can't be in one file, nor one that a `.ptd` has already.
         if len(blobs) == 1 and key not in external_names and blob in stems:
             keys[key] = (blob[0], stems[blob])
     shared_constants = {}

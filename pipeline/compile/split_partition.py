@@ -45,6 +45,7 @@ def split_partition(module: GraphModule, nodes: Sequence[Node]) -> list[list[Nod
             comes_back = key in members and argument not in members
             number = max(number, numbers[unit(argument)] + comes_back)
         numbers[key] = number
+    # Nodes that only this partition reads may move to where they are read.
     for key in reversed(order):
         if key in members and members.issuperset(key.users):
             numbers[key] = min((numbers[user] for user in key.users), default=numbers[key])

@@ -108,6 +108,7 @@ class CallJudge:
         if not generated:
             self._note_noise(errors, calls)
         config_limits = self.held_to.of_config(call.inputs, call.expected)
+        # Extreme inputs move outputs by more than any limit, which shows nothing.
         if not call.run.case:
             self.float_movement.add(call.expected, config_limits, call.inputs)
         limits: list[Limits] = []
@@ -160,6 +161,7 @@ class CallJudge:
                 unjudged.append(place)
                 applied = derived.wide
             applied_limits.append(applied)
+        # The first inputs are enough to look for where the source is ill-conditioned.
         if unjudged and self.unjudged is None:
             self.unjudged = call.inputs
         judged_run = replace(call.run, outputs=errors, limits=tuple(applied_limits))

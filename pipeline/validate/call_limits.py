@@ -62,6 +62,7 @@ class CallLimits:
         derived_limits = []
         for place, value in enumerate(expected):
             usual = max(self._usual[place], greatest_magnitude(value))
+            # Large inputs would raise what later outputs are compared with.
             if case != "large":
                 self._usual[place] = usual
             rounded_values = [outputs[place] for outputs in rounded]

@@ -89,6 +89,7 @@ def describe_nondeterminism(source: Source, inputs: InputSet, root: Path | None 
         operators = describe_random_operators(random)
         return f"the source is random: {difference} on the same inputs; it holds {operators}"
     memory = find_uninitialized(source.program, root)
+    # Two runs in one process often get the same memory back, with the same content.
     if not difference and memory:
         difference = _find_difference(FilledSource(source.program), inputs, RUNS)
     if difference and memory:

@@ -164,6 +164,7 @@ def _segments(manifest: Json, contents: Json | None) -> dict[str, int]:
         for (kind, _), size in blobs.items():
             sizes[kind] += size
         whole = sum(file["size"] for file in manifest["files"].values())
+        # What no object accounts for: the flatbuffer, its alignment and padding.
         sizes["program"] += max(0, whole - sum(blobs.values()))
     return {kind: sizes[kind] for kind in sorted(sizes) if sizes[kind]}
 

@@ -61,6 +61,7 @@ def widest(limits: Iterable[Limits]) -> dict[str, float | None]:
 def scale_limits(limits: Limits, growth: float) -> Limits:
     """Widen the absolute limits for an output whose values are `growth` times as large as usual; no
     limit is made stricter."""
+    # An output that shrinks keeps its limits: rounding need not shrink with it.
     if growth <= 1:
         return limits
     update = {}

@@ -93,6 +93,7 @@ class MethodValidator(MethodCalls):
         """Make all other calls, as long as the budget lasts, and let go of what was loaded."""
         with self._failing():
             self._go_on()
+        # A fresh session lets go of the loaded program, and of its memory.
         self.package = Session(self.files)
         self.judge.movement.release()
         self.judge.float_movement.release()
@@ -191,6 +192,7 @@ class MethodValidator(MethodCalls):
             self.budget,
             self.shapes,
         )
+        # Cases are made one by one: making them takes runs of the source, and time may run out.
         for case in maker.make(self._choose_cases()):
             if self._leaves_out(case.origin):
                 continue
@@ -270,6 +272,7 @@ class MethodValidator(MethodCalls):
         """Yield sequences of `steps` calls from each set on, going on with the sets that follow it,
         and then the first sequence again. Each begins with the initial state."""
         starts = [(number, inputs.origin) for number, inputs in enumerate(sets)]
+        # State that survives the opening of a package shows only in the second time.
         starts += [(number, f"{origin}, again") for number, origin in starts[:1]]
         for number, name in starts:
             following = []

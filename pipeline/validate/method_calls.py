@@ -142,6 +142,7 @@ class MethodCalls:
 
     def _describe_nondeterminism(self, sets: Sequence[InputSet]) -> str:
         """Say how the source differs from itself; "" where it does not, or fails anyway."""
+        # Each input set costs further runs, which only such operators make worth it.
         tried = sets if self._may_vary else sets[:1]
         for inputs in tried:
             with suppress(Exception):  # reported by the call on these inputs

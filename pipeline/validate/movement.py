@@ -93,6 +93,7 @@ class OutputMovement:
             self.moves_if_large |= first is not None and _exceeds(first.value, value, limits)
             return
         if first is None:
+            # Dynamic sizes can give a new shape in each call; a few show whether it moves.
             if len(self.firsts) < _MOST_SHAPES:
                 self.firsts[shape] = FirstValue(value, inputs)
             return

@@ -137,6 +137,7 @@ def validate_package(
             validators[name].start(examples.get(name, ()), is_first=len(validators) == 1)
         else:
             _validate_other(result, present, constants, files)
+    # The worst first: a budget that runs out then leaves out calls of methods that pass.
     for validator in sorted(validators.values(), key=lambda validator: validator.result.badness):
         validator.finish()
     if sequences is None:
@@ -165,6 +166,7 @@ def _run_together(
     first = members[sequence[0]]
     times: Counter[str] = Counter()
     for calls in rounds(sequence, {name: member.sets for name, member in members.items()}):
+        # The last round is the first one again: what a call leaves behind must not change it.
         name = f"{' > '.join(sequence)} from {calls[0][1].origin}"
         times[name] += 1
         if times[name] > 1:

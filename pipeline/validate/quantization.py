@@ -66,6 +66,7 @@ class PooledOutput:
         self._add_integers(actual, expected)
         if error.sqnr_db is not None:
             self.least_sqnr = min(self.least_sqnr, error.sqnr_db)
+        # Integers and text have no noise; `_add_integers` has counted them.
         if not isinstance(expected, Tensor) or not expected.dtype.is_floating_point:
             return
         if error.mismatch is not None or error.disagreeing:

@@ -71,6 +71,7 @@ def _judge_values(expected: Tensor, actual: Tensor) -> str:
     share = _share_of_finite(actual)
     if abs(source_share - share) > 0.1:
         return f"{share:.0%} of its values are finite, {source_share:.0%} of the source's"
+    # NaN and infinities would swallow sums; how many there are is compared above.
     expected = torch.nan_to_num(expected, 0.0, 0.0, 0.0)
     actual = torch.nan_to_num(actual, 0.0, 0.0, 0.0)
     least = float(expected.min())

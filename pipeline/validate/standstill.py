@@ -110,6 +110,7 @@ class StandstillJudge:
             return f"{name} is NaN in every value of {calls}{where}; {_REMEDY_NAN}"
         if output.example_values and output.example_nans == output.example_values:
             return f"{name} is NaN in every value on the examples; {_REMEDY_NAN}"
+        # What is said of an output already needs no second reason.
         if output.noticed or self.is_random or place in self.unjudged:
             return ""
         if self._dependences[place] != "values":

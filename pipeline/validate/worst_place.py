@@ -50,6 +50,7 @@ def find_worst_place(
         return WorstPlace()
     actual = torch.as_tensor(actual)
     expected = torch.as_tensor(expected)
+    # An index or a class that is off by one is wrong, however small the difference.
     tolerated = expected.dtype.is_floating_point or expected.is_complex() or integers
     worst = WorstPlace()
     start = 0

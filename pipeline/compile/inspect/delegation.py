@@ -87,6 +87,7 @@ def describe_delegation(
     outside = _by_backend(call for call in calls if call.delegate is None)
     delegated = _sum(chain(*delegates.values()))
     not_delegated = _sum(chain(*outside.values()))
+    # Calls of portable kernels have no backend.
     undelegated = outside.pop(None, [])
     by_kernels = {}
     for backend, kernel_calls in outside.items():
@@ -224,6 +225,7 @@ def _measure_crossings(module: GraphModule) -> tuple[npt.NDArray[np.object_], in
             crossings += [_count(inputs), _count(node.meta.get("val"))]
     for flow, bodies in control_flow_bodies(module).items():
         measured = [_measure_crossings(body) for body in bodies]
+        # One branch runs, and the method must have room for the dearer one.
         dearest = max((body for body, _ in measured), key=lambda body: body[:, 1].sum())
         crossings += dearest * _max_runs(flow)
         copies += sum(body_copies for _, body_copies in measured)

@@ -53,6 +53,7 @@ def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> Uptake:
         if operator_name(node) and called_delegate(node) is None:
             calls.append(node)
     taken_calls = sum(TAG in node.meta for node in calls)
+    # Why some calls were left matters to nobody as long as others were taken.
     refusals = () if taken_calls else _find_refusals(spec.backend.name, calls)
     return Uptake(spec.name, len(calls), taken_calls, refusals)
 

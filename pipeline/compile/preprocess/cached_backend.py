@@ -176,6 +176,7 @@ class CachedBackend:
             return self._make(inputs, make)
         results = place.find(self._context.counts)
         if results is None:
+            # Two workers that lower the same partition at once would both take the time.
             with place.store.lock(digest.hash_json(place.key)):  # others may be making it
                 results = place.find(self._context.counts) or self._make(inputs, make, place)
         return results

@@ -156,6 +156,7 @@ def find_entry(backend_id: str) -> Backend | None:
     for entry in BACKENDS.values():
         if entry.backend_id != backend_id:
             continue
+        # Several rows may have one id, of which one says how to preprocess.
         if entry.preprocessing.function:
             return entry
         if entry.lowers and lowering is None:

@@ -71,6 +71,7 @@ class ValueHasher:
             self.field("node", self.nodes[value])
         elif isinstance(value, Mapping):
             self.field("map", len(value))
+            # The order of insertion differs between equal programs.
             for key in sorted(value, key=str):
                 self.value(key)
                 self.value(value[key])
