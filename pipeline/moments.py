@@ -86,6 +86,13 @@ class Feature:
         around_lowering: returns a context manager, within which a worker quantizes or compiles;
             takes whether it may patch torch and ExecuTorch, which user code would see. It must
             change no byte, and the setting `fast_lowering` switches it off.
+        instead_of_compile: makes the result of a compile action in another way; takes the action,
+            the workspace, `run.stages.Stages`, and whether this process is the one that builds,
+            not a worker; returns whether it did. Imports no torch.
+        listen_to_compile: takes a compile action and the workspace; returns a
+            `run.build.listening.CompileListener`, or None.
+        explain_compile: takes a stale compile action and the workspace; returns a sentence for
+            `doit explain`, or "".
         after_emit: takes a `run.build.compile.EmittedUnit`; returns blobs by name, which the
             result of the compile action keeps, as JSON.
         after_link: takes a `run.build.link.LinkedPackage`; returns the digests of further files of
@@ -110,6 +117,9 @@ class Feature:
     public: tuple[str, ...] = _moment("export", ())
     explain_departure: str = _moment("export")
     around_lowering: str = _moment("build")
+    instead_of_compile: str = _moment("build")
+    listen_to_compile: str = _moment("build")
+    explain_compile: str = _moment("")
     after_emit: str = _moment("build")
     after_link: str = _moment("build")
     link_files: tuple[str, ...] = ()

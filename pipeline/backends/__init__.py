@@ -63,8 +63,12 @@ __all__ = [
     "with_partitioner",
 ]
 
-_FAMILIES = [import_module(f"{__name__}.{family}") for family in find_families()]
-_OWN = {entry.name: entry for module in _FAMILIES for entry in getattr(module, "ENTRIES", ())}
+_OWN: dict[str, Backend] = {}
+_OWN_QUANTIZERS: dict[str, Quantization] = {}  # those that have no backend of their own
+for _family in find_families():
+    _module = import_module(f"{__name__}.{_family}")
+    _OWN |= {entry.name: entry for entry in getattr(_module, "ENTRIES", ())}
+    _OWN_QUANTIZERS |= getattr(_module, "QUANTIZERS", {})
 _PLUGINS, _PROBLEMS = find_plugins(_OWN)
 # A plugin may lower to what is a row of data here.
 _VENDORS = {backend.name: backend for backend in vendors.ENTRIES}
@@ -75,7 +79,7 @@ PLUGIN_PROBLEMS: Mapping[str, str] = MappingProxyType(_PROBLEMS)
 # The quantizers of the backends, and those that have no backend of their own.
 QUANTIZERS: Mapping[str, Quantization] = MappingProxyType(
     {name: replace(b.quantization, host=b.host) for name, b in BACKENDS.items() if b.quantization}
-    | {k: v for module in _FAMILIES for k, v in getattr(module, "QUANTIZERS", {}).items()}
+    | _OWN_QUANTIZERS
 )
 
 

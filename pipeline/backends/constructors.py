@@ -104,15 +104,18 @@ def unknown_options(backend: Backend, options: Options) -> Iterator[tuple[str, s
     callables = constructors(stage)
     if backend.plugin or not callables:
         return
-    known: list[str] = []
+    parameter_names: list[str] = []
     hidden: set[str] = set()
     for constructor in callables:
-        known += parameters(constructor)
+        parameter_names += parameters(constructor)
         hidden.update(constructor.left_out)
     not_passed = {*beyond(stage)}
     if quantizes:
         not_passed |= OURS
     for option in sorted(options.model_fields_set - not_passed):
         names = {constructor.renamed.get(option, option) for constructor in callables}
-        if names.isdisjoint(known):
-            yield option, did_you_mean(option, [name for name in known if name not in hidden])
+        if names.isdisjoint(parameter_names):
+            yield (
+                option,
+                did_you_mean(option, [name for name in parameter_names if name not in hidden]),
+            )

@@ -29,8 +29,10 @@ def find_device(backend_id: str) -> str:
     for pair in filter(None, text.split(",")):
         delegate, separator, device = pair.partition("=")
         if not (delegate and separator and device):
-            what = f"'{pair}' must be a delegate and a device, such as EthosUBackend=corstone"
-            raise PipelineError(f"{VARIABLE}: {what}")
+            raise PipelineError(
+                f"{VARIABLE}: '{pair}' must be a delegate and a device, such as "
+                "EthosUBackend=corstone"
+            )
         if delegate == backend_id:
             return device
     return ""

@@ -125,7 +125,9 @@ class OneOf:
     """Annotates a text that must be one of the names under these keys."""
 
     def __init__(self, *keys: str) -> None:
-        self.names = [name for key in keys for name in NAMES[key]]
+        self.names: list[str] = []
+        for key in keys:
+            self.names += NAMES[key]
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler

@@ -74,8 +74,8 @@ ByOperator = Annotated[dict[_Name, Override[_Scheme]], Field(description=OF_OPER
 class QuantizeConfig(Options):
     """Options of any quantizer, to which each adds its own.
 
-    `partitioners_own`: options that a partitioner of the same name has too, and which must say the
-    same there, since both mean one device.
+    `partitioners_own`: options that the partitioner of the same name also has, and which must have
+    the same values there, since both mean one device.
     """
 
     partitioners_own: ClassVar[tuple[str, ...]] = ()
@@ -113,8 +113,8 @@ class QuantizeConfig(Options):
         return not getattr(scheme, "dynamic", self.dynamic)
 
     def explain_float(self, operator: str, shape: Sequence[int]) -> str:
-        """Return why the weight of an operator, such as linear, stays in floating point for its
-        shape; "" where that is not the reason."""
+        """Explain that the weight of an operator, such as linear, can't be quantized because of its
+        shape; "" if the shape isn't the reason."""
         return ""
 
     @property
@@ -134,17 +134,17 @@ class QuantizeConfig(Options):
 
     @property
     def depends_on_host(self) -> bool:
-        """Return whether what it makes can depend on the instruction sets of this machine, as
-        everything does that a model computed in eager mode."""
+        """Return whether its result can depend on the instruction sets of this machine, as
+        everything does that is observed in eager mode."""
         return self.calibrates
 
 
 class MixedQuantize(QuantizeConfig):
     """A quantizer whose options can differ by module and by operator.
 
-    A subclass declares `modules` and `operators`, mappings of names to its `scheme`, those of its
-    options that can differ, or to "none". What an override leaves out is as for the whole method.
-    A `scheme` without options is one of which only "none" can differ.
+    A subclass declares `modules` and `operators`, mappings of names to its `scheme`, the options
+    that can differ, or to "none". Options that an override leaves out are those of the method. With
+    a `scheme` without options, an override can only be "none".
 
     `fused`: operators that are quantized with the one they follow, if that is one of `fusing`.
     """
@@ -158,8 +158,7 @@ class MixedQuantize(QuantizeConfig):
         return self.scheme.model_construct(**{name: getattr(self, name) for name in names})
 
     def overrides(self, kind: str) -> dict[str, Any]:
-        """Return the overrides of `modules` or `operators` by name, each with what it leaves out;
-        None where nothing is quantized."""
+        """Return the complete schemes of `modules` or `operators` by name; None for "none"."""
         schemes = {}
         for name, override in getattr(self, kind).items():
             schemes[name] = None if override == NOT else self._completed(override)

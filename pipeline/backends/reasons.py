@@ -1,8 +1,8 @@
 """Collect why partitioners leave nodes: what the families' functions for `Lowering.reasons` share.
 
-Partitioners log, print or keep what they find, so their own functions are listened to; what they
-choose stays as it is. A reason goes on from "it is left because": a few words, the partitioner's
-own where it has any.
+Partitioners log, print or store what they find, so their functions are wrapped; what they choose
+stays the same. A reason continues "it is left because" in a few words, the partitioner's if it has
+any.
 """
 
 from __future__ import annotations

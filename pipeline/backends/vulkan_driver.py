@@ -31,4 +31,7 @@ def paths_of(variable: str) -> list[Path]:
 
 def manifests(*folders: Path) -> list[Path]:
     """Return the manifests of drivers or layers in folders, in the order of their names."""
-    return [path for folder in folders for path in sorted(folder.glob("*.json"))]
+    paths: list[Path] = []
+    for folder in folders:
+        paths += sorted(folder.glob("*.json"))
+    return paths

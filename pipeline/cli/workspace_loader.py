@@ -14,10 +14,10 @@ from doit.cmd_base import DodoTaskLoader
 from doit.exceptions import InvalidDodoFile
 
 from pipeline.cli import tasks
+from pipeline.cli.ahead import start_ahead
 from pipeline.cli.commands import GROUPS
 from pipeline.cli.grammar import check_words, describe_no_packages, empty_groups, rewrite
 from pipeline.cli.run_options import RunOptions, take_options
-from pipeline.cli.runner import start_ahead
 from pipeline.cli.selection import find_foreign_tasks, find_selection
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError

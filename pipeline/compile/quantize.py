@@ -80,7 +80,6 @@ def check_batches(program: ExportedProgram, method: str, batches: Calibration) -
         raise PipelineError(f"{method}: there are no calibration inputs")
 
 
-@dataclass
 class QuantizationNotes:
     """Facts that are noted while a method is quantized, as JSON; None for a quantizer that prepares
     nothing.
@@ -91,8 +90,9 @@ class QuantizationNotes:
         observers: what observers saw (`ObserverRanges.to_json`).
     """
 
-    prepared: dict[str, Any] | None = None
-    observers: dict[str, Any] | None = None
+    def __init__(self) -> None:
+        self.prepared: dict[str, Any] | None = None
+        self.observers: dict[str, Any] | None = None
 
 
 def quantize(

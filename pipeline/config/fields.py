@@ -123,8 +123,11 @@ ALGORITHMS = ("greedy", "greedy_without_overlap", "naive")  # of memory planning
 
 def _algorithms(value: Any) -> Any:
     names = value if isinstance(value, list | tuple) else [value]
-    known = [isinstance(n, str) and (n in ALGORITHMS or is_reference(n)) for n in names]
-    if not names or not all(known):
+    are_valid = bool(names)
+    for name in names:
+        if not isinstance(name, str) or not (name in ALGORITHMS or is_reference(name)):
+            are_valid = False
+    if not are_valid:
         raise rule(f"must be {', '.join(ALGORITHMS)} or module:name, or a list of these")
     return distinct(tuple(names))
 
@@ -141,8 +144,8 @@ def _short_path(path: str) -> str:
 
 
 def _constant(value: Any) -> Any:
-    if what := wrong_value(value):
-        raise rule(what)
+    if fault := wrong_value(value):
+        raise rule(fault)
     return value
 
 
@@ -153,8 +156,8 @@ def check_data(value: Any) -> Any:
         raise rule("must have no key but text, however deep")
     if isinstance(value, float) and not math.isfinite(value):
         raise rule("must hold finite numbers only")
-    for each in members if isinstance(value, dict | list) else ():
-        check_data(each)
+    for member in members if isinstance(value, dict | list) else ():
+        check_data(member)
     return value
 
 

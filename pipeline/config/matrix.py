@@ -1,8 +1,8 @@
 """`matrix:` makes several packages of one file: every combination of the values of its axes.
 
 An axis is a list of values, for `${matrix.axis}`, or a mapping of names to parts of a config, each
-merged over the rest of the file in the packages of that name. `exclude` leaves combinations out,
-`include` adds some, or adds to some.
+merged over the rest of the file in the packages of that name. Packages that are no combination are
+files of their own, which extend the same base.
 """
 
 from __future__ import annotations
@@ -10,17 +10,15 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.config.fields import wrong_package_name
 from pipeline.config.variables import Variables, spelled
 from pipeline.config.yaml import Node
-from pipeline.store.errors import did_you_mean, shown
+from pipeline.store.errors import shown
 
-AXIS_PATTERN = r"^(?!(include|exclude|config)$)[A-Za-z_][A-Za-z0-9_-]*$"
-_PART = "config"  # the key of an `include` that holds a part of a config
+AXIS_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]*$"
 _NOT_IN_PARTS = ("extends", "matrix", "package")
 _MOST = 1000
 
@@ -35,9 +33,6 @@ class Combination:
     def __str__(self) -> str:
         return ", ".join(f"{axis} {spelled(value)}" for axis, value in self.values.items())
 
-    def matches(self, chosen: dict[str, Any]) -> bool:
-        return all(_same(self.values[name], value) for name, value in chosen.items())
-
 
 # The values of an axis, each with the part of a config that it stands for, or None.
 _Axis = list[tuple[Any, Node | None]]
@@ -51,33 +46,34 @@ class Matrix:
         self._node, self._variables = node, variables
         members: dict[Any, Node] = {}
         if isinstance(node.value, dict):
-            members = {key: each for key, each in node.value.items() if not each.takes}
+            members = {key: member for key, member in node.value.items() if not member.takes}
         else:
             variables.must(node, "be a mapping of axes", "write `axis: [value, value]`")
-        self._exclude, self._include = members.pop("exclude", None), members.pop("include", None)
-        self._axes = {name: self._axis(name, each) for name, each in members.items()}
+        self._axes = {name: self._axis(name, member) for name, member in members.items()}
 
     def packages(self, stem: str, template: Node | None) -> dict[str, Combination]:
         """Return the combinations by the names of their packages."""
         variables, place = self._variables, template or self._node
         named: dict[str, Combination] = {}
-        for each in self._combinations():
-            name: Any = "-".join([stem, *map(spelled, each.values.values())])
+        for combination in self._combinations():
+            name: Any = "-".join([stem, *map(spelled, combination.values.values())])
             if template is not None:
-                its = variables.for_package(each.values)
-                name = its.fill(template, typed=False).value
-                if its.problems:
-                    variables.problems += its.problems
+                package_variables = variables.for_package(combination.values)
+                name = package_variables.fill(template, typed=False).value
+                if package_variables.problems:
+                    variables.problems += package_variables.problems
                     break
             if fault := wrong_package_name(name):
-                what = f"cannot name a package: {shown(name)} {fault}"
-                known = "" if template else "write `package:` to name them in another way"
-                variables.wrong(place, what, known)
+                fault_text = f"cannot name a package: {shown(name)} {fault}"
+                hint = "" if template else "write `package:` to name them in another way"
+                variables.wrong(place, fault_text, hint)
             elif name in named:
-                what = f"'{name}' is the name of two packages: {named[name]}; and {each}"
-                variables.wrong(place, what, "name every axis in it")
+                fault_text = (
+                    f"'{name}' is the name of two packages: {named[name]}; and {combination}"
+                )
+                variables.wrong(place, fault_text, "name every axis in it")
             else:
-                named[name] = each
+                named[name] = combination
         return named
 
     def _combinations(self) -> list[Combination]:
@@ -91,17 +87,10 @@ class Matrix:
             return []
         number = math.prod(map(len, axes.values()))
         if number > _MOST:
-            what = f"makes {number} packages, more than {_MOST}"
-            variables.wrong(self._node, what, "take axes apart into files")
+            fault = f"makes {number} packages, more than {_MOST}"
+            variables.wrong(self._node, fault, "take axes apart into files")
             return []
-        found = [self._combine(members) for members in itertools.product(*axes.values())]
-        for entry in self._entries(self._exclude):
-            found = self._without(found, entry)
-        for entry in self._entries(self._include):
-            found += self._added(found, entry)
-        if not found and not variables.problems:
-            variables.wrong(self._node, "leaves no combination", "exclude less")
-        return [] if variables.problems else found
+        return [self._combine(members) for members in itertools.product(*axes.values())]
 
     def _combine(self, members: tuple[tuple[Any, Node | None], ...]) -> Combination:
         values = dict(zip(self._axes, (value for value, _ in members), strict=True))
@@ -110,7 +99,7 @@ class Matrix:
     def _axis(self, name: Any, node: Node) -> _Axis:
         wrong, must = self._variables.wrong, self._variables.must
         if not isinstance(name, str) or not re.fullmatch(AXIS_PATTERN, name):
-            rule = "must be letters, digits, '_' and '-', not 'config'"
+            rule = "must be letters, digits, '_' and '-'"
             wrong(node, f"cannot name an axis: {shown(name)} {rule}")
         axis: _Axis = []
         if isinstance(node.value, dict) and node.value:
@@ -144,80 +133,8 @@ class Matrix:
             self._variables.must(part, "be a mapping, a part of a config", "`{}` changes nothing")
         elif part is not None:
             for key in part.value.keys() & _NOT_IN_PARTS:
-                what = f"'{key}' cannot stand in a part of a config"
-                self._variables.wrong(part.value[key], what, "write it at the top")
-
-    # Leaving out and adding
-
-    def _entries(self, node: Node | None) -> Iterator[Node]:
-        """Yield the mappings of `exclude` or `include`."""
-        if node is not None and not isinstance(node.value, list):
-            self._variables.must(node, "be a list of mappings", "write `- {axis: value}`")
-        elif node is not None and len(node.value) > _MOST:
-            what = f"has {len(node.value)} entries, more than {_MOST}"
-            self._variables.wrong(node, what, "take axes apart into files")
-        elif node is not None:
-            for item in node.value:
-                if isinstance(item.value, dict):
-                    yield item
-                else:
-                    self._variables.must(item, "be a mapping", "write `- {axis: value}`")
-
-    def _chosen(self, entry: Node, *but: str) -> dict[str, Any] | None:
-        """Return the values that an entry names; None where something is wrong with them."""
-        before = len(self._variables.problems)
-        chosen: dict[str, Any] = {}
-        for name, node in entry.value.items():
-            if name in self._axes:
-                chosen[name] = self._value(node)
-            elif name not in but:
-                known = did_you_mean(str(name), [*self._axes, *but])
-                self._variables.wrong(node, f"the matrix has no axis {shown(name)}", known)
-        return chosen if len(self._variables.problems) == before else None
-
-    def _without(self, found: list[Combination], entry: Node) -> list[Combination]:
-        if (chosen := self._chosen(entry)) is None:
-            return found
-        left = [each for each in found if not each.matches(chosen)]
-        if len(left) == len(found):
-            self._no_match(entry, chosen)
-        return left
-
-    def _added(self, found: list[Combination], entry: Node) -> list[Combination]:
-        """Add to the combinations that an entry matches, else return the one that it makes."""
-        chosen, part = self._chosen(entry, _PART), entry.value.get(_PART)
-        self._check_part(part)
-        if chosen is None:
-            return []
-        parts = [] if part is None else [part]
-        matching = [each for each in found if each.matches(chosen)]
-        if matching and part is None:
-            what = f"{matching[0]} is there already"
-            self._variables.wrong(entry, what, "add a `config:` to it, or leave it out")
-        for each in matching:
-            each.parts += parts
-        if matching:
-            return []
-        # Values can be added to a list, but no name to a mapping of parts.
-        members = [
-            _find(axis, chosen[name]) or (None if axis[0][1] else (chosen[name], None))
-            for name, axis in self._axes.items()
-            if name in chosen
-        ]
-        if None in members or len(members) < len(self._axes):
-            self._no_match(entry, chosen)
-            return []
-        made = self._combine(tuple(each for each in members if each))
-        made.parts += parts
-        return [made]
-
-    def _no_match(self, entry: Node, chosen: dict[str, Any]) -> None:
-        for name, value in chosen.items():
-            if not _find(self._axes[name], value):
-                known = did_you_mean(spelled(value), [spelled(v) for v, _ in self._axes[name]])
-                what = f"axis '{name}' has no value {shown(value)}"
-                return self._variables.wrong(entry, what, known)
-        return self._variables.wrong(entry, "matches no combination", "leave it out")
+                fault = f"'{key}' cannot stand in a part of a config"
+                self._variables.wrong(part.value[key], fault, "write it at the top")
 
 
 def _is_value(value: Any) -> bool:
@@ -228,6 +145,6 @@ def _find(axis: _Axis, value: Any) -> tuple[Any, Node | None] | None:
     return next((member for member in axis if _same(member[0], value)), None)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(value: Any, expected: Any) -> bool:
     """Compare values with their types: 1 is neither true nor 1.0."""
-    return type(one) is type(other) and one == other
+    return type(value) is type(expected) and value == expected

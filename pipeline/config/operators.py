@@ -96,11 +96,12 @@ def load_libraries(references: Sequence[str], root: Path) -> None:
                 with noting_operators(reference):
                     _load(reference, root)
             except Exception as error:  # whatever the code of others raises
-                what = describe_load_error(error, root / FOLDER)
+                fault = describe_load_error(error, root / FOLDER)
                 if not is_there(reference, root):
-                    what = f"is no module or library here; it is looked for in {FOLDER}/ and beside"
-                    what += ", and among what is installed"
-                raise PipelineError(f"operators: {reference}: {what}") from error
+                    fault = "is no module or library here; "
+                    fault += f"it is looked for in {FOLDER}/ and beside, "
+                    fault += "and among what is installed"
+                raise PipelineError(f"operators: {reference}: {fault}") from error
 
 
 def _load(reference: str, root: Path) -> None:

@@ -198,8 +198,8 @@ class ValidateConfig(Limits):
     def select_cases(self, method: str, quantized: bool = False, dynamic: bool = False) -> Cases:
         """Return the cases of a method: its own, else the package's, else those that suit it, which
         may be quantized, and then dynamically."""
-        own = self.methods.get(method, MethodLimits()).cases
-        chosen = self.cases if own is None else own
+        method_cases = self.methods.get(method, MethodLimits()).cases
+        chosen = self.cases if method_cases is None else method_cases
         if chosen is not None:
             return tuple(case for case in CASES if case in chosen)
         if not quantized:
@@ -208,8 +208,8 @@ class ValidateConfig(Limits):
 
     def select_random(self, method: str) -> bool:
         """Return whether a method is declared to sample: its own word, else the package's."""
-        own = self.methods.get(method, MethodLimits()).random
-        return self.random if own is None else own
+        method_random = self.methods.get(method, MethodLimits()).random
+        return self.random if method_random is None else method_random
 
     def select_limits(self, method: str) -> Limits:
         """Return the limits of a method: its own, else the package's; both tolerances or none."""

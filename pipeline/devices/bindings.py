@@ -114,6 +114,7 @@ class Package:
             subject = f"{self.name}: method '{method}' "
             raise DeviceError(subject, reason, code=_INVALID_ARGUMENT)
         plan = self._plans.get(method)
+        # A damaged file has no plans, and then tensors keep the order of their dimensions.
         orders = plan.input_orders if plan is not None else ()
         with self._errors(method, "fails"):
             copies = [_lay_out(value, order) for value, order in zip_longest(inputs, orders)]

@@ -80,6 +80,7 @@ def _registries() -> Iterator[ctypes.CDLL]:
 
 
 def _look_up(registry: ctypes.CDLL, name: bytes) -> int | None:
+    # Indexed, not an attribute, which would be shared by everyone who sets its types.
     look_up = registry[_GET]
     look_up.restype, look_up.argtypes = ctypes.c_void_p, (ctypes.c_char_p,)
     address: int | None = look_up(name)

@@ -98,6 +98,7 @@ class LoadedPackage:
         if self._together and device and not devices().get(device).shares_state:
             self._stop_sharing(f"device '{device}' gives each method memory of its own")
         self._open()
+        # Names of arguments are in the manifest, or else in the package itself.
         self._signed_by = MANIFEST if signatures is not None else METADATA
         if signatures is None:
             signatures = self.metadata.get("methods")
@@ -116,6 +117,7 @@ class LoadedPackage:
         )
         if self._device not in ("", INTERPRETER):
             message += f"; device='{INTERPRETER}' shares it"
+        # The frame of the caller, above this method, the constructor and `load_package`.
         warnings.warn(message, UserWarning, stacklevel=4)
 
     def _load(self, name: str) -> None:

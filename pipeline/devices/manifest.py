@@ -86,6 +86,7 @@ def _refuse(
         needs = f"it needs the {names} that it was built with" if files else "it needs none"
         raise PipelineError(f"{pte.name}: {ptd.name} is no file of this package; {needs}")
     actual_text, expected_text = f"{size:,} bytes", f"{expected.get('size', 0):,} bytes"
+    # Files of one size differ by their digests alone.
     if actual_text == expected_text:
         actual_text, expected_text = f"digest {digest[:12]}", str(expected["digest"])[:12]
     raise PipelineError(

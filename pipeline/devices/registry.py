@@ -43,6 +43,7 @@ class Registry:
         if name in self._factories:
             _, first_origin = self._factories[name]
             raise PipelineError(f"device '{name}' of {origin}: is there already, of {first_origin}")
+        # Cached, so that a device is made once, and keeps what it has loaded.
         self._factories[name] = cache(factory), origin
 
     def names(self) -> list[str]:

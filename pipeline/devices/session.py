@@ -129,6 +129,7 @@ class Session:
 
         One device must run all of them. Raises DeviceError.
         """
+        # The interpreter, unless the caller chose a device, so there is one.
         (device,) = {self.choose_device(method) for method in methods}
         self._loaded |= devices().get(device).load_together(self.files, methods)
 

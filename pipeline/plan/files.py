@@ -158,16 +158,16 @@ class Files:
         """Hash everything that a package's actions follow from, except its config."""
         summary, methods = self.configs.summary(package), self.methods(package) or {}
         assert summary is not None
-        sources, others = [], []
+        sources, further = [], []
         for name, source in methods.items():
             examples = [source.examples, source.examples_of_export]
             sources.append([name, source.program, source.names, source.content, *examples])
-            others.append([source.calibration, dict(source.renamed)])
+            further.append([source.calibration, dict(source.renamed)])
         files = [self.inputs.hash_file(path) for path in summary.files] + self.inputs.targets
         model_methods = self.model_methods(package)
         constants = self.models.constants(summary.export) if methods else {}
         machine = [summary.machine, host()]
-        return hash_json([sources, others, model_methods, [*constants.items()], *machine, files])
+        return hash_json([sources, further, model_methods, [*constants.items()], *machine, files])
 
     def remember(self) -> None:
         """Keep what was read of files, in the workspace and, of archives, in the store."""

@@ -139,8 +139,8 @@ class Plan(Units):
     ) -> Digest | None:
         """Return the digest of the validate action, or None while the package is not linked; of the
         `linked` files of packages, if they are given."""
-        others = {member: loadable(files) for member, files in (linked or {}).items()}
-        files = others.get(package) or self.linked(package)
+        linked_files = {member: loadable(files) for member, files in (linked or {}).items()}
+        files = linked_files.get(package) or self.linked(package)
         methods, summary = self.methods(package), self.configs.summary(package)
         if methods is None or summary is None or not files:
             return None
@@ -151,7 +151,7 @@ class Plan(Units):
             self._baseline(package),
             self.models.quotable(summary.export),
             self.inputs.libraries(package),
-            self.families.hash_files(package, files, others),
+            self.families.hash_files(package, files, linked_files),
             in_ci(),
             references,
             find_golden(self.workspace, summary.export, methods),

@@ -83,7 +83,7 @@ class CheckedFiles(Files):
             mistakes = list(find_golden_mistakes(self.workspace, export, methods))
             if mistakes:
                 document = self.document(package)
-                return tuple(document.problem("model", what, hint) for what, hint in mistakes)
+                return tuple(document.problem("model", mistake, hint) for mistake, hint in mistakes)
         return ()
 
     def _find_problems(self, package: str) -> tuple[Problem, ...]:
@@ -98,8 +98,8 @@ class CheckedFiles(Files):
         problems += check_config(config, document, self.workspace)
         problems += self._find_family_problems(package, document)
         if config.emit.metadata_revision and not self.revision:
-            what = "has no commit to name: the workspace is in no git repository"
-            problems.append(document.problem("emit.metadata_revision", what, "leave it out"))
+            mistake = "has no commit to name: the workspace is in no git repository"
+            problems.append(document.problem("emit.metadata_revision", mistake, "leave it out"))
         try:
             self.inputs.passes(package)
         except SourceError as error:
@@ -107,9 +107,9 @@ class CheckedFiles(Files):
         try:
             self.inputs.libraries(package)
         except SourceError as error:
-            what = str(error).removeprefix("operators: ")
+            mistake = str(error).removeprefix("operators: ")
             # An export would tell it again.
-            return (*problems, document.problem("operators", what))
+            return (*problems, document.problem("operators", mistake))
         return (*problems, *self._find_model_problems(package, document))
 
     def _find_model_problems(self, package: str, document: Document) -> Iterator[Problem]:
@@ -134,23 +134,23 @@ class CheckedFiles(Files):
         settings = families.of(package)
         if settings is None:
             return
-        for variant, other in families.variants(str(settings["name"])):
+        for variant, first_package in families.variants(str(settings["name"])):
             if variant != settings:
-                what = f"shares otherwise than the package '{other}' of this family"
-                yield document.problem("family", what, "give all the same `base` and `share`")
+                mistake = f"shares otherwise than the package '{first_package}' of this family"
+                yield document.problem("family", mistake, "give all the same `base` and `share`")
                 return
         if (base := settings["base"]) is None or base == package:
             return
         if base not in self.packages:
-            known = did_you_mean(base, families.members(package))
-            yield document.problem("family.base", f"there is no package '{base}'", known)
+            remedy = did_you_mean(base, families.members(package))
+            yield document.problem("family.base", f"there is no package '{base}'", remedy)
         elif self.problems(base):
-            what = f"the package '{base}', whose weights are shared, has mistakes"
-            yield document.problem("family.base", what, "mend those first")
+            mistake = f"the package '{base}', whose weights are shared, has mistakes"
+            yield document.problem("family.base", mistake, "mend those first")
         elif base not in families.members(package):
-            what = f"the package '{base}' is not of this family"
+            mistake = f"the package '{base}' is not of this family"
             remedy = f"give it `family: {settings['name']}` too"
-            yield document.problem("family.base", what, remedy)
+            yield document.problem("family.base", mistake, remedy)
 
     def _family_facts(self, package: str) -> Any:
         """Return what the problems of a package with its family depend on, but for its config."""

@@ -24,22 +24,22 @@ def ask_for_exports(plan: Plan, packages: Sequence[str]) -> None:
     store, digests = plan.workspace.store, plan.workspace.file_digests
     if store.remote is None:
         return
-    exports = dict.fromkeys(each for each in map(plan.exporter, packages) if each)
-    sources = {each: plan.models.source(each).path for each in exports}
-    contents = {each: digests.find(path) for each, path in sources.items()}
-    store.ask(hash_json(reads_key(each, found)) for each, found in contents.items() if found)
+    exports = dict.fromkeys(export for export in map(plan.exporter, packages) if export)
+    sources = {export: plan.models.source(export).path for export in exports}
+    contents = {export: digests.find(path) for export, path in sources.items()}
+    store.ask(hash_json(reads_key(each, content)) for each, content in contents.items() if content)
     candidates: list[Digest] = []
     for export in sources:
         with suppress(PipelineError):  # told when the turn of its packages comes
-            candidates += (each.digest for each in plan.models.candidates(export))
+            candidates += (action.digest for action in plan.models.candidates(export))
     store.ask(candidates)
     programs: dict[Digest, None] = {}
     for package in packages:
         if plan.exporter(package) in sources and not plan.workspace.state(package):
             with suppress(PipelineError):
                 methods = plan.methods(package) or {}
-                programs |= dict.fromkeys(each.program for each in methods.values())
-    store.ask(hash_json(keys.program_key(each)) for each in programs)
+                programs |= dict.fromkeys(method.program for method in methods.values())
+    store.ask(hash_json(keys.program_key(program)) for program in programs)
 
 
 def ask_for_packages(
@@ -55,26 +55,26 @@ def ask_for_packages(
     store = plan.workspace.store
     if store.remote is None:
         return []
-    links = {each: digest for each in packages if (digest := _find_link(plan, each))}
+    links = {package: digest for package in packages if (digest := _find_link(plan, package))}
     store.ask(links.values())
-    linked = {each: entry for each, link in links.items() if (entry := store.get(link))}
-    unlinked = [each for each in links if methods or each not in linked]
-    compiles = [unit for each in unlinked for unit in plan.compiles(each) or ()]
+    linked = {package: entry for package, link in links.items() if (entry := store.get(link))}
+    unlinked = [package for package in links if methods or package not in linked]
+    compiles = [unit for package in unlinked for unit in plan.compiles(package) or ()]
     store.ask(unit.digest for unit in compiles)
     quantizes: list[Digest] = []
     for unit in compiles:
         if store.get(unit.digest) is None:
             quantizes += unit.inputs.quantizes.values()
     store.ask(quantizes)
-    found = [*_blobs(plan, [*(unit.digest for unit in compiles), *quantizes])]
-    found += [blob for entry in linked.values() for blob in blobs_of_files(entry.result)]
+    blobs = [*_blobs(plan, [*(unit.digest for unit in compiles), *quantizes])]
+    blobs += [blob for entry in linked.values() for blob in blobs_of_files(entry.result)]
     if validate:
-        files = {each: entry.result["files"] for each, entry in linked.items()}
-        validations = [d for each in linked if (d := plan.validate_digest(each, files))]
+        files = {package: entry.result["files"] for package, entry in linked.items()}
+        validations = [d for package in linked if (d := plan.validate_digest(package, files))]
         store.ask(validations)
         entries = filter(None, map(store.get, validations))
-        found += [blob for entry in entries for blob in blobs_of_files(entry.result)]
-    return found
+        blobs += [blob for entry in entries for blob in blobs_of_files(entry.result)]
+    return blobs
 
 
 def _find_link(plan: Plan, package: str) -> Digest | None:

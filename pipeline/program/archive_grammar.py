@@ -249,7 +249,8 @@ def _operator(value: Any) -> None:
         return
     if value.startswith("executorch.exir.dialects."):
         raise _WrongError(f"is {_short(value)}, an edge operator; save the program before to_edge")
-    if (match := _OVERLOAD.fullmatch(value)) is None:
+    match = _OVERLOAD.fullmatch(value)
+    if match is None:
         raise _WrongError(f"is {_short(value)}, no operator")
     namespace, name, _ = match.groups()
     hidden = [part for part in match.groups() if _DUNDER.fullmatch(part)]

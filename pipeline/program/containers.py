@@ -75,6 +75,7 @@ def _make_spec(tree: Mapping[str, Any]) -> TreeSpec:
     elif load_context is not None:
         context = load_context(context)
     else:
+        # As torch does for containers without a loader of their own.
         context = json.loads(context, object_hook=_decode_member)
         if container in (dict, OrderedDict):
             context = [_decode_key(key) for key in context]

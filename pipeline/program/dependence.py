@@ -100,5 +100,6 @@ def _has_dynamic_size(value: Any) -> bool:
 def _level_of(arguments: Sequence[Any], levels: dict[Node, Dependence]) -> Dependence:
     """Return the greatest level of the nodes among arguments."""
     nodes = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Node)]
+    # A node without a level counts with the greatest: then the output is compared.
     node_levels = [levels.get(node, "values") for node in nodes]
     return max(node_levels, key=_LEVELS.index, default="nothing")

@@ -57,6 +57,7 @@ class Table(NamedTuple):
 
     def place(self, field: int) -> int:
         """Return the offset of a field; 0 for one that is left out."""
+        # The table of places may be before or behind: its distance has a sign.
         places = self.at - number(self.data, self.at, "i")
         slot = 4 + 2 * field
         if slot + 2 > number(self.data, places, "H"):

@@ -72,6 +72,7 @@ def read_golden(
             elif name in outputs:
                 values[name] = _as_output(outputs[name][number], fake_value, path)
         calls.append(RecordedCall(method, input_set, values))
+    # `here=False`: another framework may round otherwise than PyTorch does here.
     return Recording(path, _split_sequences(calls, steps or 1), here=False)
 
 

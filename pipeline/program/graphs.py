@@ -89,6 +89,7 @@ def copy_graphs(module: GraphModule) -> GraphModule:
         graph_modules(module), graph_modules(module_copy), strict=True
     ):
         for node, node_copy in zip(graph_module.graph.nodes, its_copy.graph.nodes, strict=True):
+            # Without it, what a pass makes of the copy couldn't be traced to the original.
             source = NodeSource(node, "copied", NodeSourceAction.CREATE)
             node_copy.meta = {**node_copy.meta, "from_node": [source]}
     return module_copy

@@ -179,6 +179,8 @@ def keep_state_in(instance: _T, methods: Iterable[str], who: str) -> _T:
     for name in methods:
         if hasattr(base, name):
             attributes[name] = keep_state(getattr(base, name), who)
+    # Python looks up `__call__` on the class, so methods of the instance alone wouldn't do; and
+    # `object`'s `__setattr__` also changes frozen dataclasses.
     subclass = type(base.__name__, (base,), attributes)
     object.__setattr__(instance, "__class__", subclass)
     return instance

@@ -39,8 +39,13 @@ class TensorForm:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A call of a kernel: its operator, as `aten::add.out`, and its arguments, None for what is no
-    tensor. A list of tensors counts as its first one. `instruction` is its index in the method."""
+    """A call of a kernel.
+
+    Attributes:
+        instruction: its index in the method.
+        operator: as `aten::add.out`.
+        arguments: the form of each tensor, of a list its first one; None for other arguments.
+    """
 
     instruction: int
     operator: str
@@ -100,6 +105,7 @@ def _offsets(values: Iterable[Table]) -> Iterator[int]:
         tensor = value.table(1) if value.number(0, "B") == _TENSOR else None
         allocation = tensor.table(6) if tensor is not None else None
         if allocation is not None:
+            # The schema keeps 64 bits in two fields, memory_offset_low and memory_offset_high.
             low, high = allocation.number(1, "I"), allocation.number(2, "I")
             yield low | high << 32
 

@@ -243,6 +243,7 @@ def _find_region(value: object) -> Region | None:
         return None
     allocation = value.allocation_info
     name = SCALAR_TYPES.split()[int(value.scalar_type)]
+    # torch lacks some of ExecuTorch's dtypes; they count with the least size.
     item = getattr(torch, name).itemsize if hasattr(torch, name) else 1
     size = item * math.prod(value.sizes)
     begin = allocation.memory_offset

@@ -39,6 +39,7 @@ def release_pages() -> None:
         return
     current = None
     with suppress(OSError), open("/proc/self/smaps", encoding="utf-8", errors="replace") as lines:
+        # The line of a region comes before the lines of its figures.
         for line in lines:
             if region := _REGION.match(line):
                 current = file_at.get(region[1])

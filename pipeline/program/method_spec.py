@@ -1,8 +1,8 @@
-"""Method signatures as their source's author wrote them, as records without the program.
+"""Record method signatures as their source's author wrote them, independent of the program.
 
-A `.pte` knows places, dtypes and greatest sizes. Names of arguments, nesting, values that the
-export fixed, which sizes are equal and which inputs a method changes stand in this record, which
-compiling makes and the manifest beside a package keeps.
+A `.pte` has places, dtypes and greatest sizes. This record adds names of arguments, nesting, values
+that the export fixed, which sizes are equal and which inputs a method changes. Compiling makes it,
+and a package's manifest holds it.
 """
 
 from __future__ import annotations

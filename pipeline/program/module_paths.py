@@ -120,7 +120,9 @@ def _make_outline(
         if frame.name:
             calls[frame.name].add(frame.call)
             kinds[frame.name] = frame.kind
-            if number := _OBJECT.fullmatch(_CALL.sub("", frame.key)):
+            # Strict export: one object, though it may have several names.
+            number = _OBJECT.fullmatch(_CALL.sub("", frame.key))
+            if number:
                 objects[number[1]].add(frame.name)
     modules: set[str] = set()
     for name in (*calls, *names):
@@ -189,7 +191,9 @@ def outline_program(program: ExportedProgram) -> Outline:
             tuple(tensor.shape),
             tuple(tensor.stride()),
         )
-    frames = (frame for node in iter_nodes(program) for frame in module_frames(node))
+    frames: list[Frame] = []
+    for node in iter_nodes(program):
+        frames += module_frames(node)
     names = [entry.fqn for entry in program.module_call_graph]
     return _make_outline(frames, names, kinds, storages)
 

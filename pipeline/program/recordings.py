@@ -122,6 +122,7 @@ def call_reference(
     """
     leaves = flatten(program, inputs)
     leaves_before = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    # In the containers of the export: the reference is the user's function.
     args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
     with torch.no_grad():
         returned = reference(*args, **kwargs)

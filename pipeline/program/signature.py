@@ -165,6 +165,7 @@ def in_dim_order(value: Any, like: Any) -> Any:
 def lay_out(value: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     """Return a copy of a tensor whose dimensions lie in this order, from the outermost on."""
     order = list(order)
+    # Contiguous in the given order; the second permutation restores the sizes, not the memory.
     plain = value.detach().permute(order).clone(memory_format=torch.contiguous_format)
     return plain.permute([order.index(dimension) for dimension in range(len(order))])
 

@@ -208,6 +208,7 @@ def _in_workspace(file: str, root: Path) -> str:
     parts = PurePath(file).parts
     if {*_INSTALLED, ".."} & set(parts):
         return ""
+    # The machine that exported may have had the workspace elsewhere: only the end can be the same.
     for start in range(1, len(parts)):
         tail = PurePath(*parts[start:])
         if (root / tail).is_file():

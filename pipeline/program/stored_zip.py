@@ -170,6 +170,7 @@ def _check_places(infos: list[zipfile.ZipInfo], size: int) -> None:
             raise ValueError(f"'{info.filename}' has two sizes")
         if info.header_offset < end:
             raise ValueError(f"'{info.filename}' stands where another member stands")
+        # Without padding, whose length only the local header knows: a lower bound.
         end = info.header_offset + _LOCAL_HEADER + len(info.filename) + info.file_size
     if end > size:
         raise ValueError("has members that end behind the end of the file; is it cut short?")

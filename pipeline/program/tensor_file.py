@@ -107,6 +107,7 @@ def _check_values(root: Any) -> None:
         if not waiting:
             return
         value = waiting.pop()
+        # Tensors within subclasses count by themselves; the outer sizes cost no memory.
         if is_traceable_wrapper_subclass(value):
             names, _ = value.__tensor_flatten__()
             waiting += [getattr(value, name) for name in names]

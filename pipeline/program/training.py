@@ -77,6 +77,7 @@ def name_input_gradients(program: ExportedProgram) -> ExportGraphSignature:
     for spec in signature.output_specs:
         is_input_gradient = spec.kind is OutputKind.GRADIENT_TO_USER_INPUT
         if is_input_gradient and spec.target not in inputs:
+            # `arg3_1`, counted over parameters and buffers, too.
             number = int(str(spec.target).removeprefix("arg").removesuffix("_1"))
             spec = replace(spec, target=inputs[number])
         output_specs.append(spec)

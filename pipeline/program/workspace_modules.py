@@ -223,6 +223,7 @@ def load_file(path: Path, name: str, loader: FromText | None = None) -> ModuleTy
     """Load a file as the module of a name."""
     spec = spec_from_file_location(name, path, loader=loader or FromText(name, str(path)))
     assert spec is not None and spec.loader is not None
+    # Known before it runs, as by `import`, since it may import a module that imports it.
     module = sys.modules[name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from pipeline.moments import call_all
@@ -20,9 +20,13 @@ _IN_SUMMARY = ("not-judged", "not-run", "changes", "provenance")  # sections
 _OPEN = ("failed", "culprits", "warnings")  # the tables that are not folded, and those of changes
 
 
-def markdown(report: Mapping[str, Any]) -> str:
+def markdown(report: Mapping[str, Any], sections: Sequence[ReportSection] | None = None) -> str:
     """Render the report of a package, for a comment of a pull request: the verdict, what changed
-    and what failed; the rest is folded, as far as there is room. Charts are left out."""
+    and what failed; the rest is folded, as far as there is room. Charts are left out.
+
+    Args:
+        sections: those of the report, by default what its record holds.
+    """
     figures, verdict = packages.known_figures(report).items(), report["verdict"]
     parts = [
         f"# {_escape(report['package'])}: {verdict if report['ok'] else verdict.upper()}",
@@ -30,7 +34,7 @@ def markdown(report: Mapping[str, Any]) -> str:
         packages.lead(report),
         "\n".join(f"- {title[0].upper()}{title[1:]}: {_cell(cell)}" for title, cell in figures),
     ]
-    sections = report_sections(report)
+    sections = report_sections(report) if sections is None else sections
     opened = [part for each in sections for part in each.parts if _is_open(part)]
     for table in [*call_all("highlights", report), *opened]:
         if table:

@@ -79,18 +79,38 @@ def _reasons(entry: Entry) -> dict[str, list[str]]:
     return found
 
 
+# By method, the shares of nodes that were delegated before, and are now.
+Drops = Mapping[str, Sequence[float]]
+
+
 def drops_section(entries: Sequence[Entry]) -> ReportSection:
     """Return the section of methods of which less is delegated than in the build before."""
-    rows: list[Row] = [
-        {
-            "package": name(entry.package, href=entry.page),
-            "method": name(method),
-            "nodes delegated": figure(now, percent, kind="bad"),
-            "in the build before": figure(was, percent),
-        }
-        for entry in entries
-        for method, (was, now) in entry.drops.items()
-    ]
+    rows: list[Row] = []
+    for entry in entries:
+        package = name(entry.package, href=entry.page)
+        rows += [{"package": package, **row} for row in _make_drop_rows(entry.drops)]
+    return _make_drops_section(rows)
+
+
+def package_drops_section(drops: Drops) -> ReportSection:
+    """Return the section of the methods of one package of which less is delegated."""
+    return _make_drops_section(_make_drop_rows(drops))
+
+
+def _make_drop_rows(drops: Drops) -> list[Row]:
+    rows: list[Row] = []
+    for method, (earlier, share) in drops.items():
+        rows.append(
+            {
+                "method": name(method),
+                "nodes delegated": figure(share, percent, kind="bad"),
+                "in the build before": figure(earlier, percent),
+            }
+        )
+    return rows
+
+
+def _make_drops_section(rows: list[Row]) -> ReportSection:
     table = DataTable("drops", "Methods without a baseline", rows)
     return ReportSection("drops", "What is delegated less than before", table)
 

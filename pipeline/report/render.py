@@ -37,13 +37,21 @@ _MOST_FAILURES = 5  # of a package on the page over all packages
 _LARGEST_SOURCE = 1 << 22  # bytes; a page shows a few lines of it
 
 
-def render(report: Json, sources: Mapping[str, str | None] | None = None) -> dict[str, bytes]:
+def render(
+    report: Json,
+    sources: Mapping[str, str | None] | None = None,
+    drops: Mapping[str, Sequence[float]] | None = None,
+) -> dict[str, bytes]:
     """Render the reports of a package, by file name.
 
     Args:
         sources: texts of the files of the workspace that `excerpts.named_files` gives, None for
             one that changed. Of these and of others only what the record quotes is shown.
+        drops: what is delegated less than in the build before, as `read_drops` gives it.
     """
+    sections = report_sections(report)
+    if drops:
+        sections = [overview.package_drops_section(drops), *sections]
     page = _page(
         "package.html.j2",
         name=report["package"],
@@ -52,13 +60,13 @@ def render(report: Json, sources: Mapping[str, str | None] | None = None) -> dic
         lead=packages.lead(report),
         about=packages.about(report),
         facts=packages.known_figures(report),
-        sections=report_sections(report),
+        sections=sections,
         excerpts=excerpts(report, sources or {}),
     )
     return {
         "junit.xml": junit([report]),
         "report.html": page,
-        "report.md": visible(markdown(report)).encode(),
+        "report.md": visible(markdown(report, sections)).encode(),
     }
 
 
@@ -182,7 +190,8 @@ def write_reports(workspace: Workspace, package: str) -> list[Path]:
     """
     if (report := read_report(workspace, package)) is None:
         return []
-    rendered = render_package(workspace.root, report)
+    sources, drops = read_sources(workspace.root, report), read_drops(workspace, package)
+    rendered = render(report, sources, drops)
     written = _write(workspace, workspace.package(package), rendered)
     state = workspace.state(package)
     digests = state.get("validate", {}).get("files", {})

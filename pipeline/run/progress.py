@@ -48,8 +48,8 @@ class Progress:
                 now = status["stage"], status["done"], status["total"]
                 if self._told.get(action.digest) != now:
                     self._told[action.digest] = now
-                    stage, done, total = now
-                    facts = {"stage": stage, "done": done, "total": total}
+                    stage, steps_done, total = now
+                    facts = {"stage": stage, "done": steps_done, "total": total}
                     self.stream.write("action-progress", action, **facts)
 
     def lose(self, action: Action, lost: WorkerLostError) -> None:

@@ -28,8 +28,8 @@ def progress_path(action: Action, workspace: Workspace) -> Path:
 def read_status(path: Path) -> dict[str, Any]:
     """Read the file in which an action under way says how far it is; empty where it says nothing
     yet."""
-    found = read_record(path)
-    return found if found and fits(found, _Status) else {}
+    record = read_record(path)
+    return record if record and fits(record, _Status) else {}
 
 
 class _Status(TypedDict):

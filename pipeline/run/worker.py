@@ -16,6 +16,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.requests import read_names, read_request
 from pipeline.report.events import Event, make_event
@@ -86,7 +87,7 @@ def run_here(action: Action, workspace: Workspace, begins: Callable[[], None]) -
     when there is something to do, and as it goes on.
     """
 
-    def note(stage: str, done: int, total: int) -> None:
+    def note(stage: str, steps_done: int, total: int) -> None:
         if stage != "load":  # in which it is found out
             begins()
 
@@ -104,15 +105,15 @@ def _report(
     action: Action,
     workspace: Workspace,
     perform: Callable[[Stages], Performed | None],
-    note: Callable[[str, int, int], None] = lambda stage, done, total: None,
+    note: Callable[[str, int, int], None] = lambda stage, steps_done, total: None,
 ) -> Report | None:
     """Call what performs an action, and report what came of it, if anything did. `note` is told of
     its stages, as `Stages` tells."""
     status = progress_path(action, workspace)
 
-    def tell(stage: str, done: int, total: int) -> None:
-        write_status(status, stage, done, total)
-        note(stage, done, total)
+    def tell(stage: str, steps_done: int, total: int) -> None:
+        write_status(status, stage, steps_done, total)
+        note(stage, steps_done, total)
 
     stages = Stages(tell)
     started, clock = time.perf_counter(), time.time()
@@ -190,9 +191,8 @@ def _refit(
     """
     if action.kind == "compile":
         import_numpy()
-        from pipeline.run.build.refit import refit_unit
-
-        return Performed("refit") if refit_unit(action, workspace, stages, here) else None
+        is_refitted = any(call_all("instead_of_compile", action, workspace, stages, here))
+        return Performed("refit") if is_refitted else None
     return _relink(action, workspace, stages, here) if action.kind == "link" else None
 
 

@@ -189,7 +189,6 @@ def test_structurally_bad(document):
         config(model="${MODEL}", validate={"atol": "${ATOL}"}),
         config(defaults={"quantize": {"dynamic": True}}, methods={"f": {}}),
         config(matrix={"a": ["x", 1, True], "b": {"y": {}, "z": {"defaults": {}, "target": "t"}}}),
-        config(matrix={"a": ["x"], "exclude": [{"a": "x"}], "include": [{"a": 1, "config": {}}]}),
         config(matrix={"a": ["x"]}, package="p-${matrix.a}"),
     ],
 )
@@ -215,7 +214,6 @@ def test_valid_parts(document):
         config(matrix={"a": "x"}),
         config(matrix={"a": []}),
         config(matrix={"a": {"x": {"matrix": {}}}}),
-        config(matrix={"a": ["x"], "exclude": {"a": "x"}}),
     ],
 )
 def test_structurally_bad_parts(document):

@@ -29,7 +29,7 @@ _ANYWHERE = {
 }
 _IN_ROOMS = {"add": ("config/parser",), "problem": ("config/", "plan/")}
 # Raised to be caught, and put into words elsewhere.
-_INSIDE = ("compile/refit/arrays.py", "compile/refit/recipes.py", "store/sizes.py")
+_INSIDE = ("compile/inspect/arrays.py", "features/refit/recipes.py", "store/sizes.py")
 _FEW = 8  # letters: a message of fewer is made elsewhere
 
 

@@ -1,4 +1,4 @@
-"""Arm's emulation layers, with which any Vulkan driver runs VGF, and what of them is missing.
+"""Set up Arm's emulation layers, with which any Vulkan driver runs VGF, or tell what is missing.
 
 `eval "$(python -m pte_pipeline.emulation FOLDER)"` sets them up for a shell.
 """
@@ -21,8 +21,10 @@ _SETUP = 'eval "$(python -m pte_pipeline.emulation FOLDER)" sets it up'
 
 
 def missing() -> str:
-    """Return why this machine can't run VGF, or "". Nothing is run: a driver that is too old shows
-    when a method is run."""
+    """Explain that this machine can't run VGF, or return "".
+
+    Nothing is run: a driver that is too old only fails when a method runs.
+    """
     if not has_loader():
         return "it takes the Vulkan loader (libvulkan.so.1), a driver and Arm's emulation layers"
     if not has_driver():
@@ -39,13 +41,13 @@ def missing() -> str:
 
 
 def set_up(folder: Path) -> dict[str, str]:
-    """Write the layers' manifests, each into a folder of its own, and return the variables that
-    make the Vulkan loader use them.
+    """Write the layers' manifests, each into its own folder, and return the variables that make the
+    Vulkan loader use them.
 
-    The wheel's manifests name their libraries without a folder, so that only LD_LIBRARY_PATH,
-    which acts on every library, would lead to them.
+    The wheel's manifests name their libraries without a folder, so that only LD_LIBRARY_PATH, which
+    affects every library, would lead to them.
 
-    Raises FileNotFoundError where the wheel is not installed.
+    Raises FileNotFoundError if the wheel isn't installed.
     """
     folders = package_folders("emulation_layer")
     if not folders:

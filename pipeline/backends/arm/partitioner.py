@@ -134,6 +134,7 @@ def _find_in_order(
     """Find the components of a partition that falls apart, in the order of the graph.
     TOSAPartitioner numbers them as a set of nodes, which hash by their addresses, happens to give
     them (executorch #19045)."""
-    graphs = {node.graph for node in nodes}
-    places = {node: place for graph in graphs for place, node in enumerate(graph.nodes)}
+    places: dict[Node, int] = {}
+    for graph in {node.graph for node in nodes}:
+        places.update({node: place for place, node in enumerate(graph.nodes)})
     return sorted(original(nodes), key=lambda part: min(places[node] for node in part))

@@ -33,9 +33,9 @@ def make_quantizer(config: Any, quantizer: TOSAQuantizer) -> Quantizer:
 class _Mixed(Quantizer):
     """One of Arm's quantizers, which annotates each node by its own scheme.
 
-    Upstream's `set_module_name` and `set_node_target` see what it has made of an operator, such as
-    the sums and quotients of a softmax, and let the options of the method take what those of a
-    module don't cover. Here nodes are marked before that, and what they become is marked alike.
+    Upstream's `set_module_name` and `set_node_target` see operators after their decomposition, such
+    as the sums and quotients of a softmax, and apply the method's options to whatever a module's
+    don't cover. Here nodes are marked before that, and their decompositions inherit the mark.
     """
 
     def __init__(self, quantizer: TOSAQuantizer, config: Any) -> None:

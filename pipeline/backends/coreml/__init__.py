@@ -36,9 +36,12 @@ def _make_partitioner(options: CoreMLOptions) -> Partitioner:
 
     names = options.skip_ops_for_coreml_delegation or ()
     edge_operators(names, "skip_ops_for_coreml_delegation")  # they must be installed
-    lowered = [name.lower() for name in names]
-    # The partitioner compares in lower case and, before the edge dialect, without a namespace.
-    skipped = [form for name in lowered for form in (name, name.partition(".")[2])]
+    skipped: list[str] = []
+    for name in names:
+        # The partitioner compares in lower case and, before the edge dialect, without a namespace.
+        lower_case = name.lower()
+        without_namespace = lower_case.partition(".")[2]
+        skipped += [lower_case, without_namespace]
     arguments = {
         "skip_ops_for_coreml_delegation": skipped or None,
         "compile_specs": _make_compile_specs(options),
@@ -62,7 +65,8 @@ def _make_compile_specs(options: CoreMLOptions) -> list[CompileSpec]:
         MULTIMETHOD_WEIGHT_SHARING_STRATEGY as STRATEGY,
     )
 
-    if unknown := [name for name in options.pass_names or () if name not in PASS_REGISTRY]:
+    unknown = [name for name in options.pass_names or () if name not in PASS_REGISTRY]
+    if unknown:
         hint = did_you_mean(unknown[0], sorted(PASS_REGISTRY.passes))
         raise PipelineError(f"pass_names: no pass {', '.join(unknown)}; {hint}")
     targets = {name.lower(): target for name, target in ct.target.__members__.items()}

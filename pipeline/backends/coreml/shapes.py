@@ -124,7 +124,8 @@ def _check_names(shapes: Shapes, dynamic: Sequence[str], arguments: Sequence[Arg
             raise _error(f"the method has no input {name}; {did_you_mean(name, names)}")
         if name not in dynamic:
             raise _error(f"input {name} has one size only; leave it out")
-    if missing := [name for name in dynamic if name not in shapes]:
+    missing = [name for name in dynamic if name not in shapes]
+    if missing:
         raise _error(f"lists no shapes of {', '.join(missing)}, whose sizes are dynamic")
 
 

@@ -62,7 +62,7 @@ def _openvino_partitioner(options: OpenvinoOptions) -> Partitioner:
     types, names = set(options.op_types_to_skip or ()), set(options.op_names_to_skip or ())
 
     def skip(original: Callable[..., bool], checker: Any, submodules: Any, node: Node) -> bool:
-        # Upstream asks what is to be skipped only of operators that it does not support.
+        # Upstream applies the lists only to operators that it doesn't support anyway.
         if getattr(node.target, "__name__", "") in types or node.name in names:
             return False
         return original(checker, submodules, node)
@@ -92,8 +92,8 @@ def _warn_of_scalars(partition: Any) -> None:
 
 
 def _around_preprocess() -> AbstractContextManager[None]:
-    """Keep, within the context, names that OpenVINO counts through the life of a process out of
-    blobs, and explain partitions that can't be compiled or run."""
+    """Renumber names in blobs, within the context, which OpenVINO counts through the life of a
+    process, and explain partitions that can't be compiled or run."""
     from executorch.backends.openvino import preprocess
 
     from pipeline.backends.openvino.blob import without_counters
@@ -119,7 +119,7 @@ def _around_preprocess() -> AbstractContextManager[None]:
 
 @contextmanager
 def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
-    """Note the operators that OpenVINO's frontend for PyTorch lacks; nothing else is asked."""
+    """Collect the operators that OpenVINO's frontend for PyTorch lacks; it checks nothing else."""
     from executorch.backends.openvino.partitioner import OpenvinoOperatorsSupport
 
     why: Why = {}

@@ -101,8 +101,10 @@ class OpenvinoQuantize(MixedQuantize):
 
 
 def _ignored(module: GraphModule, config: OpenvinoQuantize) -> dict[str, Any]:
-    """Return the scope that NNCF leaves as it is, if any. It does not find what it fuses before it
-    looks, such as batch norms, which is no mistake."""
+    """Return the scope that NNCF must not quantize, if any.
+
+    Without validation: NNCF doesn't find operators that it has fused before, such as batch norms.
+    """
     import nncf
 
     calls = (node for node in module.graph.nodes if node.op == "call_function")

@@ -244,7 +244,8 @@ _REASONS = reasons.reported_by(
 
 def _cannot_run() -> str:
     """Return why this machine can't run Vulkan's payloads, or ""."""
-    if lacking := lacks("VulkanBackend", "Vulkan"):
+    lacking = lacks("VulkanBackend", "Vulkan")
+    if lacking:
         return lacking
     if not (has_loader() and has_driver()):
         return "it takes the Vulkan loader (libvulkan.so.1) and a driver, such as mesa's lavapipe"

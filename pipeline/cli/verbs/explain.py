@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.cli.grammar import Target, find_targets
 from pipeline.cli.verbs.plan import VERDICTS, Expected, expected
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import describe_changes
@@ -90,9 +91,7 @@ def _explain_action(plan: Plan, expectation: Expected) -> Iterator[str]:
     else:
         yield reason
     if expectation.kind == "compile" and expectation.status.state == "stale":
-        from pipeline.run.build.refit import explain_refit  # numpy, which little else needs
-
-        yield from filter(None, [explain_refit(action, plan.workspace)])
+        yield from filter(None, call_all("explain_compile", action, plan.workspace))
 
 
 def _nearest_key(expectation: Expected, action: Action) -> tuple[str, Mapping[str, Any] | None]:

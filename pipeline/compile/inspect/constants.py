@@ -15,9 +15,9 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
-from pipeline.compile.refit.arrays import logical_bytes, look
-from pipeline.compile.refit.forms import find_forms
-from pipeline.compile.refit.watch import note_described, storage_bytes, view_of
+from pipeline.compile.inspect.arrays import logical_bytes, look
+from pipeline.compile.inspect.forms import find_forms
+from pipeline.compile.inspect.storages import note_described, storage_bytes, view_of
 from pipeline.program.constant_tags import iter_constants
 from pipeline.program.graphs import called_delegate, iter_nodes
 from pipeline.program.module_paths import innermost_module

@@ -17,7 +17,7 @@ from torch.fx import Node
 from pipeline.backends import PartitionerSpec
 from pipeline.compile.split_partition import TAG
 from pipeline.program.graphs import called_delegate, iter_nodes
-from pipeline.program.operators import NOTES, node_label, operator_name
+from pipeline.program.operators import NOTES, node_label, only_moves, operator_name
 
 MOST_REFUSALS = 3
 OUTSIDE = "outside of `modules"  # how the reason begins of what the config keeps from a partitioner
@@ -35,7 +35,11 @@ class Refusal:
 @dataclass(frozen=True)
 class Uptake:
     """The calls of operators that a partitioner was offered, which those before it had left, and
-    those that it took. Where it took none, `refusals` has the most frequent reasons."""
+    those that it took. Where it took none, `refusals` has the most frequent reasons.
+
+    Calls that only move values, such as views, do not count where others compute: a delegate of
+    views alone speeds nothing up.
+    """
 
     partitioner: str
     offered: int
@@ -52,6 +56,7 @@ def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> Uptake:
     for node in iter_nodes(program):
         if operator_name(node) and called_delegate(node) is None:
             calls.append(node)
+    calls = [node for node in calls if not only_moves(node)] or calls
     taken_calls = sum(TAG in node.meta for node in calls)
     # Why some calls were left matters to nobody as long as others were taken.
     refusals = () if taken_calls else _find_refusals(spec.backend.name, calls)

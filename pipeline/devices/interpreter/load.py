@@ -105,6 +105,7 @@ class InterpretedMethod:
     delegates: list[Delegate] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        # Unlike `__del__`, also when the interpreter of Python exits.
         finalize(self, _destroy, self.delegates)
 
 

@@ -1,16 +1,15 @@
-"""Patches of how torch builds graphs: their order, and arguments of new nodes (`patches.py`)."""
+"""A patch of how torch builds graphs: the order of their nodes (`patches.py`)."""
 
 from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-_SIZES = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # The operators that torch moves ahead, as assertions on sizes are made of them.
 _FIRST = frozenset(
     [
@@ -80,36 +79,3 @@ def _sort(graph: Graph) -> list[Node]:
                 is_first = user.op == "call_function" and user.target in _FIRST
                 (queue.appendleft if is_first else queue.append)(user)
     return order
-
-
-def make_pytree(original: Any) -> Any:
-    """Look through the arguments of new nodes by hand. `Graph.create_node` wants to warn of sizes
-    among them, and walks each as a tree of any registered types: a twentieth of a compile."""
-    return _Pytree(original)
-
-
-class _Pytree:
-    """Stands in for the module `torch.utils._pytree` in `torch.fx.graph`, which asks it for
-    `tree_iter` in this one place."""
-
-    def __init__(self, original: Any) -> None:
-        self._original = original
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._original, name)
-
-    def tree_iter(self, tree: Any) -> Iterator[Any]:
-        return _find_sizes(tree)
-
-
-def _find_sizes(tree: Any) -> Iterator[Any]:
-    """Yield the sizes in a tree of tuples, lists and dicts, of which the arguments of nodes are."""
-    if isinstance(tree, _SIZES):
-        yield tree
-    elif isinstance(tree, tuple | list):
-        for element in tree:
-            if isinstance(element, Node):  # the most of them
-                continue
-            yield from _find_sizes(element)
-    elif isinstance(tree, dict):
-        yield from _find_sizes([*tree.values()])

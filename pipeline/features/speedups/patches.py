@@ -344,12 +344,6 @@ PATCHES = (
         graph_building.make_legalize,
     ),
     Patch(
-        "torch.fx.graph:pytree",
-        "35bfdc6a3def8085a794bc0d231dc7189ff4625d0e1d9015367fae22082d8ea6",
-        graph_building.make_pytree,
-        texts=(torch.fx.Graph.create_node,),
-    ),
-    Patch(
         "executorch.exir.backend.backend_api:lower_all_submodules_to_backend",
         "72b9c44a387502fcbb0b9c8759e2195f10d4aae010903b9c9437d658ecd302b2",
         _make_lowering,

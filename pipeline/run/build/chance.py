@@ -92,8 +92,8 @@ def find_chance(path: Path, where: str, native: bool = False) -> Iterator[str]:
         native: whether functions that read files by native code count too.
     """
     text = path.read_bytes()
-    known = {**_SOURCES, **(_NATIVE if native else {})}
-    if not _may_name(text, (*known, *_SEEDED, *_FIELDS)):
+    sources = {**_SOURCES, **(_NATIVE if native else {})}
+    if not _may_name(text, (*sources, *_SEEDED, *_FIELDS)):
         return
     try:
         tree = ast.parse(text)
@@ -104,15 +104,15 @@ def find_chance(path: Path, where: str, native: bool = False) -> Iterator[str]:
     called = {id(node.func): node for node in nodes if isinstance(node, ast.Call)}
     for node in nodes:
         name = _dotted(node, names)
-        what = known.get(name)
-        if what is None and name in _SEEDED and (call := called.get(id(node))) is not None:
-            what = None if _is_seeded(call) else _SEEDED[name]
-        if what is None and isinstance(node, ast.Attribute) and node.attr in _FIELDS:
-            what, name = _FIELDS[node.attr], node.attr
+        source = sources.get(name)
+        if source is None and name in _SEEDED and (call := called.get(id(node))) is not None:
+            source = None if _is_seeded(call) else _SEEDED[name]
+        if source is None and isinstance(node, ast.Attribute) and node.attr in _FIELDS:
+            source, name = _FIELDS[node.attr], node.attr
         if isinstance(node, ast.Constant) and _FILES.match(place := str(node.value)):
-            what, name = _RANDOM if "random" in place else _MACHINE, place
-        if what is not None:
-            yield f"{where}:{getattr(node, 'lineno', 0)} reads {what} ({name})"
+            source, name = _RANDOM if "random" in place else _MACHINE, place
+        if source is not None:
+            yield f"{where}:{getattr(node, 'lineno', 0)} reads {source} ({name})"
 
 
 def _may_name(text: bytes, names: Iterable[str]) -> bool:
@@ -147,8 +147,10 @@ def _dotted(node: ast.AST, names: dict[str, str]) -> str:
 
 
 def _is_seeded(call: ast.Call) -> bool:
-    given = [*call.args, *(each.value for each in call.keywords)]
-    return bool(given) and not all(isinstance(g, ast.Constant) and g.value is None for g in given)
+    arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return bool(arguments) and not all(
+        isinstance(g, ast.Constant) and g.value is None for g in arguments
+    )
 
 
 def find_strings(path: Path) -> set[str]:

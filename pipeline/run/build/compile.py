@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,6 @@ from pipeline.compile.quantization_warnings import (
     describe_unused_quantization,
 )
 from pipeline.compile.ranges import InputSizes, RangeRecorder, record_ranges
-from pipeline.compile.refit.watch import watched
 from pipeline.compile.steps import timed_steps
 from pipeline.config.edge import PassSpec
 from pipeline.config.emission import EmitConfig
@@ -52,9 +51,9 @@ from pipeline.program.kept_state import keep_state, keep_state_in, kept_state
 from pipeline.program.method_spec import MethodSpec, make_method_spec
 from pipeline.program.signature import find_changed_inputs
 from pipeline.run.build.called_operators import describe_libraries
+from pipeline.run.build.listening import CompileListener
 from pipeline.run.build.load import guard_files, load_method, load_quantized
 from pipeline.run.build.planned import guard_sources
-from pipeline.run.build.refit import Lesson
 from pipeline.run.stages import Stages
 from pipeline.store.digest import Digest, canonical_json
 from pipeline.store.errors import SourceError, listed
@@ -155,27 +154,28 @@ def compile_unit(
     """
     store = workspace.store
     with guard_sources(list(action.inputs.sources.values()), store):
-        learns = workspace.refit and keep is None and not always
-        lesson = Lesson.begin(action, workspace) if learns else None
-        # Of a payload that was found nothing could be learnt.
-        kept = None if always or (lesson and lesson.watch) else store
-        result = _compile(action, workspace, stages, kept, lesson).to_json()
+        listeners: list[CompileListener] = []
+        if keep is None and not always:
+            listeners += filter(None, call_all("listen_to_compile", action, workspace))
+        forgoes_cache = always or any(listener.forgoes_cache for listener in listeners)
+        cache = None if forgoes_cache else store
+        result = _compile(action, workspace, stages, cache, listeners).to_json()
     with stages.stage("store"):
         put = keep or store.put_result
         put(action.key, result, stages.total, stages.seconds(), stages.peak)
-    if lesson:
+    for listener in listeners:
         with stages.stage("learn"):
-            lesson.end(json.loads(canonical_json(result)), stages.peak)
+            listener.end(json.loads(canonical_json(result)), stages.peak)
 
 
 def _compile(
     action: Action[CompileInputs],
     workspace: Workspace,
     stages: Stages,
-    kept: Store | None,
-    lesson: Lesson | None,
+    cache: Store | None,
+    listeners: Sequence[CompileListener],
 ) -> CompiledUnit:
-    """Compile the methods of an action; `kept` has results of preprocessing."""
+    """Compile the methods of an action; `cache` has results of preprocessing."""
     inputs, store, root = action.inputs, workspace.store, workspace.root
     with stages.stage("load"):
         methods = {name: _load(inputs, name, store) for name in inputs.sources}
@@ -185,22 +185,30 @@ def _compile(
             forget_lines(program)  # the key doesn't hold them, and code that we don't know may look
     loaded = {n: action.key[n] for n in ("operators", "operator_inputs") if n in action.key}
     keep_ranges = _keeps_ranges(inputs.configs)
-    if lesson:
-        lesson.add_sources(programs)
+    for listener in listeners:
+        listener.add_sources(programs)
     with (
         keyed_preprocess(loaded),
         record_ranges(programs, keep=keep_ranges) as ranges,
-        watched(lesson.watch) if lesson and lesson.watch else nullcontext(),
+        _listened_to(listeners),
         explain_large_sizes(programs),
     ):
-        emitted, named, described = _emit(action, methods, ranges, kept, root, stages)
+        emitted, named, described = _emit(action, methods, ranges, cache, root, stages)
         _check_passes(action.key.get("passes", {}), workspace)
     with stages.stage("store"), explain_large_sizes(programs):
-        made = make_object(emitted, store, named if len(named) > 1 else {})
+        linkable = make_object(emitted, store, named if len(named) > 1 else {})
         entries: dict[str, Json] = {}
         for blobs in call_all("after_emit", EmittedUnit(emitted, inputs, programs, store)):
             entries.update(blobs)
-        return CompiledUnit(made, described, entries)
+        return CompiledUnit(linkable, described, entries)
+
+
+@contextmanager
+def _listened_to(listeners: Sequence[CompileListener]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for listener in listeners:
+            stack.enter_context(listener.listening())
+        yield
 
 
 def _keeps_ranges(configs: Mapping[str, MethodConfig]) -> bool:
@@ -221,10 +229,10 @@ def _emit(
     programs = {name: method.program for name, method in methods.items()}
     partitioners: dict[str, list[FilteredPartitioner]] = {}
     with stages.stage("lower"), guard_files(action, inputs.configs, root):
-        beside = inputs.delegates_beside
+        delegates_beside = inputs.delegates_beside
         with timed_steps(stages.step):
             lowered = lower_methods(
-                programs, inputs.configs, root, store, inputs.emit, beside, partitioners
+                programs, inputs.configs, root, store, inputs.emit, delegates_beside, partitioners
             )
     if inputs.emit.memory_planning.share_mutable_buffers:
         refuse_held_state({name: lowered.exported_program(name) for name in methods})
@@ -249,8 +257,8 @@ def _emit(
             described[name] = replace(
                 described[name],
                 instructions=instructions.to_json(),
-                warnings=[*described[name].warnings, *(each.to_json() for each in lost)],
-                narrowed=[each.to_json() for each in narrowed],
+                warnings=[*described[name].warnings, *(cond.to_json() for cond in lost)],
+                narrowed=[size.to_json() for size in narrowed],
                 operators=describe_libraries(plans[name], libraries),
             )
     return emitted, named, described
@@ -258,7 +266,7 @@ def _emit(
 
 def _library_inputs(key: Json, root: Path) -> dict[str, Json]:
     """Return the inputs in the key of each library of operators; a pass's module can be one."""
-    passes = {library_name(each, root): own for each, own in key.get("passes", {}).items()}
+    passes = {library_name(each, root): inputs for each, inputs in key.get("passes", {}).items()}
     return {**passes, **key.get("operator_inputs", {})}
 
 
@@ -328,11 +336,11 @@ def _describe(
     in_python = {b.backend_id for b in backends if b.execution.make_runtime}
     spec = replace(method.spec, changes=tuple(find_changed_inputs(lowered)))
     warnings = find_training_mode(method.program, method.origins)
-    warnings += [LoweringWarning(what) for own in partitioners for what in own.warnings]
+    warnings += [LoweringWarning(warning) for own in partitioners for warning in own.warnings]
     delegation = describe_delegation(lowered, config.partitioners, method.places)
     delegation["partitioners"] = _describe_uptake(config, partitioners, delegation)
-    if method.quantization and (what := describe_unused_quantization(delegation)):
-        warnings.append(LoweringWarning(what))
+    if method.quantization and (warning := describe_unused_quantization(delegation)):
+        warnings.append(LoweringWarning(warning))
     return CompiledMethod(
         delegation=delegation,
         signature=spec.to_json(),
@@ -341,7 +349,7 @@ def _describe(
         left_float=method.left_float,
         quantization=method.quantization,
         constants=describe_constants(method.program, lowered),
-        listed=[name.to_json() for own in partitioners for name in own.listed],
+        listed=[name.to_json() for partitioner in partitioners for name in partitioner.listed],
         warnings=[warning.to_json() for warning in warnings],
     )
 
@@ -370,10 +378,10 @@ def emit_methods(
 ) -> tuple[ExecutorchProgramManager, Emission]:
     """Emit lowered methods, which this consumes, and record what becomes of their nodes."""
     methods = {name: config.emit for name, config in configs.items()}
-    plans = [settings.memory_planning, *(each.memory_planning for each in methods.values())]
-    own = list(dict.fromkeys(name for plan in plans if plan for name in plan.references))
-    specs = [PassSpec(reference=name) for name in own]
-    algorithms = dict(zip(own, _load_passes(specs, root), strict=True))
+    plans = [settings.memory_planning, *(method.memory_planning for method in methods.values())]
+    references = list(dict.fromkeys(name for plan in plans if plan for name in plan.references))
+    specs = [PassSpec(reference=name) for name in references]
+    algorithms = dict(zip(references, _load_passes(specs, root), strict=True))
     with record_emission() as emission:
         passes = _load_passes(settings.passes, root)
         return emit(lowered, settings, passes, methods, algorithms), emission
@@ -386,10 +394,10 @@ def _load_passes(specs: Sequence[PassSpec], root: Path) -> list[Callable[..., An
         return load_passes(specs, root, _keeping_state)
 
 
-def _keeping_state(made: Callable[..., Any], name: str) -> Callable[..., Any]:
-    if isinstance(made, partial | FunctionType | MethodType):
-        return keep_state(made, name)
-    return keep_state_in(made, ("__call__",), name)
+def _keeping_state(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    if isinstance(function, partial | FunctionType | MethodType):
+        return keep_state(function, name)
+    return keep_state_in(function, ("__call__",), name)
 
 
 def _check_passes(planned: Mapping[str, Any], workspace: Workspace) -> None:

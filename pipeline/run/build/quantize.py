@@ -116,10 +116,10 @@ def _calibration(
     if files := action.inputs.configs[str(action.method)].files.get(CALIBRATION, ()):
         contents = action.key["methods"][str(action.method)]["calibration"]
         planned = zip(files, contents, strict=True)
-        loads = [partial(read_planned, workspace.root, *each, program) for each in planned]
+        loads = [partial(read_planned, workspace.root, *file, program) for file in planned]
         return _CalibrationInputs("files", Batches(loads, spec.batches))
     if source.batches:
-        loads = [partial(_load_batch, store, each) for each in source.batches]
+        loads = [partial(_load_batch, store, batch) for batch in source.batches]
         return _CalibrationInputs("calibration_inputs", Batches(loads, spec.batches))
     if lacks_calibration(spec, source):
         raise PipelineError(

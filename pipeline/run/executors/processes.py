@@ -112,12 +112,12 @@ class WorkerProcesses:
         error = inner.exception()
         with self._lock:
             call = self._under_way.pop(outer)
-            gone = isinstance(error, BrokenProcessPool | ShutdownExecutorError)
-            (self._processes.remove if gone else self._idle.append)(call.process)
+            is_gone = isinstance(error, BrokenProcessPool | ShutdownExecutorError)
+            (self._processes.remove if is_gone else self._idle.append)(call.process)
         if error is None:
             outer.set_result(inner.result())
         else:
-            outer.set_exception(call.describe_end(error) if gone else error)
+            outer.set_exception(call.describe_end(error) if is_gone else error)
 
     def start_ahead(self, idle: int, function: Callable[..., Any], *arguments: Any) -> None:
         """Let more processes call a function, whatever comes of it, until so many are idle."""
@@ -143,16 +143,16 @@ class WorkerProcesses:
     def free_memory(self) -> float:
         """Return the bytes that nobody holds but these processes."""
         with self._lock:
-            numbers = [number for each in self._processes for number in each._processes]
+            numbers = [number for process in self._processes for number in process._processes]
         return available_memory() + sum(map(own_memory, numbers))
 
     def look(self) -> None:
         """Look how much memory the calls under way hold: one that is killed can't say."""
         with self._lock:
             under_way = list(self._under_way.values())
-        for each in under_way:
-            if type(process := read_status(each.status).get("pid")) is int:
-                each.peak_bytes = max(each.peak_bytes, peak_memory(process))
+        for call in under_way:
+            if type(process := read_status(call.status).get("pid")) is int:
+                call.peak_bytes = max(call.peak_bytes, peak_memory(process))
 
     def peak_bytes(self, future: Future[Any]) -> int:
         """Return the most bytes that a call under way was seen to hold."""

@@ -109,9 +109,9 @@ def _run(
 ) -> Validation:
     """Validate the package against its programs, and quantized methods against theirs."""
     key, read = subject.key, subject.workspace.store.read
-    own = subject.action.inputs.config.constant_methods
-    metadata = subject.manifest.get("metadata")
-    constants = all_constants({"constant_methods": own, "metadata": metadata})
+    config, metadata = subject.action.inputs.config, subject.manifest.get("metadata")
+    facts = {"constant_methods": config.constant_methods, "metadata": metadata}
+    constants = all_constants(facts)
     quantized = subject.quantized()
     keepers = [feature for feature in features if feature.keeps_calls]
     return validate_package(
@@ -126,7 +126,7 @@ def _run(
         key["cases"],
         key["sequences"],
         partial(_keep_call, keepers) if keepers else None,
-        {name: each.program for name, each in quantized.items()},
+        {name: method.program for name, method in quantized.items()},
         crash_log.crashes(),
         budget,
         subject.asked,
@@ -146,9 +146,9 @@ def _keep_call(keepers: Sequence[Measuring], *call: Any) -> None:
 def _describe_departures(quantized: Mapping[str, Quantized]) -> dict[str, str]:
     """Say, by method, how a program with observers departs from the float one."""
     return {
-        name: describe_departure(each.prepared)
-        for name, each in quantized.items()
-        if each.prepared is not None and each.prepared["agrees"] is False
+        name: describe_departure(method.prepared)
+        for name, method in quantized.items()
+        if method.prepared is not None and method.prepared["agrees"] is False
     }
 
 

@@ -51,7 +51,7 @@ def validate(
     check_files(folder, key["files"])
     judges = list(call_all("judge", action, workspace))
     manifest = read_manifest(workspace, package)
-    made_of = {name: each["program"] for name, each in key["programs"].items()}
+    made_of = {name: planned["program"] for name, planned in key["programs"].items()}
     constants = action.inputs.config.constant_methods
     wrong = list(check_integrity(folder, manifest, package, made_of, constants))
     measured = None if always else find_measured(action, workspace)
@@ -77,7 +77,9 @@ def validate(
             # Whether it is what its source is, so that its figures can be accepted.
             "sound": not (wrong or measured["failures"]),
             "measured": digest.hash_json(key),
-            "complete": not any({*each["left_out"]} - {UNASKED} for each in measured["methods"]),
+            "complete": not any(
+                {*method["left_out"]} - {UNASKED} for method in measured["methods"]
+            ),
             **({"only": measured["only"]} if "only" in measured else {}),
         }
         for judgement in judgements:
@@ -97,12 +99,12 @@ def validate(
 
 def _verdicts_short_of_passed(record: Json) -> dict[str, str]:
     """Return the verdict of each method that has not passed, by name."""
-    asked = record.get("only")
+    requested = record.get("only")
     verdicts = {m["method"]: method_verdict(m) for m in record["methods"]}
     return {
         name: verdict
         for name, verdict in verdicts.items()
-        if verdict != PASSED and (asked is None or name in asked)
+        if verdict != PASSED and (requested is None or name in requested)
     }
 
 
@@ -181,8 +183,8 @@ def _make_record(
         "failures": failures,
         "portable": [
             name
-            for name, each in (manifest or {}).get("methods", {}).items()
-            if not each["lowering"].get("partitioners")
+            for name, facts in (manifest or {}).get("methods", {}).items()
+            if not facts["lowering"].get("partitioners")
         ],
         "gates": [],
         "baseline": None,

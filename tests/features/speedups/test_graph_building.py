@@ -1,7 +1,6 @@
 """Graphs that are built in other ways than torch does are the same graphs."""
 
 import operator
-import warnings
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from torch.fx import Graph, GraphModule
 from torch.fx.passes.tools_common import legalize_graph
 
-from pipeline.features.speedups.graph_building import make_legalize, make_pytree
+from pipeline.features.speedups.graph_building import make_legalize
 
 FUNCTIONS = [torch.sin, torch.add, operator.add, operator.mul, torch.cat, operator.floordiv]
 
@@ -85,29 +84,3 @@ def test_a_graph_with_a_cycle_is_refused():
     first.args = (second,)
     with pytest.raises(RuntimeError, match="cycles"):
         make_legalize(legalize_graph)(GraphModule(torch.nn.Module(), graph))
-
-
-def test_sizes_among_arguments_are_warned_of_as_before(monkeypatch):
-    """Wherever they stand in what torch takes for arguments."""
-    program = torch.export.export(
-        torch.nn.Linear(2, 2), (torch.ones(3, 2),), dynamic_shapes=({0: torch.export.Dim("n")},)
-    )
-    values = [node.meta.get("val") for node in program.graph.nodes]
-    sizes = [each for value in values if isinstance(value, torch.Tensor) for each in value.shape]
-    size = next(each for each in sizes if not isinstance(each, int))
-    assert isinstance(size, torch.SymInt)
-    trees = [(size,), ([1, size],), ({"a": (None, size)},), (slice(1, 2), 3), ()]
-
-    def said():
-        messages = []
-        for tree in trees:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                Graph().call_function(torch.sin, tree)
-            messages.append([str(each.message) for each in caught])
-        return messages
-
-    plain = said()
-    monkeypatch.setattr(torch.fx.graph, "pytree", make_pytree(torch.fx.graph.pytree))
-    assert said() == plain
-    assert [len(each) for each in plain] == [1, 1, 1, 0, 0]

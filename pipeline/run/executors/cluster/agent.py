@@ -48,9 +48,9 @@ class Resources(WorkerPlugin):
 
     async def setup(self, worker: Any) -> None:
         if MEMORY not in worker.state.total_resources:  # dask forgets what is in use
-            found = {f"{RESOURCE}{tag}": _MANY for tag in offered_tags()}
-            found[MEMORY] = _memory_of(worker)
-            await worker.set_resources(**found)
+            resources = {f"{RESOURCE}{tag}": _MANY for tag in offered_tags()}
+            resources[MEMORY] = _memory_of(worker)
+            await worker.set_resources(**resources)
             worker.log_event(TOPIC, {"joined": worker.address})
 
 
@@ -112,8 +112,8 @@ class _Performance:
         answer |= {"log": "", "worker": self._worker.address, "host": _host()}
         with suppress(OSError):
             answer["log"] = log_path(self._action, self._workspace).read_text(errors="replace")
-        done: Answer = answer
-        return done
+        complete: Answer = answer
+        return complete
 
     def _watch(self, future: Future[str]) -> None:
         """Say how far the process is until it is done, or end it when nobody waits for it."""
@@ -125,7 +125,7 @@ class _Performance:
 
     def _say(self, future: Future[str]) -> None:
         status = read_status(self._status)
-        said: Said = {
+        report: Said = {
             "parcel": str(self._key),
             "worker": self._worker.address,
             "host": _host(),
@@ -135,9 +135,9 @@ class _Performance:
             "total": status.get("total", 0),
             "peak_bytes": Count(_processes().peak_bytes(future)),
         }
-        if said != self._said:
-            self._said = {**said, "log": ""}
-            self._worker.log_event(TOPIC, said)
+        if report != self._said:
+            self._said = {**report, "log": ""}
+            self._worker.log_event(TOPIC, report)
 
     def _read_log(self) -> str:
         """Return what was printed since the last time: every few seconds and only so much, for the
@@ -147,9 +147,9 @@ class _Performance:
         self._read_at = time.monotonic()
         with suppress(OSError), open(log_path(self._action, self._workspace), "rb") as log:
             log.seek(self._read)
-            found = log.read(max(0, _MOST_LOG - self._read))
-            self._read += len(found)
-            return found.decode(errors="replace")
+            piece = log.read(max(0, _MOST_LOG - self._read))
+            self._read += len(piece)
+            return piece.decode(errors="replace")
         return ""
 
     def _is_wanted(self) -> bool:

@@ -114,7 +114,9 @@ class ClusterExecutor:
         key = f"{action.kind}-{action.digest[:16]}-{self._client.id}-{next(self._numbers)}"
         workers = None
         if shipment.refused:
-            workers = [each for each in self._connection.workers() if each not in shipment.refused]
+            workers = [
+                worker for worker in self._connection.workers() if worker not in shipment.refused
+            ]
         resources: dict[str, float] = {f"{RESOURCE}{tag}": 1 for tag in shipment.needs.tags}
         if self._most_memory:  # one that is expected to take more has a worker for itself
             resources[MEMORY] = min(shipment.needs.memory, self._most_memory)
@@ -206,13 +208,13 @@ class ClusterExecutor:
 
     def _hear(self, event: Any) -> None:
         """Hear what a worker says: how far an action is, or that it can take others."""
-        _, said = event
-        if fits(said, Said):
+        _, message = event
+        if fits(message, Said):
             with self._lock, suppress(OSError):  # so that nothing is added to the answer's log
-                if (shipment := self._shipments.get(said["parcel"])) is not None:
-                    shipment.said = said
-                    self._answers.note(shipment.action, said)
-        elif isinstance(said, dict) and "joined" in said:
+                if (shipment := self._shipments.get(message["parcel"])) is not None:
+                    shipment.said = message
+                    self._answers.note(shipment.action, message)
+        elif isinstance(message, dict) and "joined" in message:
             self._threads.submit(self._send_again)
 
     def _send_again(self) -> None:
@@ -234,10 +236,10 @@ class ClusterExecutor:
         return shipment
 
     def _hear_of_workers(self, event: Any) -> None:
-        _, said = event
-        if isinstance(said, dict) and said.get("action") == "remove-worker":
+        _, message = event
+        if isinstance(message, dict) and message.get("action") == "remove-worker":
             self._threads.submit(
-                self._lose_worker, str(said.get("worker")), bool(said.get("expected"))
+                self._lose_worker, str(message.get("worker")), bool(message.get("expected"))
             )
 
     def _lose_worker(self, worker: str, expected: bool) -> None:
@@ -246,11 +248,11 @@ class ClusterExecutor:
         to go ran."""
         with self._lock:
             ran = {k: s.said for k, s in self._shipments.items() if s.said}
-        for key, said in ran.items():
-            if said["worker"] == worker and not expected and (shipment := self._take_back(key)):
+        for key, report in ran.items():
+            if report["worker"] == worker and not expected and (shipment := self._take_back(key)):
                 system = f"the cluster lost the worker {one_line(worker)}"
-                facts = "", said["stage"], said["peak_bytes"], system
-                lost = WorkerLostError(*facts, one_line(said["host"]))
+                facts = "", report["stage"], report["peak_bytes"], system
+                lost = WorkerLostError(*facts, one_line(report["host"]))
                 shipment.promise.set_exception(lost)
 
     def free_memory(self) -> float:
@@ -277,24 +279,24 @@ class ClusterExecutor:
     def _look_for_workers(self) -> None:
         """Give up actions that no worker can take, once they have waited long enough."""
         workers = self._connection.workers()
-        self.width = sum(each["nthreads"] for each in workers.values())
-        memory = (each["resources"].get(MEMORY, 0) for each in workers.values())
+        self.width = sum(worker["nthreads"] for worker in workers.values())
+        memory = (worker["resources"].get(MEMORY, 0) for worker in workers.values())
         self._most_memory = max(memory, default=0)
         with self._lock:
             waiting = {k: s for k, s in self._shipments.items() if s.said is None}
-        since = min((each.since for each in waiting.values()), default=time.monotonic())
+        since = min((shipment.since for shipment in waiting.values()), default=time.monotonic())
         late = time.monotonic() - since > PATIENCE
         if not workers and waiting and not self._told:
             _log.warning("%s has no worker yet; what is to be done waits for one", self._where)
             self._told = True
         for key, shipment in waiting.items() if workers and late else ():
-            wanted = {f"{RESOURCE}{tag}" for tag in shipment.needs.tags}
-            if any(wanted <= each["resources"].keys() for each in workers.values()):
+            resources = {f"{RESOURCE}{tag}" for tag in shipment.needs.tags}
+            if any(resources <= worker["resources"].keys() for worker in workers.values()):
                 continue
             if self._take_back(key) is not None:
                 lacking = ", ".join(sorted(shipment.needs.tags))
-                what = f"no worker of {self._where} has what it needs: {lacking}"
-                self._fail(shipment, f"{what} (`doit backends` there says what is missing)")
+                message = f"no worker of {self._where} has what it needs: {lacking}"
+                self._fail(shipment, f"{message} (`doit backends` there says what is missing)")
 
     def close(self) -> None:
         with self._lock:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.compile.refit.arrays import (
+from pipeline.compile.inspect.arrays import (
     Array,
     HeldStorage,
     Storage,
@@ -24,7 +24,7 @@ from pipeline.compile.refit.arrays import (
     cast,
     lay_out,
 )
-from pipeline.compile.refit.arrays import look as look_at
+from pipeline.compile.inspect.arrays import look as look_at
 
 Json = Mapping[str, Any]
 SOURCE, LITERAL, UNKNOWN = "source", "literal", "unknown"

@@ -1,8 +1,8 @@
-"""A sample of `python -m tests.compile.refit`: a method on portable kernels, one on XNNPACK."""
+"""A sample of `python -m tests.features.refit`: a method on portable kernels, one on XNNPACK."""
 
 import pytest
 
-from tests.compile.refit.__main__ import SAME, run
+from tests.features.refit.__main__ import SAME, run
 from tests.support.bench import SAMPLES
 
 

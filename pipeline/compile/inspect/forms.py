@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from pipeline.compile.refit.arrays import Array, View, cast, logical_bytes
+from pipeline.compile.inspect.arrays import Array, View, cast, logical_bytes
 from pipeline.store.digest import Digest, hash_bytes
 
 _SMALL = 64  # bytes; in smaller ones only the plain form is looked for

@@ -2,7 +2,7 @@
 
 A second key names what a unit is but for the contents of its constants. The record under it names
 the last result that was compiled so. Where only weights differ for the first time, the unit is
-compiled while its constants are watched (`compile/refit/`); the recipe of that result must give it
+compiled while its constants are watched (`features/refit/`); the recipe of that result must give it
 again, and it may differ from the first one in nothing but the bytes of constants. From then on new
 weights are put into it without torch, as long as no value that Python read is another one.
 """
@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.backends import BACKENDS
-from pipeline.compile.refit.arrays import Storage
-from pipeline.compile.refit.learn import check_alike, make_recipe
-from pipeline.compile.refit.unit import CannotRefitError, Put, Recipe, hash_again, refit
+from pipeline.compile.inspect.arrays import Storage
+from pipeline.features.refit.learn import check_alike, make_recipe
+from pipeline.features.refit.unit import CannotRefitError, Put, Recipe, hash_again, refit
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs, refit_key
 from pipeline.plan.kinds.parts import Key
 from pipeline.program.archive_storages import ArchiveStorages
 from pipeline.program.sources import identify_program
+from pipeline.run.build.listening import CompileListener
 from pipeline.run.build.planned import QUANTIZED_ENTRY, guard_sources, identify_source
 from pipeline.run.stages import Stages
 from pipeline.store.digest import Digest, hash_json
@@ -36,7 +37,7 @@ from pipeline.store.workspace import Workspace
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-    from pipeline.compile.refit.watch import Watch
+    from pipeline.features.refit.watch import Watch
 
 Json = Mapping[str, Any]
 Sources = Callable[[Json], Storage]
@@ -83,25 +84,25 @@ def refit_unit(
             return False  # somebody made it meanwhile
         result, why = None, ""
         with stages.stage("load"):
-            found = find_record(action, store)
-        if found is None or not found.result["proven"]:
+            record = find_record(action, store)
+        if record is None or not record.result["proven"]:
             return False
         with stages.stage(REFIT):
             try:
-                result = make_refit(action, found, workspace, store.put_pieces)
+                result = make_refit(action, record, workspace, store.put_pieces)
             except CannotRefitError as reason:
                 why = str(reason)
         if result is None and here:
             return False
         if result is None:
             _log.warning("%s is compiled, since %s", action.title, why)
-            missed = {"why": why, "misses": found.result["misses"] + 1}
-            store.put_result(found.key, {**found.result, **missed}, peak=found.peak)
+            missed = {"why": why, "misses": record.result["misses"] + 1}
+            store.put_result(record.key, {**record.result, **missed}, peak=record.peak)
             return False
-        if found.result["misses"]:
-            store.put_result(found.key, {**found.result, "misses": 0}, peak=found.peak)
+        if record.result["misses"]:
+            store.put_result(record.key, {**record.result, "misses": 0}, peak=record.peak)
         # Memory is given to the next one as if it had to be compiled.
-        store.put_result(action.key, result, stages.total, stages.seconds(), found.peak)
+        store.put_result(action.key, result, stages.total, stages.seconds(), record.peak)
         return True
     return False
 
@@ -138,14 +139,14 @@ def explain_refit(action: Action[CompileInputs], workspace: Workspace) -> str:
     compiled with other weights."""
     store = workspace.store
     with suppress(MissingBlobError, PipelineError):
-        found = None if why_never(action) else find_record(action, store)
-        if found is None:
+        record = None if why_never(action) else find_record(action, store)
+        if record is None:
             return why_never(action) and f"new weights mean lowering: {why_never(action)}"
-        if not found.result["proven"]:
-            why = found.result["why"] or "it is the first change of weights alone"
+        if not record.result["proven"]:
+            why = record.result["why"] or "it is the first change of weights alone"
             return f"is lowered, to learn how its weights are stored: {why}"
         try:
-            make_refit(action, found, workspace, hash_again)
+            make_refit(action, record, workspace, hash_again)
         except CannotRefitError as reason:
             return f"is lowered, since {reason}"
         return "only weights changed: they are exchanged without lowering"
@@ -158,10 +159,10 @@ def _structure_key(action: Action[CompileInputs], store: Store) -> Key:
         if name in action.inputs.quantizes:
             result = _quantized(action, name, store)
             archive = store.verified_path(result["program"], once=True)
-            found, origins = identify_program(archive, QUANTIZED_ENTRY), result["origins"]
+            identity, origins = identify_program(archive, QUANTIZED_ENTRY), result["origins"]
             described = {
-                "structure": found.structure,
-                "names": found.names,
+                "structure": identity.structure,
+                "names": identity.names,
                 "origins": origins,
                 "facts": result["facts"],  # which the manifest tells
             }
@@ -207,8 +208,13 @@ def _open_sources(action: Action[CompileInputs], workspace: Workspace) -> Iterat
         yield find
 
 
+def begin_lesson(action: Action[CompileInputs], workspace: Workspace) -> Lesson | None:
+    """Return the lesson of a unit that is about to be compiled; None where there is none."""
+    return Lesson.begin(action, workspace) if workspace.refit else None
+
+
 @dataclass
-class Lesson:
+class Lesson(CompileListener):
     """What one compilation adds to what is known of how a unit's weights are stored.
 
     Attributes:
@@ -228,15 +234,19 @@ class Lesson:
         if why_never(action):
             return None
         key = _structure_key(action, workspace.store)
-        found = workspace.store.get_by_key(key)
-        if found is not None and found.result["misses"] >= _MOST_MISSES:
+        record = workspace.store.get_by_key(key)
+        if record is not None and record.result["misses"] >= _MOST_MISSES:
             return None  # it is the same each time; partitions are found in the store without it
         watch = None
-        if found is not None and found.result["base"] != action.digest:
-            from pipeline.compile.refit.watch import Watch
+        if record is not None and record.result["base"] != action.digest:
+            from pipeline.features.refit.watch import Watch
 
             watch = Watch()
-        return cls(action, workspace, key, found, watch)
+        return cls(action, workspace, key, record, watch)
+
+    @property
+    def forgoes_cache(self) -> bool:
+        return self.watch is not None
 
     def add_sources(self, programs: Mapping[str, ExportedProgram]) -> None:
         """Tell the watch of the constants of methods, as they are in their archives."""
@@ -248,9 +258,18 @@ class Lesson:
                 for name, tensor in tensors.items():
                     self.watch.add_source(tensor, method, kind, name)
 
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        if self.watch is None:
+            yield
+            return
+        from pipeline.features.refit.watch import watched
+
+        with watched(self.watch):
+            yield
+
     def end(self, result: Json, peak: int) -> None:
-        """Record what was learnt, once the result is in the store, and the bytes of memory that
-        compiling took."""
+        """Record what was learnt."""
         before: Json = self.found.result if self.found else {"why": "", "misses": 0}
         record: dict[str, Any] = {
             "base": self.action.digest,
@@ -287,8 +306,8 @@ class Lesson:
             recipe = make_recipe(
                 watch.steps, watch.guards, watch.stored, described, result, sources
             )
-            again = refit(recipe, result, sources, store.read, hash_again)
-            if hash_json(again) != hash_json(result):
+            repeated = refit(recipe, result, sources, store.read, hash_again)
+            if hash_json(repeated) != hash_json(result):
                 raise CannotRefitError("repeating what was seen gives another object")
         check_alike(before.result, result, recipe, store.read)
         return recipe

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from pipeline.compile.refit.arrays import HeldStorage
-from pipeline.compile.refit.recipes import UNKNOWN, Evaluation
-from pipeline.compile.refit.unit import CannotRefitError, Recipe, _check_guards
-from pipeline.compile.refit.watch import Watch, storage_bytes, watched
+from pipeline.compile.inspect.arrays import HeldStorage
+from pipeline.features.refit.recipes import UNKNOWN, Evaluation
+from pipeline.features.refit.unit import CannotRefitError, Recipe, _check_guards
+from pipeline.features.refit.watch import Watch, storage_bytes, watched
 
 READS = {
     "item": lambda w: w.sum().item(),

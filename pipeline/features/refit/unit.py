@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, TypeAlias
 
-from pipeline.compile.refit.arrays import (
+from pipeline.compile.inspect.arrays import (
     Array,
     Storage,
     UnknownValueError,
@@ -21,8 +21,8 @@ from pipeline.compile.refit.arrays import (
     logical_bytes,
     look,
 )
-from pipeline.compile.refit.forms import find_forms
-from pipeline.compile.refit.recipes import Evaluation, find_sources
+from pipeline.compile.inspect.forms import find_forms
+from pipeline.features.refit.recipes import Evaluation, find_sources
 from pipeline.store.digest import Digest, hash_bytes, hash_pieces
 
 Json = Mapping[str, Any]

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.compile.refit.arrays import HeldStorage, UnknownValueError, View, cast, look
-from pipeline.compile.refit.recipes import Evaluation, is_repeatable
-from pipeline.compile.refit.watch import Watch, storage_bytes, view_of, watched
+from pipeline.compile.inspect.arrays import HeldStorage, UnknownValueError, View, cast, look
+from pipeline.features.refit.recipes import Evaluation, is_repeatable
+from pipeline.features.refit.watch import Watch, storage_bytes, view_of, watched
 
 FLOATS = [torch.float32, torch.float64]
 NUMBERS = [*FLOATS, torch.int8, torch.int32, torch.int64, torch.uint8]

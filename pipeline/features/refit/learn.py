@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipeline.compile.refit.arrays import Storage, View
-from pipeline.compile.refit.recipes import UNKNOWN, find_sources, rests_on_unknown, taken_steps
-from pipeline.compile.refit.unit import (
+from pipeline.compile.inspect.arrays import Storage, View
+from pipeline.features.refit.recipes import UNKNOWN, find_sources, rests_on_unknown, taken_steps
+from pipeline.features.refit.unit import (
     KEY,
     CannotRefitError,
     Json,

@@ -1,7 +1,7 @@
 """Every constant of every model, changed one at a time and all at once: what refit makes of it,
 against a cold compile, byte for byte.
 
-    python -m tests.compile.refit [NUMBER] [PACKAGE ...]
+    python -m tests.features.refit [NUMBER] [PACKAGE ...]
 
 NUMBER is how many constants of each package are changed alone, drawn by a fixed seed; by default
 all. The packages are those that ship, and those of the sample workspaces. It prints how often both
@@ -25,14 +25,14 @@ from pathlib import Path
 import torch
 from torch.export.pt2_archive._package import load_pt2, package_pt2
 
-from pipeline.compile.refit.unit import CannotRefitError
+from pipeline.features.refit.refit import find_record, make_refit, why_never
+from pipeline.features.refit.unit import CannotRefitError
 from pipeline.features.speedups.patches import fast_lowering
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.program.archive import load_program, save_programs
 from pipeline.run.build.compile import compile_unit
 from pipeline.run.build.quantize import quantize_method
-from pipeline.run.build.refit import find_record, make_refit, why_never
 from pipeline.run.export.export import export
 from pipeline.run.stages import Stages
 from pipeline.store.digest import hash_json

@@ -12,7 +12,6 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +19,10 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pipeline.compile.refit.arrays import Array, View, logical_bytes, look
-from pipeline.compile.refit.recipes import LITERAL, SOURCE, UNKNOWN, is_repeatable, views_of
+from pipeline.compile.inspect import storages
+from pipeline.compile.inspect.arrays import Array, View, logical_bytes, look
+from pipeline.compile.inspect.storages import described_to, storage_bytes, view_of
+from pipeline.features.refit.recipes import LITERAL, SOURCE, UNKNOWN, is_repeatable, views_of
 from pipeline.program.patching import replaced
 from pipeline.store.digest import Digest, hash_bytes
 
@@ -46,6 +47,7 @@ _HOOKS: Mapping[type, tuple[str, ...]] = {
     torch.Tensor: ("numpy", "tolist", "data_ptr", "__array__", "__dlpack__", "__repr__"),
     torch.UntypedStorage: ("data_ptr", "tolist", "__getitem__", "__iter__"),
 }
+_OWN = (__name__, storages.__name__)  # modules that read to watch and to describe, not to decide
 _SERIALIZERS = frozenset({
     "executorch.exir.emit._emitter",
     "executorch.backends.xnnpack.operators.node_visitor",
@@ -166,6 +168,12 @@ class Watch:
         if maker not in makers:
             makers.append(maker)
 
+    def note_described(self, tensor: torch.Tensor, base: Digest) -> None:
+        """Note that a tensor is described, by the digest of its logical bytes."""
+        views = self.described.setdefault(base, [])
+        if (view := self.find(tensor)) not in views:
+            views.append(view)
+
     def note_read(self, read: Any) -> None:
         """Note that Python takes the bytes of a tensor or a storage."""
         is_tensor = isinstance(read, torch.Tensor)
@@ -179,23 +187,10 @@ class Watch:
         self.guard(view, whole.numpy())
 
 
-_watching: ContextVar[Watch | None] = ContextVar("watch of constants", default=None)
-
-
-def note_described(tensor: torch.Tensor, base: Digest) -> None:
-    """Tell the watch, if there is one, of a tensor that is described."""
-    if (watch := _watching.get()) is not None:
-        views = watch.described.setdefault(base, [])
-        if (view := watch.find(tensor)) not in views:
-            views.append(view)
-
-
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
     """Watch what becomes of the sources of `watch` within the context."""
-    token = _watching.set(watch)
-    with ExitStack() as hooks:
-        hooks.callback(_watching.reset, token)
+    with described_to(watch.note_described), ExitStack() as hooks:
         for owner, names in _HOOKS.items():
             for name in names:
                 hooks.enter_context(_hooked(owner, name, watch))
@@ -256,7 +251,7 @@ def _hooked(owner: Any, name: str, watch: Watch) -> Any:
         caller = sys._getframe(1).f_globals.get("__name__", "")
         if not isinstance(self, torch.Tensor) and caller in _SERIALIZERS and name == "data_ptr":
             watch.note_stored(self)
-        elif caller != __name__ and (type(self) in _PLAIN or not isinstance(self, torch.Tensor)):
+        elif caller not in _OWN and (type(self) in _PLAIN or not isinstance(self, torch.Tensor)):
             watch.note_read(self)
         return original(self, *args, **kwargs)
 
@@ -298,18 +293,6 @@ def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
                 yield tensor
 
 
-def storage_bytes(tensor: torch.Tensor) -> Array:
-    """Return all of a tensor's storage, without a copy."""
-    flat: Array = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
-    return flat
-
-
-def view_of(tensor: torch.Tensor, step: int = 0) -> View:
-    """Return the place of a tensor in its storage."""
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return View(step, dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
-
-
 def _fills_storage(tensor: torch.Tensor) -> bool:
     size = math.prod(tensor.shape) * tensor.element_size()
     plain = type(tensor) in _PLAIN and tensor.device.type == "cpu"
@@ -322,7 +305,7 @@ def _place() -> str:
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         passed = module.startswith(("torch.", "contextlib", "executorch.exir.dialects"))
-        if module not in (__name__, "torch") and not passed:
+        if module not in (*_OWN, "torch") and not passed:
             return f"{module}.{frame.f_code.co_qualname}, line {frame.f_lineno}"
         frame = frame.f_back
     return "torch"

@@ -158,7 +158,7 @@ from pathlib import Path
 
 from pipeline.plan.plan import Plan
 from pipeline.run import worker
-from pipeline.run.build import refit
+from pipeline.features.refit import refit
 from pipeline.store.workspace import open_workspace
 
 archive = Path("models/small.pt2")
