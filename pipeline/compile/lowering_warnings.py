@@ -5,21 +5,20 @@ They are kept with the compiled method, so that a build that finds it in the sto
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from executorch.exir import schema
 from torch.export import ExportedProgram
+from torch.fx import Node
 
 from pipeline.compile.emit_trace import Instructions
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.lost_conds import find_cond
 from pipeline.program.lost_results import describe_loss, find_lost_results
 from pipeline.program.module_paths import innermost_module
-from pipeline.program.operators import node_label, operator_name
+from pipeline.program.operators import operator_name
 from pipeline.program.random_operators import REMEDIES, random_cause
-from pipeline.program.source_lines import source_line
 from pipeline.program.training import find_training_outputs
 from pipeline.store.compiled import LoweringWarning
 from pipeline.store.errors import plural
@@ -46,11 +45,11 @@ def find_training_mode(
     warnings = []
     for operator, nodes in calls.items():
         place, node = nodes[0]
-        what = f"is in training mode ({plural(len(nodes), 'call')}); {REMEDIES['training']}"
+        sentence = f"is in training mode ({plural(len(nodes), 'call')}); {REMEDIES['training']}"
         source_place = place if origins is None else origins.get(place)
         warnings.append(
             LoweringWarning(
-                what=what, operator=operator, module=innermost_module(node), place=source_place
+                what=sentence, operator=operator, module=innermost_module(node), place=source_place
             )
         )
     return warnings
@@ -79,27 +78,3 @@ def find_lost_conds(
         )
         warnings.setdefault(place, warning)
     return list(warnings.values())
-
-
-def trace_warnings(
-    warnings: Sequence[Mapping[str, Any]], program: ExportedProgram, root: Path
-) -> list[LoweringWarning]:
-    """Return a manifest's warnings as reports have them, with lines of the model's source.
-
-    Args:
-        program: the method as its source gives it, not quantized.
-        root: the workspace.
-    """
-    nodes = list(iter_nodes(program))
-    records: list[LoweringWarning] = []
-    for warning in warnings:
-        node = None if warning.get("place") is None else nodes[warning["place"]]
-        records.append(
-            {
-                "what": warning["what"],
-                "operator": warning["operator"] if node is None else node_label(node),
-                "module": warning["module"],
-                "line": "" if node is None else str(source_line(node, root) or ""),
-            }
-        )
-    return records

@@ -23,18 +23,26 @@ _MOST = 10  # names in a hint
 
 def look_up_names(spec: PartitionerSpec, program: ExportedProgram) -> list[ListedName]:
     """Look up the names that the options of a partitioner list among what it is about to see."""
-    found = []
+    listed_names = []
     for option, kind in spec.backend.lowering.name_lists.items():
         names = getattr(spec.options, option) or ()
-        known = {each for node in iter_nodes(program) for each in _names_of(node, kind)}
+        node_names = {
+            node_name for node in iter_nodes(program) for node_name in _names_of(node, kind)
+        }
         for name in names:
-            fits = any(name in each if kind == "module type" else name == each for each in known)
-            words = {each.rpartition(".")[2] if kind == "module type" else each for each in known}
+            fits = any(
+                name in node_name if kind == "module type" else name == node_name
+                for node_name in node_names
+            )
+            words = {
+                node_name.rpartition(".")[2] if kind == "module type" else node_name
+                for node_name in node_names
+            }
             hint = "" if fits else did_you_mean(name, sorted(words), _MOST)
-            found.append(
+            listed_names.append(
                 ListedName(option=f"{spec.name}.{option}", name=name, found=fits, hint=hint)
             )
-    return found
+    return listed_names
 
 
 def _names_of(node: Node, kind: NameKind) -> Iterator[str]:

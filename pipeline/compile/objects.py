@@ -2,7 +2,7 @@
 
 An object is ExecuTorch's emitted Program without its data: the flatbuffer of its execution plans,
 and the digests of the constants, payloads and named data that the plans refer to by index. The data
-stand in the store, once for all methods and packages that share them.
+are in the store, once for all methods and packages that share them.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ def make_object(
     _check_named_mutable_buffers(output)
     data = manager._named_data or NamedDataStoreOutput([], {}, {})
     check_file_names((*(output.external_constant_map or ()), *data.external_data))
+    # Every part is committed before the object that refers to it.
     tagged = put_named_data(store, data)
     return MethodObject(
         program=put_blob(store, program_to_bytes(output.program)),
@@ -84,8 +85,11 @@ def make_object(
             t: tuple(entry for tag, entry in tagged if tag == t) for t in data.external_data
         },
         keys={
-            method: (*own.pte_data, *(key for v in own.external_data.values() for key in v))
-            for method, own in (named_data or {}).items()
+            method: (
+                *method_data.pte_data,
+                *(key for v in method_data.external_data.values() for key in v),
+            )
+            for method, method_data in (named_data or {}).items()
         },
     )
 
@@ -93,12 +97,14 @@ def make_object(
 def check_file_names(tags: Iterable[str]) -> None:
     """Raise PipelineError where two tags, which are names of `.ptd` files with or without the
     ending, name one file."""
-    known: dict[str, str] = {}
+    tags_by_file: dict[str, str] = {}
     for tag in tags:
-        other = known.setdefault(tag.removesuffix(".ptd").casefold(), tag)
-        if other != tag:
-            what = "name one .ptd file where case does not count"
-            raise PipelineError(f"'{other}' and '{tag}' {what}; give them the same name, or others")
+        first_tag = tags_by_file.setdefault(tag.removesuffix(".ptd").casefold(), tag)
+        if first_tag != tag:
+            fault = "name one .ptd file where case does not count"
+            raise PipelineError(
+                f"'{first_tag}' and '{tag}' {fault}; give them the same name, or others"
+            )
 
 
 def put_blob(store: Store, data: bytes) -> Blob:
@@ -111,12 +117,12 @@ def put_blob(store: Store, data: bytes) -> Blob:
 def put_named_data(store: Store, data: NamedDataStoreOutput) -> list[TaggedBlob]:
     """Commit the buffers of named data and return its entries."""
     blobs = [put_blob(store, buffer) for buffer in data.buffers]
-    found = []
+    tagged_blobs = []
     for tag, entries in ((None, data.pte_data), *data.external_data.items()):
         for key, e in entries.items():
             layout = e.tensor_layout and astuple(e.tensor_layout)
-            found.append((tag, NamedBlob(key, blobs[e.buffer_index], e.alignment, layout)))
-    return found
+            tagged_blobs.append((tag, NamedBlob(key, blobs[e.buffer_index], e.alignment, layout)))
+    return tagged_blobs
 
 
 def merge_named_data(
@@ -143,8 +149,8 @@ def program_to_bytes(program: Program) -> bytes:
         bare, constant_tensor_alignment=ALIGNMENT, delegate_alignment=ALIGNMENT
     )
     data = bytes(flatbuffer.data)
-    again = program_from_bytes(data)
-    if again != bare and repr(again) != repr(bare):  # not a number, as a constant, equals nothing
+    reread = program_from_bytes(data)
+    if reread != bare and repr(reread) != repr(bare):  # not a number, as a constant, equals nothing
         raise PipelineError(
             "the emitted program does not survive ExecuTorch's flatbuffer round trip, so it "
             "cannot be kept as an object; please report the model"
@@ -162,7 +168,9 @@ def mutable_name(tensor: Tensor) -> str:
     extra = tensor.extra_tensor_info
     if extra is None or extra.location is TensorDataLocation.EXTERNAL:
         return ""
-    return extra.fully_qualified_name or "" if tensor.allocation_info else ""
+    if tensor.allocation_info:
+        return extra.fully_qualified_name or ""
+    return ""
 
 
 def confused_with_constant(name: str) -> PipelineError:

@@ -79,7 +79,9 @@ class MethodFigures(Options):
     def share(self, noun: str = "nodes") -> float:
         """Return the share of the nodes, or the operators, that run on delegates."""
         whole: int = getattr(self, noun)
-        return getattr(self, f"delegated_{noun}") / whole if whole else 1.0
+        if whole:
+            return getattr(self, f"delegated_{noun}") / whole
+        return 1.0
 
 
 class Figures(Options):
@@ -104,18 +106,20 @@ class Build:
 
 
 def read_build(manifest: Path) -> Build | None:
-    """Read the build of a manifest and the records beside it; None where it can't be read."""
+    """Read the build of a manifest and the records next to it; None if it can't be read."""
     record = read_record(manifest)  # which may have another name
     if record is None or not fits(record, ManifestRecord, open_fields=True):
         return None
-    beside = (read_fitting(manifest.with_name(name)) for name in (CONTENTS, REPORT))
-    return make_build(record, *beside)
+    records = (read_fitting(manifest.with_name(name)) for name in (CONTENTS, REPORT))
+    return make_build(record, *records)
 
 
 def make_build(manifest: Json, contents: Json | None, report: Json | None) -> Build:
     """Make a build of its records; the report counts only if it is of the manifest's files."""
     files = {name: file["digest"] for name, file in manifest["files"].items()}
-    validation = report if report is not None and report.get("files") == files else None
+    validation = None
+    if report is not None and report.get("files") == files:
+        validation = report
     return Build(make_figures(manifest, contents, validation), manifest)
 
 
@@ -125,13 +129,18 @@ def make_figures(
     """Read the figures of a build from its records; a figure in none of them is None, or empty."""
     files = {name: file["digest"] for name, file in manifest["files"].items()}
     inside = (contents or {}).get("methods", {})
-    proved = {each["method"]: each for each in (validation or {}).get("methods", ())}
+    proved = {
+        method_record["method"]: method_record
+        for method_record in (validation or {}).get("methods", ())
+    }
     processor = (validation or {}).get("processor")
     return Figures.model_construct(
         digest=hash_json(files),
         size=sum(file["size"] for file in manifest["files"].values()),
         segments=_segments(manifest, contents),
-        processor=processor if any(each.get("latency") for each in proved.values()) else None,
+        processor=processor
+        if any(method_record.get("latency") for method_record in proved.values())
+        else None,
         tensors=dict(_tensors((contents or {}).get("tensors", ()))),
         methods={
             name: _method(facts["delegation"], inside.get(name, {}), proved.get(name, {}))
@@ -143,50 +152,64 @@ def make_figures(
 def _segments(manifest: Json, contents: Json | None) -> dict[str, int]:
     """Sum up segments by kind. Without contents.json those are the blobs of the objects, each once,
     as it is linked; the rest of the files is called program."""
+    sizes: Counter[str] = Counter()
     if contents:
-        found = [(segment["kind"], segment["size"]) for segment in contents["segments"]]
+        for segment in contents["segments"]:
+            sizes[segment["kind"]] += segment["size"]
     else:
         blobs: dict[tuple[str, str], int] = {}
-        for parts in (unit["parts"] for unit in manifest.get("objects", {}).values()):
-            external = (entry for own in parts["named_external"].values() for entry in own)
-            for kind, own in (
-                ("constants", [*parts["constants"], *parts["external_constants"]]),
-                ("delegate", parts["delegates"]),
-                ("named_data", [entry["blob"] for entry in (*parts["named"], *external)]),
-            ):
-                blobs |= {(kind, blob["digest"]): blob["size"] for blob in own}
-        found = [(kind, size) for (kind, _), size in blobs.items()]
+        for unit in manifest.get("objects", {}).values():
+            for kind, blob in _iter_blobs(unit["parts"]):
+                blobs[kind, blob["digest"]] = blob["size"]
+        for (kind, _), size in blobs.items():
+            sizes[kind] += size
         whole = sum(file["size"] for file in manifest["files"].values())
-        found.append(("program", max(0, whole - sum(blobs.values()))))
-    sizes: Counter[str] = Counter()
-    for kind, size in sorted(found):
-        sizes[kind] += size
-    return {kind: size for kind, size in sizes.items() if size}
+        # What no object accounts for: the flatbuffer, its alignment and padding.
+        sizes["program"] += max(0, whole - sum(blobs.values()))
+    return {kind: sizes[kind] for kind in sorted(sizes) if sizes[kind]}
+
+
+def _iter_blobs(parts: Json) -> Iterator[tuple[str, Json]]:
+    """Yield the blobs of an object, each with the kind of the segment that it becomes."""
+    for blob in (*parts["constants"], *parts["external_constants"]):
+        yield "constants", blob
+    for blob in parts["delegates"]:
+        yield "delegate", blob
+    for entries in (parts["named"], *parts["named_external"].values()):
+        for entry in entries:
+            yield "named_data", entry["blob"]
 
 
 def _tensors(tensors: Sequence[Json]) -> Iterator[tuple[str, TensorFigures]]:
     """Yield tensors by name; one whose name is another's too, or that has none, gets a number."""
-    seen: Counter[str] = Counter()
+    occurrences: Counter[str] = Counter()
     for tensor in tensors:
         name = tensor["name"] or "(unnamed)"
-        seen[name] += 1
-        key = name if seen[name] == 1 else f"{name} #{seen[name]}"
+        occurrences[name] += 1
+        key = name if occurrences[name] == 1 else f"{name} #{occurrences[name]}"
         yield key, TensorFigures(**{name: tensor[name] for name in TensorFigures.model_fields})
 
 
 def _method(delegation: Json, inside: Json, proved: Json) -> MethodFigures:
     kernels = delegation.get("kernels", {})
-    own = Counter({name: n for each in kernels.values() for name, n in each.items()})
+    kernel_calls: Counter[str] = Counter()
+    for counts in kernels.values():
+        for name, count in counts.items():
+            kernel_calls[name] = count
     arenas = inside.get("planned_memory")
-    sqnr = _sqnr(proved.get("runs", ())) if proved.get("kind") == "program" else None
-    measured = any(each is not None and each < MOST_SQNR for each in sqnr or ())
+    sqnr = None
+    if proved.get("kind") == "program":
+        sqnr = _sqnr(proved.get("runs", ()))
+    measured = any(
+        output_sqnr is not None and output_sqnr < MOST_SQNR for output_sqnr in sqnr or ()
+    )
     error = float(proved.get("max_abs", math.inf)) if measured else math.inf
     # Unchecked, since the SQNR of a package that fails may be infinite.
     return MethodFigures.model_construct(
         nodes=delegation["nodes"],
-        delegated_nodes=delegation["delegated_nodes"] + own.total(),
+        delegated_nodes=delegation["delegated_nodes"] + kernel_calls.total(),
         operators=delegation["operators"],
-        delegated_operators=delegation["delegated_operators"] + len(own),
+        delegated_operators=delegation["delegated_operators"] + len(kernel_calls),
         partitions=dict(sorted(delegation["partitions"].items())),
         left=dict(sorted(delegation["undelegated"].items())),
         planned_memory=None if arenas is None else sum(arena["size"] for arena in arenas),
@@ -208,27 +231,39 @@ def _latency(measured: Json | None) -> LatencyFigures | None:
 def _sqnr(runs: Sequence[Json]) -> list[float | None] | None:
     """Return the worst of each output over all runs, except cases that were made to be extreme."""
     usual = [run for run in runs if not run.get("case")] or runs
-    places = zip_longest(*([output["sqnr_db"] for output in run["outputs"]] for run in usual))
-    # Infinities are strings.
-    known = ([round(min(float(f), MOST_SQNR), 1) for f in each if f is not None] for each in places)
-    return [min(figures, default=None) for figures in known] or None
+    figures_by_run = []
+    for run in usual:
+        figures_by_run.append([output["sqnr_db"] for output in run["outputs"]])
+    worst: list[float | None] = []
+    for place_figures in zip_longest(*figures_by_run):
+        figures = []
+        for figure in place_figures:
+            if figure is not None:  # infinities are strings
+                figures.append(round(min(float(figure), MOST_SQNR), 1))
+        worst.append(min(figures, default=None))
+    return worst or None
 
 
 def describe_left(delegation: Json, operator: str) -> str:
     """Describe why calls of an operator are left to portable kernels: their modules, and reasons;
     empty where the manifest knows neither."""
-    own = [call for call in delegation.get("left", ()) if call["operator"] == operator]
-    modules = dict.fromkeys(call["module"] for call in own if call["module"])
-    reasons = dict.fromkeys(call["reason"] for call in own if call["reason"])
-    words = [f"in {listed(modules, _MOST)}"] if modules else []
-    words += [listed(reasons, _MOST)] if reasons else []
+    calls = [call for call in delegation.get("left", ()) if call["operator"] == operator]
+    modules = dict.fromkeys(call["module"] for call in calls if call["module"])
+    reasons = dict.fromkeys(call["reason"] for call in calls if call["reason"])
+    words = []
+    if modules:
+        words.append(f"in {listed(modules, _MOST)}")
+    if reasons:
+        words.append(listed(reasons, _MOST))
     return f" ({': '.join(words)})" if words else ""
 
 
 def output_names(signature: Json, number: int) -> list[str]:
     """Return the names of a method's outputs; their places where the signature names not each."""
-    found = list(_names(signature.get("outputs")))
-    return found if len(found) == number else [f"output[{place}]" for place in range(number)]
+    names = list(_names(signature.get("outputs")))
+    if len(names) == number:
+        return names
+    return [f"output[{place}]" for place in range(number)]
 
 
 def _names(tree: Any) -> Iterator[str]:
@@ -236,5 +271,5 @@ def _names(tree: Any) -> Iterator[str]:
     if isinstance(tree, Mapping):
         yield tree["name"]
     elif isinstance(tree, list):
-        for each in tree:
-            yield from _names(each)
+        for child in tree:
+            yield from _names(child)

@@ -138,13 +138,13 @@ FAULTS = [
     ),
     Fault(
         "validate/limits.py",
-        "and found > limit:",
-        "and found > 2 * limit:",
+        "if value > limit:",
+        "if value > 2 * limit:",
         "validate/test_package.py validate/test_metrics.py",
     ),
     Fault(
         "features/gates/gates.py",
-        "return beyond <= _ROUNDING",
+        "return beyond <= ROUNDING",
         "return beyond <= 1",
         "features/gates/test_gates.py",
     ),

@@ -10,7 +10,7 @@ from torch.export import Dim, export
 
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
-from pipeline.compile.ranges import InputSizes, watch_ranges
+from pipeline.compile.ranges import InputSizes, record_ranges
 from pipeline.config.validation import ValidateConfig
 from pipeline.program.graphs import NodePlaces
 from pipeline.program.inputs import InputSet
@@ -42,7 +42,7 @@ def program_of(least: int = 2, example: int = 20):
 def validated(program, path, keep, *batches):
     """Lower by hand, and validate with examples of some batches."""
     places = NodePlaces(program)
-    with watch_ranges({"run": program}, keep) as ranges:
+    with record_ranges({"run": program}, keep) as ranges:
         edge = lower({"run": program}, {"run": [XnnpackPartitioner()]})
         sizes = InputSizes(edge.exported_program("run"))
         path.write_bytes(emit(edge).buffer)

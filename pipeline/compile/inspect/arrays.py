@@ -77,7 +77,8 @@ class View:
 
     @classmethod
     def from_json(cls, data: Any) -> View:
-        sizes, strides = tuple(data["sizes"]), tuple(data["strides"])
+        sizes = tuple(data["sizes"])
+        strides = tuple(data["strides"])
         return cls(data["step"], data["dtype"], sizes, strides, data["offset"])
 
     @property
@@ -107,19 +108,29 @@ def look(storage: Array, view: View) -> Array:
     """Return the elements of a view of bytes, without a copy; those of dtypes that numpy lacks as
     unsigned integers. Raises UnknownValueError for a view beyond the bytes."""
     size = width(view.dtype)
-    kind = view.dtype if view.dtype in NUMPY else f"V{size}" if size > 8 else f"uint{8 * size}"
+    kind = _numpy_dtype(view.dtype)
     numbers = (*view.sizes, *view.strides, view.offset)
     if min(numbers) < 0 or len(view.sizes) != len(view.strides):
         raise UnknownValueError("a view with numbers below zero")
-    last = sum((n - 1) * stride for n, stride in zip(view.sizes, view.strides, strict=True))
     if math.prod(view.sizes) == 0:
         return np.empty(view.sizes, kind)
-    if (view.offset + last + 1) * size > storage.nbytes:
+    last = view.offset
+    for length, stride in zip(view.sizes, view.strides, strict=True):
+        last += (length - 1) * stride
+    end = (last + 1) * size
+    if end > storage.nbytes:
         raise UnknownValueError("a view beyond its storage")
-    flat = storage[view.offset * size : (view.offset + last + 1) * size].view(kind)
-    return np.lib.stride_tricks.as_strided(
-        flat, view.sizes, [stride * size for stride in view.strides], writeable=False
-    )
+    flat = storage[view.offset * size : end].view(kind)
+    strides = [stride * size for stride in view.strides]
+    return np.lib.stride_tricks.as_strided(flat, view.sizes, strides, writeable=False)
+
+
+def _numpy_dtype(dtype: str) -> str:
+    """Return numpy's name of a dtype; for one that it lacks, integers or bytes of its width."""
+    if dtype in NUMPY:
+        return dtype
+    size = width(dtype)
+    return f"V{size}" if size > 8 else f"uint{8 * size}"
 
 
 def lay_out(values: Array, sizes: Sequence[int], strides: Sequence[int]) -> Array:
@@ -193,15 +204,16 @@ def _float8_values(dtype: str) -> Array:
     if dtype == "float8_e8m0fnu":
         return np.where(bits < 255, np.ldexp(1.0, bits - 127), np.nan).astype(np.float32)
     mantissa, bias = _FLOAT8[dtype]
-    exponent, rest = (bits & 127) >> mantissa, bits & ((1 << mantissa) - 1)
-    whole = np.where(exponent > 0, rest + (1 << mantissa), rest)
+    exponent = (bits & 127) >> mantissa
+    fraction = bits & ((1 << mantissa) - 1)
+    whole = np.where(exponent > 0, fraction + (1 << mantissa), fraction)
     values = np.ldexp(whole.astype(np.float64), np.maximum(exponent, 1) - bias - mantissa)
     if dtype.endswith("fnuz"):
         values[128] = np.nan
     elif dtype.endswith("fn"):
         values[(bits & 127) == 127] = np.nan
     else:
-        values[exponent == 31] = np.where(rest[exponent == 31] == 0, np.inf, np.nan)
+        values[exponent == 31] = np.where(fraction[exponent == 31] == 0, np.inf, np.nan)
     return np.where(bits < 128, values, -values).astype(np.float32)
 
 

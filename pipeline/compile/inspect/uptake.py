@@ -25,24 +25,28 @@ OUTSIDE = "outside of `modules"  # how the reason begins of what the config keep
 
 def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> Uptake:
     """Measure what a partitioner took of a program, which has its tags and its reasons."""
-    calls = [n for n in iter_nodes(program) if operator_name(n) and called_delegate(n) is None]
+    calls = []
+    for node in iter_nodes(program):
+        if operator_name(node) and called_delegate(node) is None:
+            calls.append(node)
     calls = [node for node in calls if not only_moves(node)] or calls
-    taken = sum(TAG in node.meta for node in calls)
-    refusals = [] if taken else _find_refusals(spec.backend.name, calls)
-    return Uptake(partitioner=spec.name, offered=len(calls), taken=taken, refusals=refusals)
+    taken_calls = sum(TAG in node.meta for node in calls)
+    # Why some calls were left matters to nobody as long as others were taken.
+    refusals = [] if taken_calls else _find_refusals(spec.backend.name, calls)
+    return Uptake(partitioner=spec.name, offered=len(calls), taken=taken_calls, refusals=refusals)
 
 
 def measure_kernels(spec: PartitionerSpec, delegation: dict[str, Any]) -> Uptake:
     """Measure what a backend that lowers by passes took: the calls of its own kernels."""
     kernels = delegation.get("kernels", {}).get(spec.backend.backend_id, {})
-    taken = sum(kernels.values())
-    left = Counter({} if taken else delegation["undelegated"])
+    kernel_calls = sum(kernels.values())
+    undelegated = Counter({} if kernel_calls else delegation["undelegated"])
     refusals = [
         OperatorRefusal(operator=name, calls=calls, reason="")
-        for name, calls in left.most_common(MOST_REFUSALS)
+        for name, calls in undelegated.most_common(MOST_REFUSALS)
     ]
     return Uptake(
-        partitioner=spec.name, offered=delegation["nodes"], taken=taken, refusals=refusals
+        partitioner=spec.name, offered=delegation["nodes"], taken=kernel_calls, refusals=refusals
     )
 
 

@@ -130,8 +130,8 @@ def find_state(
     state: dict[str, Tensor] = {}
     buffers = list(_iter_buffers(holders))
     for name in find_effects(program).state:
-        for other, tensor in buffers:
-            if f".{name}".endswith(f".{other}") or f".{other}".endswith(f".{name}"):
+        for buffer_name, tensor in buffers:
+            if f".{name}".endswith(f".{buffer_name}") or f".{buffer_name}".endswith(f".{name}"):
                 state.setdefault(name, tensor)
     expected = {**program.state_dict, **program.constants}
     return {name: t for name, t in state.items() if t.shape == expected[name].shape}
@@ -161,8 +161,8 @@ def run_reference(
     reference: Callable[..., object], program: ExportedProgram, inputs: InputSet
 ) -> ReferenceRun:
     """Run a reference on an input set. Raises whatever it raises."""
-    given = as_exported(program, inputs)
-    leaves = pytree.tree_leaves((given.args, given.kwargs))
+    exported_inputs = as_exported(program, inputs)
+    leaves = pytree.tree_leaves((exported_inputs.args, exported_inputs.kwargs))
     holders = find_holders(reference)
     labels = _label_holders(holders)
     arguments = signature(program)
@@ -173,7 +173,7 @@ def run_reference(
         outermost = _call.__code__
         recorder = Recorder(lambda: find_eager_site(holders, outermost), labels, storages)
         with _watching_autocast() as entered:
-            returned = pytree.tree_leaves(_call(recorder, reference, given))
+            returned = pytree.tree_leaves(_call(recorder, reference, exported_inputs))
         for argument, leaf in zip(arguments, leaves, strict=True):
             recorder.add_output(f"input '{argument.name}' after the call", leaf)
         for name, buffer in _iter_buffers(holders):
@@ -211,7 +211,8 @@ def _preserved(
     holders: Mapping[int, tuple[str, Any]],
 ) -> Iterator[tuple[PythonState, StorageKeeper]]:
     """Restore everything that a run may change in a reference."""
-    state, storages = PythonState(dict(holders)), StorageKeeper()
+    state = PythonState(dict(holders))
+    storages = StorageKeeper()
     with ExitStack() as stack:
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         stack.callback(state.restore)
@@ -239,7 +240,9 @@ def _label_holders(holders: Mapping[int, tuple[str, Any]]) -> Labels:
 def _elements(value: Any) -> Sequence[Any]:
     if isinstance(value, dict):
         return list(value.values())
-    return value if isinstance(value, (list, tuple)) else ()
+    if isinstance(value, (list, tuple)):
+        return value
+    return ()
 
 
 def _label(labels: Labels, tensor: Any, kind: str, name: str) -> None:

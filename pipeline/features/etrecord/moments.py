@@ -21,10 +21,11 @@ def record_entries(unit: EmittedUnit) -> dict[str, Any]:
     inputs = unit.inputs
     if not inputs.emit.etrecord:
         return {}
-    lines = {
-        name: map_current_lines(unit.programs[name], load_method(inputs.sources[name], unit.store))
-        for name in inputs.quantizes
-    }
+    lines = {}
+    for name in inputs.quantizes:
+        lines[name] = map_current_lines(
+            unit.programs[name], load_method(inputs.sources[name], unit.store)
+        )
     return record_etrecord(unit.manager, unit.store, lines)
 
 

@@ -53,14 +53,19 @@ def _accept(plan: Plan, package: str) -> str:
     if before is None:
         what = "replaced, since it could not be read" if there else "new"
         return f"{what}; {human_size(now.size)}{_describe_unrun(now)}"
-    was, size = before.size, now.size
-    change = f"size {was} -> {size} bytes" if was != size else "of the same size"
+    was = before.size
+    size = now.size
+    change = "of the same size"
+    if was != size:
+        change = f"size {was} -> {size} bytes"
     return f"changed; {change}{_describe_unrun(now)}"
 
 
 def _describe_unrun(figures: Figures) -> str:
     unrun = [name for name, method in figures.methods.items() if method.sqnr_db is None]
-    return f"; without numerics of what did not run: {', '.join(unrun)}" if unrun else ""
+    if unrun:
+        return f"; without numerics of what did not run: {', '.join(unrun)}"
+    return ""
 
 
 def _present(plan: Plan, package: str) -> Figures:

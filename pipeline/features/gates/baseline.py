@@ -68,26 +68,36 @@ def keep_accepted(now: Figures, before: Figures | None) -> Figures:
     if before is None or before.digest != now.digest:
         return now
     methods = {
-        name: _keep_numerics(each, before.methods.get(name)) for name, each in now.methods.items()
+        name: _keep_numerics(method, before.methods.get(name))
+        for name, method in now.methods.items()
     }
     if before.processor is not None:
-        for name, each in methods.items():
-            there = before.methods.get(name)
-            methods[name] = each.model_copy(update={"latency": there and there.latency})
+        for name, method in methods.items():
+            accepted = before.methods.get(name)
+            methods[name] = method.model_copy(update={"latency": accepted and accepted.latency})
     processor = before.processor or now.processor
     return now.model_copy(update={"methods": methods, "processor": processor})
 
 
 def _keep_numerics(now: MethodFigures, before: MethodFigures | None) -> MethodFigures:
-    here, there = now.sqnr_db, before.sqnr_db if before else None
-    if before is None or here is None or there is None or len(here) != len(there):
+    sqnrs = now.sqnr_db
+    accepted_sqnrs = before.sqnr_db if before else None
+    if (
+        before is None
+        or sqnrs is None
+        or accepted_sqnrs is None
+        or len(sqnrs) != len(accepted_sqnrs)
+    ):
         return now
-    for a, b in zip(here, there, strict=True):
+    for a, b in zip(sqnrs, accepted_sqnrs, strict=True):
         if a != b and (a is None or b is None or abs(a - b) > _NEAR_SQNR):
             return now
-    ours, theirs = now.max_abs, before.max_abs
-    same = ours is None or theirs is None or max(ours, theirs) <= _NEAR_ABS * min(ours, theirs)
-    return now.model_copy(update={"sqnr_db": there, "max_abs": theirs if same else ours})
+    ours = now.max_abs
+    theirs = before.max_abs
+    is_near = ours is None or theirs is None or max(ours, theirs) <= _NEAR_ABS * min(ours, theirs)
+    return now.model_copy(
+        update={"sqnr_db": accepted_sqnrs, "max_abs": theirs if is_near else ours}
+    )
 
 
 def read_baseline(path: Path) -> Figures | None:

@@ -9,7 +9,13 @@ from typing import Any, NamedTuple
 from pipeline.report.formatting import percent
 from pipeline.store.errors import listed
 from pipeline.store.json_diff import diff_json, show_value
-from pipeline.validate.figures import Build, MethodFigures, describe_left, output_names
+from pipeline.validate.figures import (
+    Build,
+    MethodFigures,
+    TensorFigures,
+    describe_left,
+    output_names,
+)
 
 Json = Mapping[str, Any]
 
@@ -61,19 +67,20 @@ class Comparison:
     @property
     def headline(self) -> str:
         """Return the changes that count most, for a line: size, delegation and SQNR."""
-        found = [
-            f"{row.what}{'' if section.title == 'package' else f' of {section.title}'} {row.change}"
-            for section in self.sections
-            for row in section.rows
-            if row.change and row.what.startswith(_HEADLINES)
-        ]
-        others = ", ".join(section.title for section in self.sections)
-        return listed(found, _MOST_HEADLINES) or f"other {others}"
+        changes = []
+        for section in self.sections:
+            place = "" if section.title == "package" else f" of {section.title}"
+            for row in section.rows:
+                if row.change and row.what.startswith(_HEADLINES):
+                    changes.append(f"{row.what}{place} {row.change}")
+        titles = ", ".join(section.title for section in self.sections)
+        return listed(changes, _MOST_HEADLINES) or f"other {titles}"
 
     def markdown(self) -> Iterator[str]:
         """Yield lines of Markdown for a pull request: what changed most, and then all in a folded
         table."""
-        package, against = f"**`{self.package}`**", _escape(self.against)
+        package = f"**`{self.package}`**"
+        against = _escape(self.against)
         verdict = f"no difference from {against}" if self.same else _escape(self.headline)
         yield f"{package}: {verdict}"
         for note in self.notes:
@@ -106,25 +113,29 @@ def compare_builds(
     Running times are left out, and so are numerics of the same bytes, which differ from one
     processor to the next.
     """
-    found: list[tuple[str, Iterable[Row]]] = [("package", _package(old, new))]
-    names = old.figures.methods.keys() | new.figures.methods.keys()
-    found += [(name, _method(name, old, new)) for name in sorted(names)]
-    found.append(("tensors", _tensors(old, new)))
+    sections = [Section("package", tuple(_package(old, new)))]
+    for name in sorted(old.figures.methods.keys() | new.figures.methods.keys()):
+        sections.append(Section(name, tuple(_method(name, old, new))))
+    sections.append(Section("tensors", tuple(_tensors(old, new))))
     if old.manifest is not None and new.manifest is not None:
-        options = ("model", "target", "order", "constant_methods", "emit", "host")
-        found.append(("options", _manifest(old.manifest, new.manifest, options)))
-        before, after = (m.get("family", {}) for m in (old.manifest, new.manifest))
-        found.append(("family", _manifest(before, after, ["name", "base", "share"])))
-        before, after = (m.get("metadata", {}) for m in (old.manifest, new.manifest))
-        found.append(("commit in metadata", _manifest(before, after, ["revision"])))
-        found.append(("toolchain", _manifest(old.manifest, new.manifest, ["toolchain"])))
-    sections = (Section(title, tuple(rows)) for title, rows in found)
-    kept = tuple(section for section in sections if section.rows)
-    return Comparison(package, against, kept, tuple(notes))
+        sections += _compare_manifests(old.manifest, new.manifest)
+    non_empty = tuple(section for section in sections if section.rows)
+    return Comparison(package, against, non_empty, tuple(notes))
+
+
+def _compare_manifests(old: Json, new: Json) -> Iterator[Section]:
+    options = ("model", "target", "order", "constant_methods", "emit", "host")
+    yield Section("options", tuple(_manifest(old, new, options)))
+    families = (old.get("family", {}), new.get("family", {}))
+    yield Section("family", tuple(_manifest(*families, ["name", "base", "share"])))
+    metadata = (old.get("metadata", {}), new.get("metadata", {}))
+    yield Section("commit in metadata", tuple(_manifest(*metadata, ["revision"])))
+    yield Section("toolchain", tuple(_manifest(old, new, ["toolchain"])))
 
 
 def _package(old: Build, new: Build) -> Iterator[Row]:
-    before, after = old.figures, new.figures
+    before = old.figures
+    after = new.figures
     if before.digest == after.digest:
         return
     yield from _numbers("size", before.size, after.size)
@@ -141,15 +152,14 @@ def _package(old: Build, new: Build) -> Iterator[Row]:
 
 
 def _method(name: str, old: Build, new: Build) -> Iterator[Row]:
-    before, after = old.figures.methods.get(name), new.figures.methods.get(name)
+    before = old.figures.methods.get(name)
+    after = new.figures.methods.get(name)
     if before is None or after is None:
-        cells = [
-            f"{each.delegated_nodes} of {each.nodes} nodes delegated" if each else ""
-            for each in (before, after)
-        ]
-        yield Row("method", cells[0], cells[1], _existence(before, after))
+        cells = (_describe_delegated(before), _describe_delegated(after))
+        yield Row("method", *cells, _existence(before, after))
         return
-    theirs, ours = (b.manifest and b.manifest["methods"].get(name) for b in (old, new))
+    theirs = _facts_of(old, name)
+    ours = _facts_of(new, name)
     yield from _delegation(before, after, (ours or {}).get("delegation", {}))
     yield from _numbers("planned memory", before.planned_memory, after.planned_memory)
     yield from _numbers("constants", before.constants, after.constants)
@@ -161,66 +171,114 @@ def _method(name: str, old: Build, new: Build) -> Iterator[Row]:
     if theirs["program"] != ours["program"]:
         yield Row("program", theirs["program"][:12], ours["program"][:12], "another program")
     yield from _manifest(theirs, ours, ["lowering", "signature"])
-    left = [facts.get("left_float", 0) for facts in (theirs, ours)]
-    if left[0] != left[1]:
-        yield Row("not quantized", *map(str, left))
+    unquantized = theirs.get("left_float", 0)
+    now_unquantized = ours.get("left_float", 0)
+    if unquantized != now_unquantized:
+        yield Row("not quantized", str(unquantized), str(now_unquantized))
+
+
+def _facts_of(build: Build, method: str) -> Json | None:
+    """Return what a build's manifest says of a method; None where it is not known."""
+    if build.manifest is None:
+        return None
+    facts: Json | None = build.manifest["methods"].get(method)
+    return facts
+
+
+def _describe_delegated(figures: MethodFigures | None) -> str:
+    if figures is None:
+        return ""
+    return f"{figures.delegated_nodes} of {figures.nodes} nodes delegated"
 
 
 def _delegation(before: MethodFigures, after: MethodFigures, delegation: Json) -> Iterator[Row]:
     for noun in ("nodes", "operators"):
-        shares = [each.share(noun) for each in (before, after)]
-        cells = [
-            f"{getattr(each, f'delegated_{noun}')} of {getattr(each, noun)} ({percent(share)})"
-            for each, share in zip((before, after), shares, strict=True)
-        ]
+        cells = (_describe_share(before, noun), _describe_share(after, noun))
         if cells[0] != cells[1]:
-            points = 100 * (shares[1] - shares[0])
+            points = 100 * (after.share(noun) - before.share(noun))
             change = f"{points:+.1f} points" if points else ""
-            yield Row(f"{noun} delegated", cells[0], cells[1], change)
-    for backend, a, b in _pairs(before.partitions, after.partitions, 0):
-        yield Row(f"partitions of {backend}", str(a), str(b), f"{b - a:+}")
-    for operator, a, b in _pairs(before.left, after.left, 0):
-        words = "newly left" if not a else "no longer left" if not b else f"{b - a:+}"
-        why = describe_left(delegation, operator) if b > a else ""
-        yield Row(f"left: {operator}", str(a), str(b), words + why)
+            yield Row(f"{noun} delegated", *cells, change)
+    for backend, old, new in _pairs(before.partitions, after.partitions, 0):
+        yield Row(f"partitions of {backend}", str(old), str(new), f"{new - old:+}")
+    for operator, old, new in _pairs(before.left, after.left, 0):
+        if not old:
+            change = "newly left"
+        elif not new:
+            change = "no longer left"
+        else:
+            change = f"{new - old:+}"
+        if new > old:
+            change += describe_left(delegation, operator)
+        yield Row(f"left: {operator}", str(old), str(new), change)
+
+
+def _describe_share(figures: MethodFigures, noun: str) -> str:
+    delegated = getattr(figures, f"delegated_{noun}")
+    total = getattr(figures, noun)
+    return f"{delegated} of {total} ({percent(figures.share(noun))})"
 
 
 def _numerics(before: MethodFigures, after: MethodFigures, facts: Json) -> Iterator[Row]:
-    old, new = before.sqnr_db, after.sqnr_db
+    old = before.sqnr_db
+    new = after.sqnr_db
     if old is None or new is None or old == new:
         return
     if len(old) != len(new):
         yield Row("outputs", str(len(old)), str(len(new)))
         return
     names = output_names(facts.get("signature", {}), len(new))
-    for name, a, b in zip(names, old, new, strict=True):
-        if a != b:
-            cells = ["undefined" if each is None else f"{each:g} dB" for each in (a, b)]
-            change = f"{b - a:+.1f} dB" if a is not None and b is not None else ""
-            yield Row(f"SQNR of {name}", cells[0], cells[1], change)
-    errors = [each.max_abs for each in (before, after)]
-    if errors[0] != errors[1]:
-        shown = ("float32's own" if each is None else f"{each:g}" for each in errors)
-        yield Row("max abs error", *shown)
+    for name, then, now in zip(names, old, new, strict=True):
+        if then == now:
+            continue
+        change = ""
+        if then is not None and now is not None:
+            change = f"{now - then:+.1f} dB"
+        yield Row(f"SQNR of {name}", _decibels(then), _decibels(now), change)
+    if before.max_abs != after.max_abs:
+        yield Row("max abs error", _show_error(before.max_abs), _show_error(after.max_abs))
+
+
+def _decibels(sqnr: float | None) -> str:
+    if sqnr is None:
+        return "undefined"
+    return f"{sqnr:g} dB"
+
+
+def _show_error(error: float | None) -> str:
+    if error is None:
+        return "float32's own"
+    return f"{error:g}"
 
 
 def _tensors(old: Build, new: Build) -> Iterator[Row]:
     """Yield the tensors that came, went, or are stored in another way; none where a build's are not
     known. A baseline knows only the largest."""
-    before, after = old.figures.tensors, new.figures.tensors
+    before = old.figures.tensors
+    after = new.figures.tensors
     if not before or not after:
         return
-    least = min(tensor.size for tensor in before.values()) if old.manifest is None else -1
+    least = -1
+    if old.manifest is None:
+        least = min(tensor.size for tensor in before.values())
     rows = []
-    for name, a, b in _pairs(before, after):
-        if a is None and b.size <= least:
+    for name, then, now in _pairs(before, after):
+        if then is None and now.size <= least:
             continue
-        sizes = [tensor.size if tensor else 0 for tensor in (a, b)]
-        cells = [f"{t.dtype} {t.shape}, {t.size:,}" if t else "" for t in (a, b)]
-        change = _existence(a, b)
-        change = change or (_change(*sizes) if a.dtype == b.dtype else "another dtype")
-        rows.append((-abs(sizes[1] - sizes[0]), Row(name, cells[0], cells[1], change)))
+        size = then.size if then else 0
+        new_size = now.size if now else 0
+        change = _existence(then, now)
+        if not change:
+            is_same_dtype = then.dtype == now.dtype
+            change = _change(size, new_size) if is_same_dtype else "another dtype"
+        row = Row(name, _show_tensor(then), _show_tensor(now), change)
+        rows.append((-abs(new_size - size), row))
     yield from (row for _, row in sorted(rows))
+
+
+def _show_tensor(tensor: TensorFigures | None) -> str:
+    if tensor is None:
+        return ""
+    return f"{tensor.dtype} {tensor.shape}, {tensor.size:,}"
 
 
 def _pairs(
@@ -228,37 +286,44 @@ def _pairs(
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield the values that differ, by name."""
     for name in sorted(before.keys() | after.keys()):
-        a, b = before.get(name, absent), after.get(name, absent)
+        a = before.get(name, absent)
+        b = after.get(name, absent)
         if a != b:
             yield name, a, b
 
 
 def _manifest(before: Json, after: Json, names: Iterable[str]) -> Iterator[Row]:
     for name in names:
-        for each in diff_json({name: before.get(name)}, {name: after.get(name)}):
-            what = ".".join(each.path).removeprefix("toolchain.")
-            yield Row(what, _show(each.old), _show(each.new))
+        for difference in diff_json({name: before.get(name)}, {name: after.get(name)}):
+            name_of_field = ".".join(difference.path).removeprefix("toolchain.")
+            yield Row(name_of_field, _show(difference.old), _show(difference.new))
 
 
 def _show(value: Any) -> str:
     """Show a value of a manifest; of a list of partitioners or passes, their names."""
     if isinstance(value, list) and all(isinstance(e, dict) and "name" in e for e in value):
-        return ", ".join(each["name"] for each in value) or "none"
-    return "none" if value is None else show_value(value)
+        return ", ".join(element["name"] for element in value) or "none"
+    if value is None:
+        return "none"
+    return show_value(value)
 
 
-def _numbers(what: str, before: int | None, after: int | None) -> Iterator[Row]:
+def _numbers(figure: str, before: int | None, after: int | None) -> Iterator[Row]:
     if before is not None and after is not None and before != after:
-        yield Row(what, f"{before:,}", f"{after:,}", _change(before, after))
+        yield Row(figure, f"{before:,}", f"{after:,}", _change(before, after))
 
 
 def _change(before: int, after: int) -> str:
     """Describe a change of a size; empty where there is none."""
     if before == after:
         return ""
-    share = f" ({100 * (after / before - 1):+.1f} %)" if before else ""
+    share = ""
+    if before:
+        share = f" ({100 * (after / before - 1):+.1f} %)"
     return f"{after - before:+,}{share}"
 
 
 def _existence(before: Any, after: Any) -> str:
-    return "is new" if before is None else "is gone" if after is None else ""
+    if before is None:
+        return "is new"
+    return "is gone" if after is None else ""

@@ -59,7 +59,8 @@ def run(plan: Plan, words: Sequence[str], markdown: bool = False) -> Iterator[st
         raise PipelineError(f"'{others[0]}' and '{others[1]}' are no packages; {known}")
     with ExitStack() as stack:
         find, packages = _choose_finder(plan, "".join(others), packages, stack)
-        refused, compared = list[str](), list[Comparison]()
+        refused = list[str]()
+        compared = list[Comparison]()
         for package in packages:
             try:
                 compared.append(_compared(plan, package, find))
@@ -81,7 +82,9 @@ def _verdict(compared: Sequence[Comparison], asked: int) -> str:
     changed = sum(not each.same for each in compared)
     said = f"## {changed or 'None'} of {plural(asked, 'package')} changed"
     lacking = asked - len(compared)
-    return f"{said}, {lacking} not compared" if lacking else said
+    if lacking:
+        return f"{said}, {lacking} not compared"
+    return said
 
 
 def _text(comparison: Comparison) -> Iterator[str]:
@@ -115,7 +118,9 @@ def _unknown_numerics(plan: Plan, package: str, build: Build) -> str:
     files = {name: file["digest"] for name, file in build.manifest["files"].items()}
     if unknown and report.get("files") != files:
         return f"numerics are left out: build/{package} has not been validated as it is"
-    return f"numerics are left out of what did not run: {', '.join(unknown)}" if unknown else ""
+    if unknown:
+        return f"numerics are left out of what did not run: {', '.join(unknown)}"
+    return ""
 
 
 # What to compare with
@@ -167,7 +172,9 @@ def _load_build(store: Store, link: Digest, report: Any = None) -> Build | None:
     entry = store.get(link)
     records = _load_records(store, entry, MANIFEST, CONTENTS) if entry else {}
     manifest = records.get(MANIFEST)
-    return make_build(manifest, records.get(CONTENTS), report) if manifest else None
+    if manifest:
+        return make_build(manifest, records.get(CONTENTS), report)
+    return None
 
 
 def _load_records(store: Store, entry: ActionEntry, *names: str) -> dict[str, Any]:
@@ -175,10 +182,15 @@ def _load_records(store: Store, entry: ActionEntry, *names: str) -> dict[str, An
     record of its name."""
     files = entry.result["files"]
     try:
-        found = {name: json.loads(store.read(files[name])) for name in names if name in files}
+        found = {}
+        for name in names:
+            if name in files:
+                found[name] = json.loads(store.read(files[name]))
     except (MissingBlobError, ValueError, RecursionError):
         return {}
-    return found if all(fits_name(*each) for each in found.items()) else {}
+    if all(fits_name(*each) for each in found.items()):
+        return found
+    return {}
 
 
 def _find_in_folder(
@@ -223,7 +235,8 @@ def _find_stored(there: Plan, package: str) -> tuple[Build | None, str]:
         return None, f"its config has mistakes ({problems[0]})"
     store = there.workspace.store
     try:
-        link, methods = there.link(package), there.methods(package)
+        link = there.link(package)
+        methods = there.methods(package)
     except SourceError as error:
         return None, f"its model can't be read ({error})"
     if link is None or methods is None:
@@ -232,7 +245,12 @@ def _find_stored(there: Plan, package: str) -> tuple[Build | None, str]:
     build = _load_build(store, link.digest)
     if entry is None or build is None:
         return None, "it is not in this store as the present tools would build it"
-    files = {n: blob for n, blob in entry.result["files"].items() if n.endswith((".pte", ".ptd"))}
+    files = {}
+    for n, blob in entry.result["files"].items():
+        if n.endswith((".pte", ".ptd")):
+            files[n] = blob
     proved = store.get(there.make_validation(package, files, methods).digest)
-    report = _load_records(store, proved, REPORT).get(REPORT) if proved else None
+    report = None
+    if proved:
+        report = _load_records(store, proved, REPORT).get(REPORT)
     return _load_build(store, link.digest, report) or build, ""

@@ -19,8 +19,8 @@ def measure_npu_cycles(method: Subject, limit: int) -> Measured:
     if missing:
         return None, missing
     cycles = sum(estimate["cycles"] for estimate in estimates)
-    what = f"takes {cycles:,} cycles as {_tools(estimates)} estimates, at most {limit:,} wanted"
-    return cycles, what + _describe_largest(estimates, "cycles")
+    sentence = f"takes {cycles:,} cycles as {_tools(estimates)} estimates, at most {limit:,} wanted"
+    return cycles, sentence + _describe_largest(estimates, "cycles")
 
 
 def measure_npu_sram(method: Subject, limit: int) -> Measured:
@@ -28,8 +28,8 @@ def measure_npu_sram(method: Subject, limit: int) -> Measured:
     if missing:
         return None, missing
     sram = max(estimate["sram"] for estimate in estimates)
-    what = f"uses {sram:,} bytes of SRAM as {_tools(estimates)} estimates"
-    return sram, f"{what}, at most {limit:,} wanted{_describe_largest(estimates, 'sram')}"
+    sentence = f"uses {sram:,} bytes of SRAM as {_tools(estimates)} estimates"
+    return sram, f"{sentence}, at most {limit:,} wanted{_describe_largest(estimates, 'sram')}"
 
 
 def _find_estimates(method: Subject, gate: str) -> tuple[Sequence[Json], str]:
@@ -39,13 +39,15 @@ def _find_estimates(method: Subject, gate: str) -> tuple[Sequence[Json], str]:
     partitions = delegation["partitions"]
     if not estimates:
         backends = ", ".join(sorted(partitions)) or "no backend"
-        what = f"{gate} limits an estimate, and no compiler of its delegates made one"
-        return (), f"{what}: it is lowered to {backends}; vela makes them for EthosUBackend"
+        sentence = f"{gate} limits an estimate, and no compiler of its delegates made one"
+        return (), f"{sentence}: it is lowered to {backends}; vela makes them for EthosUBackend"
     for backend in sorted({estimate["backend"] for estimate in estimates}):
         number = sum(estimate["backend"] == backend for estimate in estimates)
         if number < partitions[backend]:
-            what = f"{partitions[backend] - number} of {plural(partitions[backend], 'partition')}"
-            return estimates, f"{what} of {backend} have no estimate, which {gate} limits"
+            sentence = (
+                f"{partitions[backend] - number} of {plural(partitions[backend], 'partition')}"
+            )
+            return estimates, f"{sentence} of {backend} have no estimate, which {gate} limits"
     return estimates, ""
 
 

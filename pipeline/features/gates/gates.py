@@ -107,22 +107,24 @@ def check_gates(
             written.
         family: the files of the packages of its family (`keys.FamilyFiles`).
     """
-    package, now = manifest["package"], make_figures(manifest, contents, validation)
+    package = manifest["package"]
+    now = make_figures(manifest, contents, validation)
     accepted = {} if baseline is None else baseline.methods
     inside = (contents or {}).get("methods", {})
-    runs = {each["method"]: each for each in (validation or {}).get("methods", ())}
+    runs = {record["method"]: record for record in (validation or {}).get("methods", ())}
     targets = settings.get("targets", {})
     needs = (contract or {}).get("methods", {})
     subjects = [Subject(package, None, now, baseline, {}, {}, (), family, contract, (), targets)]
     for name, figures in now.methods.items():
-        facts, run = manifest["methods"][name], runs.get(name, {})
+        facts = manifest["methods"][name]
+        run = runs.get(name, {})
         arenas = inside.get(name, {}).get("planned_memory", ())
-        left = (validation or {}).get("delegation", {}).get(name, {}).get("left", ())
+        undelegated = (validation or {}).get("delegation", {}).get(name, {}).get("left", ())
         subjects.append(
             Subject(
                 *(package, name, figures, accepted.get(name), facts, run, arenas),
                 contract=needs.get(name),
-                left=left,
+                left=undelegated,
                 targets=targets,
             )
         )
@@ -157,7 +159,8 @@ def _check(gate: Gate, subject: Subject, setting: _Setting, has_baseline: bool) 
     limit = 0 if isinstance(setting.limit, list) else setting.limit
     unmeasured = _why_unmeasured(gate, subject, setting, has_baseline)
     if unmeasured is not None:
-        sentence, ok = unmeasured.sentence, unmeasured.left_alone is not None
+        sentence = unmeasured.sentence
+        ok = unmeasured.left_alone is not None
     else:
         figure, sentence = gate.measure(subject, setting.limit)
         ok = figure is not None and gate.holds(figure, limit)
@@ -184,7 +187,9 @@ def _why_unmeasured(
     """Return why there is nothing to hold to a gate; None where there is."""
     method = subject.method
     unasked = UNASKED in subject.run.get("left_out", ())  # so nothing at all is said of it
-    not_run = _why_not_run(gate, subject.run) if gate.needs_run or unasked else ""
+    not_run = ""
+    if gate.needs_run or unasked:
+        not_run = _why_not_run(gate, subject.run)
     if not_run:
         sentence = f"{method}: {gate.name} was not checked, since it {not_run}"
         return _Unmeasured(sentence, "not run")
@@ -202,12 +207,14 @@ def _why_unmeasured(
 
 def _why_not_run(gate: Gate, run: Json) -> str:
     """Return why a method has no figure of a run, to end a sentence; "" where it may have one."""
-    left = run.get("left_out", ())
+    left_out = run.get("left_out", ())
     if run.get("not_run"):
         return f"did not run: {run['not_run']}"
-    if ALL in left or (LATENCY in left and gate.measure is measure_latency):
+    if ALL in left_out or (LATENCY in left_out and gate.measure is measure_latency):
         return "was left out: validate.budget was spent"
-    return f"was {UNASKED}" if UNASKED in left else ""
+    if UNASKED in left_out:
+        return f"was {UNASKED}"
+    return ""
 
 
 def _describe_missing(gate: Gate, subject: Subject, has_baseline: bool, required: bool) -> str:
@@ -218,12 +225,12 @@ def _describe_missing(gate: Gate, subject: Subject, has_baseline: bool, required
             return f"no baseline; {command} accepts the present figures"
         return f"{NO_BASELINE}; {command} records one"
     if subject.before is None:
-        what, figures = "not in the baseline", "its figures"
+        lack, figures = "not in the baseline", "its figures"
     elif gate.name == "max_sqnr_drop" and subject.now.sqnr_db and subject.before.sqnr_db is None:
-        what, figures = "no SQNR in the baseline", "it"
+        lack, figures = "no SQNR in the baseline", "it"
     else:
         return ""
-    return f"{subject.method}: {what}{'' if required else ' yet'}; {command} accepts {figures}"
+    return f"{subject.method}: {lack}{'' if required else ' yet'}; {command} accepts {figures}"
 
 
 _delegated_nodes = partial(measure_delegated, "nodes")

@@ -61,4 +61,6 @@ def _read_baseline(action: Action, workspace: Workspace) -> Figures | None:
 def _describe_unrecorded(gates: Iterable[GateRecord]) -> dict[str, list[str]]:
     """Return the fact that gates have no baseline to compare with yet, with their names."""
     names = [gate["gate"] for gate in gates if gate.get("left_alone") == "no baseline"]
-    return {"no_baseline": list(dict.fromkeys(names))} if names else {}
+    if names:
+        return {"no_baseline": list(dict.fromkeys(names))}
+    return {}

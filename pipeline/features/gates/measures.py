@@ -64,42 +64,51 @@ def measure_size(package: Subject, limit: int) -> Measured:
 
 
 def measure_size_growth(package: Subject, limit: float) -> Measured:
-    size, before = package.now.size, package.before.size
+    size = package.now.size
+    before = package.before.size
     growth = size / before - 1
-    what = f"the package grew by {percent(growth)} since the baseline, from {before:,}"
-    return growth, f"{what} to {size:,} bytes, at most {percent(limit)} wanted; {_growth(package)}"
+    sentence = f"the package grew by {percent(growth)} since the baseline, from {before:,}"
+    return (
+        growth,
+        f"{sentence} to {size:,} bytes, at most {percent(limit)} wanted; {_growth(package)}",
+    )
 
 
 def measure_family_size(package: Subject, limit: int) -> Measured:
     if not package.family:
         return None, f"it has no family, whose size max_family_size limits; {_NAME_FAMILY}"
-    sizes = {content: n for own in package.family.values() for content, n in own.values()}
+    sizes = {content: n for files in package.family.values() for content, n in files.values()}
     size = sum(sizes.values())
-    what = f"the {plural(len(package.family), 'package')} of the family have {size} bytes"
-    return size, f"{what}, at most {limit} wanted; {_describe_own_files(package)}"
+    sentence = f"the {plural(len(package.family), 'package')} of the family have {size} bytes"
+    return size, f"{sentence}, at most {limit} wanted; {_describe_own_files(package)}"
 
 
 def measure_added_size(package: Subject, limit: int) -> Measured:
     if not package.family:
         return None, f"it has no family, to which max_added_size is added; {_NAME_FAMILY}"
-    own = _own_files(package.family, package.package)
-    size = sum(own.values())
-    named = ", ".join(f"{name} {n}" for name, n in own.items())
-    what = f"the package adds {size} bytes to its family, at most {limit} wanted"
-    return size, f"{what}; its own are {named}"
+    own_files = _own_files(package.family, package.package)
+    size = sum(own_files.values())
+    named = ", ".join(f"{name} {n}" for name, n in own_files.items())
+    sentence = f"the package adds {size} bytes to its family, at most {limit} wanted"
+    return size, f"{sentence}; its own are {named}"
 
 
 def _own_files(family: Json, package: str) -> dict[str, int]:
     """Return the sizes in bytes of the files that no other package of the family has."""
-    others = {
-        content for p, files in family.items() if p != package for content, _ in files.values()
-    }
-    return {name: n for name, (content, n) in family[package].items() if content not in others}
+    other_contents = set()
+    for member, files in family.items():
+        if member != package:
+            other_contents |= {content for content, _ in files.values()}
+    sizes = {}
+    for name, (content, size) in family[package].items():
+        if content not in other_contents:
+            sizes[name] = size
+    return sizes
 
 
 def _describe_own_files(package: Subject) -> str:
-    own = {member: sum(_own_files(package.family, member).values()) for member in package.family}
-    largest = sorted(own.items(), key=lambda pair: (-pair[1], pair[0]))
+    sizes = {member: sum(_own_files(package.family, member).values()) for member in package.family}
+    largest = sorted(sizes.items(), key=lambda pair: (-pair[1], pair[0]))
     return "their own: " + listed((f"{member} {size}" for member, size in largest), _MOST)
 
 
@@ -108,43 +117,72 @@ def _growth(package: Subject) -> str:
     segments, methods, tensors = zip(_sizes(package.before), _sizes(package.now), strict=True)
     # A baseline names the largest tensors only, so a smaller one may not be new.
     least = min(tensors[0].values(), default=math.inf)
-    new = [change for change in _increases(*tensors) if change[1] is not None or change[2] > least]
-    grown = {"grew": _increases(*segments), "methods": _increases(*methods), "tensors": new}
-    sentences = {
-        what: [
-            f"{name} is new, {size:,} bytes"
-            if before is None
-            else f"{name} by {size - before:,} bytes to {size:,}"
-            for name, before, size in changes
-        ]
-        for what, changes in grown.items()
+    new_tensors = []
+    for increase in _increases(*tensors):
+        _, before, size = increase
+        if before is not None or size > least:
+            new_tensors.append(increase)
+    grown = {
+        "grew": _increases(*segments),
+        "methods": _increases(*methods),
+        "tensors": new_tensors,
     }
-    return "; ".join(f"{what}: {listed(each, _MOST)}" for what, each in sentences.items() if each)
+    sentences = []
+    for noun, increases in grown.items():
+        if increases:
+            sentences.append(f"{noun}: {listed(map(_describe_increase, increases), _MOST)}")
+    return "; ".join(sentences)
+
+
+def _describe_increase(increase: Increase) -> str:
+    name, before, size = increase
+    if before is None:
+        return f"{name} is new, {size:,} bytes"
+    return f"{name} by {size - before:,} bytes to {size:,}"
 
 
 def _sizes(figures: Figures) -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
     """Return bytes of segments, of methods as far as they are known, and of tensors, by name."""
-    methods = {
-        name: (method.constants or 0) + (method.delegated or 0)
-        for name, method in figures.methods.items()
-        if method.constants is not None or method.delegated is not None
-    }
-    return figures.segments, methods, {name: t.size for name, t in figures.tensors.items()}
+    methods = {}
+    for name, method in figures.methods.items():
+        if method.constants is not None or method.delegated is not None:
+            methods[name] = (method.constants or 0) + (method.delegated or 0)
+    tensors = {name: tensor.size for name, tensor in figures.tensors.items()}
+    return figures.segments, methods, tensors
 
 
 def _increases(before: Mapping[str, int], after: Mapping[str, int]) -> list[Increase]:
     """Return what is more than before, the greatest increase first."""
-    found = [(name, before.get(name), n) for name, n in after.items() if n > before.get(name, 0)]
-    return sorted(found, key=lambda each: ((each[1] or 0) - each[2], each[0]))
+    increases: list[Increase] = []
+    for name, size in after.items():
+        if size > before.get(name, 0):
+            increases.append((name, before.get(name), size))
+
+    def rank(increase: Increase) -> tuple[int, str]:
+        name, size_before, size = increase
+        return (size_before or 0) - size, name
+
+    return sorted(increases, key=rank)
 
 
 def measure_delegated(noun: str, method: Subject, limit: float) -> Measured:
-    found = method.now.share(noun)
-    why = partial(describe_left, method.facts["delegation"])
-    left = ", ".join(f"{name} x{calls}{why(name)}" for name, calls in method.now.left.items())
-    what = f"{percent(found)} of {noun} delegated, at least {percent(limit)} wanted"
+    share = method.now.share(noun)
+    undelegated = _describe_calls(method, method.now.left)
+    kernels = name_kernels(method.now.left)
     newly = _newly_left(method, "since the baseline", reasons=False)
-    return found, f"{what}; left to {name_kernels(method.now.left)}: {left or 'none'}{newly}"
+    return share, (
+        f"{percent(share)} of {noun} delegated, at least {percent(limit)} wanted; left to "
+        f"{kernels}: {undelegated or 'none'}{newly}"
+    )
+
+
+def _describe_calls(method: Subject, calls: Mapping[str, int]) -> str:
+    """List calls of operators with the reasons why they are left."""
+    delegation = method.facts["delegation"]
+    words = []
+    for name, count in calls.items():
+        words.append(f"{name} x{count}{describe_left(delegation, name)}")
+    return ", ".join(words)
 
 
 def _newly_left(method: Subject, words: str, reasons: bool = True) -> str:
@@ -152,38 +190,47 @@ def _newly_left(method: Subject, words: str, reasons: bool = True) -> str:
     if method.before is None:
         return ""
     delegation = method.facts["delegation"] if reasons else {}
-    calls = [
-        f"{name} x{calls}{f' (was x{before})' if before else ''}{describe_left(delegation, name)}"
-        for name, before, calls in _increases(method.before.left, method.now.left)
-    ]
-    return f"; newly left {words}: {listed(calls, _MOST)}" if calls else ""
+    calls = []
+    for name, before, count in _increases(method.before.left, method.now.left):
+        was = f" (was x{before})" if before else ""
+        calls.append(f"{name} x{count}{was}{describe_left(delegation, name)}")
+    if calls:
+        return f"; newly left {words}: {listed(calls, _MOST)}"
+    return ""
 
 
 def measure_portable(method: Subject, allowed: Iterable[str]) -> Measured:
     patterns = [pattern.removesuffix(".default") for pattern in allowed]
-    left = {
-        name: calls
-        for name, calls in method.now.left.items()
-        if not any(fnmatchcase(name, pattern) for pattern in patterns)
-    }
-    why = partial(describe_left, method.facts["delegation"])
-    calls = ", ".join(f"{name} x{count}{why(name)}" for name, count in left.items())
-    also = f"only {', '.join(patterns)} may be" if patterns else "none may be"
+    refused = {}
+    for name, calls in method.now.left.items():
+        if not any(fnmatchcase(name, pattern) for pattern in patterns):
+            refused[name] = calls
+    permitted = "none may be"
+    if patterns:
+        permitted = f"only {', '.join(patterns)} may be"
     newly = _newly_left(method, "since the baseline", reasons=False)
     kernels = name_kernels(method.now.left)
-    return sum(left.values()), f"left to {kernels}, where {also}: {calls}{newly}"
+    words = _describe_calls(method, refused)
+    return sum(refused.values()), f"left to {kernels}, where {permitted}: {words}{newly}"
 
 
 def measure_memory(method: Subject, limit: int) -> Measured:
     planned = method.now.planned_memory
     if planned is None:
-        what = "its planned memory is not known, since there is no contents.json"
-        return None, f"{what}; `doit -a lower:{method.package}` makes it"
-    what = f"plans {planned:,} bytes of memory, at most {limit:,} wanted"
-    arenas = [f"arena {a['arena']}: {a['size']:,}" for a in method.arenas if a["size"]]
-    what += "; " + ", ".join(arenas) if arenas[1:] else ""
-    before = method.before.planned_memory if method.before else None
-    return planned, what + ("" if before is None else f"; {before:,} in the baseline")
+        return None, (
+            "its planned memory is not known, since there is no contents.json; "
+            f"`doit -a lower:{method.package}` makes it"
+        )
+    sentence = f"plans {planned:,} bytes of memory, at most {limit:,} wanted"
+    arenas = []
+    for a in method.arenas:
+        if a["size"]:
+            arenas.append(f"arena {a['arena']}: {a['size']:,}")
+    if len(arenas) > 1:
+        sentence += f"; {', '.join(arenas)}"
+    if method.before and method.before.planned_memory is not None:
+        sentence += f"; {method.before.planned_memory:,} in the baseline"
+    return planned, sentence
 
 
 def measure_runs_package(package: Subject, names: Iterable[str]) -> Measured:
@@ -210,29 +257,35 @@ def measure_latency(method: Subject, limit: float) -> Measured:
 
 
 def measure_delegation_drop(method: Subject, limit: float) -> Measured:
-    here, there = method.now.share(), method.before.share()
-    drop = there - here
-    what = f"{percent(here)} of nodes delegated, {percent(there)} in the baseline"
-    what += f": {percent(drop)} less"
+    share = method.now.share()
+    accepted_share = method.before.share()
+    drop = accepted_share - share
+    sentence = f"{percent(share)} of nodes delegated, {percent(accepted_share)} in the baseline"
+    sentence += f": {percent(drop)} less"
     newly = _newly_left(method, f"to {name_kernels(method.now.left)}")
-    return drop, f"{what}, at most {percent(limit)} wanted{newly}"
+    return drop, f"{sentence}, at most {percent(limit)} wanted{newly}"
 
 
 def measure_sqnr_drop(method: Subject, limit: float) -> Measured:
-    here, there = method.now.sqnr_db, method.before.sqnr_db
-    if here is None:
+    sqnrs = method.now.sqnr_db
+    accepted = method.before.sqnr_db
+    if sqnrs is None:
         return None, "its SQNR was not measured, and max_sqnr_drop limits its fall"
-    command = f"`doit baseline {method.package}`"
-    if len(here) != len(there):
-        what = f"has {len(here)} outputs, {len(there)} in the baseline; {command} accepts that"
-        return None, what
-    names = output_names(method.facts.get("signature", {}), len(here))
-    drops = [
-        (before - now, f"{name} from {before:g} dB to {now:g} dB, {before - now:.1f} dB less")
-        for name, before, now in zip(names, there, here, strict=True)
-        if before is not None and now is not None
-    ]
-    wrong = listed((what for drop, what in drops if drop > limit + ROUNDING), _MOST)
-    what = f"SQNR fell since the baseline: {wrong}; at most {limit:g} dB wanted"
-    worst = max((drop for drop, _ in drops), default=0.0)
-    return (worst if math.isfinite(worst) else None), what  # a record holds no infinities
+    if len(sqnrs) != len(accepted):
+        return None, (
+            f"has {len(sqnrs)} outputs, {len(accepted)} in the baseline; "
+            f"`doit baseline {method.package}` accepts that"
+        )
+    names = output_names(method.facts.get("signature", {}), len(sqnrs))
+    drops = []
+    beyond = []
+    for name, before, now in zip(names, accepted, sqnrs, strict=True):
+        if before is None or now is None:
+            continue
+        drop = before - now
+        drops.append(drop)
+        if drop > limit + ROUNDING:
+            beyond.append(f"{name} from {before:g} dB to {now:g} dB, {drop:.1f} dB less")
+    sentence = f"SQNR fell since the baseline: {listed(beyond, _MOST)}; at most {limit:g} dB wanted"
+    worst = max(drops, default=0.0)
+    return (worst if math.isfinite(worst) else None), sentence  # a record holds no infinities

@@ -44,22 +44,26 @@ class Runtime:
 
     def has(self, operator: str) -> bool:
         """Tell whether it has a kernel of an operator, for some dtypes."""
-        known = find_kernels(operator)
+        kernels = find_kernels(operator)
         libraries = ("prim", *self.facts["kernels"])
         return self._key(operator) in self._listed or (
-            known is not None and known.name in libraries
+            kernels is not None and kernels.name in libraries
         )
 
     def dtypes(self, operator: str) -> Collection[str] | None:
         """Return the dtypes of its kernels of an operator; None for all."""
-        known = find_kernels(operator)
-        if known is not None and known.name == "prim":
+        kernels = find_kernels(operator)
+        if kernels is not None and kernels.name == "prim":
             return None
-        own: Collection[str] | None = self._listed.get(self._key(operator))
-        return self.facts["dtypes"] if own is None else own
+        listed_dtypes: Collection[str] | None = self._listed.get(self._key(operator))
+        if listed_dtypes is None:
+            return self.facts["dtypes"]
+        return listed_dtypes
 
     def _key(self, operator: str) -> str:
-        return operator if operator in self._listed else f"{operator.partition('::')[0]}::*"
+        if operator in self._listed:
+            return operator
+        return f"{operator.partition('::')[0]}::*"
 
     def describe_near(self, operator: str) -> str:
         """Return a remark on an operator that it has and that is called nearly so. The names of
@@ -67,7 +71,9 @@ class Runtime:
         if operator.partition("::")[0] in known_operators():
             return ""
         near = did_you_mean(operator, self._listed, 0)
-        return near.partition("?")[0] if near.startswith("did you mean") else ""
+        if near.startswith("did you mean"):
+            return near.partition("?")[0]
+        return ""
 
 
 @dataclass(frozen=True)
@@ -82,31 +88,39 @@ class Method:
 
     def describe_calls(self, operator: str, instructions: Collection[int]) -> str:
         """Return the lines of the source that instructions come from, or what is known instead."""
-        known = self._exact(instructions) or self._by_name(operator)
-        lines = dict.fromkeys(each["line"] for each in known if each.get("line"))
+        calls = self._exact(instructions) or self._by_name(operator)
+        lines = dict.fromkeys(call["line"] for call in calls if call.get("line"))
         if lines:
             return f"for {listed(map('`{}`'.format, lines), _MOST_LINES)}"
-        modules = dict.fromkeys(each["module"] for each in known if each.get("module"))
-        return f"in {listed(modules, _MOST_LINES)}" if modules else "which lowering put there"
+        modules = dict.fromkeys(call["module"] for call in calls if call.get("module"))
+        if modules:
+            return f"in {listed(modules, _MOST_LINES)}"
+        return "which lowering put there"
 
     def reason(self, operator: str, instructions: Collection[int]) -> str:
         """Return why no delegate took the calls, where a partitioner says so."""
-        known = self._exact(instructions) or self._by_name(operator)
-        return next((each["reason"] for each in known if each.get("reason")), "")
+        calls = self._exact(instructions) or self._by_name(operator)
+        return next((call["reason"] for call in calls if call.get("reason")), "")
 
     def _exact(self, instructions: Collection[int]) -> list[Json]:
         # The places of a quantized method's instructions are those of its quantized program.
-        traced = self.facts.get("instructions") if self.facts.get("quantized") is None else None
+        traced = None
+        if self.facts.get("quantized") is None:
+            traced = self.facts.get("instructions")
         places = {index: place for _, index, place in (traced or {}).get("nodes", ())}
-        wanted = {places[index] for index in instructions if index in places}
+        wanted_places = {places[index] for index in instructions if index in places}
         raw = self.facts["delegation"].get("left", ())
         if len(raw) != len(self.left):
             return []
-        return [each for each, own in zip(self.left, raw, strict=True) if own["place"] in wanted]
+        return [
+            call
+            for call, raw_call in zip(self.left, raw, strict=True)
+            if raw_call["place"] in wanted_places
+        ]
 
     def _by_name(self, operator: str) -> list[Json]:
         base = _base(operator)
-        return [each for each in self.left if _base(each["operator"]) == base]
+        return [call for call in self.left if _base(call["operator"]) == base]
 
 
 def _base(operator: str) -> str:
@@ -123,42 +137,47 @@ def measure_misfits(
     """Return the number of needs that runtimes do not meet, and a sentence on them, by target; None
     where the contract is not known."""
     if contract is None:
-        what = "what it needs of a runtime is not known, since there is no contract.json"
-        return None, f"{what}; `doit -a lower:{package}` makes it"
-    found = {runtime.name: list(find(runtime)) for runtime in runtimes}
-    sentences = (
-        f"the runtime of {name} {'; it '.join(own[:_MOST])}"
-        + (f"; and {len(own) - _MOST} more" if own[_MOST:] else "")
-        for name, own in found.items()
-        if own
-    )
-    return sum(map(len, found.values())), ". And ".join(sentences)
+        return None, (
+            "what it needs of a runtime is not known, since there is no contract.json; "
+            f"`doit -a lower:{package}` makes it"
+        )
+    count = 0
+    sentences = []
+    for runtime in {runtime.name: runtime for runtime in runtimes}.values():
+        misfits = list(find(runtime))
+        count += len(misfits)
+        if misfits:
+            sentence = f"the runtime of {runtime.name} {'; it '.join(misfits[:_MOST])}"
+            if len(misfits) > _MOST:
+                sentence += f"; and {len(misfits) - _MOST} more"
+            sentences.append(sentence)
+    return count, ". And ".join(sentences)
 
 
 def find_package_misfits(contract: Json, runtime: Runtime) -> Iterator[str]:
     """Yield what a runtime lacks whichever method it runs: schema, release, alignment."""
-    wanted = runtime.facts
+    limits = runtime.facts
     for schema in contract["schemas"]:
         identifier = schema["identifier"]
-        if wanted["identifier"] not in (None, identifier):
-            yield f"reads {wanted['identifier']}, and the package is {identifier}; {_OLDER}"
-        if wanted["schema_version"] is not None and schema["version"] > wanted["schema_version"]:
+        if limits["identifier"] not in (None, identifier):
+            yield f"reads {limits['identifier']}, and the package is {identifier}; {_OLDER}"
+        if limits["schema_version"] is not None and schema["version"] > limits["schema_version"]:
             yield (
-                f"reads schema version {wanted['schema_version']}, and the package has "
+                f"reads schema version {limits['schema_version']}, and the package has "
                 f"{schema['version']}; {_OLDER}"
             )
     for release in contract["executorch"]:
-        if wanted["executorch"] and _minor(release) > _minor(wanted["executorch"]):
+        if limits["executorch"] and _minor(release) > _minor(limits["executorch"]):
             yield (
-                f"is of executorch {wanted['executorch']}, and {release} made the package, which "
+                f"is of executorch {limits['executorch']}, and {release} made the package, which "
                 f"may hold what that does not know; {_OLDER}"
             )
-    for part, needed in wanted["alignment"].items():
-        there = contract["alignment"][part]
-        if there is not None and there < needed:
+    for part, needed in limits["alignment"].items():
+        alignment = contract["alignment"][part]
+        if alignment is not None and alignment < needed:
             yield (
                 f"needs {part.replace('_', ' ')} aligned to {needed} bytes, and the package's are "
-                f"to {there}; say `{_ALIGNED_BY[part]}: {needed}`"
+                f"to {alignment}; say `{_ALIGNED_BY[part]}: {needed}`"
             )
 
 
@@ -171,7 +190,7 @@ def find_method_misfits(method: Method, runtime: Runtime) -> Iterator[str]:
     yield from _missing_kernels(method, runtime)
     for backend in method.contract["backends"]:
         if backend not in runtime.facts["backends"]:
-            names = [name for name, each in BACKENDS.items() if each.backend_id == backend]
+            names = [name for name, entry in BACKENDS.items() if entry.backend_id == backend]
             name = next(iter(names), backend)
             calls = method.facts["delegation"]["partitions"].get(backend, 0)
             yield (
@@ -183,43 +202,47 @@ def find_method_misfits(method: Method, runtime: Runtime) -> Iterator[str]:
 
 def _missing_kernels(method: Method, runtime: Runtime) -> Iterator[str]:
     calls: dict[tuple[str, str], list[int]] = {}
-    for each in method.contract["kernels"]:
-        operator = each["operator"]
+    for kernel in method.contract["kernels"]:
+        operator = kernel["operator"]
         if not runtime.has(operator):
-            calls.setdefault((operator, ""), []).extend(each["instructions"])
+            calls.setdefault((operator, ""), []).extend(kernel["instructions"])
             continue
         dtypes = runtime.dtypes(operator)
-        for dtype in dict.fromkeys(filter(None, each["arguments"])):
+        for dtype in dict.fromkeys(filter(None, kernel["arguments"])):
             if dtypes is not None and dtype not in dtypes:
-                calls.setdefault((operator, dtype), []).extend(each["instructions"])
+                calls.setdefault((operator, dtype), []).extend(kernel["instructions"])
     for (operator, dtype), instructions in calls.items():
-        what = f"{operator} of {dtype}" if dtype else operator
-        has = f", and has it of {listed(runtime.dtypes(operator) or ())}" if dtype else ""
-        near = "" if dtype else runtime.describe_near(operator)
         where = method.describe_calls(operator, instructions)
         advice = _advise(method, runtime, operator, method.reason(operator, instructions))
-        yield f"lacks {what}, {where}{has}{f' ({near}?)' if near else ''}; {advice}"
+        if dtype:
+            has = listed(runtime.dtypes(operator) or ())
+            yield f"lacks {operator} of {dtype}, {where}, and has it of {has}; {advice}"
+            continue
+        near = runtime.describe_near(operator)
+        hint = f" ({near}?)" if near else ""
+        yield f"lacks {operator}, {where}{hint}; {advice}"
 
 
 def _lacking_memory(method: Method, runtime: Runtime) -> Iterator[str]:
-    memory, arenas = runtime.facts["memory"], method.contract["planned_memory"]
+    memory = runtime.facts["memory"]
+    arenas = method.contract["planned_memory"]
     advice = "another `emit.memory_planning.algorithm`"
     if _has_dynamic_sizes(method.facts.get("signature")):
         advice = f"smaller upper bounds of dynamic sizes, or {advice}"
     if _ALL_ARENAS in memory:
-        planned = sum(each["size"] for each in arenas)
-        if planned > memory[_ALL_ARENAS]:
-            there = memory[_ALL_ARENAS]
-            yield f"has {there:,} bytes of memory, and it plans {planned:,}; try {advice}"
+        planned = sum(arena["size"] for arena in arenas)
+        available = memory[_ALL_ARENAS]
+        if planned > available:
+            yield f"has {available:,} bytes of memory, and it plans {planned:,}; try {advice}"
     elif memory:
-        for each in arenas:
-            there = memory.get(str(each["arena"]))
-            if there is None and each["size"]:
-                yield f"has no arena {each['arena']}, in which it plans {each['size']:,} bytes"
-            elif there is not None and each["size"] > there:
+        for arena in arenas:
+            name, size = arena["arena"], arena["size"]
+            available = memory.get(str(name))
+            if available is None and size:
+                yield f"has no arena {name}, in which it plans {size:,} bytes"
+            elif available is not None and size > available:
                 yield (
-                    f"has {there:,} bytes in arena {each['arena']}, and it plans {each['size']:,}; "
-                    f"try {advice}"
+                    f"has {available:,} bytes in arena {name}, and it plans {size:,}; try {advice}"
                 )
 
 
@@ -236,9 +259,9 @@ def _advise(method: Method, runtime: Runtime, operator: str, reason: str) -> str
     gets it."""
     why = f"no delegate took it ({reason}); " if reason else ""
     options = islice(_find_options(method.facts["lowering"], runtime, operator), _MOST_OPTIONS)
-    known = find_kernels(operator)
+    kernels = find_kernels(operator)
     link = f"build the runtime with it: `doit contract {method.package}` says how"
-    if known is None:
+    if kernels is None:
         link = "link a kernel of your own, since ExecuTorch has none"
     return why + ", or ".join([*options, link])
 
@@ -247,7 +270,8 @@ def _find_options(lowering: Json, runtime: Runtime, operator: str) -> Iterator[s
     """Yield the options of a method's config that keep an operator out of its plan, surest
     first."""
     edge = lowering.get("edge") or {}
-    namespace, base = operator.partition("::")[0], _base(operator)
+    namespace = operator.partition("::")[0]
+    base = _base(operator)
     for name in edge.get("preserve_ops") or ():
         if _base(name) == base:
             yield f"leave {name} out of `edge.preserve_ops`, so that it is decomposed"
@@ -258,17 +282,22 @@ def _find_options(lowering: Json, runtime: Runtime, operator: str) -> Iterator[s
     if namespace == "quantized_decomposed" and lowering.get("quantize"):
         yield "delegate what is on both sides of it, or leave `quantize` out"
     partitioners = lowering.get("partitioners") or ()
-    used = {each["name"] for each in partitioners}
-    if lowering.get("modules") or any(each.get("modules") for each in partitioners):
+    used = {partitioner["name"] for partitioner in partitioners}
+    if lowering.get("modules") or any(p.get("modules") for p in partitioners):
         yield "let `modules` name where it stands, so that it can be delegated"
-    offered = [
-        name
-        for name, each in BACKENDS.items()
-        if each.backend_id in runtime.facts["backends"]
-        and name not in used
-        and each.lowering.make_partitioner is not None
-    ]
-    if offered and namespace == "aten":
-        yield f"delegate it: {runtime.name} has {listed(offered, 3)} for `partitioners`"
     if namespace == "aten":
+        offered = _find_offered(runtime, used)
+        if offered:
+            yield f"delegate it: {runtime.name} has {listed(offered, 3)} for `partitioners`"
         yield "rewrite it in a pass of `edge.passes`"
+
+
+def _find_offered(runtime: Runtime, used: Collection[str]) -> list[str]:
+    """Return the partitioners that a method does not use and whose backend a runtime has."""
+    offered = []
+    for name, entry in BACKENDS.items():
+        if name in used or entry.lowering.make_partitioner is None:
+            continue
+        if entry.backend_id in runtime.facts["backends"]:
+            offered.append(name)
+    return offered

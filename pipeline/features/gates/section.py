@@ -159,7 +159,8 @@ def _is_other_latency(then: Json, now: Json) -> bool:
     """Tell whether a latency differs by more than what else a machine does can explain: its
     quartiles are apart from the accepted ones, and the ratio to the source, which is timed in turns
     with the package, went the same way."""
-    steady, ratio = now["steady_ms"], now["ratio"] / then["ratio"]
+    steady = now["steady_ms"]
+    ratio = now["ratio"] / then["ratio"]
     slower = steady["low"] > then["high"] and ratio > _STEP
     return slower or (steady["high"] < then["low"] and ratio < 1 / _STEP)
 

@@ -78,7 +78,9 @@ def _last_overwriting(loss: LostResult) -> int:
     return max(loss.read_at - 1, loss.lost_at or 0)
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
-    return bool(one == other)
+def _same(earlier: Any, later: Any) -> bool:
+    if isinstance(earlier, torch.Tensor) and isinstance(later, torch.Tensor):
+        return earlier.shape == later.shape and torch.equal(
+            earlier.nan_to_num(), later.nan_to_num()
+        )
+    return bool(earlier == later)

@@ -34,8 +34,25 @@ def check_alike(before: Json, after: Json, recipe: Recipe, read: Callable[[Diges
         read: a store's.
     """
     blobs = _pair(_blob_digests(before["object"]), _blob_digests(after["object"]))
-    keys = _pair(*([each["key"] for each in iter_named(own["object"])] for own in (before, after)))
-    payloads = payload_digests(before["object"])
+    keys = _pair(_named_keys(before["object"]), _named_keys(after["object"]))
+    _check_blobs(blobs, keys, payload_digests(before["object"]), recipe, read)
+    bare = {**before, "methods": {}}
+    if exchange(bare, blobs, keys, {})["object"] != after["object"]:
+        raise CannotRefitError(_DIFFERENT)
+    if before["methods"].keys() != after["methods"].keys():
+        raise CannotRefitError(_DIFFERENT)
+    for name, facts in before["methods"].items():
+        _check_facts(facts, after["methods"][name], recipe)
+
+
+def _check_blobs(
+    blobs: Mapping[Digest, Digest],
+    keys: Mapping[str, str],
+    payloads: set[Digest],
+    recipe: Recipe,
+    read: Callable[[Digest], bytes],
+) -> None:
+    """Raise CannotRefitError for blobs that differ though no constant went into them."""
     exchanged = {old[-64:].encode(): new[-64:].encode() for old, new in keys.items()}
     for old, new in blobs.items():
         if old in payloads:
@@ -45,39 +62,44 @@ def check_alike(before: Json, after: Json, recipe: Recipe, read: Callable[[Diges
             alike = old == new or None not in recipe.blobs.get(new, (None,))
         if not alike:
             raise CannotRefitError("bytes differ of which it is not known how they come about")
-    bare = {**before, "methods": {}}
-    if exchange(bare, blobs, keys, {})["object"] != after["object"]:
-        raise CannotRefitError(_DIFFERENT)
-    if before["methods"].keys() != after["methods"].keys():
-        raise CannotRefitError(_DIFFERENT)
-    for name, own in before["methods"].items():
-        _check_facts(own, after["methods"][name], recipe)
 
 
 def _check_facts(before: Json, after: Json, recipe: Recipe) -> None:
-    known, others = (own["constants"]["tensors"] for own in (before, after))
-    facts = [
-        [
-            {name: fact for name, fact in own.items() if name != "constants"},
-            sorted(hash_json({**each, "forms": None}) for each in tensors.values()),
-            sorted(map(len, own["constants"]["consumed"].values())),
-        ]
-        for own, tensors in ((before, known), (after, others))
-    ]
-    fixed = {each for each in others if None in recipe.described.get(each, (None,))}
-    if facts[0] != facts[1] or not fixed <= known.keys():
+    """Raise CannotRefitError where what is known of a method differs in more than contents."""
+    tensors_before = before["constants"]["tensors"]
+    tensors_after = after["constants"]["tensors"]
+    fixed = set()
+    for digest in tensors_after:
+        if None in recipe.described.get(digest, (None,)):
+            fixed.add(digest)
+    if _shape_of_facts(before) != _shape_of_facts(after) or not fixed <= tensors_before.keys():
         raise CannotRefitError(_DIFFERENT)
 
 
-def _blob_digests(made: Json) -> list[Digest]:
-    return [each["digest"] for each in iter_blobs(made)]
+def _shape_of_facts(facts: Json) -> list[Any]:
+    """Return what new weights leave as it is."""
+    constants = facts["constants"]
+    tensors = [hash_json({**tensor, "forms": None}) for tensor in constants["tensors"].values()]
+    return [
+        {name: fact for name, fact in facts.items() if name != "constants"},
+        sorted(tensors),
+        sorted(map(len, constants["consumed"].values())),
+    ]
+
+
+def _blob_digests(unit_object: Json) -> list[Digest]:
+    return [blob["digest"] for blob in iter_blobs(unit_object)]
+
+
+def _named_keys(unit_object: Json) -> list[str]:
+    return [entry["key"] for entry in iter_named(unit_object)]
 
 
 def _pair(before: Sequence[Any], after: Sequence[Any]) -> dict[Any, Any]:
     """Return which of the second stands for each of the first. Raises CannotRefitError where some
     that are one in the one are two in the other."""
     pairs = dict(zip(before, after, strict=False))
-    whole = len(before) == len(after) and [pairs[each] for each in before] == list(after)
+    whole = len(before) == len(after) and [pairs[element] for element in before] == list(after)
     if not whole or len({*pairs.values()}) < len(pairs):
         raise CannotRefitError(_DIFFERENT)
     return pairs
@@ -97,8 +119,14 @@ def make_recipe(
     that went into it are the same.
     """
     unknown = rests_on_unknown(steps)
-    known = [guard for guard in guards if not unknown[guard["view"]["step"]]]
-    pins = [(g["view"]["step"], g["where"]) for g in guards if unknown[g["view"]["step"]]]
+    known_guards: list[Json] = []
+    pins: list[tuple[int, str]] = []
+    for guard in guards:
+        step = guard["view"]["step"]
+        if unknown[step]:
+            pins.append((step, guard["where"]))
+        else:
+            known_guards.append(guard)
 
     def repeatable(number: int | None) -> bool:
         if number is None or not unknown[number]:
@@ -112,52 +140,75 @@ def make_recipe(
         if makers and makers != [None]:
             blobs[digest] = list(dict.fromkeys(makers))
     tensors = {}
-    for digest in (d for own in result["methods"].values() for d in own["constants"]["tensors"]):
-        views = described.get(digest, ())
-        tensors[digest] = [v if v and repeatable(v["step"]) else None for v in views]
-    pinned = dict.fromkeys((n, where) for step, where in pins for n in find_sources(steps, step))
+    for facts in result["methods"].values():
+        for digest in facts["constants"]["tensors"]:
+            views = described.get(digest, ())
+            tensors[digest] = [v if v and repeatable(v["step"]) else None for v in views]
+    known_guards += _guard_sources(steps, pins, sources)
+    return _without_unused(Recipe(steps, known_guards, blobs, tensors))
+
+
+def _guard_sources(
+    steps: Sequence[Json], pins: Sequence[tuple[int, str]], sources: Callable[[Json], Storage]
+) -> list[Json]:
+    """Return guards of the constants that steps rest on that can't be repeated."""
+    pinned: dict[tuple[int, str], None] = {}
+    for step, where in pins:
+        for number in find_sources(steps, step):
+            pinned[number, where] = None
+    guards: list[Json] = []
     for number, where in pinned:
         storage = sources(steps[number])
         view = View(number, "uint8", (storage.nbytes,), (1,)).to_json()
-        known.append({"view": view, "digest": hash_pieces(storage.pieces()), "where": where})
-    return _without_unused(Recipe(steps, known, blobs, tensors))
+        guards.append({"view": view, "digest": hash_pieces(storage.pieces()), "where": where})
+    return guards
 
 
 def _explain_unknown(steps: Sequence[Json], number: int) -> str:
     """Return where a step that can't be repeated was made, or the one that a step rests on."""
-    left = [number]
-    while (step := steps[left.pop()])["op"] != UNKNOWN:
-        left += taken_steps(step)
+    waiting = [number]
+    while (step := steps[waiting.pop()])["op"] != UNKNOWN:
+        waiting += taken_steps(step)
     return f"{step['where']} ({step['what']})"
 
 
 def _without_unused(recipe: Recipe) -> Recipe:
     """Return a recipe with only the steps that something rests on, and each guard once."""
-    views = [v for own in recipe.described.values() for v in own if v]
-    views += [guard["view"] for guard in recipe.guards]
-    used: set[int] = set()
-    left = [n for own in recipe.blobs.values() for n in own if n is not None]
-    left += [view["step"] for view in views]
-    while left:
-        if (number := left.pop()) not in used:
-            used.add(number)
-            left += taken_steps(recipe.steps[number])
-    numbers = {old: new for new, old in enumerate(sorted(used))}
+    numbers = {old: new for new, old in enumerate(_find_used(recipe))}
 
     def renumber(view: Any) -> Any:
         return {**view, "step": numbers[view["step"]]} if isinstance(view, Mapping) else view
 
-    steps = [
-        {**step, "args": list(map(renumber, step["args"]))} if "args" in step else step
-        for step in (recipe.steps[number] for number in sorted(used))
-    ]
-    guards = {
-        hash_json([guard["view"], guard["digest"]]): {**guard, "view": renumber(guard["view"])}
-        for guard in recipe.guards
-    }
-    blobs = {
-        digest: [None if number is None else numbers[number] for number in own]
-        for digest, own in recipe.blobs.items()
-    }
-    described = {d: list(map(renumber, own)) for d, own in recipe.described.items()}
+    steps = []
+    for number in numbers:
+        step = recipe.steps[number]
+        if "args" in step:
+            step = {**step, "args": list(map(renumber, step["args"]))}
+        steps.append(step)
+    guards = {}
+    for guard in recipe.guards:
+        key = hash_json([guard["view"], guard["digest"]])
+        guards[key] = {**guard, "view": renumber(guard["view"])}
+    blobs = {}
+    for digest, makers in recipe.blobs.items():
+        blobs[digest] = [None if number is None else numbers[number] for number in makers]
+    described = {}
+    for digest, views in recipe.described.items():
+        described[digest] = list(map(renumber, views))
     return Recipe(steps, list(guards.values()), blobs, described)
+
+
+def _find_used(recipe: Recipe) -> list[int]:
+    """Return the steps that something rests on, in their order."""
+    waiting = [guard["view"]["step"] for guard in recipe.guards]
+    for makers in recipe.blobs.values():
+        waiting += [number for number in makers if number is not None]
+    for views in recipe.described.values():
+        waiting += [view["step"] for view in views if view]
+    used: set[int] = set()
+    while waiting:
+        number = waiting.pop()
+        if number not in used:
+            used.add(number)
+            waiting += taken_steps(recipe.steps[number])
+    return sorted(used)

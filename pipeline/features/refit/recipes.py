@@ -35,10 +35,10 @@ def _sqrt(values: Array) -> Array:
     import torch
 
     torch.set_num_threads(1)
-    given = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name))  # aligned as then
-    given.numpy()[...] = values
-    found: Array = torch.sqrt(given).numpy()
-    return found
+    aligned = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name))  # aligned as then
+    aligned.numpy()[...] = values
+    roots: Array = torch.sqrt(aligned).numpy()
+    return roots
 
 
 # They compute a value from the values of the same place, in the dtype of all of these.
@@ -91,38 +91,41 @@ def is_repeatable(step: Json) -> bool:
     op = step["op"]
     if op in (SOURCE, LITERAL):
         return True
-    args, taken = step.get("args", ()), [each["dtype"] for each in views_of(step)]
-    if not taken or any(isinstance(each, str) for each in args):
+    args = step.get("args", ())
+    dtypes = [argument["dtype"] for argument in views_of(step)]
+    if not dtypes or any(isinstance(argument, str) for argument in args):
         return False
     if op in _COPYING:
-        return len(args) == 1 and can_cast(taken[0], step["dtype"])
+        return len(args) == 1 and can_cast(dtypes[0], step["dtype"])
     if op == _PADDING:
-        return set(taken) == {step["dtype"]} and step["dtype"] in _COMPUTED
+        return set(dtypes) == {step["dtype"]} and step["dtype"] in _COMPUTED
     if op in _COMPARING:
-        return set(taken) <= _COMPUTED and len(set(taken)) == 1
-    dtype, kinds = step["dtype"], _FLOATS if op in _OF_FLOATS else _COMPUTED
+        return set(dtypes) <= _COMPUTED and len(set(dtypes)) == 1
+    dtype = step["dtype"]
+    kinds = _FLOATS if op in _OF_FLOATS else _COMPUTED
     exact = {dtype, "float32"} if dtype == "float64" else {dtype}  # a float is a double too
-    return op in _COMPUTING and dtype in kinds and set(taken) <= exact
+    return op in _COMPUTING and dtype in kinds and set(dtypes) <= exact
 
 
 def views_of(step: Json) -> list[Any]:
     """Return the views that a step takes."""
-    return [each for each in step.get("args", ()) if isinstance(each, Mapping)]
+    return [argument for argument in step.get("args", ()) if isinstance(argument, Mapping)]
 
 
 def taken_steps(step: Json) -> list[int]:
     """Return the numbers of the steps that a step takes something of."""
-    return list(step.get("of", ())) + [each["step"] for each in views_of(step)]
+    return list(step.get("of", ())) + [view["step"] for view in views_of(step)]
 
 
 def find_sources(steps: Sequence[Json], number: int) -> list[int]:
     """Return the source steps that a step rests on, in their order."""
-    found, left = set(), [number]
-    while left:
-        if (each := left.pop()) not in found:
-            found.add(each)
-            left += taken_steps(steps[each])
-    return sorted(each for each in found if steps[each]["op"] == SOURCE)
+    visited = set()
+    waiting = [number]
+    while waiting:
+        if (step_number := waiting.pop()) not in visited:
+            visited.add(step_number)
+            waiting += taken_steps(steps[step_number])
+    return sorted(step_number for step_number in visited if steps[step_number]["op"] == SOURCE)
 
 
 def rests_on_unknown(steps: Sequence[Json]) -> list[bool]:
@@ -146,7 +149,7 @@ class Evaluation:
         self._steps = steps
         self._sources = sources
         for number, step in enumerate(steps):
-            if any(not 0 <= each < number for each in taken_steps(step)):
+            if any(not 0 <= taken < number for taken in taken_steps(step)):
                 raise UnknownValueError("a step that takes a later one")
 
     def values(self, view: View) -> Array:
@@ -167,8 +170,9 @@ class Evaluation:
 
     def _compute(self, step: Json) -> Array:
         """Return the values of a step, in torch's order of indices."""
-        op, dtype = step["op"], step["dtype"]
-        views = [View.from_json(each) for each in views_of(step)]
+        op = step["op"]
+        dtype = step["dtype"]
+        views = [View.from_json(view) for view in views_of(step)]
         if op in _COPYING:
             values = cast(self.values(views[0]), views[0].dtype, dtype)
             return np.broadcast_to(values, step["sizes"])
@@ -182,15 +186,17 @@ class Evaluation:
         """Yield arguments as torch's kernels take them: numbers, too, of the dtype in which they
         compute."""
         kind = np.dtype(dtype)
-        for each in step["args"]:
-            if isinstance(each, Mapping):
-                yield self.values(View.from_json(each)).astype(kind, copy=False)
+        for argument in step["args"]:
+            if isinstance(argument, Mapping):
+                yield self.values(View.from_json(argument)).astype(kind, copy=False)
             else:
-                yield each if isinstance(each, list) else kind.type(each)
+                yield argument if isinstance(argument, list) else kind.type(argument)
 
 
 def _pad(values: Array, pads: Sequence[int], filling: Any = 0) -> Array:
     """Pad as `torch.nn.functional.pad` does, whose pairs begin at the last dimension."""
-    pairs = [tuple(pads[place : place + 2]) for place in range(0, len(pads), 2)]
+    pairs = []
+    for place in range(0, len(pads), 2):
+        pairs.append(tuple(pads[place : place + 2]))
     widths = [*[(0, 0)] * (values.ndim - len(pairs)), *reversed(pairs)]
     return np.pad(values, widths, constant_values=filling)

@@ -55,7 +55,9 @@ class Recipe:
     def name_constants(self, number: int) -> str:
         """Return the names of the constants that a step rests on, for people."""
         names = [self.steps[n]["name"] for n in find_sources(self.steps, number)]
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        more = ""
+        if len(names) > 3:
+            more = f" and {len(names) - 3} more"
         return ", ".join(names[:3]) + more
 
 
@@ -74,12 +76,12 @@ class _Changes:
         self.blobs[old] = self.put(data.pieces)
         return self.blobs[old]
 
-    def check(self, parts: Mapping[Any, Any], what: str) -> None:
+    def check(self, parts: Mapping[Any, Any], plural_noun: str) -> None:
         """Raise CannotRefitError where parts that differed are the same now, since tables of a
         program hold each once."""
         if len({*parts.values()}) < len(parts):
             raise CannotRefitError(
-                f"two {what} that differed are equal now, by chance or by design"
+                f"two {plural_noun} that differed are equal now, by chance or by design"
             )
 
 
@@ -121,43 +123,46 @@ def hash_again(pieces: Callable[[], Iterable[memoryview]]) -> Digest:
 
 def _check_guards(recipe: Recipe, evaluation: Evaluation) -> None:
     """Raise CannotRefitError where a value that Python read is another one now."""
-    known: dict[str, Digest] = {}
+    digests: dict[str, Digest] = {}
     for guard in recipe.guards:
         view = View.from_json(guard["view"])
-        if (name := repr(view)) not in known:
-            known[name] = hash_bytes(logical_bytes(evaluation.values(view)))
-        if known[name] != guard["digest"]:
+        if (name := repr(view)) not in digests:
+            digests[name] = hash_bytes(logical_bytes(evaluation.values(view)))
+        if digests[name] != guard["digest"]:
             constants = recipe.name_constants(view.step)
             raise CannotRefitError(f"{guard['where']} reads values of {constants}, which changed")
 
 
-def _make_blobs(recipe: Recipe, evaluation: Evaluation, made: Json, changes: _Changes) -> None:
+def _make_blobs(
+    recipe: Recipe, evaluation: Evaluation, unit_object: Json, changes: _Changes
+) -> None:
     """Make the blobs of an object that hold constants."""
-    named = {entry["blob"]["digest"] for entry in iter_named(made)}
+    named = {entry["blob"]["digest"] for entry in iter_named(unit_object)}
     keyed: dict[Digest, str] = {}
-    payloads = payload_digests(made)
-    for blob in iter_blobs(made):
-        old, size = blob["digest"], blob["size"]
+    payloads = payload_digests(unit_object)
+    for blob in iter_blobs(unit_object):
+        old = blob["digest"]
+        size = blob["size"]
         if old in changes.blobs or old in payloads:
             continue
         makers = recipe.blobs.get(old, ())
-        found = set()
+        new_digests = set()
         for maker in makers:
             if maker is None:
-                found.add(old)
+                new_digests.add(old)
                 continue
             data = evaluation.storage(maker)
-            known = old in changes.blobs
-            new = hash_pieces(data.pieces()) if known else changes.exchange(old, data, size)
+            is_stored = old in changes.blobs
+            new = hash_pieces(data.pieces()) if is_stored else changes.exchange(old, data, size)
             changes.storages[maker] = new
-            if old in named and not found:
+            if old in named and not new_digests:
                 keyed[old] = _hash_key(data)
-            found.add(new)
-        if len(found) > 1:
+            new_digests.add(new)
+        if len(new_digests) > 1:
             constants = ", ".join(recipe.name_constants(m) for m in makers if m is not None)
             raise CannotRefitError(f"{constants} were equal, and were stored once; they differ now")
         changes.blobs.setdefault(old, old)
-    for entry in iter_named(made):
+    for entry in iter_named(unit_object):
         if (key := keyed.get(entry["blob"]["digest"])) is not None:
             changes.keys[entry["key"]] = entry["key"][:-64] + key
         else:
@@ -173,13 +178,13 @@ def _hash_key(data: Storage) -> str:
     return hasher.hexdigest()
 
 
-def _make_payloads(made: Json, read: Callable[[Digest], bytes], changes: _Changes) -> None:
+def _make_payloads(unit_object: Json, read: Callable[[Digest], bytes], changes: _Changes) -> None:
     """Exchange the keys of named data in the payloads of delegates, which have a fixed length."""
     keys = {
         old[-64:].encode(): new[-64:].encode() for old, new in changes.keys.items() if old != new
     }
     payloads = {}
-    for blob in made["delegates"]:
+    for blob in unit_object["delegates"]:
         old = blob["digest"]
         data = read(old)
         new = KEY.sub(lambda match: keys.get(match[0], match[0]), data) if keys else data
@@ -196,10 +201,10 @@ def _describe_tensors(
     recipe: Recipe, evaluation: Evaluation, base: Json, changes: _Changes
 ) -> dict[Digest, tuple[Digest, dict[Digest, int]]]:
     """Return, by digest in the base's description of constants, the new one and its forms."""
-    found: dict[Digest, tuple[Digest, dict[Digest, int]]] = {}
+    described: dict[Digest, tuple[Digest, dict[Digest, int]]] = {}
     for method in base["methods"].values():
         for old, tensor in method["constants"]["tensors"].items():
-            if old in found:
+            if old in described:
                 continue
             news = {}
             for record in recipe.described.get(old, (None,)):
@@ -218,9 +223,9 @@ def _describe_tensors(
                 names = ", ".join(tensor["names"])
                 raise CannotRefitError(f"constants that were equal differ now: {names}")
             ((new, forms),) = news.items()
-            found[old] = new, forms
-    changes.check({old: new for old, (new, _) in found.items()}, "constants")
-    return found
+            described[old] = new, forms
+    changes.check({old: new for old, (new, _) in described.items()}, "constants")
+    return described
 
 
 def _look(storage: Storage, view: View) -> Array:
@@ -235,26 +240,30 @@ def exchange(
 ) -> dict[str, Any]:
     """Return a result with other blobs, keys of named data, and constants in its description."""
 
-    def blob(each: Json) -> dict[str, Any]:
-        return {**each, "digest": blobs[each["digest"]]}
+    def blob(entry: Json) -> dict[str, Any]:
+        return {**entry, "digest": blobs[entry["digest"]]}
 
-    def named(each: Json) -> dict[str, Any]:
-        return {**each, "key": keys[each["key"]], "blob": blob(each["blob"])}
+    def named(entry: Json) -> dict[str, Any]:
+        return {**entry, "key": keys[entry["key"]], "blob": blob(entry["blob"])}
 
     old = base["object"]
-    made = {
+    unit_object = {
         **old,
-        **{group: [blob(each) for each in old[group]] for group in _GROUPS},
-        "named": [named(each) for each in old["named"]],
-        "named_external": {t: [named(e) for e in own] for t, own in old["named_external"].items()},
-        "keys": {method: [keys[key] for key in own] for method, own in old["keys"].items()},
+        **{group: [blob(entry) for entry in old[group]] for group in _GROUPS},
+        "named": [named(entry) for entry in old["named"]],
+        "named_external": {
+            t: [named(e) for e in items] for t, items in old["named_external"].items()
+        },
+        "keys": {method: [keys[key] for key in items] for method, items in old["keys"].items()},
     }
     methods = {
-        name: {**own, "constants": _exchange_constants(own["constants"], blobs, tensors)}
-        for name, own in base["methods"].items()
+        name: {**items, "constants": _exchange_constants(items["constants"], blobs, tensors)}
+        for name, items in base["methods"].items()
     }
-    needed = sorted({made["program"]["digest"], *(each["digest"] for each in iter_blobs(made))})
-    return {**base, "object": made, "methods": methods, "blobs": needed}
+    needed = sorted(
+        {unit_object["program"]["digest"], *(entry["digest"] for entry in iter_blobs(unit_object))}
+    )
+    return {**base, "object": unit_object, "methods": methods, "blobs": needed}
 
 
 def _exchange_constants(
@@ -263,29 +272,31 @@ def _exchange_constants(
     tensors: Mapping[Digest, tuple[Digest, Mapping[Digest, int]]],
 ) -> dict[str, Any]:
     places = sorted(old["tensors"])  # `consumed` counts in the order of digests
-    new = {tensors[d][0]: {**own, "forms": tensors[d][1]} for d, own in old["tensors"].items()}
-    order = {each: place for place, each in enumerate(sorted(new))}
+    new = {
+        tensors[d][0]: {**tensor, "forms": tensors[d][1]} for d, tensor in old["tensors"].items()
+    }
+    order = {digest: place for place, digest in enumerate(sorted(new))}
     consumed = {
-        blobs[payload]: sorted(order[tensors[places[each]][0]] for each in own)
-        for payload, own in old["consumed"].items()
+        blobs[payload]: sorted(order[tensors[places[digest]][0]] for digest in tensor)
+        for payload, tensor in old["consumed"].items()
     }
     return {"tensors": new, "consumed": consumed}
 
 
-def iter_named(made: Json) -> Iterator[Json]:
+def iter_named(unit_object: Json) -> Iterator[Json]:
     """Yield the named data of an object, those of external files too."""
-    yield from made["named"]
-    for own in made["named_external"].values():
-        yield from own
+    yield from unit_object["named"]
+    for entries in unit_object["named_external"].values():
+        yield from entries
 
 
-def payload_digests(made: Json) -> set[Digest]:
+def payload_digests(unit_object: Json) -> set[Digest]:
     """Return the digests of the payloads of an object's delegates."""
-    return {each["digest"] for each in made["delegates"]}
+    return {blob["digest"] for blob in unit_object["delegates"]}
 
 
-def iter_blobs(made: Json) -> Iterator[Json]:
+def iter_blobs(unit_object: Json) -> Iterator[Json]:
     """Yield the blobs of an object but for that of its program, in the order of their tables."""
     for group in _GROUPS:
-        yield from made[group]
-    yield from (entry["blob"] for entry in iter_named(made))
+        yield from unit_object[group]
+    yield from (entry["blob"] for entry in iter_named(unit_object))

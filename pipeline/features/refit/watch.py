@@ -70,7 +70,7 @@ class Watch:
     guards: list[dict[str, Any]] = field(default_factory=list)
     stored: dict[Digest, list[int | None]] = field(default_factory=dict)
     described: dict[Digest, list[View | None]] = field(default_factory=dict)
-    _known: dict[int, tuple[StorageWeakRef, int]] = field(default_factory=dict)
+    _storages: dict[int, tuple[StorageWeakRef, int]] = field(default_factory=dict)
     _literals: dict[tuple[bytes, int], int] = field(default_factory=dict)
 
     def add_source(self, tensor: torch.Tensor, method: str, kind: str, name: str) -> None:
@@ -82,18 +82,23 @@ class Watch:
         """Return the place of a tensor in a storage that is known; None where it is in none."""
         if type(tensor) not in _PLAIN or tensor.layout is not torch.strided:
             return None
-        found = self._known.get(tensor.untyped_storage()._cdata)
-        return view_of(tensor, found[1]) if found else None
+        storage = self._storages.get(tensor.untyped_storage()._cdata)
+        if storage:
+            return view_of(tensor, storage[1])
+        return None
 
     def _note(self, tensor: torch.Tensor, step: dict[str, Any]) -> None:
         # The reference keeps the address from being given to another storage, and no memory.
         storage = tensor.untyped_storage()
         self.steps.append(step)
-        self._known[storage._cdata] = StorageWeakRef(storage), len(self.steps) - 1
+        self._storages[storage._cdata] = StorageWeakRef(storage), len(self.steps) - 1
 
-    def describe_arguments(self, args: Sequence[Any], given: Mapping[str, Any]) -> list[Any]:
+    def describe_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """Return the arguments of a call as those of a step; a text stands for what none has."""
-        more = {n: v for n, v in given.items() if n not in _OF_RESULTS and v not in (None, False)}
+        more = {}
+        for n, v in kwargs.items():
+            if n not in _OF_RESULTS and v not in (None, False):
+                more[n] = v
         return [*map(self._describe, args), *(f"keyword {name}" for name in more)]
 
     def _describe(self, value: Any) -> Any:
@@ -102,44 +107,51 @@ class Watch:
             return view.to_json() if view else "a tensor"
         if type(value) in (bool, int, float):
             return value
-        if isinstance(value, list | tuple) and all(type(each) is int for each in value):
+        if isinstance(value, list | tuple) and all(type(element) is int for element in value):
             return list(value)
         return f"a {type(value).__name__}"
 
     def _add_literal(self, tensor: torch.Tensor) -> View | None:
         """Make a step of a tensor that no constant went into; None for one that is too long."""
-        data, item = storage_bytes(tensor).tobytes(), tensor.element_size()
-        uniform = data == data[:item] * (len(data) // item)
-        if not uniform and len(data) > _LONGEST_LITERAL:
+        data = storage_bytes(tensor).tobytes()
+        item = tensor.element_size()
+        unit = data
+        count = 1
+        if data == data[:item] * (len(data) // item):  # all elements are the same
+            unit = data[:item]
+            count = len(data) // item
+        elif len(data) > _LONGEST_LITERAL:
             return None
-        unit, count = (data[:item], len(data) // item) if uniform else (data, 1)
-        if (number := self._literals.get((unit, count))) is None:
+        number = self._literals.get((unit, count))
+        if number is None:
             self.steps.append({"op": LITERAL, "bytes": unit.hex(), "count": count})
-            number = self._literals[unit, count] = len(self.steps) - 1
+            number = len(self.steps) - 1
+            self._literals[unit, count] = number
         return view_of(tensor, number)
 
     def note_result(self, name: str, args: list[Any], out: Any) -> None:
         """Note what an operator made of known storages, given the arguments of its step."""
-        made = [each for each in _tensors(out) if self.find(each) is None]
-        for tensor in made if name not in _FACTORIES else ():
-            alone = len(made) == 1
+        new_tensors = [tensor for tensor in _tensors(out) if self.find(tensor) is None]
+        for tensor in new_tensors if name not in _FACTORIES else ():
+            alone = len(new_tensors) == 1
             self._note(tensor, self._make_step(name, args, tensor, views_of({"args": args}), alone))
 
     def note_change(self, name: str, tensor: torch.Tensor, args: list[Any]) -> None:
         """Note that an operator changed the values of a storage."""
-        taken = views_of({"args": args})
+        views = views_of({"args": args})
         copied = name == "aten.copy_.default" and len(args) == 2
-        self._note(tensor, self._make_step(name, args[1:], tensor, taken, copied))
+        self._note(tensor, self._make_step(name, args[1:], tensor, views, copied))
 
     def _make_step(
-        self, name: str, args: list[Any], tensor: torch.Tensor, taken: list[Any], whole: bool
+        self, name: str, args: list[Any], tensor: torch.Tensor, views: list[Any], whole: bool
     ) -> dict[str, Any]:
-        sizes, strides = list(tensor.shape), list(tensor.stride())
+        sizes = list(tensor.shape)
+        strides = list(tensor.stride())
         dtype = str(tensor.dtype).removeprefix("torch.")
         step = {"op": name, "args": args, "dtype": dtype, "sizes": sizes, "strides": strides}
         if whole and _fills_storage(tensor) and is_repeatable(step):
             return step
-        of = sorted({each["step"] for each in taken})
+        of = sorted({view["step"] for view in views})
         return {"op": UNKNOWN, "what": name, "where": _place(), "of": of}
 
     def guard(self, view: View, storage: Array) -> None:
@@ -151,9 +163,10 @@ class Watch:
         """Note that a serializer takes the bytes of a storage."""
         data = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
         makers = self.stored.setdefault(hash_bytes(data.data), [])
-        found = self._known.get(storage._cdata)
-        if (number := found[1] if found else None) not in makers:
-            makers.append(number)
+        storage_entry = self._storages.get(storage._cdata)
+        maker = storage_entry[1] if storage_entry else None
+        if maker not in makers:
+            makers.append(maker)
 
     def note_described(self, tensor: torch.Tensor, base: Digest) -> None:
         """Note that a tensor is described, by the digest of its logical bytes."""
@@ -163,13 +176,15 @@ class Watch:
 
     def note_read(self, read: Any) -> None:
         """Note that Python takes the bytes of a tensor or a storage."""
-        tensor = isinstance(read, torch.Tensor)
-        found = self._known.get((read.untyped_storage() if tensor else read)._cdata)
-        if found is None:
+        is_tensor = isinstance(read, torch.Tensor)
+        storage = read.untyped_storage() if is_tensor else read
+        storage_entry = self._storages.get(storage._cdata)
+        if storage_entry is None:
             return
         whole = torch.empty(0, dtype=torch.uint8)
-        whole.set_(read.untyped_storage() if tensor else read)
-        self.guard(view_of(read if tensor else whole, found[1]), whole.numpy())
+        whole.set_(storage)
+        view = view_of(read if is_tensor else whole, storage_entry[1])
+        self.guard(view, whole.numpy())
 
 
 @contextmanager
@@ -205,18 +220,24 @@ class _Mode(TorchDispatchMode):
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given, watch = kwargs or {}, self._watch
-        known = [each for each in _tensors((args, given)) if watch.find(each) is not None]
-        if not known or not isinstance(func, torch._ops.OpOverload):
-            return func(*args, **given)
+        keywords = kwargs or {}
+        watch = self._watch
+        known_tensors = [
+            known_tensor
+            for known_tensor in _tensors((args, keywords))
+            if watch.find(known_tensor) is not None
+        ]
+        if not known_tensors or not isinstance(func, torch._ops.OpOverload):
+            return func(*args, **keywords)
         if _READING.intersection(func.tags):
-            for each in known:
-                watch.note_read(each)
-        described = watch.describe_arguments(args, given)
-        out = func(*args, **given)
-        name, operator = str(func), func._schema.name.partition("::")[2]
+            for known_tensor in known_tensors:
+                watch.note_read(known_tensor)
+        described = watch.describe_arguments(args, keywords)
+        out = func(*args, **keywords)
+        name = str(func)
+        operator = func._schema.name.partition("::")[2]
         if func._schema.is_mutable and operator not in _MOVING:
-            for changed in _changed(func, args, given):
+            for changed in _changed(func, args, keywords):
                 watch.note_change(name, changed, described)
         else:
             watch.note_result(name, described, out)
@@ -226,13 +247,13 @@ class _Mode(TorchDispatchMode):
 def _hooked(owner: Any, name: str, watch: Watch) -> Any:
     original = getattr(owner, name)
 
-    def read(self: Any, *args: Any, **given: Any) -> Any:
+    def read(self: Any, *args: Any, **kwargs: Any) -> Any:
         caller = sys._getframe(1).f_globals.get("__name__", "")
         if not isinstance(self, torch.Tensor) and caller in _SERIALIZERS and name == "data_ptr":
             watch.note_stored(self)
         elif caller not in _OWN and (type(self) in _PLAIN or not isinstance(self, torch.Tensor)):
             watch.note_read(self)
-        return original(self, *args, **given)
+        return original(self, *args, **kwargs)
 
     return _replaced(owner, name, read)
 
@@ -255,17 +276,21 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _tensors(each)
+        for element in value:
+            yield from _tensors(element)
     elif isinstance(value, dict):
         yield from _tensors(list(value.values()))
 
 
-def _changed(func: Any, args: Any, given: Any) -> Iterator[torch.Tensor]:
+def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors that an operator writes to."""
     for place, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[place] if place < len(args) else given.get(argument.name)
-            yield from (each for each in _tensors(value) if type(each) in _PLAIN)
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = args[place] if place < len(args) else kwargs.get(argument.name)
+        for tensor in _tensors(value):
+            if type(tensor) in _PLAIN:
+                yield tensor
 
 
 def _fills_storage(tensor: torch.Tensor) -> bool:

@@ -36,7 +36,7 @@ from pipeline.compile.quantization_warnings import (
     describe_undelegated,
     describe_unused_quantization,
 )
-from pipeline.compile.ranges import InputSizes, RangeWatch, watch_ranges
+from pipeline.compile.ranges import InputSizes, RangeRecorder, record_ranges
 from pipeline.compile.steps import timed_steps
 from pipeline.config.edge import PassSpec
 from pipeline.config.emission import EmitConfig
@@ -139,7 +139,7 @@ def _compile(
         listener.add_sources(programs)
     with (
         keyed_preprocess(loaded),
-        watch_ranges(programs, keep=keep_ranges) as ranges,
+        record_ranges(programs, keep=keep_ranges) as ranges,
         _listened_to(listeners),
         explain_large_sizes(programs),
     ):
@@ -175,7 +175,7 @@ def _keeps_ranges(configs: Mapping[str, MethodConfig]) -> bool:
 def _emit(
     action: Action[CompileInputs],
     methods: Mapping[str, _Method],
-    ranges: RangeWatch,
+    ranges: RangeRecorder,
     store: Store | None,
     root: Path,
     stages: Stages,

@@ -15,7 +15,7 @@ from pipeline.compile.quantization_warnings import find_warnings
 from pipeline.compile.quantize import (
     Batches,
     Calibration,
-    QuantizationWatch,
+    QuantizationNotes,
     check_batches,
     quantize,
 )
@@ -59,23 +59,23 @@ def _quantize(
 ) -> dict[str, Any]:
     source, store, method = action.inputs.source, workspace.store, str(action.method)
     spec = located(action.inputs.spec, workspace.root)
-    watch = QuantizationWatch()
+    notes = QuantizationNotes()
     with stages.stage("load"):
         program = load_method(source, store)
         calibration = _calibration(action, workspace, program)
         if spec.calibrates:
             check_batches(program, method, calibration.inputs)
     with stages.stage("quantize"), guard_files(action, action.inputs.configs, workspace.root):
-        quantized = quantize(program, spec, calibration.inputs, stages.tell, watch)
+        quantized = quantize(program, spec, calibration.inputs, stages.tell, notes)
     with stages.stage("store"):
         with store.writer() as file:
             save_programs({QUANTIZED_ENTRY: quantized}, file)
         origins = find_origins(quantized, program)
         facts = describe_quantization(
-            program, quantized, spec, origins, calibration.to_json(), watch.observers
+            program, quantized, spec, origins, calibration.to_json(), notes.observers
         )
         facts["warnings"] = [
-            *find_warnings(facts, watch.prepared, count_float_operators(quantized))
+            *find_warnings(facts, notes.prepared, count_float_operators(quantized))
         ]
         for warning in facts["warnings"]:
             _log.warning("%s: %s", method, warning)
@@ -84,7 +84,7 @@ def _quantize(
             "blobs": [file.digest],
             "origins": origins,
             "facts": facts,
-            "prepared": watch.prepared,
+            "prepared": notes.prepared,
         }
 
 

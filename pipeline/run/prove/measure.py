@@ -14,10 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.compile.inspect.delegation import add_source_lines
-from pipeline.compile.lowering_warnings import trace_warnings
+from pipeline.compile.inspect.traced_facts import add_source_lines, trace_narrowed, trace_warnings
 from pipeline.compile.quantization_warnings import describe_departure
-from pipeline.compile.ranges import trace_narrowed
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import guarded
 from pipeline.moments import call_all

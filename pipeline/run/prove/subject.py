@@ -23,7 +23,7 @@ from pipeline.run.build.load import Quantized, load_examples, load_method, load_
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import Workspace
 from pipeline.validate.interface import NarrowedSize
-from pipeline.validate.package import with_shared_state
+from pipeline.validate.sequences import with_shared_state
 
 Json = Mapping[str, Any]
 
