@@ -16,8 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.cli import tasks
+from pipeline.cli.commands import VERBS
 from pipeline.cli.console import Reporter
 from pipeline.cli.terminal import as_it_is, guard
+from pipeline.cli.workspace_commands import run_verb
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.report.events import Event
@@ -100,7 +102,7 @@ def test_an_error_has_the_lines_that_we_gave_it(texts):
         assert len(str(error).split("\n")) == len(texts)
 
 
-VERBS = [
+CALLS = [
     ("plan",), ("plan", "NAME"), ("explain", "NAME"), ("explain", "good/NAME"),
     ("backends", "NAME"), ("cache", "NAME"), ("report",), ("report", "NAME"),
     ("baseline",), ("baseline", "NAME"),
@@ -134,14 +136,13 @@ def test_no_verb_prints_what_is_obeyed(text, tmp_path_factory):
     root = tmp_path_factory.mktemp("verbs")
     _write_workspace(root, text)
     plan = Plan(open_workspace(root))
-    for verb, *words in VERBS:
+    for verb, *words in CALLS:
         printed = guard(io.StringIO())
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tasks, "_plan", lambda: plan)
+            patch.setattr(tasks, "current_plan", lambda: plan)
             patch.setattr(sys, "stdout", printed)
             given_words = [word.replace("NAME", _word(text)) for word in words]
-            failed = tasks._run_verb(verb, given_words, **FLAGS.get(verb, {}))
-        Reporter(printed, {}).write(f"{failed.message if failed else ''}\n")
+            run_verb(VERBS[verb], given_words, FLAGS.get(verb, {}))
         assert not obeyed(printed.getvalue()), (verb, words)
 
 
@@ -152,7 +153,7 @@ def test_no_task_has_a_name_or_a_line_that_is_obeyed(text, tmp_path_factory):
     _write_workspace(root, text)
     plan = Plan(open_workspace(root))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks, "_plan", lambda: plan)
+        patch.setattr(tasks, "current_plan", lambda: plan)
         makers = [maker for name, maker in vars(tasks).items() if name.startswith("task_")]
         made = [task for maker in makers for task in maker()]
     texts = [f"{task.get('name') or ''}{task['doc']}" for task in made]
