@@ -93,7 +93,7 @@ def main(root: Path, store: Path, repeats: int, models: list[str]) -> dict[str, 
 def _model(
     checkout: Checkout, model: str, sides: dict[str, Callable[[str], None]], repeats: int
 ) -> dict[str, list[float]]:
-    from pipeline.run.worker import worker_process
+    from pipeline.run.worker_process import worker_process
 
     def timed(side: Callable[[str], None], repeat: int) -> float:
         shutil.rmtree(checkout.store, ignore_errors=True)

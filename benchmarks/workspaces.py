@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.measure import BenchmarkError, Run, run
 from pipeline.plan.plan import Plan
 from pipeline.run.install import install
-from pipeline.store.agreement import REPORTS
 from pipeline.store.digest import hash_json
+from pipeline.store.entries import REPORTS
 from pipeline.store.files import CONTENTS, CONTRACT, MANIFEST, SELECTION
 from pipeline.store.store import Store
 from pipeline.store.usage import read_usage

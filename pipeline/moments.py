@@ -86,6 +86,13 @@ class Feature:
         around_lowering: returns a context manager, within which a worker quantizes or compiles;
             takes whether it may patch torch and ExecuTorch, which user code would see. It must
             change no byte, and the setting `fast_lowering` switches it off.
+        instead_of_compile: makes the result of a compile action in another way; takes the action,
+            the workspace, `run.stages.Stages`, and whether this process is the one that builds,
+            not a worker; returns whether it did. Imports no torch.
+        listen_to_compile: takes a compile action and the workspace; returns a
+            `run.build.listening.CompileListener`, or None.
+        explain_compile: takes a stale compile action and the workspace; returns a sentence for
+            `doit explain`, or "".
         after_emit: takes a `run.build.compile.EmittedUnit`; returns blobs by name, which the
             result of the compile action keeps, as JSON.
         after_link: takes a `run.build.link.LinkedPackage`; returns the digests of further files of
@@ -93,7 +100,14 @@ class Feature:
         link_files: the names of those of them that every package has.
         measuring: a class like `run.prove.measuring.Measuring`, of which there is one object while
             a package is measured.
+        judge: takes a validate action and the workspace before the package is measured; returns a
+            function of its manifest and what was measured, which returns a
+            `run.prove.judgement.Judgement`.
         sections: the sections that it adds to the report of a package.
+        overview_sections: those that it adds to the page over all packages, of
+            `report.packages.Entry`s.
+        highlights: takes a package's report; returns a `report.elements.DataTable` that stands
+            open at the top of a pull request's comment.
         distribution: the one that brings it by an entry point; "" for a folder of this package.
     """
 
@@ -103,11 +117,17 @@ class Feature:
     public: tuple[str, ...] = _moment("export", ())
     explain_departure: str = _moment("export")
     around_lowering: str = _moment("build")
+    instead_of_compile: str = _moment("build")
+    listen_to_compile: str = _moment("build")
+    explain_compile: str = _moment("")
     after_emit: str = _moment("build")
     after_link: str = _moment("build")
     link_files: tuple[str, ...] = ()
     measuring: str = _moment("measure")
+    judge: str = _moment("report")
     sections: tuple[Section, ...] = _moment("report", ())
+    overview_sections: tuple[Section, ...] = _moment("report", ())
+    highlights: str = _moment("report")
     distribution: str = ""
 
 
@@ -122,6 +142,11 @@ def find_features() -> tuple[Feature, ...]:
         distribution = point.dist.name if point.dist else ""
         features.append(replace(point.load(), distribution=distribution))
     return tuple(features)
+
+
+def has_feature(name: str) -> bool:
+    """Tell whether this installation has a feature."""
+    return any(feature.name == name for feature in find_features())
 
 
 def installed_entry_points(group: str) -> EntryPoints:
@@ -143,9 +168,9 @@ def call_all(moment: str, *arguments: object) -> Iterator[Any]:
             yield load(reference)(*arguments)
 
 
-def find_sections() -> list[Section]:
-    """Return the sections of reports that features add."""
-    return [section for feature in find_features() for section in feature.sections]
+def find_sections(moment: str = "sections") -> list[Section]:
+    """Return the sections of reports that features add, or those of the page over all packages."""
+    return [section for feature in find_features() for section in getattr(feature, moment)]
 
 
 def find_link_files() -> list[str]:

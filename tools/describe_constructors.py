@@ -1,6 +1,7 @@
 """Describe the callables that options are passed to: `python -m tools.describe_constructors`.
 
-Writes pipeline/backends/constructors.json, which the plan reads instead of importing torch.
+Writes constructors.json into the folder of each family of backends, which the plan reads instead of
+importing torch.
 Everything is read out of the installed source and nothing of it is imported: some backends can't be
 imported without a vendor's SDK, and Qualcomm's tries to download its own.
 """
@@ -9,12 +10,14 @@ from __future__ import annotations
 
 import ast
 import json
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pipeline.backends.constructors import FILE, constructors
+from pipeline.backends.constructors import DESCRIPTION
+from pipeline.backends.families import FOLDER, find_families
 from pipeline.backends.host import package_folders
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -31,9 +34,13 @@ def description(targets: Iterable[str]) -> dict[str, Any]:
     }
 
 
-def targets() -> list[str]:
-    """Return the targets of the whole catalogue."""
-    return [each.target for each in constructors()]
+def targets(family: str) -> list[str]:
+    """Return the targets of a family of backends."""
+    path = FOLDER / family / "constructors.toml"
+    if not path.is_file():
+        return []
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    return [row["target"] for row in table["constructors"]]
 
 
 def describe(target: str) -> list[dict[str, Any]]:
@@ -193,9 +200,17 @@ def _default(node: ast.expr | None) -> dict[str, Any]:
     return {"default": value}
 
 
-def text() -> str:
-    return json.dumps(description(targets()), indent=1) + "\n"
+def texts() -> dict[Path, str]:
+    """Return the content of each family's file."""
+    contents = {}
+    for family in find_families():
+        family_targets = targets(family)
+        if family_targets:
+            text = json.dumps(description(family_targets), indent=1) + "\n"
+            contents[FOLDER / family / DESCRIPTION] = text
+    return contents
 
 
 if __name__ == "__main__":
-    FILE.write_text(text(), encoding="utf-8")
+    for path, text in texts().items():
+        path.write_text(text, encoding="utf-8")

@@ -1,31 +1,21 @@
 """The backend catalogue: the options of each backend, and how to build its parts.
 
-One folder or file a family, with its options and its entries, and a line in the table here. No
-torch until a part is built: configs are checked and the JSON schema is written from this table
-alone. A family knows no other, and not the table.
+Each folder here is a family, found by its name: a new backend is a new folder, whose `__init__`
+has `ENTRIES`, or `QUANTIZERS` without a backend. No torch until a part is built: checking configs
+and writing the JSON schema need this table alone. A family knows neither the others nor the table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pydantic import SerializeAsAny
 
-from pipeline.backends import (
-    add_sub,
-    apple,
-    arm,
-    coreml,
-    cortex_m,
-    openvino,
-    torchao,
-    vendors,
-    vulkan,
-    xnnpack,
-)
+from pipeline.backends import vendors
 from pipeline.backends.entry import (
     Backend,
     CacheScope,
@@ -34,6 +24,7 @@ from pipeline.backends.entry import (
     Preprocessing,
     Quantization,
 )
+from pipeline.backends.families import find_families
 from pipeline.backends.host import Host, Requirement
 from pipeline.backends.options import Modules, Options
 from pipeline.backends.plugins import find_plugins
@@ -72,17 +63,12 @@ __all__ = [
     "with_partitioner",
 ]
 
-_ENTRIES = (
-    *xnnpack.ENTRIES,
-    *vulkan.ENTRIES,
-    *coreml.ENTRIES,
-    *apple.ENTRIES,
-    *openvino.ENTRIES,
-    *arm.ENTRIES,
-    *cortex_m.ENTRIES,
-    *add_sub.ENTRIES,
-)
-_OWN = {backend.name: backend for backend in _ENTRIES}
+_OWN: dict[str, Backend] = {}
+_OWN_QUANTIZERS: dict[str, Quantization] = {}  # those that have no backend of their own
+for _family in find_families():
+    _module = import_module(f"{__name__}.{_family}")
+    _OWN |= {entry.name: entry for entry in getattr(_module, "ENTRIES", ())}
+    _OWN_QUANTIZERS |= getattr(_module, "QUANTIZERS", {})
 _PLUGINS, _PROBLEMS = find_plugins(_OWN)
 # A plugin may lower to what is a row of data here.
 _VENDORS = {backend.name: backend for backend in vendors.ENTRIES}
@@ -93,7 +79,7 @@ PLUGIN_PROBLEMS: Mapping[str, str] = MappingProxyType(_PROBLEMS)
 # The quantizers of the backends, and those that have no backend of their own.
 QUANTIZERS: Mapping[str, Quantization] = MappingProxyType(
     {name: replace(b.quantization, host=b.host) for name, b in BACKENDS.items() if b.quantization}
-    | torchao.QUANTIZERS
+    | _OWN_QUANTIZERS
 )
 
 
@@ -116,14 +102,14 @@ def make_partitioners(specs: Iterable[PartitionerSpec]) -> list[Partitioner]:
     Raises:
         PipelineError: this package can't lower to a backend, or something that it needs is missing.
     """
-    made = []
+    partitioners = []
     for spec in with_partitioner(specs):
         make = spec.backend.lowering.make_partitioner
         if make is None:
-            needs = (f"{need.what}: {need.remedy}" for need in spec.backend.host.missing())
+            needs = [f"{need.what}: {need.remedy}" for need in spec.backend.host.missing()]
             raise PipelineError(f"{spec.name} needs {'; '.join(needs)}")
-        made.append(make(spec.options))
-    return made
+        partitioners.append(make(spec.options))
+    return partitioners
 
 
 def with_partitioner(specs: Iterable[PartitionerSpec]) -> list[PartitionerSpec]:
@@ -133,22 +119,31 @@ def with_partitioner(specs: Iterable[PartitionerSpec]) -> list[PartitionerSpec]:
 
 def make_passes(specs: Iterable[PartitionerSpec]) -> list[ExportedProgramPassBase]:
     """Make the passes of the backends that lower by passes."""
-    makers = [(spec.backend.lowering.make_passes, spec.options) for spec in specs]
-    return [each for make, options in makers if make is not None for each in make(options)]
+    passes: list[ExportedProgramPassBase] = []
+    for spec in specs:
+        make = spec.backend.lowering.make_passes
+        if make is not None:
+            passes += make(spec.options)
+    return passes
 
 
 def edge_operators(backends: Iterable[Backend]) -> list[str]:
-    """Return the operators beyond Core ATen that these backends let stand in a program."""
-    return sorted({name for backend in backends for name in backend.lowering.edge_operators})
+    """Return the operators beyond Core ATen that these backends accept in a program."""
+    names: set[str] = set()
+    for backend in backends:
+        names.update(backend.lowering.edge_operators)
+    return sorted(names)
 
 
 def quantizes_for(quantizer: str, backend: Backend) -> bool:
-    """Tell whether a backend may take what a quantizer quantizes, as far as the catalogue knows."""
-    own, others = BACKENDS.get(quantizer), QUANTIZERS[quantizer].backends
-    if others is None or backend.plugin or (own is not None and own.plugin):
+    """Tell whether a backend may lower what a quantizer quantizes, as far as is known."""
+    takers = QUANTIZERS[quantizer].backends
+    if takers is None or backend.plugin or backend.name in takers:
         return True
-    same = own is not None and own.backend_id == backend.backend_id
-    return same or backend.name in others
+    quantizer_backend = BACKENDS.get(quantizer)
+    if quantizer_backend is None:
+        return False
+    return bool(quantizer_backend.plugin) or quantizer_backend.backend_id == backend.backend_id
 
 
 def make_quantizer(config: QuantizeConfig) -> Quantizer:

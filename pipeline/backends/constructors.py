@@ -1,35 +1,46 @@
-"""Options of configs checked against the installed executorch, without importing it.
+"""Check options of configs against the installed executorch, without importing it.
 
-`constructors.toml` says which callables options are passed to, and `constructors.json` which
-parameters these have.
+In the folder of each family, `constructors.toml` lists the callables that options are passed to,
+and `constructors.json` describes their parameters (`python -m tools.describe_constructors`). The
+plan checks options of configs against both, and tests check every row.
 """
 
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from pipeline.backends.entry import Backend
+from pipeline.backends.families import find_files, read_tables
 from pipeline.backends.options import Options
 from pipeline.backends.quantize_options import OVERRIDES, QuantizeConfig
 from pipeline.store.errors import did_you_mean
 
 # Options of quantizers that are this package's own: no constructor takes them.
 OURS = frozenset({*QuantizeConfig.model_fields, *OVERRIDES}) - {"dynamic"}
-FILE = Path(__file__).with_name("constructors.json")
+DESCRIPTION = "constructors.json"
 
 
 @dataclass(frozen=True)
 class Constructor:
-    """A callable of an installed library that options are passed to: a row of the TOML file, which
-    says what its fields are."""
+    """A callable of an installed library that options are passed to: a row of a TOML file.
+
+    The file's `beyond` lists options that are no parameter of any of its callables.
+
+    Attributes:
+        target: `module:function`, `module:Class` or `module:Class.method`, where it is defined;
+            with `[expression]` behind it, the keys that it reads of a mapping, or that it compares
+            with those of compile specs, where upstream takes options so.
+        stages: the parts of entries whose options it takes, such as "xnnpack.lowering".
+        renamed: option to parameter, where their names differ.
+        left_out: parameters that are no option, and why.
+        defaults: options whose default is not the parameter's, and why.
+    """
 
     target: str
     stages: list[str]
@@ -41,13 +52,17 @@ class Constructor:
 @cache
 def described() -> dict[str, Any]:
     """Return the description: `versions` by package and parameters by target in `callables`."""
-    description: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    description: dict[str, Any] = {"versions": {}, "callables": {}}
+    for path in find_files(DESCRIPTION):
+        part = json.loads(path.read_text(encoding="utf-8"))
+        description["versions"] |= part["versions"]
+        description["callables"] |= part["callables"]
     return description
 
 
 @cache
 def _table() -> dict[str, Any]:
-    return tomllib.loads(FILE.with_suffix(".toml").read_text(encoding="utf-8"))
+    return read_tables("constructors.toml")
 
 
 def constructors(stage: str = "") -> list[Constructor]:
@@ -63,35 +78,44 @@ def beyond(stage: str) -> Mapping[str, str]:
 
 
 def outdated() -> str:
-    """Return a message where the description is of other versions than the installed ones, or
-    ""."""
-    for package, known in described()["versions"].items():
+    """Return a message if other versions than the described ones are installed, or ""."""
+    for package, described_version in described()["versions"].items():
         with suppress(PackageNotFoundError):
             installed = version(package)
-            if installed != known:
+            if installed != described_version:
                 return (
-                    f"options were checked against {package} {known}, and {installed} is "
-                    "installed; run `python -m tools.describe_constructors`"
+                    f"options were checked against {package} {described_version}, and {installed} "
+                    "is installed; run `python -m tools.describe_constructors`"
                 )
     return ""
 
 
 def parameters(constructor: Constructor) -> list[str]:
-    """Return the names of its parameters; [] where it is not described."""
-    return [each["name"] for each in described()["callables"].get(constructor.target, ())]
+    """Return the names of its parameters; [] if it isn't described."""
+    rows = described()["callables"].get(constructor.target, ())
+    return [row["name"] for row in rows]
 
 
 def unknown_options(backend: Backend, options: Options) -> Iterator[tuple[str, str]]:
-    """Yield the options written in a config that no constructor of the described executorch takes,
-    each with what is known instead."""
+    """Yield the options in a config that no constructor of the described executorch takes, each
+    with what is known instead."""
     quantizes = isinstance(options, QuantizeConfig)
     stage = f"{backend.name}.{'quantization' if quantizes else 'lowering'}"
-    takes = constructors(stage)
-    if backend.plugin or not takes:
+    callables = constructors(stage)
+    if backend.plugin or not callables:
         return
-    own = beyond(stage).keys() | (OURS if quantizes else ())
-    known = [name for each in takes for name in parameters(each)]
-    hidden = {name for each in takes for name in each.left_out}
-    for option in sorted(options.model_fields_set - own):
-        if {each.renamed.get(option, option) for each in takes}.isdisjoint(known):
-            yield option, did_you_mean(option, [name for name in known if name not in hidden])
+    parameter_names: list[str] = []
+    hidden: set[str] = set()
+    for constructor in callables:
+        parameter_names += parameters(constructor)
+        hidden.update(constructor.left_out)
+    not_passed = {*beyond(stage)}
+    if quantizes:
+        not_passed |= OURS
+    for option in sorted(options.model_fields_set - not_passed):
+        names = {constructor.renamed.get(option, option) for constructor in callables}
+        if names.isdisjoint(parameter_names):
+            yield (
+                option,
+                did_you_mean(option, [name for name in parameter_names if name not in hidden]),
+            )

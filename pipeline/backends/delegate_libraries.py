@@ -1,8 +1,8 @@
-"""Shared libraries that bring delegates into ExecuTorch's runtime here: which ones there are.
+"""Find the shared libraries that bring delegates into ExecuTorch's runtime on this machine.
 
-The runtime in ExecuTorch's wheel takes delegates that register themselves when a library is
-loaded, so a machine runs what the wheel lacks once somebody has built it (see GUIDE).
-`PTE_DELEGATE_LIBRARIES` lists the libraries, as `PATH` does. Loading is the bindings' business.
+The runtime in ExecuTorch's wheel accepts delegates that register themselves when a library is
+loaded, so a machine can run delegates that the wheel lacks, once somebody has built them (see
+GUIDE). `PTE_DELEGATE_LIBRARIES` lists the libraries, as `PATH` does. The bindings load them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ def find_library(backend_id: str) -> Path | None:
     return _find(backend_id, delegate_libraries())
 
 
-def lacks(backend_id: str, what: str) -> str:
-    """Return why the runtime here lacks a delegate, or "". Nothing is loaded: the delegate's name
-    is looked for in the files of the runtime and of the listed libraries.
+def lacks(backend_id: str, label: str) -> str:
+    """Explain that the runtime here lacks a delegate, or return "".
+
+    Nothing is loaded: the files of the runtime and of the listed libraries are searched for the
+    delegate's name.
 
     Args:
         what: the delegate, in a word.
@@ -42,7 +44,7 @@ def lacks(backend_id: str, what: str) -> str:
             return f"{VARIABLE} lists {path.name}, which is not there"
     if find_library(backend_id) or _find(backend_id, _runtime_files()):
         return ""
-    return f"ExecuTorch's wheel has no {what} delegate; {GUIDE} says how to add it ({VARIABLE})"
+    return f"ExecuTorch's wheel has no {label} delegate; {GUIDE} says how to add it ({VARIABLE})"
 
 
 def library_facts(backend_id: str) -> Callable[[], dict[str, str]]:
@@ -56,7 +58,7 @@ def library_facts(backend_id: str) -> Callable[[], dict[str, str]]:
 
 
 def _runtime_files() -> Iterable[Path]:
-    """The files of the runtime that the bindings load; a wheel of somebody's own has more in it."""
+    """Yield the files of the runtime that the bindings load; a custom wheel has more."""
     for folder in package_folders("executorch"):
         yield from folder.joinpath("extension", "pybindings").glob("*_lib.*.so")
 

@@ -1,8 +1,8 @@
-"""Python runtimes of delegates: what runs a partition where ExecuTorch's runtime has no backend.
+"""Define Python runtimes of delegates, for backends that ExecuTorch's runtime lacks.
 
-A backend gives one by `Execution.make_runtime` (pipeline/backends/entry.py), as does a plugin. The
-interpreter (pipeline/devices/interpreter) hands it every delegate of its backend: the bytes that
-stand in the `.pte`, not those that preprocessing made. No torch here.
+A backend or a plugin has one as `Execution.make_runtime` (pipeline/backends/entry.py). The
+interpreter (pipeline/devices/interpreter) passes it each delegate of its backend: the bytes of the
+`.pte`, not those of the preprocess function. No torch here.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from pipeline.store.errors import DeviceError
 
 
 class DelegateError(DeviceError):
-    """A delegate refused its bytes or a call. `debug_handle` is that of the instruction that
-    failed, where the delegate knows: a number that `debug_handle_map` of the preprocess result
-    leads back to a node."""
+    """A delegate refused its bytes or a call.
 
-    def __init__(self, what: str, debug_handle: int | None = None) -> None:
-        super().__init__("", what, debug_handle)
+    `debug_handle` is the handle of the instruction that failed, if the delegate knows it: a number
+    that `debug_handle_map` of the preprocess result maps to a node.
+    """
+
+    def __init__(self, reason: str, debug_handle: int | None = None) -> None:
+        super().__init__("", reason, debug_handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.reason, self.debug_handle)
@@ -29,7 +31,7 @@ class DelegateError(DeviceError):
 
 @dataclass(frozen=True)
 class Timing:
-    """The time of one instruction of a delegate. `debug_handle` is None where it has none."""
+    """The time of one instruction of a delegate. `debug_handle` is None if it has none."""
 
     name: str
     seconds: float
@@ -37,11 +39,11 @@ class Timing:
 
 
 class DelegateRuntime(ABC):
-    """Runs the delegates of one backend. `init` is called once for each delegate of a method that
-    is loaded, `execute` for each call, `destroy` when the method is given up.
+    """Runs the delegates of one backend.
 
-    A handle is whatever the runtime makes of a delegate. State that a delegate keeps between calls
-    belongs in it: two loaded methods never share one.
+    `init` is called once for each delegate of a loaded method, `execute` for each call, `destroy`
+    when the method is released. A handle is whatever the runtime makes of a delegate. State that a
+    delegate keeps between calls belongs in it: two loaded methods never share one.
     """
 
     @abstractmethod
@@ -55,28 +57,27 @@ class DelegateRuntime(ABC):
 
         Args:
             compile_specs: key and value of each, in their order.
-            named_data: all that the package and its `.ptd` files hold, by key.
+            named_data: all named data of the package and its `.ptd` files, by key.
 
         Raises:
-            DelegateError: the bytes are not what the backend makes.
+            DelegateError: the bytes aren't a payload of the backend.
         """
 
     @abstractmethod
     def execute(self, handle: Any, inputs: Sequence[Any]) -> Sequence[Any]:
         """Return the outputs of one call, in the order of the partition's.
 
-        Inputs are tensors, or the numbers of dynamic sizes. They are not to be changed; what is
-        returned must not share memory with them, nor with the handle.
+        Inputs are tensors, or the numbers of dynamic sizes. They must not be changed, and outputs
+        must share memory neither with them nor with the handle.
 
         Raises:
             DelegateError: an instruction failed.
         """
 
     def timings(self, handle: Any) -> Iterable[Timing]:
-        """Return the timings of the last call, instruction by instruction; () where it keeps
-        none."""
+        """Return the timings of the last call, instruction by instruction; () if it keeps none."""
         return ()
 
     def destroy(self, handle: Any) -> None:
-        """Give up a handle, which is not used again."""
+        """Release a handle, which is not used again."""
         return None

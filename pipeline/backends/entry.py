@@ -1,4 +1,4 @@
-"""The records that make an entry of the backend catalogue. No torch until a part is built."""
+"""Define the records of an entry of the backend catalogue. No torch until a part is built."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from pipeline.backends.delegate_devices import describe_device, find_device
 from pipeline.backends.host import Host
 from pipeline.backends.options import Options
 from pipeline.backends.quantize_options import QuantizeConfig
@@ -44,26 +45,26 @@ class Lowering:
     """The part of a backend that lowers programs: a partitioner, or passes.
 
     Attributes:
-        make_partitioner: makes a partitioner of the options; imports the backend. None where it
-            lowers by passes, or this package can't lower to it.
+        make_partitioner: makes a partitioner of the options; imports the backend. None if it lowers
+            by passes, or this package can't lower to it.
         make_passes: makes passes over the edge program of a method of the options; imports the
             backend.
-        kernels: the namespace of the operators that its passes make, which the device's runtime
-            has kernels for, and no delegate.
-        preserve_ops: operators that edge conversion leaves whole for its passes.
+        kernels: the namespace of the operators that its passes make. The device's runtime has
+            kernels for them, and no delegate.
+        preserve_ops: operators that edge conversion must not decompose, for its passes.
         edge_operators: operators beyond Core ATen that its quantizer leaves in a program and its
             partitioner takes, such as "aten.bitwise_and.Scalar".
-        reasons: a context around one call of its partitioner with a program, giving a mapping from
-            nodes to why they were left that is full when it ends; the partitioner chooses the same
-            within it. None where it tells nothing.
-        control_flow: the control flow whose bodies its partitioner looks into, as in "cond"; None
-            where that is not known.
-        takes_quantized: of the options and the config of another backend's quantizer, the config
-            line that its partitioner needs to lower what that quantizes, "" if it needs none, or
-            None if it can't lower that. None where it lowers no other's.
-        check: of the options and a program with its partitioner's tags, yields a sentence for what
-            its backend will do otherwise than the options say.
-        name_lists: the options that list what nodes of the edge program it leaves, or takes alone.
+        reasons: a context around one call of its partitioner with a program. It returns a mapping
+            from nodes to why they were not taken, complete when the context ends, and must not
+            change what the partitioner takes. None if it can't tell.
+        control_flow: the control flow whose bodies its partitioner looks into, such as "cond"; None
+            if that isn't known.
+        takes_quantized: takes the options and the config of another backend's quantizer, and
+            returns the config line that its partitioner needs to lower what that quantizes, "" if
+            it needs none, or None if it can't lower that. None if it lowers no other's.
+        check: takes the options and a program with its partitioner's tags, and yields a sentence
+            for each thing that its backend will do against the options.
+        name_lists: the options that list nodes of the edge program to leave, or to take.
     """
 
     make_partitioner: Callable[[Any], Partitioner] | None = None
@@ -80,16 +81,16 @@ class Lowering:
 
 @dataclass(frozen=True)
 class Quantization:
-    """One quantizer: that of a backend, or one without a backend of its own.
+    """One quantizer, of a backend or by itself.
 
     Attributes:
         options: the model of its options.
         make_quantizer: makes a quantizer of the options; imports the backend.
-        apply_quantizer: instead of `prepare_pt2e` and `convert_pt2e`, for backends that quantize
-            in their own way: an ATen module, the config and batches of calibration inputs, which
-            are tuples of arguments, to the quantized module.
+        apply_quantizer: replaces `prepare_pt2e` and `convert_pt2e` for backends that quantize in
+            their own way: takes an ATen module, the config and batches of calibration inputs, which
+            are tuples of arguments, and returns the quantized module.
         host: what it needs of the machine; in `QUANTIZERS` that of its backend.
-        backends: by their names, further backends that take what it quantizes; None is any.
+        backends: names of further backends that lower what it quantizes; None means any.
     """
 
     options: type[QuantizeConfig]
@@ -103,16 +104,16 @@ class Quantization:
 class CacheScope:
     """The part of a partition that a backend's preprocess function depends on; by default, all.
 
-    Only what is known not to change its output may be left out: the cache then takes partitions
-    that differ in nothing else for one.
+    Leave out only what is known not to change its output: the cache treats partitions that differ
+    in nothing else as equal.
 
     Attributes:
         names_count: whether names of nodes and tensors can matter in this program.
-        unread: keys of `node.meta` that it does not read.
-        read: returns what it reads of them all the same, for the nodes of one graph.
-        remap: gives a payload other debug handles, byte for byte as if it had been made with them,
-            or None if it can't; a payload that holds none is given back. Without it, debug handles
-            are part of the scope.
+        unread: keys of `node.meta` that it doesn't read.
+        read: returns what it does read of them, for the nodes of one graph.
+        remap: returns a payload with other debug handles, byte for byte as if it had been made with
+            them, or None if it can't; a payload without handles is returned as it is. Without it,
+            debug handles are part of the scope.
         fixed_handles: debug handles that mean something to the payload, and so always count.
     """
 
@@ -128,27 +129,27 @@ class Preprocessing:
     """The part of a backend that makes payloads of partitions.
 
     Attributes:
-        function: its preprocess function as `module:function`, which is imported when something
-            is lowered: of a program and its compile specs to a `PreprocessResult`. A backend that
-            has it needs no `BackendDetails` class; where both are there, the function is called.
+        function: its preprocess function as `module:function`, imported when something is lowered.
+            It takes a program and its compile specs, and returns a `PreprocessResult`. A backend
+            that has it needs no `BackendDetails` class; if it has both, the function is called.
         details: its `BackendDetails` class as `module:Class`, if one is installed.
         joint: its class overrides `preprocess_multimethod`, so that it sees all methods at once.
-        options_apart: whether, by the options of a method's partitioner, a joint backend
-            preprocesses each method by itself all the same, if the options of all methods say so.
-        specs_apart: the same by the compile specs of a partition.
-        around: a context in which the function gives the same bytes for the same partition, and
-            refuses what its runtime can't run; by default it does so anyway.
-        make_cache_scope: returns what of a partition the function depends on.
-        names_count: whether what it makes of a method can depend on the names of its values, or of
-            modules' classes but for torch's own.
+        options_apart: tells by the options of a method's partitioner whether a joint backend
+            preprocesses each method by itself, if those of all methods say so.
+        specs_apart: tells the same by the compile specs of a partition.
+        around: a context in which the function returns the same bytes for the same partition, and
+            refuses what its runtime can't run; not needed if it does so anyway.
+        make_cache_scope: returns the part of a partition that the function depends on.
+        names_count: whether its payloads can depend on the names of a method's values, or of
+            modules' classes other than torch's.
         weights_apart: whether its payloads hold no weights, but name them by the SHA-256 of their
-            bytes, as named data, and depend on their values in no other way. New weights are then
-            put into what was lowered.
-        unreproducible: why its bytes differ from run to run all the same, or "".
-        keeps_constants: whether it is known to write to no constant in place, so that it may be
-            given those of the program, and not copies.
-        names_data: the module, as `module`, whose `NamedDataStore` it puts weights into, where they
-            may leave memory at once for the store.
+            bytes, as named data, and depend on their values in no other way. New weights can then
+            replace the old ones in a lowered method.
+        unreproducible: why its bytes differ from run to run nevertheless, or "".
+        keeps_constants: whether it is known to write to no constant in place, so that it needs no
+            copies of the program's constants.
+        names_data: the module, as `module`, whose `NamedDataStore` it puts weights into, which can
+            then move from memory to the store at once.
     """
 
     function: str = ""
@@ -170,13 +171,13 @@ class Execution:
     """The part of a backend that runs its delegates.
 
     Attributes:
-        make_runtime: makes a Python runtime of its delegates, with which the interpreter runs what
-            ExecuTorch's own runtime can't; imports the backend. None where it has none.
-        cannot_run: returns why this machine can't run what it makes, or "". None where every
-            machine that builds can.
-        facts: returns what else of this machine counts for a run, for the keys of validation.
-        elsewhere: what runs it where this machine can't, in two or three words.
-        check_payload: yields what is wrong with a delegate, without running it. None where nothing
+        make_runtime: makes a Python runtime of its delegates, for the interpreter to run what
+            ExecuTorch's own runtime can't; imports the backend. None if it has none.
+        cannot_run: returns why this machine can't run its packages, or "". None if every machine
+            that builds can.
+        facts: returns what else of this machine can change a run, for the keys of validation.
+        elsewhere: what runs it if this machine can't, in two or three words.
+        check_payload: yields what is wrong with a delegate, without running it. None if nothing
             here reads its payload.
     """
 
@@ -192,13 +193,13 @@ class Backend:
     """One entry of the catalogue.
 
     Attributes:
-        name: what configs call it.
-        backend_id: by what name a program calls the delegate.
+        name: its name in configs.
+        backend_id: the name by which a program calls the delegate.
         summary: what it is for, in a few words.
         options: the model of the options of its partitioner, or of its passes.
         quantization: its quantizer, or None.
-        plugin: the distribution that brings it, where this package does not.
-        documented: the address of upstream's documentation, of what nothing here lowers to.
+        plugin: the distribution that brings it, unless this package does.
+        documented: the address of upstream's documentation, if nothing here lowers to it.
     """
 
     name: str
@@ -226,7 +227,7 @@ class Backend:
 
     @property
     def overridden(self) -> str:
-        """Describe which of a preprocess function and a class is called; "" without both."""
+        """Explain that its preprocess function is called, not its class; "" unless it has both."""
         function, details = self.preprocessing.function, self.preprocessing.details
         if not (function and details):
             return ""
@@ -243,15 +244,32 @@ class Backend:
         return bool(self.host.facts or self.host.requirements or self.execution.cannot_run)
 
     @property
+    def device(self) -> str:
+        """Return the device that runs what this machine can't, or ""."""
+        return find_device(self.backend_id) if self.execution.cannot_run is not None else ""
+
+    def explain_not_run(self) -> str:
+        """Return why nothing here runs what it makes, or ""."""
+        cannot_run = self.execution.cannot_run
+        return "" if cannot_run is None or self.device else cannot_run()
+
+    @property
     def machine(self) -> dict[str, Any]:
-        """Return what of this machine counts for it: `facts`, the names of what is `missing`, why
-        it `cannot_run` here, and what it `runs_with`; each only where there is something."""
-        facts, cannot_run = self.host.facts, self.execution.cannot_run
-        runs_with = self.execution.facts
-        values = {
-            "facts": dict(sorted(facts().items())) if facts is not None else {},
+        """Describe this machine for the backend, with the keys that have a value.
+
+        These are its `facts`, the names of what is `missing`, why it `cannot_run` here, and what it
+        `runs_with`.
+        """
+        device = self.device
+        run_facts = describe_device(device) if device else _sorted_facts(self.execution.facts)
+        values: dict[str, Any] = {
+            "facts": _sorted_facts(self.host.facts),
             "missing": [need.what for need in self.host.missing()],
-            "cannot_run": cannot_run() if cannot_run is not None else "",
-            "runs_with": dict(sorted(runs_with().items())) if runs_with is not None else {},
+            "cannot_run": self.explain_not_run(),
+            "runs_with": run_facts,
         }
         return {name: value for name, value in values.items() if value}
+
+
+def _sorted_facts(facts: Callable[[], Mapping[str, str]] | None) -> dict[str, str]:
+    return {} if facts is None else dict(sorted(facts().items()))

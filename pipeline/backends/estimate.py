@@ -1,42 +1,20 @@
-"""Estimates that a backend's compiler makes of its delegates: cycles and memory, never measured.
+"""Attach a compiler's estimates of its delegates to results: cycles and memory, never measured.
 
-A preprocess function hands it on with its result, in `_delegate_info_meta`, which ExecuTorch passes
-to the lowered module and emits nothing of. It must not know which compiler made it, nor who reads
-it.
+A preprocess function returns one with its result, in `_delegate_info_meta`, which ExecuTorch passes
+to the lowered module and doesn't emit. This module must not know which compiler made it, nor who
+reads it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from pipeline.store.compiled import Estimate as Estimate
 
 if TYPE_CHECKING:
     from executorch.exir.backend.backend_details import PreprocessResult
     from executorch.exir.lowered_backend_module import LoweredBackendModule
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """An estimate of one call of a delegate.
-
-    Attributes:
-        tool: what estimated it, as in "vela".
-        clock: Hz, of the device that it was compiled for.
-        cycles: of the whole call, waits for memory included.
-        busy_cycles: those in which the device computes.
-        macs: multiply-accumulates.
-        sram, dram, on_chip_flash, off_chip_flash: bytes in use at the peak, by kind of memory.
-    """
-
-    tool: str
-    clock: int
-    cycles: int
-    busy_cycles: int
-    macs: int
-    sram: int
-    dram: int
-    on_chip_flash: int
-    off_chip_flash: int
 
 
 def add_estimate(result: PreprocessResult, estimate: Estimate) -> PreprocessResult:
@@ -45,7 +23,7 @@ def add_estimate(result: PreprocessResult, estimate: Estimate) -> PreprocessResu
 
 
 def find_estimate(delegate: LoweredBackendModule) -> Estimate | None:
-    """Return the estimate of a delegate; None where its backend made none."""
+    """Return the estimate of a delegate; None if its backend made none."""
     meta: Any = delegate.meta or {}
     estimate = meta.get("_delegate_info_meta")
     return estimate if isinstance(estimate, Estimate) else None

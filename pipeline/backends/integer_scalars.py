@@ -1,9 +1,9 @@
-"""Integers that quantizers would compute in floating point: a fault that XNNPACK's and Vulkan's
-quantizers share (`_convert_scalars_to_attrs`, executorch 1.4.1).
+"""Keep integer arithmetic out of quantizers: XNNPACK's and Vulkan's turn it into floating point
+(`_convert_scalars_to_attrs`, executorch 1.4.1).
 
 They make a float32 tensor of each number that is added or multiplied, so `arange(n) + 0` becomes
-float, and what it indexes fails with "tensors used as indices must be long". They quantize floats
-alone, so integers may stay. This can go when upstream skips them.
+float, and indexing with it fails with "tensors used as indices must be long". They quantize only
+floats, so integers may stay. This can go when upstream skips them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _keep_integers(
     for node, before in arguments.items():
         if node.args == before:
             continue
-        numbers = [each for each in node.all_input_nodes if each.op == "get_attr"]
+        numbers = [input_node for input_node in node.all_input_nodes if input_node.op == "get_attr"]
         node.args = before
         for number in numbers:
             if not number.users:

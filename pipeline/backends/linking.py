@@ -1,19 +1,20 @@
-"""The CMake options and libraries of each backend, and of the operators that no delegate runs.
+"""Tell the CMake options and libraries of each backend, and of the operators outside of delegates.
 
-The table is linking.toml; which operators a library of kernels has is read from the lists that
-ExecuTorch's wheel brings. Imports no torch.
+The tables are linking.toml, here and in the folders of families. The operators of a library of
+kernels are read from lists in ExecuTorch's wheel. Imports no torch.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from pipeline.backends.families import read_tables
 
 _LISTED = re.compile(r"^- (?:op|func): ([\w:.]+)", re.MULTILINE)
 _NATIVE = re.compile(r"^- func: ([\w.]+)|^  autogen: (.+)$", re.MULTILINE)
@@ -24,8 +25,8 @@ class Linked:
     """The CMake option and the library of one backend.
 
     Attributes:
-        option, library: of ExecuTorch's CMake build; "" where it has none.
-        more: what is needed beside, for people.
+        option, library: of ExecuTorch's CMake build; "" if it has none.
+        more: what else is needed, for people.
     """
 
     option: str = ""
@@ -40,8 +41,8 @@ class KernelLibrary:
     Attributes:
         library: registers all of its kernels when it is linked whole.
         operators: names, namespaces (`llama::*`) or a file of the wheel, as in linking.toml.
-        option: of CMake; "" for what is always built.
-        kernels: the library without registrations, "" where its operators can't be selected.
+        option: of CMake; "" if it is always built.
+        kernels: the library without registrations, "" if its operators can't be selected.
     """
 
     name: str
@@ -52,59 +53,71 @@ class KernelLibrary:
 
     @property
     def listing(self) -> str:
-        """The file of the wheel that lists its operators, with which they are selected; or ""."""
-        return next((each for each in self.operators if each.endswith(".yaml")), "")
+        """The file of the wheel that lists its operators, for selecting them; or ""."""
+        return next(filter(_is_listing, self.operators), "")
+
+
+def _is_listing(operator: str) -> bool:
+    return operator.endswith(".yaml")
 
 
 @cache
 def _table() -> Mapping[str, Any]:
-    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    return read_tables("linking.toml")
 
 
 @cache
 def backend_links() -> Mapping[str, Linked]:
     """Return what is linked for each backend of the catalogue."""
-    return {name: Linked(**own) for name, own in _table()["backends"].items()}
+    return {name: Linked(**row) for name, row in _table()["backends"].items()}
 
 
 @cache
 def kernel_libraries() -> Mapping[str, KernelLibrary]:
     """Return ExecuTorch's libraries of kernels, by name."""
-    return {name: KernelLibrary(name, **own) for name, own in _table()["kernels"].items()}
+    return {name: KernelLibrary(name, **row) for name, row in _table()["kernels"].items()}
 
 
 def find_kernels(operator: str) -> KernelLibrary | None:
-    """Return the library that has a kernel of an operator, as `aten::add.out`; None where none of
-    ExecuTorch's has."""
-    wanted = {operator, f"{operator.partition('::')[0]}::*"}
-    libraries = kernel_libraries().values()
-    return next((each for each in libraries if wanted & operators_of(each.name)), None)
+    """Return ExecuTorch's library that has a kernel of an operator, as `aten::add.out`, or None."""
+    namespace = operator.partition("::")[0]
+    names = {operator, f"{namespace}::*"}
+    for library in kernel_libraries().values():
+        if names & operators_of(library.name):
+            return library
+    return None
 
 
 @cache
 def operators_of(library: str) -> frozenset[str]:
-    """Return the operators of a library that are known by name, and the namespaces."""
-    found = set[str]()
-    for each in kernel_libraries()[library].operators:
-        found.update(_read_names(_in("executorch", each)) if each.endswith(".yaml") else (each,))
-    return frozenset(found)
+    """Return the names of the operators in a library, and its namespaces."""
+    names: set[str] = set()
+    for operator in kernel_libraries()[library].operators:
+        if _is_listing(operator):
+            names.update(_read_names(_in("executorch", operator)))
+        else:
+            names.add(operator)
+    return frozenset(names)
 
 
 @cache
 def known_operators() -> Mapping[str, frozenset[str]]:
-    """Return all operators of those namespaces of which they can be known, by namespace: what
-    ExecuTorch's wheel lists, and ATen's as torch has them."""
-    found: dict[str, set[str]] = {}
+    """Return all operators, by namespace, of the namespaces that are known completely.
+
+    These are ATen's as torch has them, and those that ExecuTorch's wheel lists.
+    """
+    by_namespace: dict[str, set[str]] = {"aten": set()}
     for operator in frozenset().union(*map(operators_of, kernel_libraries())):
         if not operator.endswith("*"):
-            found.setdefault(operator.partition("::")[0], set()).add(operator)
-    own = _read_names(_in("executorch", "kernels/portable/custom_ops.yaml"))
-    found.setdefault("aten", set()).update(own)
-    native = _in("torchgen", "packaged/ATen/native/native_functions.yaml")
-    for name, autogen in _NATIVE.findall(_read(native)):
+            namespace = operator.partition("::")[0]
+            by_namespace.setdefault(namespace, set()).add(operator)
+    aten = by_namespace["aten"]
+    aten.update(_read_names(_in("executorch", "kernels/portable/custom_ops.yaml")))
+    native_functions = _in("torchgen", "packaged/ATen/native/native_functions.yaml")
+    for name, autogen in _NATIVE.findall(_read(native_functions)):
         names = [name] if name else re.split(r",\s*", autogen.strip())
-        found["aten"].update(f"aten::{each}" for each in names)
-    return {namespace: frozenset(names) for namespace, names in found.items()}
+        aten.update(f"aten::{name}" for name in names)
+    return {namespace: frozenset(names) for namespace, names in by_namespace.items()}
 
 
 def _read_names(path: Path) -> Iterator[str]:

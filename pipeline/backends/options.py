@@ -1,17 +1,17 @@
-"""The base of all options, strict frozen models, and the values that they share. Imports no torch
-until operators are looked up."""
+"""Define the base of all options, strict frozen models, and the values that they share.
+
+Imports no torch until operators are looked up.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import textwrap
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from operator import attrgetter
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -27,6 +27,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from pipeline.backends.families import read_tables
 from pipeline.store.errors import PipelineError, did_you_mean
 
 if TYPE_CHECKING:
@@ -66,28 +67,29 @@ class Options(BaseModel):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        made = handler(schema)
-        add_descriptions(cls, handler.resolve_ref_schema(made).get("properties", {}))
-        return made
+        json_schema = handler(schema)
+        add_descriptions(cls, handler.resolve_ref_schema(json_schema).get("properties", {}))
+        return json_schema
 
 
 def add_descriptions(model: type[BaseModel], properties: Mapping[str, Any]) -> None:
     """Add the descriptions of a model's fields to their JSON schemas, each as one line."""
     for name, field in model.model_fields.items():
-        said = field.description or read_descriptions(model).get(name)
-        if said and (own := properties.get(field.alias or name)) is not None:
-            own["description"] = " ".join(said.split())
+        description = field.description or read_descriptions(model).get(name)
+        json_schema = properties.get(field.alias or name)
+        if description and json_schema is not None:
+            json_schema["description"] = " ".join(description.split())
 
 
 @cache
 def read_descriptions(model: type[BaseModel]) -> Mapping[str, str]:
     """Return the texts below the fields of a model and its bases. pydantic would read them out of
     the source whenever models are imported, which takes each process a tenth of a second."""
-    found: dict[str, str] = {}
-    for each in reversed(model.__mro__):
-        if issubclass(each, Options):
-            found.update(_own_descriptions(each))
-    return found
+    descriptions: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        if issubclass(base, Options):
+            descriptions.update(_own_descriptions(base))
+    return descriptions
 
 
 def _own_descriptions(model: type) -> Iterator[tuple[str, str]]:
@@ -99,13 +101,13 @@ def _own_descriptions(model: type) -> Iterator[tuple[str, str]]:
     for field, text in pairwise(tree.body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             match text:
-                case ast.Expr(ast.Constant(str(said))):
-                    yield field.target.id, said
+                case ast.Expr(ast.Constant(str(description))):
+                    yield field.target.id, description
 
 
-def rule(what: str) -> PydanticCustomError:
+def rule(mistake: str) -> PydanticCustomError:
     """Return the error of a value that a rule of this package refuses."""
-    return PydanticCustomError("rule", what)  # type: ignore[arg-type]
+    return PydanticCustomError("rule", mistake)  # type: ignore[arg-type]
 
 
 def distinct(names: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -115,17 +117,17 @@ def distinct(names: tuple[Any, ...]) -> tuple[Any, ...]:
     return names
 
 
-# Names of upstream's, by key.
-NAMES: Mapping[str, Sequence[str]] = MappingProxyType(
-    tomllib.loads(Path(__file__).with_name("names.toml").read_text(encoding="utf-8"))
-)
+# Upstream's names that options take, by key; tests compare them with the installed ones.
+NAMES: Mapping[str, Sequence[str]] = MappingProxyType(read_tables("names.toml"))
 
 
 class OneOf:
     """Annotates a text that must be one of the names under these keys."""
 
     def __init__(self, *keys: str) -> None:
-        self.names = [name for key in keys for name in NAMES[key]]
+        self.names: list[str] = []
+        for key in keys:
+            self.names += NAMES[key]
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -181,14 +183,14 @@ def edge_operators(
     """
     from executorch.exir.dialects._ops import ops
 
-    found, unknown = [], []
+    operators, unknown = [], []
     for name in names:
         try:
-            found.append(attrgetter(name)(ops.edge))
+            operators.append(attrgetter(name)(ops.edge))
         except AttributeError:
             unknown.append(name)
     if unknown:
-        known = sorted(delegated)
-        hint = f"; {did_you_mean(unknown[0], known)}" if known else ""
+        suggestions = sorted(delegated)
+        hint = f"; {did_you_mean(unknown[0], suggestions)}" if suggestions else ""
         raise PipelineError(f"{option}: no operator {', '.join(unknown)} is installed{hint}")
-    return found
+    return operators

@@ -1,4 +1,4 @@
-"""The records by which a backend checks the payload of a delegate that nothing here runs."""
+"""Define the record by which a backend checks the payload of a delegate that nothing here runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class DelegateCall:
     """A delegate of a package, and the call of it in a method's plan.
 
     Attributes:
-        payload: its processed bytes, as they stand in the `.pte`.
-        named: all that the package and its `.ptd` files hold, by key.
-        inputs: the sizes of the tensors that the call gives it, a dynamic one as its upper bound;
-            None for what is no tensor.
-        outputs: those of the tensors that it gives.
+        payload: its processed bytes, as the `.pte` has them.
+        named: all named data of the package and its `.ptd` files, by key.
+        inputs: the sizes of the call's inputs, dynamic sizes as upper bounds; None for what isn't
+            a tensor.
+        outputs: the sizes of its outputs, in the same way.
     """
 
     method: str

@@ -1,8 +1,8 @@
-"""Backends from other distributions, by entry point.
+"""Find backends of other distributions, by entry point.
 
 A distribution names entries of the catalogue in the group `pte_pipeline.backends`; each entry point
-is a `Backend`, or several of them. It is imported when the catalogue is, so it should import torch
-no earlier than the built-in ones do: in the functions that build a part.
+is a `Backend`, or several of them. It is imported with the catalogue, so it should import torch no
+earlier than the built-in ones do: in the functions that build a part.
 """
 
 from __future__ import annotations
@@ -19,63 +19,65 @@ from pipeline.moments import installed_entry_points
 GROUP = "pte_pipeline.backends"
 
 
-def find_plugins(known: Mapping[str, Backend]) -> tuple[dict[str, Backend], dict[str, str]]:
-    """Find all plugins that are installed, in the order of their distributions' names. One that is
-    wrong takes nothing from the others.
+def find_plugins(built_in: Mapping[str, Backend]) -> tuple[dict[str, Backend], dict[str, str]]:
+    """Find all installed plugins, in the order of their distributions' names.
 
     Args:
-        known: entries that are there, whose names are taken.
+        built_in: the entries of this package, whose names are taken.
 
     Returns:
-        The entries that plugins bring, and by plugin what is wrong with the others.
+        The entries of plugins, and by plugin what is wrong with those that can't be used.
     """
-    found: dict[str, Backend] = {}
+    backends: dict[str, Backend] = {}
     problems: dict[str, str] = {}
     points = {(p.dist.name if p.dist else "", p.name): p for p in installed_entry_points(GROUP)}
     for (distribution, name), point in sorted(points.items()):
         try:
             for backend in _entries(point):
-                if backend.name in known or backend.name in found:
+                if backend.name in built_in or backend.name in backends:
                     raise ValueError(f"brings backend '{backend.name}', which is there already")
-                _check_function(backend, [*known.values(), *found.values()])
-                found[backend.name] = _complete(backend, distribution)
+                _check_function(backend, [*built_in.values(), *backends.values()])
+                backends[backend.name] = _complete(backend, distribution)
         except Exception as error:  # whatever the plugin's code raises
             problems[f"{distribution}:{name}"] = f"{type(error).__name__}: {error}"
-    return found, problems
+    return backends, problems
 
 
 def _entries(point: EntryPoint) -> Iterable[Backend]:
-    given = point.load()
-    entries = [given] if isinstance(given, Backend) else list(given)
+    loaded = point.load()
+    entries = [loaded] if isinstance(loaded, Backend) else list(loaded)
     for entry in entries:
         if not isinstance(entry, Backend):
             raise TypeError(f"{point.value} is a {type(entry).__name__}, not a Backend")
     return entries
 
 
-def _check_function(backend: Backend, others: Iterable[Backend]) -> None:
-    """Raise ValueError for another preprocess function of a delegate that is known: packages that
-    use the other entry would follow this plugin's function and not know it."""
-    for other in others:
-        theirs, ours = other.preprocessing.function, backend.preprocessing.function
-        if other.backend_id == backend.backend_id and theirs != ours:
+def _check_function(backend: Backend, registered: Iterable[Backend]) -> None:
+    """Raise ValueError for another preprocess function of a delegate that an entry lowers to: its
+    packages would use this plugin's function without knowing."""
+    function = backend.preprocessing.function
+    for entry in registered:
+        entry_function = entry.preprocessing.function
+        if entry.backend_id == backend.backend_id and entry_function != function:
             raise ValueError(
-                f"brings another preprocess function for {backend.backend_id} than '{other.name}' "
-                f"has: {ours or 'none'}, and there {theirs or 'none'}"
+                f"brings another preprocess function for {backend.backend_id} than '{entry.name}' "
+                f"has: {function or 'none'}, and there {entry_function or 'none'}"
             )
 
 
 def _complete(backend: Backend, distribution: str) -> Backend:
-    """Return the entry with its distribution among those that count for keys: by version, or by
-    content where it is being worked on."""
+    """Return the entry with its distribution among those in keys: by version, or by content if it
+    is an editable install."""
     distributions = tuple(dict.fromkeys((*backend.host.distributions, distribution)))
     host = replace(backend.host, distributions=distributions)
     return replace(_guard(backend, f"plugin {distribution}"), host=host, plugin=distribution)
 
 
 def _guard(backend: Backend, who: str) -> Backend:
-    """Return an entry whose functions, and what they make, keep torch's defaults as they were; of
-    its preprocess function the preprocess cache takes care."""
+    """Return an entry whose functions, and what they make, restore torch's defaults.
+
+    The preprocess cache does this for its preprocess function.
+    """
     lowering = replace(
         backend.lowering,
         make_partitioner=_guarded(
@@ -85,7 +87,8 @@ def _guard(backend: Backend, who: str) -> Backend:
     )
     runs = ("init", "execute", "timings", "destroy")
     make_runtime = _guarded(backend.execution.make_runtime, runs, who)
-    if (quantization := backend.quantization) is not None:
+    quantization = backend.quantization
+    if quantization is not None:
         annotates = ("transform_for_annotation", "annotate", "validate")
         quantization = replace(
             quantization,
@@ -97,7 +100,7 @@ def _guard(backend: Backend, who: str) -> Backend:
 
 
 def _guarded(make: Callable[..., Any] | None, methods: Iterable[str], who: str) -> Any:
-    """Guard a function, and these methods of what it makes; None stays."""
+    """Guard a function, and these methods of what it makes; None stays None."""
     if make is None:
         return None
 
@@ -105,10 +108,11 @@ def _guarded(make: Callable[..., Any] | None, methods: Iterable[str], who: str) 
     def guarded(*args: Any) -> Any:
         from pipeline.program.kept_state import keep_state, keep_state_in
 
-        made = keep_state(make, who)(*args)
-        for each in made if isinstance(made, list | tuple) else [made]:
-            if methods and each is not None:
-                keep_state_in(each, methods, who)
-        return made
+        product = keep_state(make, who)(*args)
+        parts = product if isinstance(product, list | tuple) else [product]
+        for part in parts:
+            if methods and part is not None:
+                keep_state_in(part, methods, who)
+        return product
 
     return guarded

@@ -1,4 +1,4 @@
-"""Options of quantizers: those that all share, and those that can differ by module and operator."""
+"""Define options of quantizers: shared ones, and those that can differ by module and operator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.fx import Node
     from torchao.quantization.pt2e.quantizer import Quantizer
 
-NOT = "none"  # stands for the options of a module or an operator that is not quantized
+NOT = "none"  # in place of the options of a module or an operator that isn't quantized
 
 
 def _static(value: Any) -> Any:
@@ -74,8 +74,8 @@ ByOperator = Annotated[dict[_Name, Override[_Scheme]], Field(description=OF_OPER
 class QuantizeConfig(Options):
     """Options of any quantizer, to which each adds its own.
 
-    `partitioners_own`: options that a partitioner of the same name has too, and which must say the
-    same there, since both mean one device.
+    `partitioners_own`: options that the partitioner of the same name also has, and which must have
+    the same values there, since both mean one device.
     """
 
     partitioners_own: ClassVar[tuple[str, ...]] = ()
@@ -113,8 +113,8 @@ class QuantizeConfig(Options):
         return not getattr(scheme, "dynamic", self.dynamic)
 
     def explain_float(self, operator: str, shape: Sequence[int]) -> str:
-        """Return why the weight of an operator, such as linear, stays in floating point for its
-        shape; "" where that is not the reason."""
+        """Explain that the weight of an operator, such as linear, can't be quantized because of its
+        shape; "" if the shape isn't the reason."""
         return ""
 
     @property
@@ -134,17 +134,17 @@ class QuantizeConfig(Options):
 
     @property
     def depends_on_host(self) -> bool:
-        """Return whether what it makes can depend on the instruction sets of this machine, as
-        everything does that a model computed in eager mode."""
+        """Return whether its result can depend on the instruction sets of this machine, as
+        everything does that is observed in eager mode."""
         return self.calibrates
 
 
 class MixedQuantize(QuantizeConfig):
     """A quantizer whose options can differ by module and by operator.
 
-    A subclass declares `modules` and `operators`, mappings of names to its `scheme`, those of its
-    options that can differ, or to "none". What an override leaves out is as for the whole method.
-    A `scheme` without options is one of which only "none" can differ.
+    A subclass declares `modules` and `operators`, mappings of names to its `scheme`, the options
+    that can differ, or to "none". Options that an override leaves out are those of the method. With
+    a `scheme` without options, an override can only be "none".
 
     `fused`: operators that are quantized with the one they follow, if that is one of `fusing`.
     """
@@ -158,21 +158,23 @@ class MixedQuantize(QuantizeConfig):
         return self.scheme.model_construct(**{name: getattr(self, name) for name in names})
 
     def overrides(self, kind: str) -> dict[str, Any]:
-        """Return the overrides of `modules` or `operators` by name, each with what it leaves out;
-        None where nothing is quantized."""
-        return {
-            name: None if override == NOT else self._completed(override)
-            for name, override in getattr(self, kind).items()
-        }
+        """Return the complete schemes of `modules` or `operators` by name; None for "none"."""
+        schemes = {}
+        for name, override in getattr(self, kind).items():
+            schemes[name] = None if override == NOT else self._completed(override)
+        return schemes
 
     def _completed(self, override: Any) -> Any:
-        given = {name: getattr(override, name) for name in override.model_fields_set}
-        return self.global_scheme().model_copy(update=given)
+        set_options = {name: getattr(override, name) for name in override.model_fields_set}
+        return self.global_scheme().model_copy(update=set_options)
 
     def schemes(self) -> list[Any]:
-        own = [each for kind in OVERRIDES for each in self.overrides(kind).values()]
-        every = [self.global_scheme(), *(scheme for scheme in own if scheme is not None)]
-        return [scheme for place, scheme in enumerate(every) if scheme not in every[:place]]
+        schemes = [self.global_scheme()]
+        for kind in OVERRIDES:
+            for scheme in self.overrides(kind).values():
+                if scheme is not None and scheme not in schemes:
+                    schemes.append(scheme)
+        return schemes
 
     @property
     def mixed(self) -> bool:
@@ -202,13 +204,19 @@ class MixedQuantize(QuantizeConfig):
             return make(self.global_scheme())
         from torchao.quantization.pt2e.quantizer import ComposableQuantizer
 
-        own = [make(each).set_filter_function(self.takes(each)) for each in self.schemes()]  # type: ignore[attr-defined]
-        return ComposableQuantizer(own)
+        quantizers = []
+        for scheme in self.schemes():
+            quantizer = make(scheme)
+            quantizer.set_filter_function(self.filter_of(scheme))  # type: ignore[attr-defined]
+            quantizers.append(quantizer)
+        return ComposableQuantizer(quantizers)
 
-    def which(self, node: Node) -> Any:
-        """Return the scheme of a node, None where it is not quantized: that of the innermost module
-        with an override, else that of its operator, else that of the method. What is fused into
-        the operator that it follows goes with it."""
+    def scheme_of(self, node: Node) -> Any:
+        """Return the scheme of a node; None if it isn't quantized.
+
+        It is that of the innermost module with an override, else that of its operator, else that of
+        the method. An operator that is fused into the one that it follows has the same scheme.
+        """
         leader = node
         while base_name(leader) in self.fused and hasattr(leader.args[0], "args"):
             leader = leader.args[0]
@@ -219,6 +227,6 @@ class MixedQuantize(QuantizeConfig):
                 return modules[name]
         return self.overrides("operators").get(base_name(leader), self.global_scheme())
 
-    def takes(self, scheme: Any) -> Callable[[Node], bool]:
-        """Return a filter of the nodes of a scheme; what is no call belongs to every scheme."""
-        return lambda node: node.op != "call_function" or self.which(node) == scheme
+    def filter_of(self, scheme: Any) -> Callable[[Node], bool]:
+        """Return a filter of the nodes of a scheme; nodes that aren't calls belong to all."""
+        return lambda node: node.op != "call_function" or self.scheme_of(node) == scheme

@@ -1,8 +1,8 @@
-"""Why partitioners leave nodes: what the families' functions for `Lowering.reasons` share.
+"""Collect why partitioners leave nodes: what the families' functions for `Lowering.reasons` share.
 
-Partitioners log, print or keep what they find, so their own functions are listened to; what they
-choose stays as it is. A reason goes on from "it is left because": a few words, the partitioner's
-own where it has any.
+Partitioners log, print or store what they find, so their functions are wrapped; what they choose
+stays the same. A reason continues "it is left because" in a few words, the partitioner's if it has
+any.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def reported_by(target: str, method: str) -> Reasons:
 
     @contextmanager
     def reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
-        found: Why = {}
+        why: Why = {}
 
         def listen(original: Callable[..., Any], reporter: Any, node: Node, reason: str) -> None:
-            found.setdefault(node, reason)
+            why.setdefault(node, reason)
             original(reporter, node, reason)
 
         with wrapped(resolve_name(target), method, listen):
-            yield found
+            yield why
 
     return reasons

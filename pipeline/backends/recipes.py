@@ -1,7 +1,7 @@
 """ExecuTorch's recipes by name.
 
-A recipe of theirs is a quantizer and a partitioner with certain options; here it stands for just
-these, as recipes.toml writes them out.
+A recipe of ExecuTorch is a quantizer and a partitioner with certain options. recipes.toml writes
+these out.
 """
 
 from __future__ import annotations

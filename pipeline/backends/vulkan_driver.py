@@ -1,4 +1,4 @@
-"""Vulkan on this machine: its loader and its drivers. Nothing of it is run, and no torch."""
+"""Find Vulkan's loader and drivers on this machine. Nothing of it is run, and no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import os
 from pathlib import Path
 
-_DRIVERS = [Path(each, "vulkan/icd.d") for each in ("/etc", "/usr/local/share", "/usr/share")]
+_DRIVERS = [Path(root, "vulkan/icd.d") for root in ("/etc", "/usr/local/share", "/usr/share")]
 
 
 def has_loader() -> bool:
@@ -26,9 +26,12 @@ def has_driver() -> bool:
 
 def paths_of(variable: str) -> list[Path]:
     """Return the paths that a variable lists."""
-    return [Path(each) for each in os.environ.get(variable, "").split(os.pathsep) if each]
+    return [Path(path) for path in os.environ.get(variable, "").split(os.pathsep) if path]
 
 
 def manifests(*folders: Path) -> list[Path]:
     """Return the manifests of drivers or layers in folders, in the order of their names."""
-    return [path for folder in folders for path in sorted(folder.glob("*.json"))]
+    paths: list[Path] = []
+    for folder in folders:
+        paths += sorted(folder.glob("*.json"))
+    return paths

@@ -1,8 +1,8 @@
-"""Options whose values name files of the workspace: input sets, a compiler's own config.
+"""Define options whose values name files of the workspace: input sets, a compiler's config.
 
-Such an option is annotated with `WorkspaceFiles`. What a file holds counts then, and where it
-stands does not: the plan looks for the file and keys have its digest, while its path is left out of
-what a config resolves to. Whatever is made of the options is given whole paths.
+Such an option is annotated with `WorkspaceFiles`. Then the content of a file counts, and its path
+doesn't: the plan looks for the file and keys have its digest, while the resolved config leaves the
+path out. Code that uses the options gets whole paths.
 """
 
 from __future__ import annotations
@@ -59,14 +59,16 @@ class WorkspaceFiles:
             value = (value,) if isinstance(value, str) else tuple(value)
         value = validate(value)
         for path in self.named_by(value):
-            if "\\" in path or {"", ".", ".."} & set(path.split("/")):
-                which = "files by their path" if self.many else "a file by its path"
-                is_outside = path.startswith("/") or ".." in path.split("/")
+            parts = path.split("/")
+            if "\\" in path or {"", ".", ".."} & set(parts):
+                noun = "files by their path" if self.many else "a file by its path"
+                is_outside = path.startswith("/") or ".." in parts
                 remark = f"; {_OUTSIDE}" if is_outside else ""
-                raise rule(f"must be {which} in the workspace{remark}")
+                raise rule(f"must be {noun} in the workspace{remark}")
             if not path.endswith(self.suffixes):
-                brought = (f"be {path}" for path in self.brought)
-                raise rule("must " + " or ".join([f"end in {', '.join(self.suffixes)}", *brought]))
+                choices = [f"end in {', '.join(self.suffixes)}"]
+                choices += [f"be {value}" for value in self.brought]
+                raise rule("must " + " or ".join(choices))
         return value
 
     def __get_pydantic_core_schema__(
@@ -84,12 +86,12 @@ class WorkspaceFiles:
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         ends = "|".join(re.escape(suffix.removeprefix(".")) for suffix in self.suffixes)
-        one: JsonSchemaValue = {"type": "string", "pattern": rf"^[^/\\].*\.({ends})$"}
+        path_schema: JsonSchemaValue = {"type": "string", "pattern": rf"^[^/\\].*\.({ends})$"}
         if not self.many:
-            return one
-        several = {"type": "array", "items": one, "minItems": 1}
-        words: list[JsonSchemaValue] = [{"const": word} for word in self.brought]
-        return {"anyOf": [*words, one, several]}
+            return path_schema
+        list_schema = {"type": "array", "items": path_schema, "minItems": 1}
+        constants: list[JsonSchemaValue] = [{"const": word} for word in self.brought]
+        return {"anyOf": [*constants, path_schema, list_schema]}
 
 
 GENERATED = "generated"  # stands for random inputs in the place of files
@@ -105,18 +107,23 @@ CalibrationFiles = Annotated[
 
 def _marked(options: BaseModel) -> Iterator[tuple[str, WorkspaceFiles]]:
     for name, field in type(options).model_fields.items():
-        # pydantic takes the outermost annotations from a type; those of `X | None` stay in it.
-        members = [each for member in get_args(field.annotation) for each in get_args(member)]
-        for each in (*field.metadata, *members):
-            if isinstance(each, WorkspaceFiles):
-                yield name, each
+        annotations = list(field.metadata)
+        # pydantic takes only the outermost annotations from a type; those of `X | None` stay in it.
+        for member in get_args(field.annotation):
+            annotations += get_args(member)
+        for annotation in annotations:
+            if isinstance(annotation, WorkspaceFiles):
+                yield name, annotation
 
 
 def named_files(options: BaseModel) -> dict[str, tuple[str, ...]]:
-    """Return the files of the workspace that options name, by option, without those that name
-    none."""
-    named = {name: mark.named_by(getattr(options, name)) for name, mark in _marked(options)}
-    return {name: paths for name, paths in named.items() if paths}
+    """Return the files of the workspace that options name, by option."""
+    named = {}
+    for name, mark in _marked(options):
+        paths = mark.named_by(getattr(options, name))
+        if paths:
+            named[name] = paths
+    return named
 
 
 def find_misfits(
@@ -131,11 +138,11 @@ def find_misfits(
             except FileNotFoundError:
                 yield name, f"no file {shown(path)} in the workspace", ""
             except OSError as error:
-                known = _OUTSIDE if error.strerror == LINK_OUT else ""
-                yield name, f"file {shown(path)} cannot be read: {error.strerror}", known
+                hint = _OUTSIDE if error.strerror == LINK_OUT else ""
+                yield name, f"file {shown(path)} cannot be read: {error.strerror}", hint
 
 
 def located(options: _Options, root: Path) -> _Options:
     """Return the same options, with the whole path of each file below `root` that they name."""
-    whole = {name: mark.located(getattr(options, name), root) for name, mark in _marked(options)}
-    return options.model_copy(update=whole) if whole else options
+    values = {name: mark.located(getattr(options, name), root) for name, mark in _marked(options)}
+    return options.model_copy(update=values) if values else options

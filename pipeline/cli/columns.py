@@ -16,13 +16,13 @@ def columns(
         right: the columns that are aligned to the right, by number.
         rule: draws a line under the first row.
     """
-    lines = [[one_line(cell) for cell in row] for row in rows]
+    lines = [list(map(one_line, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for number, line in enumerate(lines):
-        cells = [
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ]
+        cells = []
+        for column, width in enumerate(widths):
+            cell = line[column]
+            cells.append(cell.rjust(width) if column in right else cell.ljust(width))
         yield "  ".join(cells).rstrip()
         if rule and number == 0:
             yield "  ".join("-" * width for width in widths)

@@ -15,8 +15,8 @@ _ANY = "Names may be patterns ('vision*', 'vision/enc*'); without a name, all ar
 
 # Groups of tasks: `doit lower vision` is `doit lower:vision`.
 GROUPS: Mapping[str, Command] = {
-    each.name: each
-    for each in (
+    command.name: command
+    for command in (
         Command(
             "lower",
             "lower packages: export, quantize, compile and link what is stale",
@@ -69,8 +69,8 @@ GROUPS: Mapping[str, Command] = {
 }
 
 _CORE_VERBS: Mapping[str, Command] = {
-    each.name: each
-    for each in (
+    command.name: command
+    for command in (
         Command(
             "plan",
             "what a run would do, and why, without doing it",
@@ -103,24 +103,6 @@ _CORE_VERBS: Mapping[str, Command] = {
             more="It ends with Ctrl-C.",
             examples=(("doit auto vision", "lowers and validates one package at each save"),),
             builds=True,
-        ),
-        Command(
-            "diff",
-            "what tells the build from the accepted one, a revision or another build",
-            "[revision | manifest | folder] [package ...]",
-            {"markdown": "write Markdown, for a pull request"},
-            "A revision's objects are read from git: the index and the work tree stay as they are.",
-            (
-                ("doit diff", "with the accepted baselines"),
-                ("doit diff main --markdown", "with a branch"),
-                ("doit diff ../other/build vision", "with another build"),
-            ),
-        ),
-        Command(
-            "baseline",
-            "accept the present figures, to which gates hold later builds",
-            "[package ...]",
-            examples=(("doit baseline vision", "writes baselines/vision.yaml"),),
         ),
         Command(
             "report",

@@ -27,6 +27,7 @@ from pipeline.store.visible import one_line
 
 _PAGE = "report.html"
 _MOST_UNREFERENCED = 4
+_OUTCOMES = ("built", "refit", "hit", "up-to-date", "failed", "not-run")
 
 
 class Reporter(ConsoleReporter):
@@ -55,9 +56,9 @@ class Reporter(ConsoleReporter):
             self.write(f"{bug}{fail.message}\n")
             self.outstream.flush()
 
-    def warn(self, what: str) -> None:
+    def warn(self, warning: str) -> None:
         """Write a warning while actions run."""
-        self.write(f"warning: {one_line(what)}\n")
+        self.write(f"warning: {one_line(warning)}\n")
         self.outstream.flush()
 
     def progress(self, actions: Sequence[Action], outlook: Outlook) -> AbstractContextManager[Show]:
@@ -80,10 +81,11 @@ class Reporter(ConsoleReporter):
             shown = None if self.verbose else self.methods_of
             table = make_table(plan, events, shown, terminal_width(self.outstream))
             counts = Counter[str](event.outcome for event in events)
-            known = ("built", "refit", "hit", "up-to-date", "failed", "not-run")
-            counted = ", ".join(
-                f"{counts[outcome]} {outcome_word(outcome)}" for outcome in known if counts[outcome]
-            )
+            parts = []
+            for outcome in _OUTCOMES:
+                if counts[outcome]:
+                    parts.append(f"{counts[outcome]} {outcome_word(outcome)}")
+            counted = ", ".join(parts)
             lines = ["", *table, *_manifest_lines(plan, events), *_validation_lines(plan, events)]
             lines.append(f"{plural(len(events), 'action')}: {counted}")
             lines += describe_failures(plan, events)
@@ -108,11 +110,12 @@ def describe_failures(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     if failures:
         yield ""
         yield "failed:"
-    for (why, place), those in failures.items():
-        stage = f" in stage '{those[0].stage}'" if those[0].stage and those[0].log else ""
-        titles = listed([one_line(event.title) for event in those], 3)
+    for (why, place), same_failures in failures.items():
+        first = same_failures[0]
+        stage = f" in stage '{first.stage}'" if first.stage and first.log else ""
+        titles = listed([one_line(event.title) for event in same_failures], 3)
         yield f"  {titles}{stage}: {one_line(why)}"
-        if more := those[0].error.count("\n"):
+        if more := first.error.count("\n"):
             yield f"    and {plural(more, 'line')} more above"
         if place:
             yield f"    {one_line(place)}"
@@ -138,7 +141,8 @@ def _orphan_lines(plan: Plan) -> Iterator[str]:
 
 def _remark_lines(plan: Plan) -> Iterator[str]:
     """Yield what is ignored, or is hardly meant, in the workspace."""
-    yield from (f"warning: {each}" for each in (*find_broken_files(plan), *find_remarks(plan)))
+    for remark in (*find_broken_files(plan), *find_remarks(plan)):
+        yield f"warning: {remark}"
 
 
 def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
@@ -156,8 +160,8 @@ def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
             contents = read_fitting(plan.workspace.package(package) / CONTENTS)
             tensors = contents["tensors"] if contents else None
             unwritten = find_unwritten(manifest["emit"], manifest["files"], tensors)
-            for what in (*unknown, *unwritten):
-                yield one_line(f"{package}: {what}")
+            for remark in (*unknown, *unwritten):
+                yield one_line(f"{package}: {remark}")
 
 
 def _dropped(plan: Plan, package: str) -> Iterator[str]:
@@ -178,10 +182,10 @@ def _warnings(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
     for method, facts in sorted(methods.items()):
         for warning in facts.get("warnings", ()):
             place = " in ".join(filter(None, (warning["operator"], warning["module"])))
-            what = f"{place}: {warning['what']}" if place else warning["what"]
-            about.setdefault(what, []).append(method)
-    for what, names in about.items():
-        yield one_line(f"{package}/{listed(names, 3)}: warning: {what}")
+            text = f"{place}: {warning['what']}" if place else warning["what"]
+            about.setdefault(text, []).append(method)
+    for text, names in about.items():
+        yield one_line(f"{package}/{listed(names, 3)}: warning: {text}")
 
 
 def _narrowed(package: str, methods: Mapping[str, Any]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -38,8 +39,8 @@ def quoted(name: str) -> str:
 def describe_no_packages(workspace: Workspace) -> str:
     """Say that no config makes a package, and what would."""
     folder = workspace.configs.name
-    what = "there is no folder" if not workspace.configs.is_dir() else "no config in"
-    return f"no packages: {what} {folder}/; `doit init` makes an example"
+    lack = "no config in" if workspace.configs.is_dir() else "there is no folder"
+    return f"no packages: {lack} {folder}/; `doit init` makes an example"
 
 
 def find_named(word: str, names: Collection[str], noun: str) -> list[str]:
@@ -47,19 +48,21 @@ def find_named(word: str, names: Collection[str], noun: str) -> list[str]:
     PipelineError where there is none."""
     if word in names:
         return [word]
-    spelled = {quoted(name): name for name in names}  # as `doit list` shows them
-    if word in spelled:
-        return [spelled[word]]
-    found = [name for name in names if fnmatchcase(name, word)] if _is_pattern(word) else []
-    if not found:
-        fits = "that fits " if _is_pattern(word) else ""
-        raise PipelineError(f"no {noun} {fits}'{word}'; {did_you_mean(word, names, _MOST_NAMES)}")
-    return found
+    for name in names:
+        if word == quoted(name):  # as `doit list` shows it
+            return [name]
+    is_pattern = _is_pattern(word)
+    fitting = [name for name in names if is_pattern and fnmatchcase(name, word)]
+    if not fitting:
+        fits = "that fits " if is_pattern else ""
+        hint = did_you_mean(word, names, _MOST_NAMES)
+        raise PipelineError(f"no {noun} {fits}'{word}'; {hint}")
+    return fitting
 
 
 def fit_packages(plan: Plan, word: str) -> list[str]:
     """Return the packages that a word stands for, none where it means something else."""
-    return [name for name in plan.packages if word == name or fnmatchcase(name, word)]
+    return [name for name in plan.packages if _fits(name, word)]
 
 
 def find_targets(plan: Plan, words: Iterable[str]) -> list[Target]:
@@ -67,32 +70,43 @@ def find_targets(plan: Plan, words: Iterable[str]) -> list[Target]:
     PipelineError for what is not there."""
     if not plan.packages:
         raise PipelineError(describe_no_packages(plan.workspace))
-    targets = [target for word in words for target in _find(plan, word)]
-    return list(dict.fromkeys(targets)) or [Target(package) for package in plan.packages]
+    targets: dict[Target, None] = {}
+    for word in words:
+        targets |= dict.fromkeys(_find_targets_of(plan, word))
+    return list(targets) or [Target(package) for package in plan.packages]
 
 
-def _find(plan: Plan, word: str) -> Iterator[Target]:
-    name, slash, method = word.partition("/")
-    found = {}
+def _find_targets_of(plan: Plan, word: str) -> list[Target]:
+    """Return the targets of one word."""
+    name, slash, pattern = word.partition("/")
+    targets = []
     for package in find_named(name, plan.packages, "package"):
-        methods = [each for unit in plan.units(package) for each in unit]
+        methods = list(chain.from_iterable(plan.units(package)))
+        fitting = _fitting_methods(pattern, methods)
         if not slash or not methods:  # a config with mistakes has none
-            yield Target(package)
-            found[package] = methods
-        elif fitting := _fitting(method, methods):
-            yield Target(package, tuple(fitting))
-            found[package] = methods
+            targets.append(Target(package))
+        elif fitting:
+            targets.append(Target(package, tuple(fitting)))
         elif not _is_pattern(name):
-            known = did_you_mean(method, methods, _MOST_NAMES)
-            raise PipelineError(f"{package}: has no method '{method}'; {known}")
-    if not found:
-        raise PipelineError(f"no package that fits '{name}' has a method '{method}'")
+            hint = did_you_mean(pattern, methods, _MOST_NAMES)
+            raise PipelineError(f"{package}: has no method '{pattern}'; {hint}")
+    if not targets:
+        raise PipelineError(f"no package that fits '{name}' has a method '{pattern}'")
+    return targets
 
 
-def _fitting(word: str, names: Sequence[str]) -> list[str]:
+def _fitting_methods(word: str, methods: Sequence[str]) -> list[str]:
     """Return the methods that a word stands for, which may be several, as compiled together."""
-    parts = [word] if word in names else word.split("+")
-    return [each for each in names if any(each == p or fnmatchcase(each, p) for p in parts)]
+    patterns = [word] if word in methods else word.split("+")
+    fitting = []
+    for method in methods:
+        if any(_fits(method, pattern) for pattern in patterns):
+            fitting.append(method)
+    return fitting
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatchcase(name, pattern)
 
 
 def _is_pattern(word: str) -> bool:
@@ -103,126 +117,152 @@ def _is_pattern(word: str) -> bool:
 
 
 def rewrite(
-    words: Sequence[str], plan: Callable[[], Plan], own: Collection[str], executes: bool
+    words: Sequence[str],
+    plan: Callable[[], Plan],
+    foreign_tasks: Collection[str],
+    executes: bool,
 ) -> list[str]:
     """Return a command line's words with names of tasks for what they stand for.
 
     Args:
         plan: returns the plan; it is asked for only where words need it.
-        own: the names of the dodo file's other tasks, which no package hides.
+        foreign_tasks: the names of the dodo file's other tasks, which no package hides.
         executes: whether tasks are executed, and not listed, say.
 
     Raises:
         PipelineError: a package, method or model is not there.
     """
-    made: list[str] = []
+    names: list[str] = []
     group = ""
     for number, word in enumerate(words):
-        prefix, colon, rest = word.partition(":")
+        prefix, colon, target = word.partition(":")
         if word.startswith("-"):  # what follows is a task's own
-            return [*_join_validations(made), *words[number:]]
+            return [*_join_validations(names), *words[number:]]
         if word in GROUPS:
-            made.append(word)
+            names.append(word)
             group = word
         elif colon and prefix in GROUPS:
-            made += _tasks(plan(), prefix, rest)
-        elif word in own or colon or word.startswith("build/"):
-            made.append(word)
+            names += _tasks(plan(), prefix, target)
+        elif word in foreign_tasks or colon or word.startswith("build/"):
+            names.append(word)
         elif group:
             if word not in plan().packages:
                 _refuse_verb(word)
-            if made[-1] == group:  # it does not stand for all of them
-                made.pop()
-            made += _tasks(plan(), group, word)
+            if names[-1] == group:  # it does not stand for all of them
+                names.pop()
+            names += _tasks(plan(), group, word)
         elif word.partition("/")[0] in plan().packages:
-            kinds = ("lower", "validate") if executes else ("lower",)
-            made += [task for kind in kinds for task in _tasks(plan(), kind, word)]
+            names += _tasks(plan(), "lower", word)
+            names += _tasks(plan(), "validate", word) if executes else []
         else:
-            made.append(word)
-    return _join_validations(made)
+            names.append(word)
+    return _join_validations(names)
 
 
 def _join_validations(words: Sequence[str]) -> list[str]:
     """Return words with one task for all methods of a package that are to be validated, and none
     where the whole package is: each would leave a report of its own."""
-    joined: dict[str, list[str]] = {}
+    task_to_methods: dict[str, list[str]] = {}
     for word in dict.fromkeys(words):
         task, slash, methods = word.partition("/")
         if not slash or not task.startswith("validate:"):
-            joined[word] = []
-        elif not {"validate", task} & {*words}:
-            joined.setdefault(task, []).extend(methods.split("+"))
-    return ["/".join(filter(None, (t, unit_name(dict.fromkeys(m))))) for t, m in joined.items()]
+            task_to_methods[word] = []
+        elif "validate" not in words and task not in words:
+            task_to_methods.setdefault(task, []).extend(methods.split("+"))
+    names = []
+    for task, parts in task_to_methods.items():
+        unit = unit_name(dict.fromkeys(parts))
+        names.append(f"{task}/{unit}" if unit else task)
+    return names
 
 
 def _tasks(plan: Plan, group: str, word: str) -> list[str]:
     """Return the names of a group's tasks that a word stands for. Raises PipelineError."""
     if group == "export":
         return [f"export:{quoted(name)}" for name in _find_exports(plan, word)]
-    targets = find_targets(plan, [word])
-    return [task for target in targets for task in _of_target(plan, group, target)]
+    names: list[str] = []
+    for target in find_targets(plan, [word]):
+        names += _tasks_of_target(plan, group, target)
+    return names
 
 
-def _of_target(plan: Plan, group: str, target: Target) -> Iterator[str]:
+def _tasks_of_target(plan: Plan, group: str, target: Target) -> Iterator[str]:
     package, name = target.package, quoted(target.package)
-    whole = group in ("lower", "validate") and not target.methods
-    if whole or plan.problems(package):  # whose mistakes are told
-        yield f"{group if group in ('lower', 'validate') else 'lower'}:{name}"
-        return
-    if group == "validate":
+    is_of_packages = group in ("lower", "validate")
+    if plan.problems(package):  # which are reported when its turn comes
+        yield f"{group}:{name}" if is_of_packages else f"lower:{name}"
+    elif is_of_packages and not target.methods:
+        yield f"{group}:{name}"
+    elif group == "validate":
         yield f"validate:{name}/{unit_name(target.methods)}"
-        return
-    if group == "quantize":
-        found = [each for each in plan.quantized(package) if each in (target.methods or (each,))]
-        if not found:
-            what = "/".join((package, "+".join(target.methods))).rstrip("/")
-            raise PipelineError(f"{what}: its config quantizes nothing")
-        yield from (f"quantize:{name}/{each}" for each in found)
-        return
-    for unit in plan.units(package):
-        if not target.methods or set(unit) & set(target.methods):
-            yield f"compile:{name}/{unit_name(unit)}"
+    elif group == "quantize":
+        for method in _quantized_methods(plan, target):
+            yield f"quantize:{name}/{method}"
+    else:
+        for unit in plan.units(package):
+            if not target.methods or set(unit) & set(target.methods):
+                yield f"compile:{name}/{unit_name(unit)}"
+
+
+def _quantized_methods(plan: Plan, target: Target) -> list[str]:
+    methods = plan.quantized(target.package)
+    if target.methods:
+        methods = tuple(method for method in methods if method in target.methods)
+    if not methods:
+        title = target.package
+        if target.methods:
+            title += f"/{'+'.join(target.methods)}"
+        raise PipelineError(f"{title}: its config quantizes nothing")
+    return list(methods)
 
 
 def _find_exports(plan: Plan, word: str) -> list[str]:
     """Return the exports that a word names: a model, an export, or the package of one."""
-    by_name = {export: [export] for export in plan.exporters}
+    name_to_exports = {export: [export] for export in plan.exporters}
     for export in plan.exporters:
-        by_name.setdefault(parse_export(export)[0], []).append(export)
+        name_to_exports.setdefault(parse_export(export)[0], []).append(export)
     for package in plan.packages:
-        if (own := plan.exporter(package)) is not None:
-            by_name.setdefault(package, [own])
-    if word in plan.packages and word not in by_name:
+        exporter = plan.exporter(package)
+        if exporter is not None:
+            name_to_exports.setdefault(package, [exporter])
+    if word in plan.packages and word not in name_to_exports:
         raise PipelineError(f"{word}: its model is an archive, so nothing is exported")
-    found = find_named(word, by_name, "model")
-    return list(dict.fromkeys(export for each in found for export in by_name[each]))
+    exports: list[str] = []
+    for name in find_named(word, name_to_exports, "model"):
+        exports += name_to_exports[name]
+    return list(dict.fromkeys(exports))
 
 
 # Words that no task has
 
 
-def check_words(words: Sequence[str], tasks: Iterable[Any], known: Iterable[str]) -> None:
+def check_words(words: Sequence[str], tasks: Iterable[Any], suggestions: Iterable[str]) -> None:
     """Raise PipelineError for the first word that is no task, target or pattern that a task fits.
 
     Args:
         tasks: doit's.
-        known: names that are suggested beside those of tasks: commands and packages.
+        suggestions: names beside those of tasks: commands and packages.
     """
-    made = {task.name: task for task in tasks}
-    targets = {str(target) for task in made.values() for target in task.targets}
-    if any(task.loader for task in made.values()):
+    name_to_task = {task.name: task for task in tasks}
+    if any(task.loader for task in name_to_task.values()):
         return  # whose tasks are known only later
+    targets: set[str] = set()
+    for task in name_to_task.values():
+        targets.update(map(str, task.targets))
     for word in words:
-        if word.startswith("-") or (word in made and made[word].params):
+        if word.startswith("-") or (word in name_to_task and name_to_task[word].params):
             return
-        if word in made or word in targets:
+        if word in name_to_task or word in targets:
             continue
-        if "*" in word and any(fnmatchcase(name, word) for name in made):
+        if "*" in word and any(fnmatchcase(name, word) for name in name_to_task):
             continue
         _refuse_verb(word)
-        groups = [name for name, task in made.items() if ":" in word or not task.subtask_of]
-        own = (name for name in groups if not name.startswith("_"))
-        names = dict.fromkeys([*GROUPS, *VERBS, *ANYWHERE, *own, *known])
+        names = [*GROUPS, *VERBS, *ANYWHERE]
+        for name, task in name_to_task.items():
+            is_shown = ":" in word or not task.subtask_of
+            if is_shown and not name.startswith("_"):
+                names.append(name)
+        names = list(dict.fromkeys([*names, *suggestions]))
         raise PipelineError(f"no task '{word}'; {did_you_mean(word, names, _MOST_NAMES)}")
 
 
@@ -249,7 +289,7 @@ def empty_groups(words: Sequence[str], tasks: Iterable[Any]) -> Iterator[str]:
         "export": "no package is of a model whose source is a Python file",
         "quantize": "no config quantizes a method",
     }
-    there = {task.subtask_of for task in tasks}
+    groups_with_tasks = {task.subtask_of for task in tasks}
     for word in words:
-        if word in reasons and word not in there:
+        if word in reasons and word not in groups_with_tasks:
             yield f"{word}: nothing to do: {reasons[word]}"

@@ -31,7 +31,8 @@ def overview() -> Iterator[str]:
     for title, commands in (("Build", GROUPS.values()), ("See and decide", verbs)):
         yield ""
         yield f"{title}:"
-        yield from (f"  doit {each.name:<15} {each.summary}" for each in commands)
+        for command in commands:
+            yield f"  doit {command.name:<15} {command.summary}"
     yield ""
     yield "Workspace:"
     yield f"  doit {INIT.name:<15} {INIT.summary}"
@@ -58,7 +59,8 @@ def describe(name: str) -> Iterator[str]:
         yield ""
         yield "examples:"
         width = max(len(line) for line, _ in command.examples)
-        yield from (f"  {line:<{width}}  # {what}" for line, what in command.examples)
+        for line, meaning in command.examples:
+            yield f"  {line:<{width}}  # {meaning}"
 
 
 def _options(command: Command) -> dict[str, str]:

@@ -99,18 +99,18 @@ def run(words: Sequence[str], root: Path) -> int:
 def make_workspace(folder: Path) -> Iterator[str]:
     """Write what a workspace needs into a folder, which need not be there, and yield a line for
     each file. What is there stays as it is. Raises PipelineError."""
-    others = any((folder / "partition_configs").glob("*.y*ml"))
+    has_packages = any((folder / "partition_configs").glob("*.y*ml"))
     try:
         for name, text in FILES.items():
             path = folder / name
             example = name.startswith(("models/", "partition_configs/"))
             if path.exists():
                 yield f"{name}: is there already"
-            elif not (example and others):  # a workspace with packages needs no example
+            elif not (example and has_packages):  # a workspace with packages needs no example
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, text.encode())
                 yield f"{name}: new"
     except OSError as error:
         raise PipelineError(f"{error.filename}: {error.strerror}") from error
-    there = "" if folder == Path.cwd() else f"cd {folder.name} && "
-    yield f"`{there}doit` builds the package and validates it"
+    change_folder = "" if folder == Path.cwd() else f"cd {folder.name} && "
+    yield f"`{change_folder}doit` builds the package and validates it"

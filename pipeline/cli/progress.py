@@ -17,8 +17,8 @@ from pipeline.cli.columns import cut_middle
 from pipeline.cli.terminal import redirected, unguarded
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event, outcome_word
+from pipeline.run.action_status import ActionStatus
 from pipeline.run.batch import Outlook, Show
-from pipeline.run.under_way import UnderWay
 from pipeline.store.names import shorten_name
 from pipeline.store.visible import one_line
 
@@ -57,38 +57,43 @@ class Tally:
     actions: Sequence[Action]
     outlook: Outlook
     began: float = field(default_factory=time.monotonic)
-    done: int = 0
+    finished: int = 0
     failed: int = 0
     ended: set[str] = field(default_factory=set)
     since: dict[str, float] = field(default_factory=dict)
 
     def count(self, event: Event) -> None:
-        self.done += 1
+        self.finished += 1
         self.failed += event.outcome == "failed"
         self.ended.add(event.title)
 
-    def running(self, now: float) -> list[tuple[Action, UnderWay, float]]:
+    def running(self, now: float) -> list[tuple[Action, ActionStatus, float]]:
         """Return the actions that are under way, with the seconds since they were first seen."""
-        found = []
+        running = []
         for action in self.actions:
             status = None if action.title in self.ended else self.outlook.status(action)
-            if status is not None:
-                found.append((action, status, now - self.since.setdefault(action.title, now)))
-            else:
+            if status is None:
                 self.since.pop(action.title, None)
-        return found
+            else:
+                seconds = now - self.since.setdefault(action.title, now)
+                running.append((action, status, seconds))
+        return running
 
-    def left(self, running: Sequence[tuple[Action, UnderWay, float]]) -> float | None:
-        """Return about how many seconds are left, None where the store knows nothing of an action
+    def remaining(self, running: Sequence[tuple[Action, ActionStatus, float]]) -> float | None:
+        """Return about how many seconds remain, None where the store knows nothing of an action
         that is to be done."""
-        rest = {
-            a.title: self.outlook.expected(a) for a in self.actions if a.title not in self.ended
-        }
-        if not rest or None in rest.values():
-            return None
         spent = {action.title: seconds for action, _, seconds in running}
-        each = [max((all_of or 0.0) - spent.get(title, 0.0), 0.0) for title, all_of in rest.items()]
-        return max(sum(each) / max(self.outlook.workers(), 1), *each)
+        remaining = []
+        for action in self.actions:
+            if action.title in self.ended:
+                continue
+            expected = self.outlook.expected(action)
+            if expected is None:
+                return None
+            remaining.append(max(expected - spent.get(action.title, 0.0), 0.0))
+        if not remaining:
+            return None
+        return max(sum(remaining) / max(self.outlook.workers(), 1), *remaining)
 
 
 @contextmanager
@@ -116,8 +121,8 @@ def _live(stream: Any, actions: Sequence[Action], outlook: Outlook) -> Iterator[
             with lock:
                 tally.count(event)
                 live.update(draw())  # which printing shows
-                said = Text.assemble(outcome, f" {title} ", (seconds, "dim"))
-                console.print(said, no_wrap=True, overflow="ellipsis")
+                line = Text.assemble(outcome, f" {title} ", (seconds, "dim"))
+                console.print(line, no_wrap=True, overflow="ellipsis")
 
         def look() -> None:
             while not over.wait(_SECONDS_BETWEEN_LOOKS):
@@ -145,10 +150,10 @@ def _lines(kinds: str, tally: Tally, width: int) -> Iterator[str]:
     running = tally.running(now)
     workers = f"{len(running)} of {tally.outlook.workers()} workers busy"
     failed = f", {tally.failed} failed" if tally.failed else ""
-    left = tally.left(running)
-    time_left = "" if left is None else f", about {clock(left)} left"
-    done = f"{kinds}: {tally.done} of {len(tally.actions)} done{failed}"
-    line = f"{done} | {clock(now - tally.began)}{time_left}"
+    remaining = tally.remaining(running)
+    time_left = "" if remaining is None else f", about {clock(remaining)} left"
+    counts = f"{kinds}: {tally.finished} of {len(tally.actions)} done{failed}"
+    line = f"{counts} | {clock(now - tally.began)}{time_left}"
     whole = f"{line} | {workers}"
     yield whole if len(whole) <= width else line
     for action, status, seconds in running:
@@ -162,17 +167,19 @@ def _lines(kinds: str, tally: Tally, width: int) -> Iterator[str]:
 
 def clock(seconds: float) -> str:
     """Format seconds as minutes and seconds."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, full_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    if hours:
+        return f"{hours}:{minutes:02}:{full_seconds:02}"
+    return f"{minutes}:{full_seconds:02}"
 
 
 def terminal_width(stream: Any, environment: Mapping[str, str] = os.environ) -> int | None:
     """Return the columns of a terminal, or COLUMNS where it is set; None where lines may be as long
     as they like, as in a file or a log."""
-    given = environment.get("COLUMNS", "")
-    if given.isdecimal() and int(given) > 0:
-        return int(given)
+    setting = environment.get("COLUMNS", "")
+    if setting.isdecimal() and int(setting) > 0:
+        return int(setting)
     if stream.isatty():
         try:
             return os.get_terminal_size(stream.fileno()).columns or None

@@ -68,8 +68,9 @@ class RunRecord:
         """Count as hits what nobody looked at, since what is made from it was there: the methods of
         a package, and their quantization, as far as this store has them."""
         for kind in ("compile", "quantize"):
-            for spared in getattr(action.inputs, f"{kind}s", {}).values():
-                if (entry := store.read_entry(store.action_path(spared), spared)) is not None:
+            for digest in getattr(action.inputs, f"{kind}s", {}).values():
+                entry = store.read_entry(store.action_path(digest), digest)
+                if entry is not None:
                     self.count(kind, Usage(hits=1, saved=entry.seconds))
 
     def close(self, plan: Plan, reporter: Any, interrupted: bool) -> None:
@@ -120,8 +121,8 @@ class RunRecord:
             usages += report.usage.items()
             if event.outcome in ("built", "refit"):
                 usages.append((event.kind, Usage(misses=1, spent=event.seconds)))
-        for kind, each in usages:
-            self.count(kind, each)
+        for kind, usage in usages:
+            self.count(kind, usage)
         if not self.usage:
             return
         add_usage(workspace.store, self.usage, moved)
@@ -141,27 +142,37 @@ class RunRecord:
             total += counts
             problems.append(problem)
         problem = next(filter(None, [*problems, remote.problem]), "")
-        return {**vars(total), "believes_all": remote.settings.believes_all, "problem": problem}
+        from pipeline.store.remote import RemoteUse  # which a run without a remote doesn't load
+
+        use = RemoteUse(**vars(total), believes_all=remote.settings.believes_all, problem=problem)
+        return vars(use)
 
 
 def _complete(plan: Plan, events: list[Event]) -> Iterator[Event]:
     """Yield the events, and those of methods that doit did not visit: of packages that were current
     as a whole, and the quantization of methods that were."""
     yield from events
-    known = {(event.kind, event.package, event.method) for event in events}
-    current = [each._replace(start=0.0) for each in events if each.outcome in ("up-to-date", "hit")]
-    compiles = [
-        link._replace(kind="compile", method=unit_name(unit))
-        for link in current
-        if link.kind == "link"
-        for unit in plan.units(str(link.package))
-        if ("compile", link.package, unit_name(unit)) not in known
-    ]
-    for unit in [*(event for event in current if event.kind == "compile"), *compiles]:
-        for method in str(unit.method).split("+"):
-            quantized = method in plan.quantized(str(unit.package))
-            if quantized and ("quantize", unit.package, method) not in known:
-                yield unit._replace(kind="quantize", method=method, seconds=0.0, peak_bytes=0)
+    visited: set[tuple[str, str | None, str | None]] = set()
+    units: list[Event] = []  # compiled before, by what doit visited
+    linked: list[Event] = []
+    for event in events:
+        visited.add((event.kind, event.package, event.method))
+        if event.outcome in ("up-to-date", "hit"):
+            if event.kind == "compile":
+                units.append(event._replace(start=0.0))
+            elif event.kind == "link":
+                linked.append(event._replace(start=0.0))
+    compiles: list[Event] = []
+    for event in linked:
+        for unit in plan.units(str(event.package)):
+            name = unit_name(unit)
+            if ("compile", event.package, name) not in visited:
+                compiles.append(event._replace(kind="compile", method=name))
+    for event in (*units, *compiles):
+        quantized = plan.quantized(str(event.package))
+        for method in str(event.method).split("+"):
+            if method in quantized and ("quantize", event.package, method) not in visited:
+                yield event._replace(kind="quantize", method=method, seconds=0.0, peak_bytes=0)
     yield from compiles
 
 
@@ -170,10 +181,10 @@ def _write_overview(plan: Plan, reporter: Any) -> None:
     from pipeline.report.render import write_overview  # imports templates and charts
 
     index = plan.workspace.build / "index.html"
-    known = index.exists()
+    existed = index.exists()
     try:
         write_overview(plan.workspace, plan.packages)
-        if not known and hasattr(reporter, "summarize"):
+        if not existed and hasattr(reporter, "summarize"):
             reporter.write(f"report: {index.relative_to(plan.workspace.root)}\n")
     except Exception as error:  # a record that was edited, say: the run is what it was
         text = one_line(describe_error(error))

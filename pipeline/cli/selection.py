@@ -50,17 +50,23 @@ def find_selection(namespace: Mapping[str, Any], executes: bool, words: Sequence
         words: the command's, without its options.
     """
     words = words or namespace.get("DOIT_CONFIG", {}).get("default_tasks", ())
-    parts = {found[1]: tuple(found[2].split("+")) for found in map(_PART.fullmatch, words) if found}
-    if not executes or not words or own_tasks(namespace):
+    parts: dict[str, tuple[str, ...]] = {}
+    packages: set[str] = set()
+    names_packages = True
+    for word in words:
+        if part := _PART.fullmatch(word):
+            parts[part[1]] = tuple(part[2].split("+"))
+        if task := _TASK.fullmatch(word):
+            packages.add(task[1])
+        else:
+            names_packages = False
+    if not executes or not words or find_foreign_tasks(namespace):
         return Selection(parts=parts)
     whole = all(map(_WHOLE.fullmatch, words))
-    found = [_TASK.fullmatch(word) for word in words]
-    if not all(found):
-        return Selection(whole=whole, parts=parts)
-    return Selection(frozenset(match[1] for match in found if match), whole, parts)
+    return Selection(frozenset(packages) if names_packages else None, whole, parts)
 
 
-def own_tasks(namespace: Mapping[str, Any]) -> list[str]:
+def find_foreign_tasks(namespace: Mapping[str, Any]) -> list[str]:
     """Return the names of the tasks that a dodo file makes beside ours, as far as they are known
     before they are made."""
     return [

@@ -26,52 +26,60 @@ _COUNTED = {NOT_RUN: "never run here"}
 
 
 class StandingVerdict(NamedTuple):
-    """The verdict on a package, and on its methods that have not passed; `asked` is whether this
-    run was to validate it, and then it has not failed. `no_baseline` are its gates that nothing can
-    be compared with yet."""
+    """The verdict on a package, and on its methods that have not passed.
+
+    Attributes:
+        no_baseline: its gates that nothing can be compared with yet.
+        selected: whether this run was to validate it, and then it has not failed.
+    """
 
     package: str
     verdict: str
     methods: dict[str, str]
     accepted: bool
     no_baseline: tuple[str, ...] = ()
-    asked: bool = True
+    selected: bool = True
 
 
 def find_standing(plan: Plan, events: Iterable[Event]) -> list[StandingVerdict]:
     """Return the verdicts on packages whose validation ended well, or that were only lowered and
     have been validated as they are, by package."""
-    asked: dict[str, set[str] | None] = {}
-    lowered: dict[str, None] = {}
+    selected: dict[str, str] = {}  # the methods that were to be validated; "" is all
+    lowered: set[str] = set()
     tried: set[str] = set()
     for event in events:
+        package = str(event.package)
         if event.kind == "validate":
-            tried.add(str(event.package))
+            tried.add(package)
         elif event.kind == "link" and event.outcome in DONE:
-            lowered[str(event.package)] = None
+            lowered.add(package)
         if event.kind == "validate" and event.outcome in DONE:
-            asked[str(event.package)] = set(event.method.split("+")) if event.method else None
+            selected[package] = event.method or ""
     standing = []
-    for package, only in sorted(asked.items()):
-        facts = plan.workspace.state(package).get("validate", {})
-        methods = {
-            name: verdict
-            for name, verdict in facts.get("methods", {}).items()
-            if only is None or name in only
-        }
-        verdict = facts.get("verdict", NOT_RUN)
-        if only is not None:
-            verdict = worst_verdict(methods.values())
-        allowed = (*facts.get("allow", ()), *plan.workspace.allow)
-        accepted = is_accepted(verdict, allowed)
-        gates = tuple(facts.get("no_baseline", ()))
-        standing.append(StandingVerdict(package, verdict, methods, accepted, gates))
-    for package in sorted(lowered.keys() - tried):
+    for package, unit in sorted(selected.items()):
+        standing.append(_selected_verdict(plan, package, unit))
+    for package in sorted(lowered - tried):
         facts = plan.workspace.state(package).get("validate", {})
         if facts and facts.get("action") == _validate_digest(plan, package):
             verdict = facts.get("verdict", NOT_RUN)
-            standing.append(StandingVerdict(package, verdict, {}, True, asked=False))
+            standing.append(StandingVerdict(package, verdict, {}, True, selected=False))
     return standing
+
+
+def _selected_verdict(plan: Plan, package: str, unit: str) -> StandingVerdict:
+    """Return the verdict on a package that this run was to validate, or on the methods of a unit
+    of it."""
+    facts = plan.workspace.state(package).get("validate", {})
+    methods = facts.get("methods", {})
+    verdict = facts.get("verdict", NOT_RUN)
+    if unit:
+        names = unit.split("+")
+        methods = {name: word for name, word in methods.items() if name in names}
+        verdict = worst_verdict(methods.values())
+    allowed = (*facts.get("allow", ()), *plan.workspace.allow)
+    accepted = is_accepted(verdict, allowed)
+    gates = tuple(facts.get("no_baseline", ()))
+    return StandingVerdict(package, verdict, dict(methods), accepted, gates)
 
 
 def _validate_digest(plan: Plan, package: str) -> Digest | None:
@@ -84,12 +92,10 @@ def describe_standing(standing: Sequence[StandingVerdict]) -> Iterator[str]:
     """Yield a line for each verdict short of passed: the methods that have it, and what to do."""
     for verdict in VERDICTS[1:-1]:
         for accepted in (False, True):
-            names = [
-                name
-                for each in standing
-                if each.asked and each.accepted == accepted
-                for name in _methods_of(each, verdict)
-            ]
+            names: list[str] = []
+            for package_verdict in standing:
+                if package_verdict.selected and package_verdict.accepted == accepted:
+                    names += _methods_of(package_verdict, verdict)
             if not names:
                 continue
             word = f"{verdict} (allowed)" if accepted else verdict
@@ -101,27 +107,30 @@ def describe_standing(standing: Sequence[StandingVerdict]) -> Iterator[str]:
 
 def _describe_unrecorded(standing: Iterable[StandingVerdict]) -> Iterator[str]:
     """Yield a line on the packages whose gates have no baseline to compare with yet."""
-    names = [each.package for each in standing if each.no_baseline]
+    names = [verdict.package for verdict in standing if verdict.no_baseline]
     if names:
         command = f"doit baseline {names[0]}" if len(names) == 1 else "doit baseline"
         yield one_line(f"no baseline yet: {listed(names, _MOST_NAMED)}; `{command}` records one")
 
 
 def _methods_of(standing: StandingVerdict, verdict: str) -> list[str]:
-    names = [name for name, found in standing.methods.items() if found == verdict]
+    names = [name for name, word in standing.methods.items() if word == verdict]
     return [f"{standing.package}/{name}" for name in names]
 
 
 def count_standing(standing: Sequence[StandingVerdict]) -> str:
     """Return how many packages have not passed, for the line of a run with nothing to do."""
-    found = Counter(each.verdict for each in standing)
-    counts = ((_COUNTED.get(verdict, verdict), found[verdict]) for verdict in VERDICTS[:-1])
-    return "".join(f", {number} {words}" for words, number in counts if number)
+    counts = Counter(package_verdict.verdict for package_verdict in standing)
+    line = ""
+    for verdict in VERDICTS[:-1]:
+        if counts[verdict]:
+            line += f", {counts[verdict]} {_COUNTED.get(verdict, verdict)}"
+    return line
 
 
 def is_all_accepted(standing: Iterable[StandingVerdict]) -> bool:
     """Return whether every package passed, or is declared to be good enough."""
-    return all(each.accepted for each in standing)
+    return all(package_verdict.accepted for package_verdict in standing)
 
 
 def describe_packages(packages: int, standing: Sequence[StandingVerdict]) -> str:

@@ -36,28 +36,41 @@ def make_table(
     rows = list(_rows(plan, events, methods))
     if not rows:  # it ended in an export
         return
-    headings = [each for each in HEADINGS if each == "package" or any(row[each] for row in rows)]
-    while width is not None and (room := width - _others(rows, headings)) < _needed(rows):
-        droppable = next((each for each in _DISPENSABLE if each in headings), None)
-        if droppable is None:
-            break
-        headings.remove(droppable)
+    headings = ["package"]
+    for heading in HEADINGS[1:]:
+        if any(row[heading] for row in rows):
+            headings.append(heading)
     if width is not None:
-        room = max(width - _others(rows, headings), 8)
+        headings = _fit_headings(rows, headings, width)
+        room = max(width - _width_of_figures(rows, headings), 8)
         rows = [{**row, "package": cut_middle(row["package"], room)} for row in rows]
-    right = [n for n, heading in enumerate(headings) if heading in _RIGHT]
-    cells = [[row[heading] for heading in headings] for row in rows]
-    yield from columns([headings, *cells], right=right, rule=True)
+    right = [number for number, heading in enumerate(headings) if heading in _RIGHT]
+    lines = [headings]
+    for row in rows:
+        lines.append([row[heading] for heading in headings])
+    yield from columns(lines, right=right, rule=True)
 
 
-def _needed(rows: Sequence[Row]) -> int:
-    """Return the columns that names need at least."""
-    return min(max(len(row["package"]) for row in rows), _LEAST_NAME) if rows else 0
+def _fit_headings(rows: Sequence[Row], headings: Sequence[str], width: int) -> list[str]:
+    """Return the headings that leave names the columns that they need at least."""
+    longest = max(len(row["package"]) for row in rows)
+    needed = min(longest, _LEAST_NAME)
+    fitting = list(headings)
+    for heading in _DISPENSABLE:
+        if width - _width_of_figures(rows, fitting) >= needed:
+            break
+        if heading in fitting:
+            fitting.remove(heading)
+    return fitting
 
 
-def _others(rows: Sequence[Row], headings: Sequence[str]) -> int:
+def _width_of_figures(rows: Sequence[Row], headings: Sequence[str]) -> int:
     """Return the columns that all but the names take, with the space between."""
-    return sum(2 + max(len(each), *(len(row[each]) for row in rows)) for each in headings[1:])
+    width = 0
+    for heading in headings[1:]:
+        widest = max(len(row[heading]) for row in rows)
+        width += 2 + max(len(heading), widest)
+    return width
 
 
 def _rows(
@@ -67,35 +80,41 @@ def _rows(
     from pipeline.report.records import read_fitting, read_manifest
 
     shown = None if methods is None else set(methods)
-    for package in sorted({str(event.package) for event in events if event.package}):
-        own = [event for event in events if event.package == package]
+    package_to_events: dict[str, list[Event]] = {}
+    for event in events:
+        if event.package:
+            package_to_events.setdefault(event.package, []).append(event)
+    for package, package_events in sorted(package_to_events.items()):
         manifest = read_manifest(plan.workspace, package) or {}
         report = read_fitting(plan.workspace.package(package) / REPORT) or {}
-        if report.get("files") != {n: f["digest"] for n, f in manifest.get("files", {}).items()}:
+        files = manifest.get("files", {})
+        if report.get("files") != {name: file["digest"] for name, file in files.items()}:
             report = {}  # of another build of it
-        yield _package_row(package, own, manifest, report)
+        yield _package_row(package, package_events, manifest, report)
         if shown is None or package in shown:
-            yield from _method_rows(own, manifest, report)
+            yield from _method_rows(package_events, manifest, report)
 
 
 def _package_row(
-    package: str, own: Sequence[Event], manifest: Json, report: Json
+    package: str, events: Sequence[Event], manifest: Json, report: Json
 ) -> dict[str, str]:
     from pipeline.report.headlines import worst_headline
 
-    outcomes = {event.kind: event.outcome for event in reversed(own)}
+    outcomes = {event.kind: event.outcome for event in reversed(events)}
     validated = outcomes.get("validate", "")
     row = dict.fromkeys(HEADINGS, "") | {
         "package": package,
-        "build": _build_word(outcomes.get("link", _of_parts(own))),
+        "build": _build_word(outcomes.get("link", _outcome_of_methods(events))),
         "verdict": "" if validated in (*DONE, "not-run") else outcome_word(validated),
-        "seconds": f"{sum(event.seconds for event in own):.1f}",
+        "seconds": f"{sum(event.seconds for event in events):.1f}",
     }
     if validated == "not-run":  # which is no verdict: nothing was there to be run, or no time
         row["verdict"] = "not validated" if outcomes.get("link") in DONE else NOT_BUILT
     if outcomes.get("link") in DONE:
-        row["size"] = human_size(sum(file["size"] for file in manifest.get("files", {}).values()))
-        row["delegated"] = _share([each["delegation"] for each in _methods(manifest).values()])
+        files = manifest.get("files", {}).values()
+        row["size"] = human_size(sum(file["size"] for file in files))
+        methods = _methods(manifest).values()
+        row["delegated"] = _share([method["delegation"] for method in methods])
         if report and validated and (worst := worst_headline(report["methods"])):
             row |= {"figure": worst.figure, "limit": worst.limit}
     if report and validated in DONE:
@@ -108,24 +127,29 @@ def _build_word(outcome: str) -> str:
     return NOT_BUILT if outcome == "not-run" else outcome_word(outcome)
 
 
-def _of_parts(own: Sequence[Event]) -> str:
+def _outcome_of_methods(events: Sequence[Event]) -> str:
     """Return what came of the methods that were asked for without their package. Where a run was
     interrupted before it linked them, the package was not built."""
-    if any(event.reason == INTERRUPTED for event in own):
+    if any(event.reason == INTERRUPTED for event in events):
         return "not-run"
-    found = {event.outcome for event in own if event.kind in ("compile", "quantize")}
-    order = ("failed", "not-run", "built", "refit", "hit", "up-to-date")
-    return next((each for each in order if each in found), "")
+    outcomes = {event.outcome for event in events if event.kind in ("compile", "quantize")}
+    for outcome in ("failed", "not-run", "built", "refit", "hit", "up-to-date"):
+        if outcome in outcomes:
+            return outcome
+    return ""
 
 
-def _method_rows(own: Sequence[Event], manifest: Json, report: Json) -> Iterator[dict[str, str]]:
-    blank, linked = (
-        dict.fromkeys(HEADINGS, ""),
-        any(e.kind == "link" and e.outcome in DONE for e in own),
-    )
+def _method_rows(events: Sequence[Event], manifest: Json, report: Json) -> Iterator[dict[str, str]]:
+    blank = dict.fromkeys(HEADINGS, "")
+    linked = any(event.kind == "link" and event.outcome in DONE for event in events)
     judged = {method["method"]: method for method in report.get("methods", ())}
-    quantizing = {str(event.method): event.seconds for event in own if event.kind == "quantize"}
-    units = [event for event in own if event.kind == "compile"]
+    quantizing: dict[str, float] = {}
+    units = []
+    for event in events:
+        if event.kind == "quantize":
+            quantizing[str(event.method)] = event.seconds
+        elif event.kind == "compile":
+            units.append(event)
     for unit in sorted(units, key=lambda unit: str(unit.method)):
         for method in str(unit.method).split("+"):
             seconds = unit.seconds + quantizing.get(method, 0.0)
@@ -145,13 +169,13 @@ def _method_rows(own: Sequence[Event], manifest: Json, report: Json) -> Iterator
 def _verdict_cells(method: Json) -> dict[str, str]:
     from pipeline.report.headlines import headline
 
-    found = headline(method)
-    return {"verdict": found.verdict, "figure": found.figure, "limit": found.limit}
+    cells = headline(method)
+    return {"verdict": cells.verdict, "figure": cells.figure, "limit": cells.limit}
 
 
 def _methods(manifest: Json) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = manifest.get("methods", {})
-    return found
+    methods: Mapping[str, Any] = manifest.get("methods", {})
+    return methods
 
 
 def _share(counts: Sequence[Any]) -> str:

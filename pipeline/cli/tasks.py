@@ -12,6 +12,7 @@ import atexit
 import gc
 from collections.abc import Iterator
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ from pipeline.cli.selection import ALL, Selection
 from pipeline.cli.terminal import guard_standard_streams
 from pipeline.plan.actions import unit_name
 from pipeline.plan.plan import Plan
+from pipeline.plan.prefetch import ask_for_exports
 from pipeline.plan.tasks import ActionTask
-from pipeline.plan.waves import ask_for_exports
 from pipeline.run.install import clean, find_orphans
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.visible import one_line
@@ -85,9 +86,10 @@ def _packages(plan: Plan) -> list[str]:
 def _with_families(plan: Plan) -> list[str]:
     """Return the packages that the command line asks for, and those that share weights with
     them."""
-    found = dict.fromkeys(_packages(plan))
-    families = {plan.families.name(each): plan.families.members(each) for each in found}
-    return list(found | dict.fromkeys(each for members in families.values() for each in members))
+    packages = dict.fromkeys(_packages(plan))
+    for package in list(packages):
+        packages |= dict.fromkeys(plan.families.members(package))
+    return list(packages)
 
 
 def _needs_our_runner() -> None:
@@ -127,20 +129,23 @@ def _method_tasks_of(plan: Plan, package: str, kind: str) -> Iterator[dict[str, 
     if plan.problems(package):
         return
     model, exporter, name = plan.model(package), plan.exporter(package), quoted(package)
-    quantized = plan.quantized(package)
     first = [f"export:{quoted(exporter)}"] if exporter else []
-    for unit in plan.units(package) if kind == "compile" else [(each,) for each in quantized]:
+    quantized = plan.quantized(package)
+    units = plan.units(package) if kind == "compile" else [(method,) for method in quantized]
+    for unit in units:
         task = ActionTask(plan, kind, model, package, unit)
-        own = [each for each in unit if each in quantized] if kind == "compile" else []
-        setup = [f"quantize:{name}/{each}" for each in own]
+        setup = []
+        for method in unit:
+            if kind == "compile" and method in quantized:
+                setup.append(f"quantize:{name}/{method}")
         yield _task(task, f"{kind} {task.method} of {package}", task_dep=first, setup=setup)
 
 
 def _make_method_tasks(plan: Plan, package: str) -> Iterator[Task]:
     """Make the tasks of the methods that a package is linked from, for doit, after it has made all
     others."""
-    for each in _linked_from(plan, package):
-        yield from _method_tasks_once(plan, each)
+    for linked_package in _linked_from(plan, package):
+        yield from _method_tasks_once(plan, linked_package)
 
 
 def _linked_from(plan: Plan, package: str) -> dict[str, None]:
@@ -151,12 +156,12 @@ def _linked_from(plan: Plan, package: str) -> dict[str, None]:
 @cache
 def _method_tasks_once(plan: Plan, package: str) -> list[Task]:
     """Make the tasks of a package's methods, which all of its family wait for."""
-    made = [
-        task
-        for kind in ("quantize", "compile")
-        for task in generate_tasks(kind, _method_tasks_of(plan, package, kind), "")
-    ]
-    return [task for task in made if task.subtask_of]
+    tasks = []
+    for kind in ("quantize", "compile"):
+        for task in generate_tasks(kind, _method_tasks_of(plan, package, kind), ""):
+            if task.subtask_of:
+                tasks.append(task)
+    return tasks
 
 
 def task_export() -> Iterator[dict[str, Any]]:
@@ -182,19 +187,25 @@ def task_lower() -> Iterator[dict[str, Any]]:
     for package in _with_families(plan):
         model, file = plan.model(package), plan.file(package)
         whole = _selection.whole
-        units = [
-            f"compile:{quoted(each)}/{unit_name(unit)}"
-            for each in (() if whole else _linked_from(plan, package))
-            for unit in (() if plan.problems(each) else plan.units(each))
-        ]
         yield _task(
             ActionTask(plan, "link", model, package),
-            f"lower {package}" + (f" to {file}" if file else ""),
+            f"lower {package} to {file}" if file else f"lower {package}",
             partial(_make_method_tasks, plan, package) if whole else None,
-            setup=units,
+            setup=[] if whole else _unit_tasks(plan, package),
             targets=[f"build/{package}/{file}"] if file else [],
             clean=[(remove_what_was_built, (plan, package))],
         )
+
+
+def _unit_tasks(plan: Plan, package: str) -> list[str]:
+    """Return the names of the compile tasks of the objects that a package is linked from."""
+    names = []
+    for linked_package in _linked_from(plan, package):
+        if plan.problems(linked_package):
+            continue
+        for unit in plan.units(linked_package):
+            names.append(f"compile:{quoted(linked_package)}/{unit_name(unit)}")
+    return names
 
 
 def remove_what_was_built(plan: Plan, package: str, dryrun: bool) -> None:
@@ -226,7 +237,7 @@ def task_validate() -> Iterator[dict[str, Any]]:
             lowered.append(f"{FAMILY}:{quoted(family)}")
         yield _task(task, f"validate {package}", task_dep=lowered)
         part = _selection.parts.get(quoted(package), ())
-        if part and {*part} <= {each for unit in plan.units(package) for each in unit}:
+        if part and {*part} <= {*chain.from_iterable(plan.units(package))}:
             task = ActionTask(plan, "validate", plan.model(package), package, part)
             yield _task(task, f"validate {task.method} of {package}", task_dep=lowered)
 
@@ -235,11 +246,14 @@ def task__family() -> Iterator[dict[str, Any]]:
     """Group the packages of each family, for whose sizes validations wait; `doit list` hides it."""
     plan = current_plan()
     yield {"name": None, "doc": "packages that share weights"}
-    found = {plan.families.name(each): plan.families.members(each) for each in _packages(plan)}
-    for family, members in found.items():
+    family_to_packages = {}
+    for package in _packages(plan):
+        family = plan.families.name(package)
         if family is not None:
-            lowered = [f"lower:{quoted(each)}" for each in members]
-            yield {"name": quoted(family), "actions": None, "task_dep": lowered}
+            family_to_packages[family] = plan.families.members(package)
+    for family, packages in family_to_packages.items():
+        lowered = [f"lower:{quoted(package)}" for package in packages]
+        yield {"name": quoted(family), "actions": None, "task_dep": lowered}
 
 
 __all__ = ["DOIT_CONFIG", *(name for name in globals() if name.startswith("task_"))]

@@ -34,9 +34,9 @@ def guard(stream: Any) -> Any:
 def _unless_unread(stream: Any, method: Callable[..., object]) -> Callable[..., object]:
     """Return a stream's method that drops what it has to write when its reader is gone."""
 
-    def call(*given: Any) -> object:
+    def call(*arguments: Any) -> object:
         try:
-            return method(*given)
+            return method(*arguments)
         except BrokenPipeError:
             with open(os.devnull, "wb") as nothing:
                 os.dup2(nothing.fileno(), stream.fileno())
@@ -89,4 +89,9 @@ def as_it_is() -> Iterator[None]:
 
 
 def _plain(text: str) -> str:
-    return _COMMAND.sub(lambda found: f"{found[1] or ''}\\x{ord(found[0][-1]):02x}", visible(text))
+    return _COMMAND.sub(_escape_command, visible(text))
+
+
+def _escape_command(match: re.Match[str]) -> str:
+    """Return what stands before a command, and the command's mark by its number."""
+    return f"{match[1] or ''}\\x{ord(match[0][-1]):02x}"

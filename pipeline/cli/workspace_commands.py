@@ -36,7 +36,7 @@ from pipeline.cli.runner import BatchRunner
 from pipeline.cli.toolchain_check import check_toolchain
 from pipeline.cli.workspace_loader import WorkspaceLoader
 from pipeline.moments import load
-from pipeline.plan.waves import ask_for_exports
+from pipeline.plan.prefetch import ask_for_exports
 from pipeline.store.errors import PipelineError
 from pipeline.store.visible import one_line
 

@@ -14,11 +14,11 @@ from doit.cmd_base import DodoTaskLoader
 from doit.exceptions import InvalidDodoFile
 
 from pipeline.cli import tasks
+from pipeline.cli.ahead import start_ahead
 from pipeline.cli.commands import GROUPS
 from pipeline.cli.grammar import check_words, describe_no_packages, empty_groups, rewrite
 from pipeline.cli.run_options import RunOptions, take_options
-from pipeline.cli.runner import start_ahead
-from pipeline.cli.selection import find_selection, own_tasks
+from pipeline.cli.selection import find_foreign_tasks, find_selection
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError
 
@@ -67,14 +67,14 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
         since doit selects tasks by the same list. Raises PipelineError for words without meaning.
         """
         plan = tasks.current_plan()
-        own = own_tasks(self.namespace or {})
-        if cmd.execute_tasks and not {*own} & {*pos_args}:
+        foreign_tasks = find_foreign_tasks(self.namespace or {})
+        if cmd.execute_tasks and not {*foreign_tasks} & {*pos_args}:
             pos_args[:], self.run_options = take_options(pos_args)
             if not pos_args or pos_args[0].partition(":")[0] in GROUPS:
                 start_ahead(plan.workspace, 1, self.run_options.always)
         packages = _packages_with_rows(pos_args, plan)
         self.run_options = replace(self.run_options, methods_of=packages)
-        pos_args[:] = rewrite(pos_args, tasks.current_plan, own, cmd.execute_tasks)
+        pos_args[:] = rewrite(pos_args, tasks.current_plan, foreign_tasks, cmd.execute_tasks)
         tasks.select(find_selection(self.namespace or {}, cmd.execute_tasks, pos_args))
         loaded = super().load_tasks(cmd, pos_args)
         check_words(pos_args, loaded, (*self.cmd_names, *plan.packages))
@@ -96,7 +96,7 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
 
 def _explain_hidden(error: Exception, dodo: Path | None) -> str:
     """Describe the module of a workspace that our own package hides; "" for any other error."""
-    from pipeline.program.workspace_modules import explain_hidden_at_top
+    from pipeline.program.import_errors import explain_hidden_at_top
 
     return explain_hidden_at_top(error, dodo.parent) if dodo else ""
 

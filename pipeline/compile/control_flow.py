@@ -1,4 +1,4 @@
-"""Control flow that ExecuTorch can't lower or emits wrongly: its errors in words of the model."""
+"""Explains, in words of the model, control flow that ExecuTorch can't lower or emits wrongly."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def explain_unsupported(programs: Mapping[str, ExportedProgram]) -> Iterator[Non
     try:
         yield
     except InternalError as error:
-        wrong = [
-            f"{place} can't be emitted by ExecuTorch, which emits {', '.join(sorted(_EMITTED))}"
-            for place, node in _find_control_flow(programs)
-            if control_flow_name(node) not in _EDGE
-        ]
-        if not wrong:
+        emitted = ", ".join(sorted(_EMITTED))
+        faults = []
+        for place, node in _find_control_flow(programs):
+            if control_flow_name(node) not in _EDGE:
+                faults.append(f"{place} can't be emitted by ExecuTorch, which emits {emitted}")
+        if not faults:
             raise
-        raise PipelineError(add_remedy("; ".join(wrong))) from error
+        raise PipelineError(add_remedy("; ".join(faults))) from error
 
 
 @contextmanager
@@ -54,14 +54,14 @@ def explain_quantized_scans(programs: Mapping[str, ExportedProgram]) -> Iterator
     try:
         yield
     except RuntimeError as error:
-        quantized = {
-            method: program
-            for method, program in programs.items()
-            if any("quantize" in str(node.target) for node in program.graph.nodes)
-        }
-        scans = [
-            p for p, node in _find_control_flow(quantized) if control_flow_name(node) == "scan"
-        ]
+        quantized = {}
+        for method, program in programs.items():
+            if any("quantize" in str(node.target) for node in program.graph.nodes):
+                quantized[method] = program
+        scans = []
+        for place, node in _find_control_flow(quantized):
+            if control_flow_name(node) == "scan":
+                scans.append(place)
         if "FunctionalTensor on its own" not in str(error) or not scans:
             raise
         raise PipelineError(
@@ -72,13 +72,20 @@ def explain_quantized_scans(programs: Mapping[str, ExportedProgram]) -> Iterator
 
 def count_float_operators(program: ExportedProgram) -> int:
     """Count operators that compute in floats in control flow, into which no quantizer looks."""
-    bodies = list(graph_modules(program.graph_module))[1:]
-    nodes = (node for body in bodies for node in body.graph.nodes if operator_name(node))
-    values = (pytree.tree_leaves(node.meta.get("val")) for node in nodes)
-    return sum(
-        any(isinstance(v, torch.Tensor) and v.dtype.is_floating_point for v in each)
-        for each in values
-    )
+    count = 0
+    # The first is the method's own graph.
+    for body in list(graph_modules(program.graph_module))[1:]:
+        for node in body.graph.nodes:
+            if operator_name(node) and _gives_floats(node):
+                count += 1
+    return count
+
+
+def _gives_floats(node: Node) -> bool:
+    for value in pytree.tree_leaves(node.meta.get("val")):
+        if isinstance(value, torch.Tensor) and value.dtype.is_floating_point:
+            return True
+    return False
 
 
 def warn_of_views_of_carries(programs: Mapping[str, ExportedProgram]) -> None:
@@ -108,6 +115,11 @@ def _find_control_flow(programs: Mapping[str, ExportedProgram]) -> Iterator[tupl
     for method, program in programs.items():
         for node in iter_nodes(program):
             takes_graph = any(argument.op == "get_attr" for argument in node.all_input_nodes)
-            if takes_graph and (name := control_flow_name(node)):
-                module = innermost_module(node)
-                yield f"{method}: {name}{f' in module {module}' if module else ''}", node
+            name = control_flow_name(node) if takes_graph else ""
+            if not name:
+                continue
+            module = innermost_module(node)
+            place = f"{method}: {name}"
+            if module:
+                place += f" in module {module}"
+            yield place, node

@@ -14,10 +14,10 @@ from pipeline.store.store import Store
 def find_pieces(cord: Cord, store: Store) -> list[Piece]:
     """Return what a laid-out file is put together of: blobs, and what the serializer wrote itself,
     which becomes a blob where it is long."""
-    found: list[Piece] = []
+    all_pieces: list[Piece] = []
     for is_blob, pieces in groupby(cord._buffers, lambda piece: isinstance(piece, BlobBytes)):
         if is_blob:
-            found += [("blob", piece.blob.digest) for piece in pieces]
+            all_pieces += [("blob", piece.blob.digest) for piece in pieces]
         else:
-            found.append(make_piece(b"".join(pieces), store))
-    return found
+            all_pieces.append(make_piece(b"".join(pieces), store))
+    return all_pieces

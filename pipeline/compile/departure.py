@@ -47,7 +47,7 @@ class Departure:
             "place": self.place,
             "operator": self.operator,
             "module": self.module,
-            "folded": [list(each) for each in self.folded],
+            "folded": [list(pair) for pair in self.folded],
             "shared": self.shared,
             "sqnr_db": figure(self.sqnr),
         }
@@ -81,7 +81,10 @@ def find_departure(
                 place=places.get(node.name),
                 operator=operator_name(node),
                 module=innermost_module(node),
-                folded=[(operator_name(each), innermost_module(each)) for each in folded],
+                folded=[
+                    (operator_name(folded_node), innermost_module(folded_node))
+                    for folded_node in folded
+                ],
                 shared=_shared_constant(node),
                 sqnr=sqnr,
             )
@@ -93,14 +96,14 @@ def _pair_nodes(
 ) -> Iterator[tuple[Node, Node, list[Node]]]:
     """Yield the operators that both graphs have, each with the last one that was folded into it,
     and with all of those."""
-    kept = {node.name for node in prepared.graph.nodes}
+    prepared_names = {node.name for node in prepared.graph.nodes}
     for node in source.graph.nodes:
-        if node.op != "call_function" or node.name not in kept:
+        if node.op != "call_function" or node.name not in prepared_names:
             continue
         last, folded = node, []
         while len(last.users) == 1:
             (user,) = last.users
-            if user.op != "call_function" or user.name in kept:
+            if user.op != "call_function" or user.name in prepared_names:
                 break
             folded.append(user)
             last = user
@@ -112,8 +115,11 @@ def _shared_constant(node: Node) -> str:
     for constant in node.all_input_nodes:
         if constant.op != "get_attr":
             continue
-        same = [n for n in node.graph.nodes if n.op == "get_attr" and n.target == constant.target]
-        if sum(len(each.users) for each in same) > 1:
+        readers = []
+        for n in node.graph.nodes:
+            if n.op == "get_attr" and n.target == constant.target:
+                readers.append(n)
+        if sum(len(reader.users) for reader in readers) > 1:
             return str(constant.target)
     return ""
 

@@ -86,23 +86,23 @@ def make_emission_config(
     list_of_passes: list[Any] = list(passes)
     if settings.initialized_buffers:
         list_of_passes.append(InitializedMutableBufferPass(list(settings.initialized_buffers)))
-    own = {name: methods.get(name, MethodEmit()) for name in programs}
+    method_settings = {name: methods.get(name, MethodEmit()) for name in programs}
     planning = _make_planning(settings.memory_planning, algorithms)  # one, which methods can share
     return ExecutorchBackendConfig(
         passes=list_of_passes,
         memory_planning_pass=_by_method(
             planning,
-            {n: each.memory_planning for n, each in own.items()},
+            {n: method.memory_planning for n, method in method_settings.items()},
             lambda plan: _make_planning(plan, algorithms),
         ),
         sym_shape_eval_pass=_by_method(
             _SHAPES[settings.sym_shape_eval](),
-            {n: each.sym_shape_eval for n, each in own.items()},
+            {n: method.sym_shape_eval for n, method in method_settings.items()},
             lambda name: _SHAPES[name](),
         ),
         propagate_device_config=_by_method(
             _make_device_config(settings.propagate_device),
-            {n: each.propagate_device for n, each in own.items()},
+            {n: method.propagate_device for n, method in method_settings.items()},
             _make_device_config,
         ),
         to_out_var_pass=ToOutVarPass(settings.ignore_to_out_var_failure),
@@ -113,11 +113,13 @@ def make_emission_config(
     )
 
 
-def _by_method(common: Any, own: Mapping[str, Any], make: Callable[[Any], Any]) -> Any:
+def _by_method(common: Any, by_method: Mapping[str, Any], make: Callable[[Any], Any]) -> Any:
     """Return what holds for all methods, or, where some have their own, what holds for each."""
-    if all(each is None for each in own.values()):
+    if all(setting is None for setting in by_method.values()):
         return common
-    return {name: common if each is None else make(each) for name, each in own.items()}
+    return {
+        name: common if setting is None else make(setting) for name, setting in by_method.items()
+    }
 
 
 def _make_planning(
@@ -133,7 +135,9 @@ def _make_device_config(settings: PropagateDevice) -> PropagateDeviceConfig:
 
 
 def _find_operators(names: Sequence[str] | None) -> frozenset[Any] | None:
-    return frozenset(edge_operators(names, "reinplace_extra_ops")) if names else None
+    if names:
+        return frozenset(edge_operators(names, "reinplace_extra_ops"))
+    return None
 
 
 def _choose_files(
@@ -144,20 +148,19 @@ def _choose_files(
         return get_tag
     if not settings.external_files:
         return settings.external_constants
-    names = {
-        name: target
-        for program in programs.values()
-        for spec in program.graph_signature.input_specs
-        if (name := getattr(spec.arg, "name", None)) and (target := spec.target)
-    }
-    rest = _DEFAULT_FILE if settings.external_constants else None
+    names = {}
+    for program in programs.values():
+        for spec in program.graph_signature.input_specs:
+            if (name := getattr(spec.arg, "name", None)) and (target := spec.target):
+                names[name] = target
+    default_file = _DEFAULT_FILE if settings.external_constants else None
 
     def choose_file(node: Node) -> str | None:
         name = names.get(node.name, node.name)
         for file, patterns in settings.external_files.items():
             if any(fits_name(name, pattern) for pattern in patterns):
                 return file
-        return rest
+        return default_file
 
     return choose_file
 
@@ -172,8 +175,8 @@ def tag_weights(programs: Mapping[str, ExportedProgram], settings: EmitConfig) -
         for target, node in iter_constants(program):
             name = constant_name(target, node)
             for file, patterns in settings.external_weights.items():
-                found = any(fits_weight(name, pattern) for pattern in patterns)
-                if found and "lifted_tensor" not in node.name:
+                fits = any(fits_weight(name, pattern) for pattern in patterns)
+                if fits and "lifted_tensor" not in node.name:
                     set_tag(node, file)
                     break
 

@@ -22,21 +22,9 @@ from torch.utils import _pytree as pytree
 from pipeline.program.graphs import NodePlaces, called_delegate, iter_nodes
 from pipeline.program.operators import control_flow_name
 from pipeline.program.patching import wrapped
+from pipeline.store.compiled import DelegateNodes
 
 _CHAIN = 0  # a plan has one, into which the emitter merges those of control flow
-
-
-@dataclass(frozen=True)
-class DelegateNodes:
-    """The nodes of a delegate call, whose instruction is `index`.
-
-    `places` are those of the nodes that it runs, sorted; `outputs` those of the nodes whose values
-    it returns, in the order of its outputs, None where lowering made one.
-    """
-
-    index: int
-    places: tuple[int, ...]
-    outputs: tuple[int | None, ...]
 
 
 @dataclass(frozen=True)
@@ -90,25 +78,34 @@ class Emission:
         """Return the instructions of a method that was lowered from `source` in this process."""
         if method not in self.methods:
             return Instructions()
-        made, places = self.methods[method], NodePlaces(source)
+        emitted = self.methods[method]
+        places = NodePlaces(source)
         nodes: list[tuple[int, int]] = []
         delegates: list[DelegateNodes] = []
-        for start, end, node in made.nodes:
-            if (delegate := called_delegate(node)) is not None:
+        for start, end, node in emitted.nodes:
+            delegate = called_delegate(node)
+            if delegate is not None:
                 delegates.append(_trace_delegate(end - 1, delegate, places))
-            elif (place := places.find(node)) is not None:
+                continue
+            place = places.find(node)
+            if place is not None:
                 nodes += [(index, place) for index in range(start, end)]
         return Instructions(
             tuple(sorted(nodes)),
             tuple(sorted(delegates, key=lambda delegate: delegate.index)),
-            tuple(sorted(_find_state(made))),
+            tuple(sorted(_find_state(emitted))),
         )
 
     def delegates(self, method: str) -> list[LoweredBackendModule]:
         """Return the delegates that a method calls, in the order of its instructions."""
-        nodes = self.methods[method].nodes if method in self.methods else []
-        calls = sorted(nodes, key=lambda each: each[1])
-        return [each for _, _, node in calls if (each := called_delegate(node)) is not None]
+        if method not in self.methods:
+            return []
+        delegates = []
+        for _, _, node in sorted(self.methods[method].nodes, key=lambda entry: entry[1]):
+            delegate = called_delegate(node)
+            if delegate is not None:
+                delegates.append(delegate)
+        return delegates
 
 
 @contextmanager
@@ -117,26 +114,24 @@ def record_emission() -> Iterator[Emission]:
     emission = Emission()
     # By the emitter's state, which those of control flow share. The states are kept: the id of one
     # that is gone may be that of the next method's.
-    found: dict[int, tuple[Any, _Method]] = {}
+    methods_by_state: dict[int, tuple[Any, _Method]] = {}
 
     def recorded(run_node: Callable[[Any, Node], Any], emitter: Any, node: Node) -> Any:
         state = emitter.emitter_state
-        if isinstance(emitter, _emitter._TopLevelEmitter) and id(state) not in found:
+        # Bodies of control flow have emitters of their own, with the state of the outermost.
+        is_outermost = isinstance(emitter, _emitter._TopLevelEmitter)
+        if is_outermost and id(state) not in methods_by_state:
             method = _Method(emitter.name, emitter.exported_program)
-            found[id(state)] = (state, method)
+            methods_by_state[id(state)] = (state, method)
             emission.methods[emitter.name] = method
-        _, method = found[id(state)]
+        _, method = methods_by_state[id(state)]
         start = len(emitter.chain.instructions)
         value = run_node(emitter, node)
-        offset, end = emitter.instruction_start_offset, len(emitter.chain.instructions)
-        if node.op == "placeholder" and isinstance(emitter, _emitter._TopLevelEmitter):
+        end = len(emitter.chain.instructions)
+        if node.op == "placeholder" and is_outermost:
             method.values[node.name] = value.id
-        elif (
-            node.op == "call_function"
-            and end > start
-            # Bodies of control flow emit for themselves.
-            and (called_delegate(node) is not None or not control_flow_name(node))
-        ):
+        elif node.op == "call_function" and end > start and _emits_for_itself(node):
+            offset = emitter.instruction_start_offset
             method.nodes.append((offset + start, offset + end, node))
         return value
 
@@ -144,16 +139,24 @@ def record_emission() -> Iterator[Emission]:
         yield emission
 
 
+def _emits_for_itself(node: Node) -> bool:
+    """Return whether a node's instructions are its own; bodies of control flow emit theirs."""
+    return called_delegate(node) is not None or not control_flow_name(node)
+
+
 def _trace_delegate(index: int, module: LoweredBackendModule, places: NodePlaces) -> DelegateNodes:
     inside = module.original_module
     last: dict[int, Node] = {}  # of several nodes that one became, the last gives its value
     for node in iter_nodes(inside):
-        place = places.find(node) if node.op == "call_function" else None
+        if node.op != "call_function":
+            continue
+        place = places.find(node)
         if place is not None:
             last[place] = node
-    given: dict[Any, int] = {node: place for place, node in last.items()}
+    place_of_node: dict[Any, int] = {node: place for place, node in last.items()}
     results = pytree.tree_leaves(inside.graph.output_node().args)
-    return DelegateNodes(index, tuple(sorted(last)), tuple(map(given.get, results)))
+    outputs = tuple(place_of_node.get(result) for result in results)
+    return DelegateNodes(index, tuple(sorted(last)), outputs)
 
 
 def _find_state(method: _Method) -> Iterator[tuple[str, int]]:

@@ -42,30 +42,32 @@ def lay_out_files(
         for blob, tensor in _iter_shared(owner, shared, store):
             name = name_constant(blob, tensor)
             layout = (tensor.scalar_type, tensor.sizes, tensor.dim_order)
-            own = NamedBlob(name, blob, 1, layout)
-            entries[shared.constants[blob.digest]].setdefault(name, own)
-    return {stem: _lay_out(own, store) for stem, own in entries.items()}
+            named_constant = NamedBlob(name, blob, 1, layout)
+            entries[shared.constants[blob.digest]].setdefault(name, named_constant)
+    return {stem: _lay_out(named_constant, store) for stem, named_constant in entries.items()}
 
 
 def name_constant(blob: Blob, tensor: Tensor) -> str:
     """Return the name of a shared constant: its digest, and its dtype, sizes and order of
-    dimensions, which a runtime compares with those that stand beside the data."""
-    layout = (tensor.sizes, [int(dim) for dim in tensor.dim_order])
-    return ".".join(
-        [blob.digest, str(int(tensor.scalar_type)), *("x".join(map(str, e)) for e in layout)]
-    )
+    dimensions, which a runtime compares with those stored next to the data."""
+    dtype = str(int(tensor.scalar_type))
+    sizes = "x".join(map(str, tensor.sizes))
+    order = "x".join(str(int(dimension)) for dimension in tensor.dim_order)
+    return ".".join([blob.digest, dtype, sizes, order])
 
 
 def _iter_shared(
     owner: MethodObject, shared: Shared, store: Store
 ) -> Iterator[tuple[Blob, Tensor]]:
     """Yield the shared constants of portable operators in an object, as its tensors use them."""
-    held = (*owner.constants, *owner.external_constants)
-    if not any(blob.digest in shared.constants for blob in held):
+    constants = (*owner.constants, *owner.external_constants)
+    if not any(blob.digest in shared.constants for blob in constants):
         return
     for plan in program_from_bytes(store.read(owner.program.digest)).execution_plan:
         for tensor in (value.val for value in plan.values):
-            blob = find_constant(owner, tensor) if isinstance(tensor, Tensor) else None
+            blob = None
+            if isinstance(tensor, Tensor):
+                blob = find_constant(owner, tensor)
             if blob is not None and blob.digest in shared.constants:
                 yield blob, tensor
 
@@ -80,7 +82,7 @@ def find_constant(owner: MethodObject, tensor: Tensor) -> Blob | None:
 
 
 def is_external(tensor: Tensor) -> bool:
-    """Tell whether a tensor's data stand in a `.ptd` file."""
+    """Tell whether a `.ptd` file holds a tensor's data."""
     extra = tensor.extra_tensor_info
     return extra is not None and extra.location is TensorDataLocation.EXTERNAL
 

@@ -1,7 +1,7 @@
 """Finds buffers that methods are to share and that a delegate keeps for itself.
 
-`MemoryPlanningPass(share_mutable_buffers=True)` gives methods one memory for a buffer as far as the
-buffer is left to the program. A delegate that takes it over, as a state of its own or as a constant
+`MemoryPlanningPass(share_mutable_buffers=True)` gives methods one memory for a buffer that is
+left to the program. A delegate that takes it over, as a state of its own or as a constant
 where its method only reads it, never sees what another method writes.
 """
 
@@ -27,16 +27,19 @@ def refuse_held_state(lowered: Mapping[str, ExportedProgram]) -> None:
     users: dict[str, set[str]] = {}
     changed: set[str] = set()
     for name, program in lowered.items():
-        for part in (program, *(each.original_module for each in delegates[name])):
+        for part in (
+            program,
+            *(called_delegate_module.original_module for called_delegate_module in delegates[name]),
+        ):
             for buffer in part.graph_signature.inputs_to_buffers.values():
                 users.setdefault(buffer, set()).add(name)
             changed.update(part.graph_signature.buffers_to_mutate.values())
     common = {buffer for buffer in changed if len(users.get(buffer, ())) > 1}
     problems = []
-    for name, own in delegates.items():
-        for delegate in own:
-            held = delegate.original_module.graph_signature.inputs_to_buffers.values()
-            if buffers := sorted(common.intersection(held)):
+    for name, method_delegates in delegates.items():
+        for delegate in method_delegates:
+            kept_buffers = delegate.original_module.graph_signature.inputs_to_buffers.values()
+            if buffers := sorted(common.intersection(kept_buffers)):
                 problems.append(_describe(name, delegate.backend_id, buffers))
     if problems:
         raise PipelineError(*dict.fromkeys(problems))

@@ -1,7 +1,7 @@
-"""Dynamic sizes that no package can hold: its tensors have int32 sizes.
+"""Reports dynamic sizes that no package can hold: its tensors have int32 sizes.
 
 ExecuTorch writes the greatest size of each dimension, and fails in the serializer of whichever file
-comes first, where no size has a name any more.
+comes first, which knows no names of sizes.
 """
 
 from __future__ import annotations
@@ -30,19 +30,17 @@ def explain_large_sizes(programs: Mapping[str, ExportedProgram]) -> Iterator[Non
     try:
         yield
     except (OverflowError, TypeError, subprocess.CalledProcessError) as error:
-        wrong = [
-            f"{method}: {what}"
-            for method, program in programs.items()
-            for what in find_large_sizes(program)
-        ]
+        faults = []
+        for method, program in programs.items():
+            faults += [f"{method}: {fault}" for fault in find_large_sizes(program)]
         is_number = isinstance(error, TypeError) and "bad number" not in str(error)
-        if not wrong or is_number:
+        if not faults or is_number:
             raise
-        raise PipelineError("; ".join(wrong)) from error
+        raise PipelineError("; ".join(faults)) from error
 
 
 def find_large_sizes(program: ExportedProgram) -> Iterator[str]:
-    """Yield a sentence for each size of which a program makes larger ones than int32 has."""
+    """Yield a sentence for each size from which a program computes sizes beyond int32."""
     names = {
         size.node.expr: name
         for name, size in reversed(InputSizes(program).sizes.items())
@@ -51,16 +49,15 @@ def find_large_sizes(program: ExportedProgram) -> Iterator[str]:
     for symbol, (limit, node) in _find_limits(program).items():
         dimensions = sorted(name for size, name in names.items() if symbol in size.free_symbols)
         if node.op == "call_function":
-            what = f"can make {node_label(node)} give a size over {GREATEST}"
+            fault = f"can make {node_label(node)} give a size over {GREATEST}"
         else:
-            what = f"may be larger than {GREATEST}"
-        remedy = (
-            f"set `max={limit}` or less of its torch.export.Dim"
-            if dimensions
-            else f"bound it in the model, torch._check(size <= {limit})"
-        )
+            fault = f"may be larger than {GREATEST}"
+        if dimensions:
+            remedy = f"set `max={limit}` or less of its torch.export.Dim"
+        else:
+            remedy = f"bound it in the model, torch._check(size <= {limit})"
         where = listed(dimensions) or f"the size {symbol}, which the model computes,"
-        yield f"{where} {what}, the greatest in a package (int32); {remedy}"
+        yield f"{where} {fault}, the greatest in a package (int32); {remedy}"
 
 
 def _find_limits(program: ExportedProgram) -> dict[sympy.Symbol, tuple[int, Node]]:
@@ -69,13 +66,19 @@ def _find_limits(program: ExportedProgram) -> dict[sympy.Symbol, tuple[int, Node
     limits: dict[sympy.Symbol, tuple[int, Node]] = {}
     large = sorted(_iter_large(program), key=lambda pair: len(pair[1].node.expr.free_symbols))
     for node, size in large:
-        expression, ranges = size.node.expr, size.node.shape_env.var_to_range
-        symbols = sorted(expression.free_symbols, key=str)
-        greatest = {s: limits[s][0] if s in limits else int(ranges[s].upper) for s in symbols}
+        expression = size.node.expr
+        ranges = size.node.shape_env.var_to_range
+        greatest = {}
+        for symbol in sorted(expression.free_symbols, key=str):
+            if symbol in limits:
+                greatest[symbol], _ = limits[symbol]
+            else:
+                greatest[symbol] = int(ranges[symbol].upper)
+        # A limit that an earlier size set may be enough for this one too.
         if expression.subs(greatest) > GREATEST:
-            symbol = symbols[0]
-            alone = expression.subs({s: greatest[s] for s in symbols[1:]})
-            limits[symbol] = _find_limit(alone, symbol), node
+            first, *following = greatest
+            alone = expression.subs({symbol: greatest[symbol] for symbol in following})
+            limits[first] = _find_limit(alone, first), node
     return limits
 
 

@@ -77,8 +77,8 @@ def link(
 ) -> LinkedFiles:
     """Link objects as `lay_out` does, and commit the files, those of the family too."""
     pieces = lay_out(objects, constant_methods, store, order, layout, shared)
-    pieces = shared.add_files(pieces, [each.to_json() for each in objects])
-    files = {stem: Blob(*join_pieces(own, store)) for stem, own in pieces.items()}
+    pieces = shared.add_files(pieces, [method_object.to_json() for method_object in objects])
+    files = {stem: Blob(*join_pieces(file_pieces, store)) for stem, file_pieces in pieces.items()}
     return LinkedFiles(files.pop(""), files)
 
 
@@ -101,13 +101,13 @@ def lay_out(
         constant_methods: values by name, as `constant_values` describes them.
         order: the model's methods, where an object has several.
         layout: the options of `ExecutorchBackendConfig` for the layout of the file.
-        shared: what stands in files of the package's family instead.
+        shared: what the files of the package's family hold instead.
 
     Raises MissingBlobError, and PipelineError where two methods give different data for one name.
     """
     config = ExecutorchBackendConfig(**(layout or {}))
     output, named = _join(objects, constant_methods, store, order, shared)
-    if not config.extract_delegate_segments:  # then payloads stand in the flatbuffer itself
+    if not config.extract_delegate_segments:  # then the flatbuffer itself holds the payloads
         for payload in output.program.backend_delegate_data:
             if isinstance(payload.data, BlobBytes):
                 payload.data = store.read(payload.data.blob.digest)
@@ -167,12 +167,15 @@ class _Tables:
         return True
 
     def _relocate_tensor(self, tensor: Tensor, owner: MethodObject, tags: dict[str, str]) -> None:
-        index, extra = tensor.data_buffer_idx, tensor.extra_tensor_info
+        index = tensor.data_buffer_idx
+        extra = tensor.extra_tensor_info
         if is_external(tensor) and extra is not None:
-            name, blob = extra.fully_qualified_name or "", owner.external_constants[index]
-            tag, own = tags[name], _index(self.external_constants, blob)
-            tensor.data_buffer_idx = own
-            if self.external.setdefault(tag, {}).setdefault(name, own) != own:
+            name = extra.fully_qualified_name or ""
+            blob = owner.external_constants[index]
+            tag = tags[name]
+            shared_index = _index(self.external_constants, blob)
+            tensor.data_buffer_idx = shared_index
+            if self.external.setdefault(tag, {}).setdefault(name, shared_index) != shared_index:
                 raise PipelineError(
                     f"external tensor '{name}' differs between methods, and {tag}.ptd holds one "
                     "tensor of a name; keep such tensors in the package, or give them other names"
@@ -204,7 +207,10 @@ class _Getters:
     def emit(self, constant_methods: Mapping[str, Any]) -> list[ExecutionPlan]:
         """Return a plan for each constant method, of its value as `decode_constant` reads it."""
         read = self.store.read
-        values = {name: decode_constant(each, read) for name, each in constant_methods.items()}
+        values = {
+            name: decode_constant(description, read)
+            for name, description in constant_methods.items()
+        }
         leaves = {name: value for name, (value, _) in values.items()}
         plans = _Emitter._emit_prim_getters(self, leaves)  # type: ignore[arg-type]
         for plan, (_, structure) in zip(plans, values.values(), strict=True):
@@ -259,14 +265,18 @@ def _join(
         external_constant_buffer=[_stand_in(blob) for blob in tables.external_constants],
         external_constant_map=tables.external,
     )
-    named = (each for each in _iter_named_data(objects, order) if each[1].key not in shared.keys)
+    named = (
+        tagged_entry
+        for tagged_entry in _iter_named_data(objects, order)
+        if tagged_entry[1].key not in shared.keys
+    )
     return output, merge_named_data(named, _stand_in)
 
 
 def _split_training(
     plans: Sequence[ExecutionPlan],
 ) -> tuple[list[ExecutionPlan], list[ExecutionPlan]]:
-    """Return the plans of methods, and those that say where gradients stand in their outputs."""
+    """Return the plans of methods, and those that number their outputs with gradients."""
     # Those that tell about training follow all methods, in the order of the model.
     names = {plan.name for plan in plans}
     methods: list[ExecutionPlan] = []
@@ -279,7 +289,9 @@ def _split_training(
 
 def _place_of(plan: ExecutionPlan, order: Sequence[str]) -> int:
     method = trained_method(plan.name)
-    return order.index(method) if method in order else 0
+    if method in order:
+        return order.index(method)
+    return 0
 
 
 def _stand_in(blob: Blob) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from itertools import chain
 from operator import attrgetter
 from typing import Any
 
@@ -59,18 +58,19 @@ def lower(
     """
     check_modules(programs, method_to_partitioners)
 
-    def attempt(own: dict[str, ExportedProgram]) -> EdgeProgramManager:
+    def attempt(separated: dict[str, ExportedProgram]) -> EdgeProgramManager:
         lowered = to_edge_transform_and_lower(
-            own,
-            partitioner={name: list(each) for name, each in method_to_partitioners.items()},
+            separated,
+            partitioner={name: list(items) for name, items in method_to_partitioners.items()},
             constant_methods=dict(constant_methods) if constant_methods else None,
             compile_config=make_edge_config(edge or EdgeConfig(), edge_operators),
-            transform_passes={name: each for name, each in (passes or {}).items() if each} or None,
+            transform_passes={name: items for name, items in (passes or {}).items() if items}
+            or None,
             generate_etrecord=etrecord,
         )
         if delegates:  # of the joint call, in which each partitioner leaves its manager's defaults
             lowered.compile_config = EdgeCompileConfig(_check_ir_validity=False)
-        after = {name: list(each) for name, each in (passes_after or {}).items() if each}
+        after = {name: list(items) for name, items in (passes_after or {}).items() if items}
         return lowered.transform(after) if after else lowered
 
     with (
@@ -112,13 +112,11 @@ def _explain_by_warnings(partitioners: Mapping[str, Sequence[Partitioner]]) -> I
     except PipelineError:
         raise
     except Exception as error:
-        warnings = [
-            f"{method}: {what}"
-            for method, own in partitioners.items()
-            for partitioner in own
-            if isinstance(partitioner, FilteredPartitioner)
-            for what in partitioner.warnings
-        ]
+        warnings = []
+        for method, method_partitioners in partitioners.items():
+            for partitioner in method_partitioners:
+                if isinstance(partitioner, FilteredPartitioner):
+                    warnings += [f"{method}: {warning}" for warning in partitioner.warnings]
         if not warnings:
             raise
         if not _FAILS_ON_STATES.search(str(error)):
@@ -131,12 +129,18 @@ def adapt_edge_config(settings: EdgeConfig, backends: Iterable[Backend]) -> Edge
 
     That is operators left whole, and no check, which knows none of the operators that they make.
     """
-    own = [each.lowering for each in backends if each.lowering.make_passes is not None]
-    if not own:
+    # The operators that passes make are checked by nothing upstream.
+    lowerings = []
+    for backend in backends:
+        if backend.lowering.make_passes is not None:
+            lowerings.append(backend.lowering)
+    if not lowerings:
         return settings
-    wanted = chain(settings.preserve_ops or (), *(each.preserve_ops for each in own))
+    preserved = list(settings.preserve_ops or ())
+    for lowering in lowerings:
+        preserved += lowering.preserve_ops
     return settings.model_copy(
-        update={"preserve_ops": tuple(dict.fromkeys(wanted)), "check_ir_validity": False}
+        update={"preserve_ops": tuple(dict.fromkeys(preserved)), "check_ir_validity": False}
     )
 
 
@@ -158,7 +162,7 @@ def make_edge_config(settings: EdgeConfig, operators: Sequence[str] = ()) -> Edg
 
 def _operator(name: str) -> torch._ops.OpOverload:
     try:
-        found: torch._ops.OpOverload = attrgetter(name)(torch.ops)
+        operator: torch._ops.OpOverload = attrgetter(name)(torch.ops)
     except AttributeError as error:
         raise PipelineError(f"edge: no operator '{name}' in this torch") from error
-    return found
+    return operator

@@ -5,46 +5,26 @@ They are kept with the compiled method, so that a build that finds it in the sto
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from executorch.exir import schema
 from torch.export import ExportedProgram
+from torch.fx import Node
 
 from pipeline.compile.emit_trace import Instructions
 from pipeline.program.graphs import iter_nodes
-from pipeline.program.lost_results import describe_loss, find_cond, find_lost_results
+from pipeline.program.lost_conds import find_cond
+from pipeline.program.lost_results import describe_loss, find_lost_results
 from pipeline.program.module_paths import innermost_module
-from pipeline.program.operators import node_label, operator_name
+from pipeline.program.operators import operator_name
 from pipeline.program.random_operators import REMEDIES, random_cause
-from pipeline.program.source_lines import source_line
 from pipeline.program.training import find_training_outputs
+from pipeline.store.compiled import LoweringWarning
 from pipeline.store.errors import plural
 
 if TYPE_CHECKING:  # shapes, which change nothing that is done
     from torch.fx import Node
-
-    from pipeline.report.records import WarningRecord
-
-
-@dataclass(frozen=True)
-class LoweringWarning:
-    """One warning about a method.
-
-    Attributes:
-        what: the sentence, without the operator and the module that it is about.
-        place: of the operator's node in the source program (`NodePlaces`).
-    """
-
-    what: str
-    operator: str = ""
-    module: str = ""
-    place: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def find_training_mode(
@@ -65,9 +45,13 @@ def find_training_mode(
     warnings = []
     for operator, nodes in calls.items():
         place, node = nodes[0]
-        what = f"is in training mode ({plural(len(nodes), 'call')}); {REMEDIES['training']}"
+        sentence = f"is in training mode ({plural(len(nodes), 'call')}); {REMEDIES['training']}"
         source_place = place if origins is None else origins.get(place)
-        warnings.append(LoweringWarning(what, operator, innermost_module(node), source_place))
+        warnings.append(
+            LoweringWarning(
+                what=sentence, operator=operator, module=innermost_module(node), place=source_place
+            )
+        )
     return warnings
 
 
@@ -89,29 +73,8 @@ def find_lost_conds(
         place = find_cond(loss, plan, instructions.places, program)
         module = "" if place is None else innermost_module(nodes[place])
         source = place if origins is None or place is None else origins.get(place)
-        warnings.setdefault(place, LoweringWarning(describe_loss(loss), "cond", module, source))
-    return list(warnings.values())
-
-
-def trace_warnings(
-    warnings: Sequence[Mapping[str, Any]], program: ExportedProgram, root: Path
-) -> list[WarningRecord]:
-    """Return a manifest's warnings as reports have them, with lines of the model's source.
-
-    Args:
-        program: the method as its source gives it, not quantized.
-        root: the workspace.
-    """
-    nodes = list(iter_nodes(program))
-    records: list[WarningRecord] = []
-    for warning in warnings:
-        node = None if warning["place"] is None else nodes[warning["place"]]
-        records.append(
-            {
-                "what": warning["what"],
-                "operator": warning["operator"] if node is None else node_label(node),
-                "module": warning["module"],
-                "line": "" if node is None else str(source_line(node, root) or ""),
-            }
+        warning = LoweringWarning(
+            what=describe_loss(loss), operator="cond", module=module, place=source
         )
-    return records
+        warnings.setdefault(place, warning)
+    return list(warnings.values())

@@ -1,8 +1,8 @@
 """Partitioners as a config asks for them: limited to sub-modules, and kept out of branches.
 
-ExecuTorch's partitioners look at a whole method. What one chose outside the modules loses its tag
-here. The rest of a partition may then depend on itself through what was taken out, so it is split
-where needed; a partition that lies inside altogether is left as it was.
+ExecuTorch's partitioners look at a whole method. What one chose outside of the modules loses its
+tag here. The rest of a partition may then depend on itself through what was taken out, so it is
+split where needed; a partition that lies inside altogether is left as it was.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from pipeline.program.graphs import (
     graph_modules,
     iter_nodes,
 )
-from pipeline.program.module_paths import ModuleFilter, check_names, outline_program
+from pipeline.program.module_names import ModuleFilter, check_names
+from pipeline.program.module_paths import outline_program
 from pipeline.program.operators import base_name, control_flow_name
 from pipeline.store.errors import PipelineError
 
@@ -54,15 +55,15 @@ def make_filtered_partitioners(
 
 
 class FilteredPartitioner(Partitioner):
-    """A partitioner of which only what stands in some modules is kept, with reasons for the rest.
+    """A partitioner limited to some modules, with reasons for what it leaves elsewhere.
 
     Args:
-        allowed: sequences of module names; a node must stand in one module of each.
+        allowed: sequences of module names; a node must be in one module of each.
         config: the item of a package config that it was made of, if any.
 
     Attributes:
         listed: the names in options of the config, once it has partitioned.
-        warnings: what its backend makes of the method otherwise than the config says, likewise.
+        warnings: where its backend departs from the config for this method, likewise.
         uptake: what it was offered and took, likewise.
     """
 
@@ -90,18 +91,18 @@ class FilteredPartitioner(Partitioner):
         Partitioners that check each node (canonical_partitioners/config_partitioner.py) look at the
         outermost graph only. What stays whole in a branch is "not decomposed or delegated".
         """
-        kept, check = self.inner.ops_to_not_decompose(ep)
+        preserved, check = self.inner.ops_to_not_decompose(ep)
         branches = check is not None and control_flow_bodies(ep.graph_module)
         if not self.filters and not branches:
-            return kept, check
+            return preserved, check
         outermost = ep.graph_module.graph
 
-        def wanted(node: Node) -> bool:
-            return self._allows(node) and (
-                check is None or (node.graph is outermost and check(node))
-            )
+        def is_preserved(node: Node) -> bool:
+            if not self._allows(node):
+                return False
+            return check is None or (node.graph is outermost and check(node))
 
-        return kept, wanted
+        return preserved, is_preserved
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Raises SharedConstantsError."""
@@ -116,49 +117,51 @@ class FilteredPartitioner(Partitioner):
                 node.meta.pop(TAG, None)
         if self.filters:
             result = PartitionResult(program, self._filter(program, result.partition_tags))
-        shared = [
-            node.name
-            for node in program.graph.find_nodes(op="placeholder")
-            if TAG in node.meta and feeds_control_flow(node)
-        ]
-        if shared:
-            raise SharedConstantsError(*shared)
-        outside = {
-            node: f"{OUTSIDE}: [{', '.join(modules.names)}]`"
-            for modules in self.filters
-            for node in iter_nodes(program)
-            if node.op == "call_function" and not _stands_in(node, modules)
-        }
-        note_reasons(backend, program, why, outside)
+        _refuse_shared_constants(program)
+        note_reasons(backend, program, why, self._describe_outside(program))
         if self.config is not None:
             self.uptake = measure_uptake(self.config, program)
-        if self.config is not None and backend is not None and backend.lowering.check is not None:
-            self.warnings = list(backend.lowering.check(self.config.options, program))
+            check = self.config.backend.lowering.check
+            if check is not None:
+                self.warnings = list(check(self.config.options, program))
         return result
+
+    def _describe_outside(self, program: ExportedProgram) -> dict[Node, str]:
+        """Return the nodes outside of the modules, with the config's words for it."""
+        outside = {}
+        for modules in self.filters:
+            words = f"{OUTSIDE}: [{', '.join(modules.names)}]`"
+            for node in iter_nodes(program):
+                if node.op == "call_function" and not _stands_in(node, modules):
+                    outside[node] = words
+        return outside
 
     def _allows(self, node: Node) -> bool:
         return all(_stands_in(node, modules) for modules in self.filters)
 
     def _filter(self, program: ExportedProgram, tags: dict[str, Any]) -> dict[str, Any]:
         """Take the tags from what stands outside, in place. Returns the tags that are left."""
-        left: dict[str, Any] = {}
+        remaining: dict[str, Any] = {}
         signature = program.graph_signature
-        tagged = (node for node in iter_nodes(program) if TAG in node.meta)
-        placeholders = [node for node in tagged if node.op == "placeholder"]
-        buffers = {signature.inputs_to_buffers.get(node.name) for node in placeholders}
-        mutated = buffers & set(signature.buffers_to_mutate.values())
+        changed = set(signature.buffers_to_mutate.values())
+        placeholders = []
+        takes_changed = False
+        for node in iter_nodes(program):
+            if TAG in node.meta and node.op == "placeholder":
+                placeholders.append(node)
+                takes_changed |= signature.inputs_to_buffers.get(node.name) in changed
         for node in placeholders:  # constants go with their users, again below
             del node.meta[TAG]
         for module in graph_modules(program.graph_module):
-            self._filter_graph(module, tags, left)
+            self._filter_graph(module, tags, remaining)
         if placeholders:
             tag_constant_data(program)
-        if mutated:
+        if takes_changed:
             tag_mutated_buffer(program)
-        return left
+        return remaining
 
     def _filter_graph(
-        self, module: GraphModule, tags: Mapping[str, Any], left: dict[str, Any]
+        self, module: GraphModule, tags: Mapping[str, Any], remaining: dict[str, Any]
     ) -> None:
         chosen: dict[str, list[Node]] = defaultdict(list)
         for node in module.graph.nodes:
@@ -166,19 +169,20 @@ class FilteredPartitioner(Partitioner):
                 chosen[node.meta[TAG]].append(node)
         cut = {}
         for tag, nodes in chosen.items():
-            kept = [node for node in nodes if self._allows(node)]
-            if len(kept) == len(nodes):
-                left[tag] = tags[tag]
+            allowed = [node for node in nodes if self._allows(node)]
+            if len(allowed) == len(nodes):
+                remaining[tag] = tags[tag]
                 continue
             for node in nodes:
                 del node.meta[TAG]
-            if kept:
-                cut[tag] = kept
+            if allowed:
+                cut[tag] = allowed
+        # All tags are off by now, so that no partition that is yet to be cut is in the way.
         for tag, nodes in cut.items():
             for number, part in enumerate(split_partition(module, nodes)):
                 for node in part:
                     node.meta[TAG] = f"{tag}_{number}"
-                left[f"{tag}_{number}"] = tags[tag]
+                remaining[f"{tag}_{number}"] = tags[tag]
 
 
 class WholeModulePartitioner(Partitioner):
@@ -202,8 +206,10 @@ class WholeModulePartitioner(Partitioner):
         tags: dict[str, Any] = {}
         for module in graph_modules(exported_program.graph_module):
             for name in self.modules:
-                own = ModuleFilter((name,))
-                nodes = [n for n in module.graph.nodes if is_free(n) and _stands_in(n, own)]
+                module_filter = ModuleFilter((name,))
+                nodes = [
+                    n for n in module.graph.nodes if is_free(n) and _stands_in(n, module_filter)
+                ]
                 for part in split_partition(module, nodes):
                     tag = f"{name}_{len(tags)}"
                     tags[tag] = self.delegation_spec
@@ -218,18 +224,34 @@ def check_modules(
 ) -> None:
     """Check the modules that partitioners are limited to against their methods.
 
-    Raises PipelineError for all that are no modules, or do not say which of several calls.
+    Raises PipelineError for all names without a module, and for ambiguous ones.
     """
-    wrong = []
-    for method, own in partitioners.items():
-        filters = [f for p in own if isinstance(p, FilteredPartitioner) for f in p.filters]
-        if filters:
-            outline = outline_program(programs[method])
-            found = [each for modules in filters for each in check_names(modules.names, outline)]
-            where = f"{method}: " if method else ""  # one program by itself has no name
-            wrong += [f"{where}{what}; {known}" for what, known in dict.fromkeys(found)]
-    if wrong:
-        raise PipelineError(*wrong)
+    problems = []
+    for method, method_partitioners in partitioners.items():
+        filters: list[ModuleFilter] = []
+        for partitioner in method_partitioners:
+            if isinstance(partitioner, FilteredPartitioner):
+                filters += partitioner.filters
+        if not filters:
+            continue
+        outline = outline_program(programs[method])
+        faults: dict[tuple[str, str], None] = {}
+        for modules in filters:
+            faults |= dict.fromkeys(check_names(modules.names, outline))
+        where = f"{method}: " if method else ""  # one program by itself has no name
+        problems += [f"{where}{fault}; {hint}" for fault, hint in faults]
+    if problems:
+        raise PipelineError(*problems)
+
+
+def _refuse_shared_constants(program: ExportedProgram) -> None:
+    """Raise SharedConstantsError for constants that a delegate and control flow both take."""
+    shared = []
+    for node in program.graph.find_nodes(op="placeholder"):
+        if TAG in node.meta and feeds_control_flow(node):
+            shared.append(node.name)
+    if shared:
+        raise SharedConstantsError(*shared)
 
 
 def _stands_in(node: Node, modules: ModuleFilter) -> bool:
@@ -237,15 +259,19 @@ def _stands_in(node: Node, modules: ModuleFilter) -> bool:
     # Quantization puts its nodes between modules: a dequantize goes with what reads it, a quantize
     # with what it quantizes, and with its reader where that has the range computed as it runs.
     name = base_name(node)
-    item = node.target is operator.getitem
     source = node.args[0] if node.args and isinstance(node.args[0], Node) else None
-    if item and source is not None and not base_name(source).startswith(_RANGE):
-        return _stands_in(source, modules)
-    computed = name.startswith("quantize") and any(
-        isinstance(scale, Node) and scale.op == "call_function" for scale in node.args[1:3]
-    )
-    if name.startswith(("dequantize", _RANGE)) or item or computed:
-        return any(_stands_in(user, modules) for user in node.users)
+    if node.target is operator.getitem:
+        if source is not None and not base_name(source).startswith(_RANGE):
+            return _stands_in(source, modules)
+        return _feeds(node, modules)
+    if name.startswith(("dequantize", _RANGE)):
+        return _feeds(node, modules)
     if name.startswith("quantize"):
+        if any(isinstance(v, Node) and v.op == "call_function" for v in node.args[1:3]):
+            return _feeds(node, modules)
         return source is not None and _stands_in(source, modules)
     return modules.contains(node)
+
+
+def _feeds(node: Node, modules: ModuleFilter) -> bool:
+    return any(_stands_in(user, modules) for user in node.users)

@@ -22,46 +22,73 @@ _CELLS = frozenset({"lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"})
 def count_multiplications(node: Node) -> int:
     """Return how many multiplications a call of an operator takes; 0 for operators that are not
     counted. Dynamic sizes are those that the program was exported with."""
-    name, result = base_name(node), _first_tensor(node.meta.get("val"))
+    name = base_name(node)
+    result = _first_tensor(node.meta.get("val"))
     values = [_value(argument) for argument in node.args]
     first = values[0] if values else None
-    if result is None or not isinstance(first, Tensor | list | str):
+    if result is None:
         return 0
-    if name == "linear" and isinstance(values[1], Tensor):
-        return _numel(result) * _size(values[1].shape[-1])
-    if name.startswith(("conv1d", "conv2d", "conv3d", "conv_transpose", "convolution")):
-        return _count_convolution(name, values, result)
-    if name in _PRODUCTS and isinstance(first, Tensor):
-        return _numel(result) * _size(first.shape[-1]) if first.ndim else 0
-    if name in _ADDED_PRODUCTS and isinstance(values[1], Tensor):
-        return _numel(result) * _size(values[1].shape[-1])
-    if name.endswith("scaled_dot_product_attention") and isinstance(values[1], Tensor):
-        assert isinstance(first, Tensor)
-        return (_numel(first) + _numel(result)) * _size(values[1].shape[-2])
-    if name in _RECURRENT and isinstance(first, Tensor):
-        steps = _numel(first) // max(_size(first.shape[-1]), 1)
-        lists = [value for value in values if isinstance(value, list)]  # state comes before weights
-        return steps * _count_matrices(lists[-1] if lists else [])
-    if name in _CELLS and isinstance(first, Tensor):
-        rows = _size(first.shape[0]) if first.ndim == 2 else 1
-        return rows * _count_matrices(values[2:])
+    if isinstance(first, Tensor):
+        return _count_of_tensor(name, first, values, result)
     if name == "einsum" and isinstance(first, str):
         return _count_einsum(first, pytree.tree_leaves(values[1]))
+    # Operators whose first argument is a list or an equation take tensors behind it.
+    if isinstance(first, list | str):
+        return _count_of_second(name, values, result)
     return 0
 
 
+def _count_of_tensor(name: str, first: Tensor, values: list[Any], result: Tensor) -> int:
+    if name.startswith(("conv1d", "conv2d", "conv3d", "conv_transpose", "convolution")):
+        return _count_convolution(name, values, result)
+    if name in _PRODUCTS:
+        if not first.ndim:
+            return 0
+        return _numel(result) * _size(first.shape[-1])
+    if name.endswith("scaled_dot_product_attention") and isinstance(values[1], Tensor):
+        keys = _size(values[1].shape[-2])
+        return (_numel(first) + _numel(result)) * keys
+    if name in _RECURRENT:
+        steps = _numel(first) // max(_size(first.shape[-1]), 1)
+        # State comes before weights.
+        lists = [value for value in values if isinstance(value, list)]
+        return steps * _count_matrices(lists[-1] if lists else [])
+    if name in _CELLS:
+        rows = _size(first.shape[0]) if first.ndim == 2 else 1
+        return rows * _count_matrices(values[2:])
+    return _count_of_second(name, values, result)
+
+
+def _count_of_second(name: str, values: list[Any], result: Tensor) -> int:
+    """Count the products with an operator's second argument, whose last dimension is summed."""
+    if name != "linear" and name not in _ADDED_PRODUCTS:
+        return 0
+    if not isinstance(values[1], Tensor):
+        return 0
+    return _numel(result) * _size(values[1].shape[-1])
+
+
 def _count_convolution(name: str, values: list[Any], result: Tensor) -> int:
-    first, weight = values[0], values[1]
+    first = values[0]
+    weight = values[1]
     if not isinstance(first, Tensor) or not isinstance(weight, Tensor):
         return 0
     window = math.prod(_size(size) for size in weight.shape[1:])
-    transposed = "transpose" in name or (name == "convolution" and values[6] is True)
-    return (_numel(first) if transposed else _numel(result)) * window
+    is_transposed = "transpose" in name
+    if name == "convolution":
+        is_transposed = values[6] is True
+    # A transposed convolution spreads each input value, another one gathers for each result.
+    places = first if is_transposed else result
+    return _numel(places) * window
 
 
 def _count_matrices(values: list[Any]) -> int:
     """Return the numbers in matrices, among weights and biases."""
-    return sum(_numel(v) for v in values if isinstance(v, Tensor) and v.ndim == 2)
+    count = 0
+    for value in values:
+        if isinstance(value, Tensor) and value.ndim == 2:
+            count += _numel(value)
+    return count
 
 
 def _count_einsum(equation: str, operands: list[Any]) -> int:
@@ -70,8 +97,10 @@ def _count_einsum(equation: str, operands: list[Any]) -> int:
         return 0
     sizes: dict[str, int] = {}
     for term, operand in zip(terms, operands, strict=True):
-        if isinstance(operand, Tensor):
-            sizes |= {letter: _size(s) for letter, s in zip(term, operand.shape, strict=False)}
+        if not isinstance(operand, Tensor):
+            continue
+        for letter, size in zip(term, operand.shape, strict=False):
+            sizes[letter] = _size(size)
     return math.prod(sizes.values())
 
 
@@ -79,12 +108,15 @@ def _value(argument: Any) -> Any:
     if isinstance(argument, Node):
         return argument.meta.get("val")
     if isinstance(argument, list | tuple):
-        return [_value(each) for each in argument]
+        return [_value(element) for element in argument]
     return argument
 
 
 def _first_tensor(value: Any) -> Tensor | None:
-    return next((v for v in pytree.tree_leaves(value) if isinstance(v, Tensor)), None)
+    for leaf in pytree.tree_leaves(value):
+        if isinstance(leaf, Tensor):
+            return leaf
+    return None
 
 
 def _numel(tensor: Tensor) -> int:
@@ -93,6 +125,8 @@ def _numel(tensor: Tensor) -> int:
 
 def _size(size: int | torch.SymInt) -> int:
     """Return a size; a dynamic one as it was exported, or 1 where that is not known."""
-    if isinstance(size, torch.SymInt):
-        return int(size.node.hint) if size.node.has_hint() else 1
-    return int(size)
+    if not isinstance(size, torch.SymInt):
+        return int(size)
+    if not size.node.has_hint():
+        return 1
+    return int(size.node.hint)

@@ -7,8 +7,6 @@ method of a package whose config lists them; the package is built all the same.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
 
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -17,37 +15,34 @@ from pipeline.backends import PartitionerSpec
 from pipeline.backends.entry import NameKind
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.operators import node_label
+from pipeline.store.compiled import ListedName
 from pipeline.store.errors import did_you_mean
 
 _MOST = 10  # names in a hint
 
 
-@dataclass(frozen=True)
-class ListedName:
-    """A name of an option's list, such as `vulkan.nn_module_blocklist`; `hint` says what would be
-    right where it is not `found`."""
-
-    option: str
-    name: str
-    found: bool
-    hint: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
 def look_up_names(spec: PartitionerSpec, program: ExportedProgram) -> list[ListedName]:
     """Look up the names that the options of a partitioner list among what it is about to see."""
-    found = []
+    listed_names = []
     for option, kind in spec.backend.lowering.name_lists.items():
         names = getattr(spec.options, option) or ()
-        known = {each for node in iter_nodes(program) for each in _names_of(node, kind)}
+        node_names = {
+            node_name for node in iter_nodes(program) for node_name in _names_of(node, kind)
+        }
         for name in names:
-            fits = any(name in each if kind == "module type" else name == each for each in known)
-            words = {each.rpartition(".")[2] if kind == "module type" else each for each in known}
+            fits = any(
+                name in node_name if kind == "module type" else name == node_name
+                for node_name in node_names
+            )
+            words = {
+                node_name.rpartition(".")[2] if kind == "module type" else node_name
+                for node_name in node_names
+            }
             hint = "" if fits else did_you_mean(name, sorted(words), _MOST)
-            found.append(ListedName(f"{spec.name}.{option}", name, fits, hint))
-    return found
+            listed_names.append(
+                ListedName(option=f"{spec.name}.{option}", name=name, found=fits, hint=hint)
+            )
+    return listed_names
 
 
 def _names_of(node: Node, kind: NameKind) -> Iterator[str]:

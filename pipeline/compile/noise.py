@@ -19,11 +19,11 @@ class Noise:
     noise: float = 0.0
     max_abs: float = 0.0
 
-    def __add__(self, other: Noise) -> Noise:
+    def __add__(self, addend: Noise) -> Noise:
         return Noise(
-            self.signal + other.signal,
-            self.noise + other.noise,
-            max(self.max_abs, other.max_abs),
+            self.signal + addend.signal,
+            self.noise + addend.noise,
+            max(self.max_abs, addend.max_abs),
         )
 
     @property
@@ -43,21 +43,31 @@ _INFINITE = Noise(0.0, math.inf, math.inf)
 def measure_noise(actual: Any, expected: Any) -> Noise:
     """Measure the noise of a value: a tensor, or anything that is compared by `==`."""
     if not isinstance(expected, Tensor) or not isinstance(actual, Tensor):
-        same = type(actual) is type(expected) and actual == expected
-        return NO_NOISE if same else _INFINITE
-    if (actual.dtype, actual.shape) != (expected.dtype, expected.shape):
+        is_equal = type(actual) is type(expected) and actual == expected
+        return NO_NOISE if is_equal else _INFINITE
+    if actual.dtype != expected.dtype or actual.shape != expected.shape:
         return _INFINITE
-    a, e = _to_double(actual), _to_double(expected)
+    a = _to_double(actual)
+    e = _to_double(expected)
+    # Values that are infinite or NaN on both sides agree, and would spoil the sums.
     finite = a.isfinite() & e.isfinite()
-    same = (a == e) | (a.isnan() & e.isnan())
-    if bool((~finite & ~same).any()):
+    agrees = (a == e) | (a.isnan() & e.isnan())
+    if bool((~finite & ~agrees).any()):
         return _INFINITE
-    signal, difference = e[finite], a[finite] - e[finite]
-    greatest = float(difference.abs().max()) if difference.numel() else 0.0
-    return Noise(float(signal.square().sum()), float(difference.square().sum()), greatest)
+    signal = e[finite]
+    difference = a[finite] - e[finite]
+    greatest = 0.0
+    if difference.numel():
+        greatest = float(difference.abs().max())
+    return Noise(
+        float(signal.square().sum()),
+        float(difference.square().sum()),
+        greatest,
+    )
 
 
 def _to_double(tensor: Tensor) -> Tensor:
-    tensor = tensor.detach()
-    parts = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    parts = tensor.detach()
+    if parts.is_complex():
+        parts = torch.view_as_real(parts.resolve_conj())
     return parts.reshape(-1).double()

@@ -2,13 +2,13 @@
 
 An object is ExecuTorch's emitted Program without its data: the flatbuffer of its execution plans,
 and the digests of the constants, payloads and named data that the plans refer to by index. The data
-stand in the store, once for all methods and packages that share them.
+are in the store, once for all methods and packages that share them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, astuple, dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, replace
 from typing import Any
 
 from executorch.exir import ExecutorchProgramManager
@@ -18,23 +18,17 @@ from executorch.exir._serialize._flatbuffer_program import (
 )
 from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
 from executorch.exir.emit import EmitterOutput
-from executorch.exir.scalar_type import ScalarType
 from executorch.exir.schema import Program, Tensor, TensorDataLocation
 from executorch.exir.tensor import ALIGNMENT
 from executorch.exir.tensor_layout import TensorLayout
 from pydantic import TypeAdapter
 
-from pipeline.store.digest import Digest
+from pipeline.store.compiled import Blob as Blob
+from pipeline.store.compiled import MethodObject as MethodObject
+from pipeline.store.compiled import NamedBlob as NamedBlob
+from pipeline.store.compiled import TaggedBlob as TaggedBlob
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
-
-
-@dataclass(frozen=True)
-class Blob:
-    """A blob of the store: content digest and size in bytes."""
-
-    digest: Digest
-    size: int
 
 
 class BlobBytes(bytes):
@@ -59,59 +53,6 @@ class BlobBytes(bytes):
         return self
 
 
-@dataclass(frozen=True)
-class NamedBlob:
-    """One entry of a delegate's named data; `layout` is (scalar type, sizes, dim order) or None."""
-
-    key: str
-    blob: Blob
-    alignment: int
-    layout: tuple[ScalarType, list[int], list[int]] | None
-
-
-TaggedBlob = tuple[str | None, NamedBlob]  # with the tag of its `.ptd` file; None in the `.pte`
-
-
-@dataclass(frozen=True)
-class MethodObject:
-    """A compiled unit: a method, or a joint group of them.
-
-    `constants` and `mutable` have the reserved empty entry at index 0, as ExecuTorch's emitter
-    has; indices in the program's plans refer to these tuples. `external` maps a tag, which names a
-    `.ptd` file, to (fully qualified name, index into `external_constants`) pairs. `keys` are those
-    of each method's named data, in their order, where the unit has several methods.
-    """
-
-    program: Blob
-    constants: tuple[Blob, ...]
-    mutable: tuple[Blob, ...]
-    delegates: tuple[Blob, ...]
-    external_constants: tuple[Blob, ...]
-    external: Mapping[str, tuple[tuple[str, int], ...]]
-    named: tuple[NamedBlob, ...]
-    named_external: Mapping[str, tuple[NamedBlob, ...]] = field(default_factory=dict)
-    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def tagged(self) -> Iterator[TaggedBlob]:
-        """Yield all named data."""
-        for tag, entries in ((None, self.named), *self.named_external.items()):
-            yield from ((tag, entry) for entry in entries)
-
-    def blobs(self) -> Iterator[Blob]:
-        """Yield every blob that linking reads."""
-        yield self.program
-        for group in (self.constants, self.mutable, self.delegates, self.external_constants):
-            yield from group
-        yield from (entry.blob for _, entry in self.tagged())
-
-    def named_keys(self, method: str) -> list[str]:
-        """Return the keys of the named data that a method's delegates use, sorted."""
-        return sorted(self.keys[method] if self.keys else {e.key for _, e in self.tagged()})
-
-
 _OBJECT = TypeAdapter(MethodObject)
 
 
@@ -130,6 +71,7 @@ def make_object(
     _check_named_mutable_buffers(output)
     data = manager._named_data or NamedDataStoreOutput([], {}, {})
     check_file_names((*(output.external_constant_map or ()), *data.external_data))
+    # Every part is committed before the object that refers to it.
     tagged = put_named_data(store, data)
     return MethodObject(
         program=put_blob(store, program_to_bytes(output.program)),
@@ -143,8 +85,11 @@ def make_object(
             t: tuple(entry for tag, entry in tagged if tag == t) for t in data.external_data
         },
         keys={
-            method: (*own.pte_data, *(key for v in own.external_data.values() for key in v))
-            for method, own in (named_data or {}).items()
+            method: (
+                *method_data.pte_data,
+                *(key for v in method_data.external_data.values() for key in v),
+            )
+            for method, method_data in (named_data or {}).items()
         },
     )
 
@@ -152,12 +97,14 @@ def make_object(
 def check_file_names(tags: Iterable[str]) -> None:
     """Raise PipelineError where two tags, which are names of `.ptd` files with or without the
     ending, name one file."""
-    known: dict[str, str] = {}
+    tags_by_file: dict[str, str] = {}
     for tag in tags:
-        other = known.setdefault(tag.removesuffix(".ptd").casefold(), tag)
-        if other != tag:
-            what = "name one .ptd file where case does not count"
-            raise PipelineError(f"'{other}' and '{tag}' {what}; give them the same name, or others")
+        first_tag = tags_by_file.setdefault(tag.removesuffix(".ptd").casefold(), tag)
+        if first_tag != tag:
+            fault = "name one .ptd file where case does not count"
+            raise PipelineError(
+                f"'{first_tag}' and '{tag}' {fault}; give them the same name, or others"
+            )
 
 
 def put_blob(store: Store, data: bytes) -> Blob:
@@ -170,12 +117,12 @@ def put_blob(store: Store, data: bytes) -> Blob:
 def put_named_data(store: Store, data: NamedDataStoreOutput) -> list[TaggedBlob]:
     """Commit the buffers of named data and return its entries."""
     blobs = [put_blob(store, buffer) for buffer in data.buffers]
-    found = []
+    tagged_blobs = []
     for tag, entries in ((None, data.pte_data), *data.external_data.items()):
         for key, e in entries.items():
             layout = e.tensor_layout and astuple(e.tensor_layout)
-            found.append((tag, NamedBlob(key, blobs[e.buffer_index], e.alignment, layout)))
-    return found
+            tagged_blobs.append((tag, NamedBlob(key, blobs[e.buffer_index], e.alignment, layout)))
+    return tagged_blobs
 
 
 def merge_named_data(
@@ -202,8 +149,8 @@ def program_to_bytes(program: Program) -> bytes:
         bare, constant_tensor_alignment=ALIGNMENT, delegate_alignment=ALIGNMENT
     )
     data = bytes(flatbuffer.data)
-    again = program_from_bytes(data)
-    if again != bare and repr(again) != repr(bare):  # not a number, as a constant, equals nothing
+    reread = program_from_bytes(data)
+    if reread != bare and repr(reread) != repr(bare):  # not a number, as a constant, equals nothing
         raise PipelineError(
             "the emitted program does not survive ExecuTorch's flatbuffer round trip, so it "
             "cannot be kept as an object; please report the model"
@@ -221,7 +168,9 @@ def mutable_name(tensor: Tensor) -> str:
     extra = tensor.extra_tensor_info
     if extra is None or extra.location is TensorDataLocation.EXTERNAL:
         return ""
-    return extra.fully_qualified_name or "" if tensor.allocation_info else ""
+    if tensor.allocation_info:
+        return extra.fully_qualified_name or ""
+    return ""
 
 
 def confused_with_constant(name: str) -> PipelineError:

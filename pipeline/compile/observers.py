@@ -36,17 +36,23 @@ class _ValueRange:
     nonfinite: int = 0
 
     def add(self, value: Tensor) -> None:
-        least, greatest = (float(end) for end in value.aminmax())
+        least, greatest = _ends(value)
         if not (math.isfinite(least) and math.isfinite(greatest)):
             finite = value[value.isfinite()]
             self.nonfinite += value.numel() - finite.numel()
             if not finite.numel():
                 return
-            least, greatest = (float(end) for end in finite.aminmax())
-        self.least, self.greatest = min(self.least, least), max(self.greatest, greatest)
+            least, greatest = _ends(finite)
+        self.least = min(self.least, least)
+        self.greatest = max(self.greatest, greatest)
 
 
-class ObserverWatch:
+def _ends(value: Tensor) -> tuple[float, float]:
+    least, greatest = value.aminmax()
+    return float(least), float(greatest)
+
+
+class ObserverRanges:
     """Notes the ranges that observers see, while its `with` block lasts."""
 
     def __init__(self, prepared: GraphModule) -> None:
@@ -58,7 +64,7 @@ class ObserverWatch:
                 self._ranges.setdefault(str(node.target), _ValueRange(node.args[0], module))
         self._hooks: list[Any] = []
 
-    def __enter__(self) -> ObserverWatch:
+    def __enter__(self) -> ObserverRanges:
         for values in self._ranges.values():
             self._hooks.append(values.module.register_forward_pre_hook(_note_into(values)))
         return self
@@ -95,8 +101,9 @@ def describe_value(node: Node) -> str:
         return f"input {node.name}"
     if node.op == "get_attr":
         return f"weight {node.target}"
+    name = operator_name(node) or node.name
     module = innermost_module(node)
-    return f"{operator_name(node) or node.name}{f' in module {module}' if module else ''}"
+    return f"{name} in module {module}" if module else name
 
 
 def _remarks(values: _ValueRange, constant: bool) -> Iterator[dict[str, Any]]:
@@ -132,14 +139,18 @@ def _quantized_range(module: Any) -> tuple[float, float] | None:
     """Return the least and greatest value that a per-tensor range represents; None for others."""
     try:
         scale, zero_point = module.calculate_qparams()
-        least, greatest = int(module.quant_min), int(module.quant_max)
+        least = int(module.quant_min)
+        greatest = int(module.quant_max)
     except (AttributeError, TypeError, ValueError, RuntimeError, NotImplementedError):
         return None  # observers of plugins
     if scale.numel() != 1:
         return None
-    step, zero = float(scale), int(zero_point)
+    step = float(scale)
+    zero = int(zero_point)
     return (least - zero) * step, (greatest - zero) * step
 
 
 def _figure(value: float) -> float | None:
-    return float(f"{value:.4g}") if math.isfinite(value) else None
+    if math.isfinite(value):
+        return float(f"{value:.4g}")
+    return None

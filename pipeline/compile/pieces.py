@@ -21,14 +21,14 @@ def hash_shape(objects: Sequence[Json]) -> Digest:
 
     def shape(value: Any, name: str = "") -> Any:
         if isinstance(value, Mapping):
-            return {key: shape(each, key) for key, each in value.items()}
+            return {key: shape(item, key) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [shape(each, name) for each in value]
+            return [shape(item, name) for item in value]
         if name in ("digest", "key", "keys"):
             return numbers.setdefault(value, len(numbers))
         return value
 
-    return hash_json([[each["program"]["digest"], shape(each)] for each in objects])
+    return hash_json([[item["program"]["digest"], shape(item)] for item in objects])
 
 
 def pair_objects(
@@ -39,17 +39,17 @@ def pair_objects(
     blobs: dict[Digest, Digest] = {}
     keys: dict[str, str] = {}
 
-    def walk(one: Any, other: Any, name: str = "") -> None:
-        if isinstance(one, Mapping):
-            for key in one:
-                walk(one[key], other[key], key)
-        elif isinstance(one, list | tuple):
-            for pair in zip(one, other, strict=True):
+    def walk(before: Any, after: Any, name: str = "") -> None:
+        if isinstance(before, Mapping):
+            for key in before:
+                walk(before[key], after[key], key)
+        elif isinstance(before, list | tuple):
+            for pair in zip(before, after, strict=True):
                 walk(*pair, name)
         elif name == "digest":
-            blobs[one] = other
+            blobs[before] = after
         elif name in ("key", "keys"):
-            keys[one] = other
+            keys[before] = after
 
     for pair in zip(old, new, strict=True):
         walk(*pair)
@@ -66,7 +66,9 @@ def exchange_pieces(
 
     Keys are 64 hexadecimal digits behind a prefix that stays. Raises MissingBlobError.
     """
-    found = {old[-64:].encode(): new[-64:].encode() for old, new in keys.items()}
+    new_keys = {}
+    for old, new in keys.items():
+        new_keys[old[-64:].encode()] = new[-64:].encode()
     for piece in pieces:
         if piece[0] == "bytes":
             yield piece
@@ -74,4 +76,4 @@ def exchange_pieces(
             yield "blob", blobs[piece[1]]
         else:
             data = store.read(piece[1])
-            yield "blob", store.put(_KEY.sub(lambda match: found.get(match[0], match[0]), data))
+            yield "blob", store.put(_KEY.sub(lambda match: new_keys.get(match[0], match[0]), data))

@@ -1,7 +1,7 @@
 """Compares a prepared module, which observes and does not round yet, with its float program.
 
 What a quantizer changes before it rounds anything (batch norms folded, scalars made tensors) must
-agree as far as float arithmetic does. So a wrong transformation is told from the noise of
+agree to the accuracy of floats. So a wrong transformation is distinguished from the noise of
 quantization, which a comparison with the quantized program can't do.
 """
 
@@ -52,7 +52,9 @@ class _OutputTally:
     def add(self, noise: Noise, call: int, inputs: InputSet) -> None:
         self.total = self.total + noise
         if self.inputs is None or noise.noise > self.worst.noise:
-            self.worst, self.call, self.inputs = noise, call, inputs
+            self.worst = noise
+            self.call = call
+            self.inputs = inputs
 
     @property
     def origin(self) -> str:
@@ -60,7 +62,20 @@ class _OutputTally:
         depend on that."""
         if self.inputs is None:
             return ""
-        return self.inputs.origin if self.inputs.generated else f"calibration input {self.call}"
+        if self.inputs.generated:
+            return self.inputs.origin
+        return f"calibration input {self.call}"
+
+    def to_json(self, agrees: bool | None, limit: float) -> dict[str, Any]:
+        return {
+            "output": self.name,
+            "sqnr_db": _figure(min(self.total.sqnr, _GREATEST_SQNR)),
+            "max_abs": _figure(self.total.max_abs),
+            "limit_db": _figure(limit),
+            "agrees": agrees,
+            "inputs": self.origin,
+            "generated": bool(self.inputs and self.inputs.generated),
+        }
 
 
 class PreparedComparison:
@@ -86,8 +101,8 @@ class PreparedComparison:
     def add(self, inputs: InputSet, expected: Sequence[Any], returned: Any) -> None:
         """Compare what a prepared module returned with what was expected."""
         actual = pytree.tree_leaves(returned)
-        for tally, value, other in zip(self._tallies, actual, expected, strict=True):
-            tally.add(measure_noise(value, other), self._calls, inputs)
+        for tally, value, expected_value in zip(self._tallies, actual, expected, strict=True):
+            tally.add(measure_noise(value, expected_value), self._calls, inputs)
         self._calls += 1
 
     def judge(self, prepared: GraphModule) -> dict[str, Any]:
@@ -98,29 +113,19 @@ class PreparedComparison:
         """
         base = -_decibels(max(_LEAST, _UNITS * _coarsest_eps(self._program)))
         outputs = []
-        verdicts: list[tuple[_OutputTally, bool | None, float]] = []
+        verdicts = []
+        departing = []
         for tally in sorted(self._tallies, key=lambda tally: tally.total.sqnr):
             agrees, limit = self._judge_output(tally, base)
-            verdicts.append((tally, agrees, limit))
-            outputs.append(
-                {
-                    "output": tally.name,
-                    "sqnr_db": _figure(min(tally.total.sqnr, _GREATEST_SQNR)),
-                    "max_abs": _figure(tally.total.max_abs),
-                    "limit_db": _figure(limit),
-                    "agrees": agrees,
-                    "inputs": tally.origin,
-                    "generated": bool(tally.inputs and tally.inputs.generated),
-                }
-            )
-        departing = [(tally, limit) for tally, agrees, limit in verdicts if agrees is False]
+            outputs.append(tally.to_json(agrees, limit))
+            verdicts.append(agrees)
+            if agrees is False:
+                departing.append((tally, limit))
         departure = None
         if departing and departing[0][0].inputs is not None:
-            tally, limit = departing[0]
-            departure = self._find_departure(prepared, tally, limit)
-        agrees = False if departing else None if any(v[1] is None for v in verdicts) else True
+            departure = self._find_departure(prepared, *departing[0])
         return {
-            "agrees": agrees,
+            "agrees": _join_verdicts(verdicts),
             "calls": self._calls,
             "outputs": outputs,
             "departure": departure.to_json(_figure) if departure else None,
@@ -181,9 +186,14 @@ class _Jitter(Interpreter):
         result = super().run_node(n)
         if n.op != "call_function" or not self._units:
             return result
-        # A view, or what was written in place, shares its memory with an argument.
-        arguments = {_memory(v) for v in pytree.tree_leaves(self.fetch_args_kwargs_from_env(n))}
-        return pytree.tree_map(lambda v: v if _memory(v) in arguments else self._move(v), result)
+        arguments = pytree.tree_leaves(self.fetch_args_kwargs_from_env(n))
+        memories = {_memory(argument) for argument in arguments}
+
+        def move(value: Any) -> Any:
+            # A view, or what was written in place, shares its memory with an argument.
+            return value if _memory(value) in memories else self._move(value)
+
+        return pytree.tree_map(move, result)
 
     def _move(self, value: Any) -> Any:
         if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
@@ -200,8 +210,17 @@ class _Jitter(Interpreter):
         )
 
 
+def _join_verdicts(verdicts: Sequence[bool | None]) -> bool | None:
+    """Return whether all outputs agree; None where one can't be judged."""
+    if False in verdicts:
+        return False
+    return None if None in verdicts else True
+
+
 def _memory(value: Any) -> int | None:
-    return value.untyped_storage().data_ptr() if isinstance(value, Tensor) else None
+    if isinstance(value, Tensor):
+        return value.untyped_storage().data_ptr()
+    return None
 
 
 @contextmanager
@@ -213,9 +232,12 @@ def seeded(number: int) -> Iterator[None]:
 
 
 def _coarsest_eps(program: ExportedProgram) -> float:
-    values = (v for node in iter_nodes(program) for v in pytree.tree_leaves(node.meta.get("val")))
-    dtypes = {v.dtype for v in values if isinstance(v, Tensor) and v.dtype.is_floating_point}
-    return max((torch.finfo(dtype).eps for dtype in dtypes), default=0.0)
+    coarsest = 0.0
+    for node in iter_nodes(program):
+        for value in pytree.tree_leaves(node.meta.get("val")):
+            if isinstance(value, Tensor) and value.dtype.is_floating_point:
+                coarsest = max(coarsest, torch.finfo(value.dtype).eps)
+    return coarsest
 
 
 def _decibels(share: float) -> float:
@@ -229,4 +251,6 @@ def _figure(value: float) -> float | str:
         return "nan"
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
-    return round(value, 1) if abs(value) >= 1 else float(f"{value:.2g}")
+    if abs(value) >= 1:
+        return round(value, 1)
+    return float(f"{value:.2g}")

@@ -28,6 +28,14 @@ _VIEWS = frozenset(
 )
 _BITS = frozenset({"bitwise_and", "bitwise_right_shift", "__rshift__"})
 _FLOAT_BYTES = 4  # of a weight before it was quantized
+# Operators that take a scale and a zero point.
+_TAKING_PARAMETERS = (
+    "quantize",
+    "dequantize",
+    "choose_qparams",
+    "embedding_byte",
+    "embedding_4bit",
+)
 
 
 @dataclass(frozen=True)
@@ -48,30 +56,34 @@ def describe_quantization(
     calibration: Mapping[str, Any],
     observers: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return the facts of a method that was quantized, as JSON (`store.results.Quantization`).
+    """Return the facts of a method that was quantized, as JSON (`store.quantized.Quantization`).
 
     Args:
-        origins: of which nodes of `program` those of `quantized` were made.
+        origins: lead from the nodes of `quantized` to those of `program` that became them.
         calibration: the number of inputs that were observed, and their source.
-        observers: as `ObserverWatch.to_json` returns it; None where there were none.
+        observers: as `ObserverRanges.to_json` returns it; None where there were none.
     """
     weights = list(_find_weights(quantized, program))
+    quantized_bytes = sum(weight.size for weight in weights if weight.quantized)
     total, within = _count_compute(quantized)
-    left = sorted((w for w in weights if not w.quantized), key=lambda w: (-w.size, w.name))
+    float_weights = [weight for weight in weights if not weight.quantized]
+    float_weights.sort(key=lambda weight: (-weight.size, weight.name))
     reasons = _Reasons(program, quantized, spec, origins)
+    left_float = []
+    for weight in float_weights[:MOST_LEFT]:
+        reason = reasons.find(weight.node)
+        left_float.append({"name": weight.name, "bytes": weight.size, "why": reason})
     return {
         "quantizer": spec.quantizer,
         "activations": _describe_activations(quantized),
         "calibration": dict(calibration),
         "weights": {
-            "bytes": sum(w.size for w in weights),
-            "quantized": sum(w.size for w in weights if w.quantized),
+            "bytes": sum(weight.size for weight in weights),
+            "quantized": quantized_bytes,
         },
         "compute": {"multiplications": total, "quantized": within},
         "conversions": sum(_is_conversion(node) for node in iter_nodes(quantized)),
-        "left_float": [
-            {"name": w.name, "bytes": w.size, "why": reasons.find(w.node)} for w in left[:MOST_LEFT]
-        ],
+        "left_float": left_float,
         "observers": observers,
         "warnings": [],
     }
@@ -79,16 +91,27 @@ def describe_quantization(
 
 def _describe_activations(program: ExportedProgram) -> list[str]:
     """Return how activations are quantized: static, dynamic, both or not at all."""
-    names = [base_name(node) for node in iter_nodes(program)]
-    dynamic = any(name.startswith("choose_qparams") for name in names)
-    quantizing = (n for n in iter_nodes(program) if base_name(n).startswith("quantize"))
-    static = any(not _has_computed_scale(node) for node in quantizing)
-    return [kind for kind, is_it in (("static", static), ("dynamic", dynamic)) if is_it]
+    is_static = is_dynamic = False
+    for node in iter_nodes(program):
+        name = base_name(node)
+        if name.startswith("choose_qparams"):
+            is_dynamic = True
+        elif name.startswith("quantize") and not _has_computed_scale(node):
+            is_static = True
+    kinds = []
+    if is_static:
+        kinds.append("static")
+    if is_dynamic:
+        kinds.append("dynamic")
+    return kinds
 
 
 def _has_computed_scale(node: Node) -> bool:
-    makers = [i for argument in node.all_input_nodes[1:] for i in argument.all_input_nodes]
-    return any(base_name(maker).startswith("choose_qparams") for maker in makers)
+    for argument in node.all_input_nodes[1:]:
+        for maker in argument.all_input_nodes:
+            if base_name(maker).startswith("choose_qparams"):
+                return True
+    return False
 
 
 def _is_conversion(node: Node) -> bool:
@@ -112,9 +135,10 @@ def _has_quantized_weight(node: Node, constants: Set[Node]) -> bool:
     Args:
         constants: the nodes whose values come of constants alone.
     """
-    return not _is_conversion(node) and any(
-        value in constants and _is_dequantized(value) for value in node.all_input_nodes
-    )
+    if _is_conversion(node):
+        return False
+    weights = [value for value in node.all_input_nodes if value in constants]
+    return any(map(_is_dequantized, weights))
 
 
 def _is_lookup(node: Node) -> bool:
@@ -126,12 +150,15 @@ def _count_compute(program: ExportedProgram) -> tuple[int, int]:
     """Count the multiplications of a program, and those whose factors both are quantized."""
     total = within = 0
     for node in iter_nodes(program):
-        if node.op != "call_function" or not (number := count_multiplications(node)):
+        if node.op != "call_function":
             continue
-        total += number
-        factors = [n for n in node.all_input_nodes if not _is_addend(n, node)][:2]
+        count = count_multiplications(node)
+        if not count:
+            continue
+        total += count
+        factors = [value for value in node.all_input_nodes if not _is_addend(value, node)][:2]
         if len(factors) == 2 and all(map(_is_dequantized, factors)):
-            within += number
+            within += count
     return total, within
 
 
@@ -143,40 +170,47 @@ def _find_weights(quantized: ExportedProgram, program: ExportedProgram) -> Itera
     """Yield the constants that a quantized program computes with, each storage once, without state,
     integers of the model's own, scales and zero points."""
     state = {*find_effects(program).state}
-    integers = {
-        name
-        for name, value in {**program.state_dict, **program.constants}.items()
-        if isinstance(value, Tensor) and not value.dtype.is_floating_point
-    }
+    integers = _find_integers(program)
     tensors: dict[str, Any] = {**quantized.state_dict, **quantized.constants}
     nodes = {node.name: node for node in quantized.graph.find_nodes(op="placeholder")}
-    seen: set[tuple[int, int, torch.Size]] = set()
+    visited: set[tuple[int, int, torch.Size]] = set()
     for spec in quantized.graph_signature.input_specs:
-        name, value = str(spec.target), tensors.get(str(spec.target))
+        name = str(spec.target)
+        value = tensors.get(name)
         node = nodes.get(getattr(spec.arg, "name", ""))
         if spec.kind not in _CONSTANTS or node is None or not isinstance(value, Tensor):
             continue
+        # Tied weights have several names and one storage.
         place = (value.untyped_storage().data_ptr(), value.storage_offset(), value.shape)
-        if name in state or place in seen or not node.users or _is_parameter(node):
+        if name in state or place in visited or not node.users or _is_parameter(node):
             continue
-        seen.add(place)
+        visited.add(place)
         if value.dtype.is_floating_point:
             yield _Weight(name, node, value.nbytes, quantized=False)
-        elif value.dtype in (torch.int8, torch.uint8) and name not in integers:
-            packed = _values_per_byte(node)
-            yield _Weight(name, node, value.numel() * packed * _FLOAT_BYTES, quantized=True)
-        elif _read_by(node, ("dequantize",)) and name not in integers:
+        elif name in integers:
+            continue
+        elif value.dtype in (torch.int8, torch.uint8):
+            values = value.numel() * _values_per_byte(node)
+            yield _Weight(name, node, values * _FLOAT_BYTES, quantized=True)
+        elif _read_by(node, ("dequantize",)):
             yield _Weight(name, node, value.numel() * _FLOAT_BYTES, quantized=True)
+
+
+def _find_integers(program: ExportedProgram) -> set[str]:
+    """Return the names of constants that are integers before anything is quantized."""
+    integers = set()
+    for name, value in {**program.state_dict, **program.constants}.items():
+        if isinstance(value, Tensor) and not value.dtype.is_floating_point:
+            integers.add(name)
+    return integers
 
 
 def _is_parameter(node: Node) -> bool:
     """Tell whether a constant is a scale or a zero point, which only quantizing operators read."""
-    names = [base_name(user) for user in node.users]
-    quantizing = ("quantize", "dequantize", "choose_qparams", "embedding_byte", "embedding_4bit")
-    return all(
-        name.startswith(quantizing) and user.args[0] is not node
-        for name, user in zip(names, node.users, strict=True)
-    )
+    for user in node.users:
+        if not base_name(user).startswith(_TAKING_PARAMETERS) or user.args[0] is node:
+            return False
+    return True
 
 
 def _read_by(node: Node, names: tuple[str, ...]) -> bool:
@@ -185,12 +219,16 @@ def _read_by(node: Node, names: tuple[str, ...]) -> bool:
 
 def _values_per_byte(node: Node) -> int:
     """Return how many weights a byte of a packed constant holds."""
-    readers = [*node.users, *(u for user in node.users for u in user.users)]
-    names = {base_name(reader) for reader in readers}
+    names = set()
+    for user in node.users:
+        names.add(base_name(user))
+        names |= {base_name(reader) for reader in user.users}
+    # Packed weights show in their readers alone: their dtype is a byte's.
     if any(name.startswith("embedding_2bit") for name in names):
         return 4
-    halves = any(name.startswith("embedding_4bit") for name in names) or bool(names & _BITS)
-    return 2 if halves else 1
+    if names & _BITS or any(name.startswith("embedding_4bit") for name in names):
+        return 2
+    return 1
 
 
 class _Reasons:
@@ -223,7 +261,8 @@ class _Reasons:
             return f"read in the body of {name}, into which no quantizer looks"
         if why := self._excluded(reader):
             return why
-        operator, quantizer = base_name(reader) or reader.name, self._spec.quantizer
+        operator = base_name(reader) or reader.name
+        quantizer = self._spec.quantizer
         if why := self._spec.explain_float(operator, constant.meta["val"].shape):
             return str(why)
         if _is_conversion(reader):
@@ -240,7 +279,7 @@ class _Reasons:
         if place is None or not isinstance(self._spec, MixedQuantize):
             return ""
         node = self._nodes[place]
-        if self._spec.which(node) is not None:
+        if self._spec.scheme_of(node) is not None:
             return ""
         modules, operators = (self._spec.overrides(kind) for kind in OVERRIDES)
         for name in reversed(enclosing_modules(node)):

@@ -21,7 +21,7 @@ def find_warnings(
     """Yield warnings of a quantized method, the gravest first.
 
     Args:
-        facts, prepared: as `store.results` declares them.
+        facts, prepared: as `store.quantized` declares them.
         float_operators: in control flow, which stays in floating point.
     """
     if prepared is not None and prepared["agrees"] is False:
@@ -50,7 +50,7 @@ def describe_departure(prepared: Mapping[str, Any]) -> str:
     if departure is None:
         return f"{text}; its quantizer changes the method: leave `quantize` out"
     text += f"; it begins at {_place(departure['operator'], departure['module'])}"
-    folded = [_place(*each) for each in departure["folded"]]
+    folded = [_place(*operator_and_module) for operator_and_module in departure["folded"]]
     if not folded:
         return f"{text}, which the quantizer changes: leave `quantize` out"
     text += f", with {' and '.join(folded)} folded into it"
@@ -76,12 +76,12 @@ def describe_undelegated(facts: Mapping[str, Any]) -> str:
 
 def describe_unused_quantization(delegation: Mapping[str, Any]) -> str:
     """Say that no delegate runs what was quantized; "" where one does, or nothing is delegated."""
-    delegated = [each["operators"] for each in delegation["segments"] if each["backend"]]
+    delegated = [segment["operators"] for segment in delegation["segments"] if segment["backend"]]
     quantizing = [name for names in delegated for name in names if "quantize" in name]
-    left = [name for name in delegation["undelegated"] if "quantize" in name]
-    if not delegated or quantizing or not left:
+    undelegated = [name for name in delegation["undelegated"] if "quantize" in name]
+    if not delegated or quantizing or not undelegated:
         return ""
-    calls = sum(delegation["undelegated"][name] for name in left)
+    calls = sum(delegation["undelegated"][name] for name in undelegated)
     return (
         f"quantized, and no delegate runs what was quantized: portable kernels run {calls} quantize"
         " and dequantize calls, and compute in floating point between them; name a partitioner that"
@@ -90,17 +90,21 @@ def describe_unused_quantization(delegation: Mapping[str, Any]) -> str:
 
 
 def _place(operator: str, module: str) -> str:
-    return f"{operator} in module {module}" if module else operator
+    if module:
+        return f"{operator} in module {module}"
+    return operator
 
 
 def _describe_observers(observers: Mapping[str, Any] | None) -> Iterator[str]:
     remarks = observers["remarks"] if observers else []
-    for kind, what in _KINDS.items():
+    for kind, words in _KINDS.items():
         values = [remark["value"] for remark in remarks if remark["kind"] == kind]
         if values:
-            more = f" and {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
+            more = ""
+            if len(values) > _SHOWN:
+                more = f" and {len(values) - _SHOWN} more"
             yield (
-                f"{plural(len(values), 'observer')} {what}: {', '.join(values[:_SHOWN])}{more}; "
+                f"{plural(len(values), 'observer')} {words}: {', '.join(values[:_SHOWN])}{more}; "
                 "their scales fit no other values; calibrate on real inputs, or leave these in "
                 "floating point by `modules`"
             )

@@ -11,12 +11,11 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-import sympy
 import torch
 from executorch.backends.transforms.duplicate_dynamic_quant_chain import (
     DuplicateDynamicQuantChainPass,
 )
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 from torchao.quantization.pt2e import move_exported_model_to_eval
@@ -25,7 +24,8 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 from pipeline.backends import QUANTIZERS, make_quantizer
 from pipeline.backends.quantize_options import MixedQuantize
 from pipeline.compile.departure import rounds_values, run_unobserved
-from pipeline.compile.observers import ObserverWatch
+from pipeline.compile.dynamic_shapes import describe_dynamic_shapes
+from pipeline.compile.observers import ObserverRanges
 from pipeline.compile.prepared import PreparedComparison, seeded
 from pipeline.program.inputs import InputSet
 from pipeline.program.module_paths import enclosing_modules, outline_program
@@ -33,12 +33,8 @@ from pipeline.program.operators import base_name, operator_name
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import (
     as_exported,
-    bounds,
     check_inputs,
-    expression,
     flatten,
-    iter_dynamic_sizes,
-    signature,
 )
 from pipeline.store.errors import PipelineError, did_you_mean
 
@@ -62,7 +58,7 @@ class Batches:
         self._limit = limit
 
     def __iter__(self) -> Iterator[InputSet]:
-        yield from islice((each for load in self._loads for each in load()), self._limit)
+        yield from islice((inputs for load in self._loads for inputs in load()), self._limit)
 
     def __len__(self) -> int:
         return self._count
@@ -84,27 +80,27 @@ def check_batches(program: ExportedProgram, method: str, batches: Calibration) -
         raise PipelineError(f"{method}: there are no calibration inputs")
 
 
-@dataclass
-class QuantizationWatch:
+class QuantizationNotes:
     """Facts that are noted while a method is quantized, as JSON; None for a quantizer that prepares
     nothing.
 
     Attributes:
         prepared: how far the prepared module agrees with the float program
             (`PreparedComparison.judge`).
-        observers: what observers saw (`ObserverWatch.to_json`).
+        observers: what observers saw (`ObserverRanges.to_json`).
     """
 
-    prepared: dict[str, Any] | None = None
-    observers: dict[str, Any] | None = None
+    def __init__(self) -> None:
+        self.prepared: dict[str, Any] | None = None
+        self.observers: dict[str, Any] | None = None
 
 
 def quantize(
     program: ExportedProgram,
     spec: Any,
     calibration: Calibration,
-    report: Report = lambda done, total: None,
-    watch: QuantizationWatch | None = None,
+    report: Report = lambda count, total: None,
+    notes: QuantizationNotes | None = None,
 ) -> ExportedProgram:
     """Quantize a program; its signature and its dynamic sizes stay the same.
 
@@ -112,7 +108,7 @@ def quantize(
         spec: a quantizer and its options, as a config gives them.
         calibration: inputs that the observers see; none for dynamic quantization.
         report: is called with how many of the inputs were observed, and how many there are.
-        watch: is filled in. With one, the float program runs on the same inputs.
+        notes: are filled in. With them, the float program runs on the same inputs.
 
     Raises PipelineError for a program that lacks what an override is for.
     """
@@ -130,12 +126,12 @@ def quantize(
         _restore_state(module, state)
         _restore_state(converted, state)
     else:
-        converted = _apply_pt2e(program, module, spec, observed, watch)
+        converted = _apply_pt2e(program, module, spec, observed, notes)
     move_exported_model_to_eval(converted)
     call = as_exported(program, tracing)
     with _naming_node(converted, call):
         return torch.export.export(
-            converted, call.args, call.kwargs, dynamic_shapes=_dynamic_shapes(program)
+            converted, call.args, call.kwargs, dynamic_shapes=describe_dynamic_shapes(program)
         )
 
 
@@ -172,26 +168,28 @@ class _Observed:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[Any]:
-        for done, inputs in enumerate(self.batches, 1):
-            own = as_exported(self.program, inputs)
-            yield own.args if self.positional else own
-            self.report(done, len(self))
+        for count, inputs in enumerate(self.batches, 1):
+            exported_inputs = as_exported(self.program, inputs)
+            yield exported_inputs.args if self.positional else exported_inputs
+            self.report(count, len(self))
 
 
 def _warn_of_quantized(program: ExportedProgram) -> None:
-    found = next(filter(_QUANTIZED.match, map(operator_name, _calls(program.graph_module))), None)
-    if found is not None:
+    operator = next(
+        filter(_QUANTIZED.match, map(operator_name, _calls(program.graph_module))), None
+    )
+    if operator is not None:
         _log.warning(
             "it is quantized already, in part or whole (it holds %s); leave out `quantize` to "
             "lower it as it is",
-            found,
+            operator,
         )
 
 
 def _calls(module: GraphModule) -> Iterator[Node]:
-    for each in module.modules():
-        if isinstance(each, GraphModule):
-            yield from (node for node in each.graph.nodes if node.op == "call_function")
+    for submodule in module.modules():
+        if isinstance(submodule, GraphModule):
+            yield from (node for node in submodule.graph.nodes if node.op == "call_function")
 
 
 def _check_overrides(program: ExportedProgram, spec: Any) -> None:
@@ -231,12 +229,12 @@ def _apply_pt2e(
     module: GraphModule,
     spec: Any,
     observed: _Observed,
-    watch: QuantizationWatch | None,
+    notes: QuantizationNotes | None,
 ) -> GraphModule:
     prepared = prepare_pt2e(module, make_quantizer(spec))
     _check_annotated(prepared, spec)
     state = _copy_state(program, prepared)
-    _observe(program, prepared, observed, state, watch)
+    _observe(program, prepared, observed, state, notes)
     converted = convert_pt2e(prepared)
     # Folding constants computes all that no input reaches, in place too: a counter is counted on.
     _restore_state(converted, state)
@@ -254,13 +252,13 @@ def _observe(
     prepared: GraphModule,
     observed: _Observed,
     state: dict[str, torch.Tensor],
-    watch: QuantizationWatch | None,
+    notes: QuantizationNotes | None,
 ) -> None:
-    """Let a prepared module observe inputs, and compare it with the float program for a watch."""
-    comparison = _Comparison(program) if watch else None
+    """Let a prepared module observe inputs, and compare it with the float program, for notes."""
+    comparison = _Comparison(program) if notes else None
     # One that rounds while it observes is compared in runs without its observers.
     at_once = None if rounds_values(prepared) else comparison
-    with torch.no_grad(), ObserverWatch(prepared) as ranges, _explain_nonfinite(ranges):
+    with torch.no_grad(), ObserverRanges(prepared) as ranges, _explain_nonfinite(ranges):
         for number, inputs in enumerate(observed):
             if at_once:
                 at_once.expect(inputs)
@@ -269,12 +267,12 @@ def _observe(
             if at_once:
                 at_once.add(inputs, returned)
     _restore_state(prepared, state)
-    if watch and comparison:
+    if notes and comparison:
         if not at_once:
             _compare_apart(program, prepared, observed, comparison)
             _restore_state(prepared, state)
-        watch.observers = ranges.to_json()
-        watch.prepared = comparison.judge(prepared)
+        notes.observers = ranges.to_json()
+        notes.prepared = comparison.judge(prepared)
         _restore_state(prepared, state)
 
 
@@ -283,7 +281,7 @@ def _compare_apart(
 ) -> None:
     """Compare a prepared module, without its observers, on inputs that it has observed."""
     with torch.no_grad():
-        for number, inputs in enumerate(replace(observed, report=lambda done, total: None)):
+        for number, inputs in enumerate(replace(observed, report=lambda count, total: None)):
             comparison.expect(inputs)
             with seeded(number):
                 returned = run_unobserved(prepared, flatten(program, inputs))
@@ -326,7 +324,7 @@ class _Comparison:
 
 
 @contextmanager
-def _explain_nonfinite(ranges: ObserverWatch) -> Iterator[None]:
+def _explain_nonfinite(ranges: ObserverRanges) -> Iterator[None]:
     """Raise PipelineError where an observer fails on NaN, which no range covers."""
     try:
         yield
@@ -343,8 +341,8 @@ def _copy_state(program: ExportedProgram, module: torch.nn.Module) -> dict[str, 
     """Return copies of the method's own buffers, by name; not those of observers."""
     # `buffers_to_mutate` does not say which are its own: it is empty until a program is functional,
     # and what `torch.export` gives is not.
-    own = set(program.graph_signature.buffers)
-    return {name: buffer.clone() for name, buffer in _buffers(module) if name in own}
+    buffer_names = set(program.graph_signature.buffers)
+    return {name: buffer.clone() for name, buffer in _buffers(module) if name in buffer_names}
 
 
 def _restore_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
@@ -358,71 +356,3 @@ def _restore_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> N
 def _buffers(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Return all buffers; one that two modules share by both names: quantizing keeps either."""
     return module.named_buffers(remove_duplicate=False)
-
-
-def _dynamic_shapes(program: ExportedProgram) -> tuple[Any, ...] | None:
-    """Return dynamic sizes as `torch.export.export`, which finds equal ones again, takes them."""
-    dimensions = _Dimensions(program)
-    leaves = [dimensions.find(argument.value) for argument in signature(program)]
-    if not any(leaves):
-        return None
-    values = iter(leaves)
-
-    def nest(spec: pytree.TreeSpec) -> Any:
-        if spec.is_leaf():
-            return next(values)
-        children = [nest(child) for child in spec.children()]
-        builtin = spec.type in pytree.BUILTIN_TYPES  # what is in others, torch takes as a list
-        return (
-            pytree.SUPPORTED_NODES[spec.type].unflatten_fn(children, spec.context)
-            if builtin
-            else children
-        )
-
-    args, kwargs = nest(program.call_spec.in_spec)
-    return (*args, *kwargs.values())
-
-
-class _Dimensions:
-    """The dynamic sizes of a program's inputs.
-
-    torch finds again which of them are equal, but not that one is `2*n` or `48*k - 25` of another,
-    or of none: those are derived from named dimensions, as their exporter wrote them.
-    """
-
-    def __init__(self, program: ExportedProgram) -> None:
-        self._program = program
-        sizes = (expression(size) for _, size in iter_dynamic_sizes(signature(program)))
-        derived = [size for size in sizes if _is_derived(size)]
-        symbols = dict.fromkeys(symbol for size in derived for symbol in size.free_symbols)
-        self._named = {symbol: self._name(symbol) for symbol in symbols}
-
-    def _name(self, symbol: sympy.Symbol) -> Any:
-        least, greatest = bounds(self._program, symbol)
-        return Dim(str(symbol), min=least, max=greatest)
-
-    def find(self, value: Any) -> Any:
-        """Return the dynamic sizes of a fake tensor, by dimension; None if it has none."""
-        if not isinstance(value, torch.Tensor):
-            return Dim.AUTO if isinstance(value, torch.SymInt) else None
-        sizes = {n: s for n, s in enumerate(value.shape) if isinstance(s, torch.SymInt)}
-        return {number: self._make(expression(size)) for number, size in sizes.items()} or None
-
-    def _make(self, size: sympy.Expr) -> Any:
-        if size in self._named:
-            return self._named[size]
-        if not _is_derived(size):
-            least, greatest = bounds(self._program, size)
-            return Dim.AUTO(min=least, max=greatest)
-        (symbol,) = size.free_symbols
-        dim, slope, offset = self._named[symbol], int(size.diff(symbol)), int(size.subs(symbol, 0))
-        scaled = slope * dim if slope > 1 else dim
-        return scaled + offset if offset else scaled
-
-
-def _is_derived(size: sympy.Expr) -> bool:
-    """Tell whether torch could have derived a size from a named dimension: `a*n + b`."""
-    if size.is_Symbol or len(size.free_symbols) != 1:
-        return False
-    slope = size.diff(*size.free_symbols)
-    return bool(slope.is_Integer and slope > 0)

@@ -11,9 +11,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import sympy
 import torch
@@ -21,15 +20,12 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from pipeline.program.graphs import NodePlaces, iter_nodes
+from pipeline.program.graphs import NodePlaces
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import node_label
 from pipeline.program.patching import wrapped
 from pipeline.program.signature import signature
-from pipeline.program.source_lines import source_line
-
-if TYPE_CHECKING:  # shapes, which change nothing that is done
-    from pipeline.report.records import NarrowedRecord
+from pipeline.store.compiled import NarrowedSize
 
 Range = tuple[int, int | None]  # the least and the greatest size; None is no limit
 # The node that narrowed a symbol's range last; None where that was not in a graph.
@@ -37,29 +33,7 @@ Narrowing = Mapping[tuple[ShapeEnv, sympy.Symbol], Node | None]
 
 
 @dataclass(frozen=True)
-class NarrowedSize:
-    """A size of an input that is lowered for a smaller range than its source takes.
-
-    Attributes:
-        size: such as `x.shape[2]`.
-        operator: the one of the source that narrowed it, or what lowering had made of it; "" where
-            it is not known.
-        place: of its node in the source program (`NodePlaces`).
-    """
-
-    size: str
-    source: Range
-    lowered: Range
-    operator: str = ""
-    module: str = ""
-    place: int | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True)
-class RangeWatch:
+class RangeRecorder:
     """The ranges of methods' sizes before they are lowered, and what narrowed them since."""
 
     before: Mapping[str, Mapping[str, Range]]
@@ -73,30 +47,41 @@ class RangeWatch:
         Args:
             nodes: those of the source program, by place, where it is at hand.
         """
-        before, found = self.before[method], []
+        before = self.before[method]
+        narrowed_sizes = []
         for name, now in lowered.measure().items():
             if now != before[name]:
-                each = self._describe(name, before[name], now, lowered.sizes[name], places)
-                if nodes and each.place is not None:
-                    each = replace(each, operator=node_label(nodes[each.place]))
-                found.append(each)
-        return found
+                narrowed = self._describe(name, before[name], now, lowered.sizes[name], places)
+                if nodes and narrowed["place"] is not None:
+                    narrowed["operator"] = node_label(nodes[narrowed["place"]])
+                narrowed_sizes.append(narrowed)
+        return narrowed_sizes
 
     def _describe(
         self, name: str, before: Range, now: Range, size: int | torch.SymInt, places: NodePlaces
     ) -> NarrowedSize:
         nodes: list[Node | None] = []
         if isinstance(size, torch.SymInt):
-            own = size.node.shape_env
-            nodes += (self.narrowing.get((own, symbol)) for symbol in size.node.expr.free_symbols)
+            environment = size.node.shape_env
+            nodes += (
+                self.narrowing.get((environment, symbol)) for symbol in size.node.expr.free_symbols
+            )
         if (node := next(filter(None, nodes), None)) is None:
-            return NarrowedSize(name, before, now)
-        where = innermost_module(node), places.find(node)
-        return NarrowedSize(name, before, now, node_label(node), *where)
+            return NarrowedSize(
+                size=name, source=before, lowered=now, operator="", module="", place=None
+            )
+        return NarrowedSize(
+            size=name,
+            source=before,
+            lowered=now,
+            operator=node_label(node),
+            module=innermost_module(node),
+            place=places.find(node),
+        )
 
 
 @contextmanager
-def watch_ranges(programs: Mapping[str, ExportedProgram], keep: bool) -> Iterator[RangeWatch]:
+def record_ranges(programs: Mapping[str, ExportedProgram], keep: bool) -> Iterator[RangeRecorder]:
     """Watch what narrows the ranges of methods' sizes while they are lowered and emitted.
 
     Args:
@@ -106,7 +91,7 @@ def watch_ranges(programs: Mapping[str, ExportedProgram], keep: bool) -> Iterato
     before = {name: InputSizes(program).measure() for name, program in programs.items()}
     guards = without_guards_of_kernels() if keep else nullcontext()
     with guards, _record_narrowing() as narrowing:
-        yield RangeWatch(before, narrowing)
+        yield RangeRecorder(before, narrowing)
 
 
 @contextmanager
@@ -122,16 +107,18 @@ def without_guards_of_kernels() -> Iterator[None]:
 @contextmanager
 def _record_narrowing() -> Iterator[Narrowing]:
     """Record which nodes narrow ranges within the context."""
-    found: dict[tuple[ShapeEnv, sympy.Symbol], Node | None] = {}
+    narrowing: dict[tuple[ShapeEnv, sympy.Symbol], Node | None] = {}
 
-    def update(original: Any, own: ShapeEnv, symbol: sympy.Symbol, *args: Any, **more: Any) -> None:
-        before = own.var_to_range.get(symbol)
-        original(own, symbol, *args, **more)
-        if before is not None and own.var_to_range[symbol] != before:
-            found[own, symbol] = _find_traced_node()
+    def update(
+        original: Any, environment: ShapeEnv, symbol: sympy.Symbol, *args: Any, **kwargs: Any
+    ) -> None:
+        before = environment.var_to_range.get(symbol)
+        original(environment, symbol, *args, **kwargs)
+        if before is not None and environment.var_to_range[symbol] != before:
+            narrowing[environment, symbol] = _find_traced_node()
 
     with wrapped(ShapeEnv, "_update_var_to_range", update):
-        yield found
+        yield narrowing
 
 
 def _find_traced_node() -> Node | None:
@@ -160,9 +147,10 @@ class InputSizes:
             return size, size
         expression = size.node.expr
         limits = size.node.shape_env.bound_sympy(expression)
-        if (given := self._constraints.get(expression)) is not None:
-            limits = limits & given
-        lower, upper = limits.lower, limits.upper
+        if (constraint := self._constraints.get(expression)) is not None:
+            limits = limits & constraint
+        lower = limits.lower
+        upper = limits.upper
         return int(lower) if lower.is_Integer else 0, int(upper) if upper.is_Integer else None
 
 
@@ -175,43 +163,15 @@ def _iter_sizes(program: ExportedProgram) -> Iterator[tuple[str, int | torch.Sym
             yield from ((f"{argument.name}.shape[{n}]", size) for n, size in enumerate(value.shape))
 
 
-def trace_narrowed(
-    narrowed: Sequence[Mapping[str, Any]], program: ExportedProgram, root: Path
-) -> list[NarrowedRecord]:
-    """Return a manifest's records of narrowed sizes as reports have them.
-
-    The operator that the source calls, and its line, replace what lowering made of it.
-
-    Args:
-        program: the method as its source gives it, not quantized.
-        root: the workspace.
-    """
-    nodes = list(iter_nodes(program))
-    found: list[NarrowedRecord] = []
-    for each in narrowed:
-        node = None if each["place"] is None else nodes[each["place"]]
-        found.append(
-            {
-                "size": each["size"],
-                "source": each["source"],
-                "lowered": each["lowered"],
-                "operator": each["operator"] if node is None else node_label(node),
-                "module": each["module"],
-                "line": "" if node is None else str(source_line(node, root) or ""),
-            }
-        )
-    return found
-
-
 def copy_ranges(programs: Iterable[ExportedProgram]) -> list[Any]:
     """Return what is known of the sizes in programs, to see whether that changes."""
-    return [
-        (dict(environment.var_to_range), dict(environment.replacements))
-        for environment in dict.fromkeys(
-            size.node.shape_env
-            for program in programs
-            for node in program.graph.find_nodes(op="placeholder")
-            for size in getattr(node.meta.get("val"), "shape", ())
-            if isinstance(size, torch.SymInt)
-        )
-    ]
+    environments: dict[ShapeEnv, None] = {}
+    for program in programs:
+        for node in program.graph.find_nodes(op="placeholder"):
+            for size in getattr(node.meta.get("val"), "shape", ()):
+                if isinstance(size, torch.SymInt):
+                    environments[size.node.shape_env] = None
+    ranges = []
+    for environment in environments:
+        ranges.append((dict(environment.var_to_range), dict(environment.replacements)))
+    return ranges

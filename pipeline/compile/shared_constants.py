@@ -1,7 +1,7 @@
-"""Constants that both a delegate and a branch want: each is given to both.
+"""Gives each constant that both a delegate and a branch want to both of them.
 
 ExecuTorch copies a constant for each of its users, but doesn't see the operands of control flow,
-which stand in a list, and gives up.
+which are in a list, and gives up.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ def retry_with_separate_constants(
     programs: Mapping[str, ExportedProgram], attempt: Callable[[dict[str, ExportedProgram]], _T]
 ) -> _T:
     """Call `attempt` with the programs, and again with constants separated until it needs none."""
-    own = dict(programs)
+    separated = dict(programs)
     while True:
         try:
-            return attempt(own)
+            return attempt(separated)
         except SharedConstantsError as shared:
-            own = {name: separate_constants(each, shared.args) for name, each in own.items()}
+            separated = {
+                name: separate_constants(program, shared.args)
+                for name, program in separated.items()
+            }
 
 
 def separate_constants(program: ExportedProgram, names: Collection[str]) -> ExportedProgram:
@@ -42,7 +45,8 @@ def separate_constants(program: ExportedProgram, names: Collection[str]) -> Expo
     """
     module = copy_graphs(program.graph_module)
     signature = copy.deepcopy(program.graph_signature)
-    state, constants = dict(program.state_dict), dict(program.constants)
+    state = dict(program.state_dict)
+    constants = dict(program.constants)
     placeholders = {node.name: node for node in module.graph.nodes if node.op == "placeholder"}
     specs = []
     for spec in signature.input_specs:
@@ -51,15 +55,15 @@ def separate_constants(program: ExportedProgram, names: Collection[str]) -> Expo
         if name not in names or not feeds_control_flow(placeholders[name]):
             continue
         with module.graph.inserting_after(placeholders[name]):
-            own = module.graph.placeholder(f"{name}_of_branches")
-        own.meta = dict(placeholders[name].meta)
+            copied_placeholder = module.graph.placeholder(f"{name}_of_branches")
+        copied_placeholder.meta = dict(placeholders[name].meta)
         for user in list(placeholders[name].users):
             if isinstance(user.target, torch._ops.HigherOrderOperator):
-                user.replace_input_with(placeholders[name], own)
+                user.replace_input_with(placeholders[name], copied_placeholder)
         target = f"{spec.target}_of_branches"
         values = constants if spec.target in constants else state
         values[target] = values[spec.target]
-        arg = dataclasses.replace(spec.arg, name=own.name)
+        arg = dataclasses.replace(spec.arg, name=copied_placeholder.name)
         specs.append(dataclasses.replace(spec, arg=arg, target=target))
     signature.input_specs = specs
     module.recompile()

@@ -33,10 +33,16 @@ class Shared:
     def find(self, record: Json) -> list[list[tuple[int, str]]]:
         """Return what of an object is shared: places of constants, of external ones and of named
         data, each with the stem of its file."""
-        named = [self.keys.get(entry["key"], ("", ""))[1] for entry in iter_named(record)]
-        kinds = ("constants", "external_constants")
-        stems = [[self.constants.get(b["digest"], "") for b in record[kind]] for kind in kinds]
-        return [[pair for pair in enumerate(each) if pair[1]] for each in (*stems, named)]
+        shared: list[list[tuple[int, str]]] = []
+        for kind in ("constants", "external_constants"):
+            stems = [self.constants.get(blob["digest"], "") for blob in record[kind]]
+            shared.append([pair for pair in enumerate(stems) if pair[1]])
+        stems = []
+        for entry in iter_named(record):
+            _, stem = self.keys.get(entry["key"], ("", ""))
+            stems.append(stem)
+        shared.append([pair for pair in enumerate(stems) if pair[1]])
+        return shared
 
     def add_files(
         self, pieces: Mapping[str, list[Piece]], records: Iterable[Json]
@@ -45,18 +51,32 @@ class Shared:
 
         Raises PipelineError where two would have one name, or one key two contents.
         """
-        records = list(records)
-        for entry in (each for record in records for each in iter_named(record)):
-            known, stem = self.keys.get(entry["key"], (entry["blob"]["digest"], ""))
-            if known != entry["blob"]["digest"]:
-                what = f"named data '{entry['key']}' is something else in {stem}.ptd"
-                raise PipelineError(f"{what}, of the family's base; leave it out of `share`")
-        stems = {stem for record in records for kind in self.find(record) for _, stem in kind}
-        used = {stem: own for stem, own in self.files.items() if stem in stems}
-        if both := {stem.casefold() for stem in pieces} & {stem.casefold() for stem in used}:
-            what = f"{both.pop()}.ptd is a file of the package, and one of its family"
-            raise PipelineError(f"{what}; give one of them another name")
+        stems: set[str] = set()
+        for record in records:
+            for entry in iter_named(record):
+                self._check_content(entry)
+            for kind in self.find(record):
+                stems.update(stem for _, stem in kind)
+        used = {stem: file_pieces for stem, file_pieces in self.files.items() if stem in stems}
+        both = {stem.casefold() for stem in pieces} & {stem.casefold() for stem in used}
+        if both:
+            raise PipelineError(
+                f"{both.pop()}.ptd is a file of the package, and one of its family; give one of "
+                "them another name"
+            )
         return {**pieces, **used}
+
+    def _check_content(self, entry: Json) -> None:
+        """Raise PipelineError for a key that is another content in a file of the family."""
+        key = entry["key"]
+        if key not in self.keys:
+            return
+        digest, stem = self.keys[key]
+        if digest != entry["blob"]["digest"]:
+            raise PipelineError(
+                f"named data '{key}' is something else in {stem}.ptd, of the family's base; leave "
+                "it out of `share`"
+            )
 
 
 NOTHING_SHARED = Shared()
@@ -82,49 +102,70 @@ def choose(
     named: dict[str, set[_Blob]] = {}
     constants: set[_Blob] = set()
     holders: dict[_Blob, set[str]] = {}
-    taken: set[str] = set()
+    external_names: set[str] = set()
     for package, records in members.items():
         for record in records:
-            own = {_identify(blob) for blob in iter_constants(record)}
-            constants |= own
+            blobs = {_identify(blob) for blob in iter_constants(record)}
+            constants |= blobs
             for entry in iter_named(record):
-                named.setdefault(entry["key"], set()).add(blob := _identify(entry["blob"]))
-                own.add(blob)
-            for blob in own:
+                blob = _identify(entry["blob"])
+                blobs.add(blob)
+                named.setdefault(entry["key"], set()).add(blob)
+            for blob in blobs:
                 holders.setdefault(blob, set()).add(package)
-            taken |= {name for file in record["external"].values() for name, _ in file}
+            for file in record["external"].values():
+                external_names |= {name for name, _ in file}
+    # What a base holds is shared with packages that are yet to come.
     least = 1 if base is not None else 2
-    stems = {b: _place(b, names, rules) for b in sorted(holders) if len(holders[b]) >= least}
-    keys = {k: blobs.pop() for k, blobs in sorted(named.items()) if len(blobs) == 1}
-    return Shared(
-        {k: (b[0], stem) for k, b in keys.items() if k not in taken and (stem := stems.get(b))},
-        {b[0]: stem for b in sorted(constants) if (stem := stems.get(b))},
-    )
+    stems: dict[_Blob, str] = {}
+    for blob in sorted(holders):
+        stem = _place(blob, names, rules) if len(holders[blob]) >= least else None
+        if stem:
+            stems[blob] = stem
+    keys = {}
+    for key, blobs in sorted(named.items()):
+        blob = next(iter(blobs))
+        # A key with two contents can't be in one file, nor one that a `.ptd` has already.
+        if len(blobs) == 1 and key not in external_names and blob in stems:
+            keys[key] = (blob[0], stems[blob])
+    shared_constants = {}
+    for blob in sorted(constants):
+        if blob in stems:
+            shared_constants[blob[0]] = stems[blob]
+    return Shared(keys, shared_constants)
 
 
 def _place(blob: _Blob, names: Mapping[Digest, set[str]], rules: Rules) -> str | None:
     """Return the stem of the file of what is shared; None for what is shared by none."""
     digest, size = blob
-    called = names.get(digest, ())
-    for stem, patterns in rules if size >= _LEAST else ():
-        if "*" in patterns or any(fits_weight(n, p) for n in called for p in patterns):
+    if size < _LEAST:
+        return None
+    blob_names = names.get(digest, ())
+    for stem, patterns in rules:
+        if "*" in patterns:
             return stem
+        for name in blob_names:
+            if any(fits_weight(name, pattern) for pattern in patterns):
+                return stem
     return None
 
 
 def hash_content(shared: Shared, records: Iterable[Json]) -> Digest:
-    """Hash all that the files of what is shared depend on: how objects lay it out, beside it."""
+    """Hash all that the shared files depend on: what is shared, and how objects lay it out."""
     named: dict[str, Any] = {}
     users: set[str] = set()
     for record in records:
-        named |= {e["key"]: e for e in iter_named(record) if e["key"] in shared.keys}
+        for entry in iter_named(record):
+            if entry["key"] in shared.keys:
+                named[entry["key"]] = entry
         constants, external, _ = shared.find(record)
-        if constants or external:
-            own = [
-                [record[kind][i]["digest"] for i, _ in places]
-                for kind, places in (("constants", constants), ("external_constants", external))
-            ]
-            users.add(hash_json([record["program"]["digest"], constants, external, own]))
+        if not constants and not external:
+            continue
+        digests = [
+            [record["constants"][number]["digest"] for number, _ in constants],
+            [record["external_constants"][number]["digest"] for number, _ in external],
+        ]
+        users.add(hash_json([record["program"]["digest"], constants, external, digests]))
     return hash_json([shared.keys, shared.constants, named, sorted(users)])
 
 

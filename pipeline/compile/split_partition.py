@@ -1,9 +1,9 @@
-"""Splits a partition into parts that can be delegates, none of which depends on itself."""
+"""Splits a partition into parts that can be delegates: none may depend on itself."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -25,38 +25,40 @@ def split_partition(module: GraphModule, nodes: Sequence[Node]) -> list[list[Nod
 
     Raises PipelineError where other partitions depend on each other in a circle.
     """
-    own = set(nodes)
+    members = set(nodes)
 
     def unit(node: Node) -> Any:
         """Return the partition that a node belongs to, or the node itself."""
         tag = node.meta.get(TAG)
-        return node if tag is None or node in own else tag
+        return node if tag is None or node in members else tag
 
-    groups: dict[Any, list[Node]] = defaultdict(list)
+    inputs: dict[Any, list[Node]] = defaultdict(list)
     for node in module.graph.nodes:
-        groups[unit(node)].append(node)
-    inputs = {
-        each: [i for node in group for i in node.all_input_nodes if unit(i) != each]
-        for each, group in groups.items()
-    }
-    sorter = TopologicalSorter({each: map(unit, before) for each, before in inputs.items()})
+        key = unit(node)
+        inputs[key] += [argument for argument in node.all_input_nodes if unit(argument) != key]
+    order = _sort_units({key: map(unit, arguments) for key, arguments in inputs.items()})
+    # Of a node outside or another partition: the highest number on a path to it, or -1.
+    numbers: dict[Any, int] = {}
+    for key in order:
+        number = 0 if key in members else -1
+        for argument in inputs[key]:
+            comes_back = key in members and argument not in members
+            number = max(number, numbers[unit(argument)] + comes_back)
+        numbers[key] = number
+    # Nodes that only this partition reads may move to where they are read.
+    for key in reversed(order):
+        if key in members and members.issuperset(key.users):
+            numbers[key] = min((numbers[user] for user in key.users), default=numbers[key])
+    return _connect(nodes, {node: numbers[node] for node in nodes})
+
+
+def _sort_units(inputs: Mapping[Any, Iterable[Any]]) -> list[Any]:
     try:
-        order = list(sorter.static_order())
+        return list(TopologicalSorter(inputs).static_order())
     except CycleError as error:
         raise PipelineError(
             "the partitioner's partitions depend on each other in a circle"
         ) from error
-    # Of a node outside or another partition: the highest number on a path to it, or -1.
-    numbers: dict[Any, int] = {}
-    for each in order:
-        if each in own:
-            numbers[each] = max([0, *(numbers[unit(i)] + (i not in own) for i in inputs[each])])
-        else:
-            numbers[each] = max([-1, *(numbers[unit(i)] for i in inputs[each])])
-    for each in reversed(order):
-        if each in own and own.issuperset(each.users):
-            numbers[each] = min((numbers[user] for user in each.users), default=numbers[each])
-    return _connect(nodes, {node: numbers[node] for node in nodes})
 
 
 def _connect(nodes: Sequence[Node], number: Mapping[Node, int]) -> list[list[Node]]:
@@ -66,13 +68,15 @@ def _connect(nodes: Sequence[Node], number: Mapping[Node, int]) -> list[list[Nod
     for first in nodes:
         if first in placed:
             continue
-        part, queue = {first}, [first]
+        part = {first}
+        queue = [first]
         while queue:
             node = queue.pop()
-            for other in (*node.all_input_nodes, *node.users):
-                if other in number and number[other] == number[first] and other not in part:
-                    part.add(other)
-                    queue.append(other)
+            for neighbour in (*node.all_input_nodes, *node.users):
+                if neighbour in part or number.get(neighbour) != number[first]:
+                    continue
+                part.add(neighbour)
+                queue.append(neighbour)
         placed |= part
         parts.append([node for node in nodes if node in part])
     return parts

@@ -10,7 +10,7 @@ from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.program import _program
 from torch.export import ExportedProgram
 
-from pipeline.compile.preprocess.cache import CachedBackend
+from pipeline.compile.preprocess.cached_backend import CachedBackend
 from pipeline.program.patching import wrapped
 
 DECOMPOSE, TO_EDGE = "decompose", "to edge"
@@ -27,12 +27,12 @@ def timed_steps(step: Callable[[str], AbstractContextManager[None]]) -> Iterator
     """
 
     def around(name: Callable[..., str]) -> Callable[..., Any]:
-        def call(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             try:
-                with step(name(*given)):
-                    return function(*given, **named)
+                with step(name(*args)):
+                    return function(*args, **kwargs)
             except Exception as error:
-                error.add_note(name(*given))
+                error.add_note(name(*args))
                 raise
 
         return call
@@ -41,8 +41,16 @@ def timed_steps(step: Callable[[str], AbstractContextManager[None]]) -> Iterator
         for owner, function, name in (
             (ExportedProgram, "run_decompositions", lambda *_: DECOMPOSE),
             (_program, "_generate_edge_program", lambda *_: TO_EDGE),
-            (Partitioner, "__call__", lambda own, *_: f"partition {_backend_id(own)}"),
-            (CachedBackend, "find_or_make", lambda own, *_: f"preprocess {own.__name__}"),
+            (
+                Partitioner,
+                "__call__",
+                lambda owner_object, *_: f"partition {_backend_id(owner_object)}",
+            ),
+            (
+                CachedBackend,
+                "find_or_make",
+                lambda owner_object, *_: f"preprocess {owner_object.__name__}",
+            ),
         ):
             stack.enter_context(wrapped(owner, function, around(name)))
         yield
@@ -50,4 +58,6 @@ def timed_steps(step: Callable[[str], AbstractContextManager[None]]) -> Iterator
 
 def _backend_id(partitioner: Partitioner) -> str:
     spec = getattr(partitioner, "delegation_spec", None)
-    return spec.backend_id if spec is not None else type(partitioner).__name__
+    if spec is not None:
+        return spec.backend_id
+    return type(partitioner).__name__

@@ -34,7 +34,7 @@ Specs: TypeAlias = Sequence[CompileSpec]
 
 
 @singledispatch
-def to_backend(first: Any, *rest: Any, **more: Any) -> Any:
+def to_backend(first: Any, *args: Any, **kwargs: Any) -> Any:
     """Lower to a backend on this system's own compile path, with its registry and its cache.
 
     The registry holds preprocess functions, the cache is a store of what they returned. The type of
@@ -59,7 +59,7 @@ def to_backend(first: Any, *rest: Any, **more: Any) -> Any:
         TypeError: an argument is of another type.
         UnknownBackendError: nothing preprocesses for the backend; a `NotImplementedError`.
         KeyError: compile specs are given for a method that is not there.
-        PipelineError: `modules_to_lower` names what is no module, or not which of its calls.
+        PipelineError: `modules_to_lower` names an unknown module, or an ambiguous call.
         AssertionError: a partitioner changed the graph.
     """
     raise TypeError(
@@ -134,7 +134,7 @@ def _lower_one(
         ((partitioner,),) = filtered.values()
     with cached_preprocess(store):
         return retry_with_separate_constants(
-            {"": program}, lambda own: backend_api.to_backend(own[""], partitioner)
+            {"": program}, lambda separated: backend_api.to_backend(separated[""], partitioner)
         )
 
 
@@ -153,9 +153,9 @@ def _whole_methods(
     specs = {name: _specs(compile_specs[name], name) for name in programs if name in compile_specs}
     preprocess_function(backend_id)
     # deep copies: backends may change what they are given
-    given = {name: [copy.deepcopy(programs[name])] for name in specs}
-    by_partition = {name: [own] for name, own in specs.items()}
-    results = preprocess_programs(backend_id, given, by_partition, store)
+    copies = {name: [copy.deepcopy(programs[name])] for name in specs}
+    by_partition = {name: [method_specs] for name, method_specs in specs.items()}
+    results = preprocess_programs(backend_id, copies, by_partition, store)
     return {
         name: _lowered_module(backend_id, programs[name], specs[name], result)
         for name, (result,) in results.items()
@@ -178,10 +178,10 @@ def _lowered_module(
     return module
 
 
-def _specs(given: Any, where: str) -> list[CompileSpec]:
-    if isinstance(given, Mapping | str | bytes) or not isinstance(given, Sequence):
-        raise TypeError(f"{where}: must be a sequence of CompileSpec, not {type(given).__name__}")
-    for each in given:
-        if not isinstance(each, CompileSpec):
-            raise TypeError(f"{where}: must hold CompileSpec, not {type(each).__name__}")
-    return list(given)
+def _specs(specs: Any, where: str) -> list[CompileSpec]:
+    if isinstance(specs, Mapping | str | bytes) or not isinstance(specs, Sequence):
+        raise TypeError(f"{where}: must be a sequence of CompileSpec, not {type(specs).__name__}")
+    for spec in specs:
+        if not isinstance(spec, CompileSpec):
+            raise TypeError(f"{where}: must hold CompileSpec, not {type(spec).__name__}")
+    return list(specs)

@@ -64,7 +64,7 @@ def to_backend_multiple(
     Raises:
         TypeError: a partitioner is not a `Partitioner`.
         KeyError: a partitioner is given for a method that is not there.
-        PipelineError: `modules_to_lower` names what is no module, or not which of its calls.
+        PipelineError: `modules_to_lower` names an unknown module, or an ambiguous call.
         AssertionError: a partitioner changed the graph.
     """
     programs = method_to_edge_program
@@ -73,8 +73,8 @@ def to_backend_multiple(
         return _lower_by_unit(programs, partitioners, n_jobs, store)
     filtered = filter_partitioners(programs, partitioners, modules_to_lower)
 
-    def attempt(own: _Programs) -> dict[str, ExportedProgram]:
-        return _lower_by_unit({**programs, **own}, filtered, n_jobs, store)
+    def attempt(separated: _Programs) -> dict[str, ExportedProgram]:
+        return _lower_by_unit({**programs, **separated}, filtered, n_jobs, store)
 
     return retry_with_separate_constants({name: programs[name] for name in filtered}, attempt)
 
@@ -85,31 +85,37 @@ def filter_partitioners(
     """Limit partitioners to sub-modules, as `to_backend_multiple` does. Raises the same."""
     if isinstance(modules, Mapping):
         refuse_unknown_methods(modules, programs, "modules_to_lower")
-    given = dict(modules) if isinstance(modules, Mapping) else dict.fromkeys(partitioners, modules)
-    for name, own in given.items():
-        names = isinstance(own, Sequence) and not isinstance(own, str | bytes)
-        if not names or not all(isinstance(each, str) for each in own):
-            raise TypeError(f"modules_to_lower: must be a sequence of names, not {own!r}")
-        if not own:
+    if isinstance(modules, Mapping):
+        modules_by_method = dict(modules)
+    else:
+        modules_by_method = dict.fromkeys(partitioners, modules)
+    for name, module_names in modules_by_method.items():
+        names = isinstance(module_names, Sequence) and not isinstance(module_names, str | bytes)
+        if not names or not all(isinstance(module_name, str) for module_name in module_names):
+            raise TypeError(f"modules_to_lower: must be a sequence of names, not {module_names!r}")
+        if not module_names:
             raise PipelineError(
                 f"{f'{name}: ' if name else ''}modules_to_lower names nothing; leave it out to "
                 "lower all, and give no partitioner to lower none"
             )
     filtered = {
-        name: tuple(FilteredPartitioner(p, (given.get(name),)) for p in own)
-        if name in given
-        else own
-        for name, own in partitioners.items()
+        name: tuple(FilteredPartitioner(p, (modules_by_method.get(name),)) for p in module_names)
+        if name in modules_by_method
+        else module_names
+        for name, module_names in partitioners.items()
     }
     check_modules(programs, filtered)
     return filtered
 
 
-def refuse_unknown_methods(given: Iterable[str], known: Mapping[str, Any], what: str) -> None:
+def refuse_unknown_methods(names: Iterable[str], methods: Mapping[str, Any], subject: str) -> None:
     """Raises KeyError where something is given for methods that are not there."""
-    unknown = [f"no method {n}; {did_you_mean(n, known)}" for n in given if n not in known]
+    unknown = []
+    for n in names:
+        if n not in methods:
+            unknown.append(f"no method {n}; {did_you_mean(n, methods)}")
     if unknown:
-        raise KeyError(f"{what}: {', '.join(unknown)}")
+        raise KeyError(f"{subject}: {', '.join(unknown)}")
 
 
 def _group_by_method(
@@ -123,14 +129,14 @@ def _group_by_method(
             f"partitioners, not {type(partitioners).__name__}"
         )
     refuse_unknown_methods(partitioners, programs, "partitioners")
-    given = {
+    by_method = {
         name: (value,) if isinstance(value, Partitioner) else value
         for name, value in partitioners.items()
     }
-    for name, value in given.items():
+    for name, value in by_method.items():
         if not isinstance(value, Sequence) or not all(isinstance(p, Partitioner) for p in value):
             raise TypeError(f"{name}: must be a Partitioner or a sequence of them, not {value!r}")
-    return {name: tuple(given[name]) for name in programs if given.get(name)}
+    return {name: tuple(by_method[name]) for name in programs if by_method.get(name)}
 
 
 def _lower_by_unit(
@@ -151,8 +157,8 @@ def _make_units(partitioners: _ByMethod) -> list[tuple[str, ...]]:
     """Return methods that are lowered in one call: those that a backend sees at once, then single
     ones. A partitioner that does not say which backend it lowers to may need any other."""
     calls: dict[tuple[int, str], list[str]] = {}
-    for name, own in partitioners.items():
-        for turn, partitioner in enumerate(own):
+    for name, method_partitioners in partitioners.items():
+        for turn, partitioner in enumerate(method_partitioners):
             spec = getattr(partitioner, "delegation_spec", None)
             backend_id = spec.backend_id if spec is not None else _ANY
             if spec is None or sees_all_methods(backend_id):
@@ -160,7 +166,14 @@ def _make_units(partitioners: _ByMethod) -> list[tuple[str, ...]]:
     groups = list(calls.values())
     for turn, backend_id in calls:
         if backend_id == _ANY:
-            groups.append([name for (at, _), own in calls.items() if at == turn for name in own])
+            groups.append(
+                [
+                    name
+                    for (at, _), method_partitioners in calls.items()
+                    if at == turn
+                    for name in method_partitioners
+                ]
+            )
     return merge_groups(partitioners, groups)
 
 
@@ -171,7 +184,10 @@ def _lower_together(
     lowered = {name: programs[name] for name in unit}
     with cached_preprocess(store):
         for turn in range(max(len(partitioners[name]) for name in unit)):
-            now = {n: partitioners[n][turn] for n in unit if turn < len(partitioners[n])}
+            now = {}
+            for n in unit:
+                if turn < len(partitioners[n]):
+                    now[n] = partitioners[n][turn]
             lowered = backend_api.to_backend(MethodProgramsPartitionerSpec(lowered, now))
     return lowered
 

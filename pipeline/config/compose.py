@@ -47,32 +47,32 @@ class Document:
     def data(self) -> Any:
         return plain(self.root)
 
-    def problem(self, path: str, what: str, known: str = "", at: str = "") -> Problem:
+    def problem(self, path: str, fault: str, hint: str = "", at: str = "") -> Problem:
         """Make a problem of a path of the document, with the place where that was written; `at` is
         the member that it is about, where that is not the whole value."""
-        node, rest = self._find(at or path)
+        node, unwritten = self._find(at or path)
         mark = node.mark
-        place = f"{mark.path}{rest}" if mark.path else rest.removeprefix(".")
+        place = f"{mark.path}{unwritten}" if mark.path else unwritten.removeprefix(".")
         if at:
             place = place.removesuffix(at.removeprefix(path)).removesuffix(".")
-        if not known and not rest and node.source and not node.plain:
-            known = "a value in quotes is text; write it on a line of its own, without them"
-        return Problem(mark.file, place, what, known, mark.line)
+        if not hint and not unwritten and node.source and not node.plain:
+            hint = "a value in quotes is text; write it on a line of its own, without them"
+        return Problem(mark.file, place, fault, hint, mark.line)
 
     def written(self, path: str) -> Node | None:
         """Return what was written for a path; None where nothing was, and a default holds."""
-        node, rest = self._find(path)
-        return None if rest else node
+        node, unwritten = self._find(path)
+        return None if unwritten else node
 
-    def _find(self, path: str, node: Node | None = None, here: str = "") -> tuple[Node, str]:
+    def _find(self, path: str, node: Node | None = None, base: str = "") -> tuple[Node, str]:
         """Return the innermost node on the way to a path, and the rest of the path there."""
         node = node or self.root
         members = enumerate(node.value) if isinstance(node.value, list) else ()
         for key, inner in node.value.items() if isinstance(node.value, dict) else members:
-            there = join(here, key)
-            if path == there or path.startswith((f"{there}.", f"{there}[")):
-                return self._find(path, inner, there)
-        return node, path[len(here) :]
+            member = join(base, key)
+            if path == member or path.startswith((f"{member}.", f"{member}[")):
+                return self._find(path, inner, member)
+        return node, path[len(base) :]
 
 
 class Folder:
@@ -105,8 +105,8 @@ class Folder:
                 digest = hash_bytes(content)
                 root = load_nodes(content, file)
                 if root is None or not isinstance(root.value, dict):
-                    what = f"is {shown(root and plain(root))}, must be a mapping"
-                    raise ConfigErrors([Problem(file, "", what, "begin with `model:`")])
+                    fault = f"is {shown(root and plain(root))}, must be a mapping"
+                    raise ConfigErrors([Problem(file, "", fault, "begin with `model:`")])
                 self._read[path] = root, digest, ()
             except OSError as error:
                 problem = Problem(file, "", f"cannot be read: {error.strerror}")
@@ -172,7 +172,7 @@ class Composition:
         chain: list[Node] = []
         for base, name in self._bases(members.pop("extends", None)):
             onward = (*way, (path, name))
-            if any(base == each for each, _ in onward):
+            if any(base == visited for visited, _ in onward):
                 self._report_circle(onward, base)
             elif len(onward) > _LONGEST_CHAIN:
                 self._variables.wrong(
@@ -185,7 +185,7 @@ class Composition:
     def _report_circle(self, way: tuple[tuple[Path, Node], ...], base: Path) -> None:
         """Report the same problem whichever file of the circle one began with."""
         circle = list(way[[path for path, _ in way].index(base) :])
-        first = circle.index(min(circle, key=lambda each: each[0].name))
+        first = circle.index(min(circle, key=lambda step: step[0].name))
         circle = circle[first:] + circle[:first]
         stems = " -> ".join(path.stem for path, _ in [*circle, circle[0]])
         self._variables.wrong(circle[0][1], f"goes in a circle: {stems}", "take one out")
@@ -212,8 +212,8 @@ class Composition:
                 files = " and ".join(shown_file(path) for path in paths)
                 wrong(item, f"'{name}' is both {files}", "keep one")
             else:
-                others = [stem for stem in self._folder.files if stem != self.stem]
-                wrong(item, f"no config {shown(name)}", did_you_mean(str(name), others))
+                stems = [stem for stem in self._folder.files if stem != self.stem]
+                wrong(item, f"no config {shown(name)}", did_you_mean(str(name), stems))
 
     # Packages
 
@@ -223,13 +223,15 @@ class Composition:
         root = Node(members, root.mark)
         if matrix is None:
             if template is not None:
-                what = "names the packages of a matrix, and there is none"
-                self._variables.wrong(template, what, "name the file")
+                fault = "names the packages of a matrix, and there is none"
+                self._variables.wrong(template, fault, "name the file")
             return {self.stem: self._document(root, self._variables.for_package(None), [])}
-        named = Matrix(matrix, self._variables).packages(self.stem, template)
+        name_to_combination = Matrix(matrix, self._variables).packages(self.stem, template)
         return {
-            name: self._document(root, self._variables.for_package(each.values), each.parts)
-            for name, each in named.items()
+            name: self._document(
+                root, self._variables.for_package(combination.values), combination.parts
+            )
+            for name, combination in name_to_combination.items()
         }
 
     def _document(self, root: Node, variables: Variables, parts: Iterable[Node]) -> Document:
@@ -280,11 +282,11 @@ def _with_defaults(root: Node, variables: Variables) -> Node:
 
 def _filled(root: Node, fill: Callable[[Node], Node]) -> Node:
     """Leave out what was taken away, and fill in the variables of all texts."""
-    made: dict[int, Any] = {}
+    copies: dict[int, Any] = {}
 
     def copy(node: Node) -> Node:
         if not isinstance(node.value, dict | list):
             return fill(node)
-        return Node(map_members(node.value, copy, made), node.mark)
+        return Node(map_members(node.value, copy, copies), node.mark)
 
     return copy(root)

@@ -35,9 +35,9 @@ class PassSpec(Options):
 
     def hide(self, text: str) -> str:
         """Return a text without the values of secrets."""
-        found: list[Secret] = []
-        replace_secrets(self.options, found.append)
-        for secret in found:
+        secrets: list[Secret] = []
+        replace_secrets(self.options, secrets.append)
+        for secret in secrets:
             text = text.replace(secret.value, str(secret)) if secret.value else text
         return text
 

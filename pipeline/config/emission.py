@@ -9,7 +9,16 @@ from pydantic import Field, model_validator
 from pipeline.backends import Options
 from pipeline.backends.options import Distinct, rule
 from pipeline.config.edge import PassSpec
-from pipeline.config.fields import Algorithms, Label, Name, Operator, Patterns, PowerOfTwo, Weights
+from pipeline.config.fields import (
+    Algorithms,
+    Label,
+    Name,
+    NeedsFeature,
+    Operator,
+    Patterns,
+    PowerOfTwo,
+    Weights,
+)
 
 
 class MemoryPlan(Options):
@@ -125,7 +134,7 @@ class EmitConfig(Options):
     must know."""
     emit_stacktrace: bool = False
     """Store with each instruction where in Python it came from."""
-    etrecord: bool = False
+    etrecord: Annotated[bool, NeedsFeature("etrecord")] = False
     """Leave etrecord.bin beside the package, by which ExecuTorch's Inspector knows the lines and
     modules of what was profiled on a device. The package stays the same."""
     metadata: bool = False

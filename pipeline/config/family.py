@@ -32,4 +32,7 @@ class Family(Options):
     @property
     def files(self) -> dict[str, tuple[str, ...]]:
         """The patterns of what is shared, by the stem of the file."""
-        return {self.name if f == WEIGHTS_FILE else f: each for f, each in self.share.items()}
+        files = {}
+        for file, policy in self.share.items():
+            files[self.name if file == WEIGHTS_FILE else file] = policy
+        return files

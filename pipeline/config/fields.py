@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic.fields import FieldInfo
 
 from pipeline.backends.options import MODULE_PATTERN, Distinct, distinct, rule
+from pipeline.moments import has_feature
 from pipeline.program.constant_values import wrong_value
 from pipeline.store.files import BUILD_FILES
 from pipeline.store.names import METHOD_NAME, NAME_PATTERN, NAME_RULE
@@ -43,6 +46,21 @@ RULES = {
     LABEL_PATTERN: "must be text, not empty, without control characters",
     MODULE_PATTERN: "must be a module's qualified name, such as decoder.layers.0",
 }
+
+
+@dataclass(frozen=True)
+class NeedsFeature:
+    """Marks a key of a config, in its `Annotated` type, that does nothing without a feature."""
+
+    feature: str
+
+
+def find_missing_feature(field: FieldInfo) -> str:
+    """Return the feature that a key needs and that is not installed, or ""."""
+    for mark in field.metadata:
+        if isinstance(mark, NeedsFeature) and not has_feature(mark.feature):
+            return mark.feature
+    return ""
 
 
 def wrong_package_name(name: object) -> str:
@@ -105,8 +123,11 @@ ALGORITHMS = ("greedy", "greedy_without_overlap", "naive")  # of memory planning
 
 def _algorithms(value: Any) -> Any:
     names = value if isinstance(value, list | tuple) else [value]
-    known = [isinstance(n, str) and (n in ALGORITHMS or is_reference(n)) for n in names]
-    if not names or not all(known):
+    are_valid = bool(names)
+    for name in names:
+        if not isinstance(name, str) or not (name in ALGORITHMS or is_reference(name)):
+            are_valid = False
+    if not are_valid:
         raise rule(f"must be {', '.join(ALGORITHMS)} or module:name, or a list of these")
     return distinct(tuple(names))
 
@@ -123,8 +144,8 @@ def _short_path(path: str) -> str:
 
 
 def _constant(value: Any) -> Any:
-    if what := wrong_value(value):
-        raise rule(what)
+    if fault := wrong_value(value):
+        raise rule(fault)
     return value
 
 
@@ -135,8 +156,8 @@ def check_data(value: Any) -> Any:
         raise rule("must have no key but text, however deep")
     if isinstance(value, float) and not math.isfinite(value):
         raise rule("must hold finite numbers only")
-    for each in members if isinstance(value, dict | list) else ():
-        check_data(each)
+    for member in members if isinstance(value, dict | list) else ():
+        check_data(member)
     return value
 
 

@@ -46,32 +46,34 @@ class Matrix:
         self._node, self._variables = node, variables
         members: dict[Any, Node] = {}
         if isinstance(node.value, dict):
-            members = {key: each for key, each in node.value.items() if not each.takes}
+            members = {key: member for key, member in node.value.items() if not member.takes}
         else:
             variables.must(node, "be a mapping of axes", "write `axis: [value, value]`")
-        self._axes = {name: self._axis(name, each) for name, each in members.items()}
+        self._axes = {name: self._axis(name, member) for name, member in members.items()}
 
     def packages(self, stem: str, template: Node | None) -> dict[str, Combination]:
         """Return the combinations by the names of their packages."""
         variables, place = self._variables, template or self._node
         named: dict[str, Combination] = {}
-        for each in self._combinations():
-            name: Any = "-".join([stem, *map(spelled, each.values.values())])
+        for combination in self._combinations():
+            name: Any = "-".join([stem, *map(spelled, combination.values.values())])
             if template is not None:
-                its = variables.for_package(each.values)
-                name = its.fill(template, typed=False).value
-                if its.problems:
-                    variables.problems += its.problems
+                package_variables = variables.for_package(combination.values)
+                name = package_variables.fill(template, typed=False).value
+                if package_variables.problems:
+                    variables.problems += package_variables.problems
                     break
             if fault := wrong_package_name(name):
-                what = f"cannot name a package: {shown(name)} {fault}"
-                known = "" if template else "write `package:` to name them in another way"
-                variables.wrong(place, what, known)
+                fault_text = f"cannot name a package: {shown(name)} {fault}"
+                hint = "" if template else "write `package:` to name them in another way"
+                variables.wrong(place, fault_text, hint)
             elif name in named:
-                what = f"'{name}' is the name of two packages: {named[name]}; and {each}"
-                variables.wrong(place, what, "name every axis in it")
+                fault_text = (
+                    f"'{name}' is the name of two packages: {named[name]}; and {combination}"
+                )
+                variables.wrong(place, fault_text, "name every axis in it")
             else:
-                named[name] = each
+                named[name] = combination
         return named
 
     def _combinations(self) -> list[Combination]:
@@ -85,8 +87,8 @@ class Matrix:
             return []
         number = math.prod(map(len, axes.values()))
         if number > _MOST:
-            what = f"makes {number} packages, more than {_MOST}"
-            variables.wrong(self._node, what, "take axes apart into files")
+            fault = f"makes {number} packages, more than {_MOST}"
+            variables.wrong(self._node, fault, "take axes apart into files")
             return []
         return [self._combine(members) for members in itertools.product(*axes.values())]
 
@@ -131,8 +133,8 @@ class Matrix:
             self._variables.must(part, "be a mapping, a part of a config", "`{}` changes nothing")
         elif part is not None:
             for key in part.value.keys() & _NOT_IN_PARTS:
-                what = f"'{key}' cannot stand in a part of a config"
-                self._variables.wrong(part.value[key], what, "write it at the top")
+                fault = f"'{key}' cannot stand in a part of a config"
+                self._variables.wrong(part.value[key], fault, "write it at the top")
 
 
 def _is_value(value: Any) -> bool:
@@ -143,6 +145,6 @@ def _find(axis: _Axis, value: Any) -> tuple[Any, Node | None] | None:
     return next((member for member in axis if _same(member[0], value)), None)
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(value: Any, expected: Any) -> bool:
     """Compare values with their types: 1 is neither true nor 1.0."""
-    return type(one) is type(other) and one == other
+    return type(value) is type(expected) and value == expected

@@ -67,17 +67,17 @@ class MethodConfig(Options):
             for name in quantize.partitioners_own:
                 ours, theirs = getattr(quantize, name), getattr(spec.options, name)
                 if ours != theirs:
-                    what = f"has {name} {ours}, the partitioner {theirs}"
+                    fault = f"has {name} {ours}, the partitioner {theirs}"
                     raise PydanticCustomError(
-                        "mistake", "mistake", {"what": what, "known": "give both the same"}
+                        "mistake", "mistake", {"what": fault, "known": "give both the same"}
                     )
         return quantize
 
     @model_validator(mode="after")
     def _keeps_its_weights_quantized(self) -> Self:
         scheme = getattr(self.quantize, "scheme", None)
-        here = any(each.name == "xnnpack" for each in self.partitioners)
-        if here and isinstance(scheme, str) and scheme.endswith("_weight_only"):
+        is_for_xnnpack = any(spec.name == "xnnpack" for spec in self.partitioners)
+        if is_for_xnnpack and isinstance(scheme, str) and scheme.endswith("_weight_only"):
             raise rule(
                 f"must not quantize by `{scheme}`: XNNPACK computes on float weights then, and "
                 "stores them so; take int8_dynamic_activation_int4_weight or ..._int8_weight"
@@ -97,8 +97,12 @@ class MethodConfig(Options):
     def references(self) -> tuple[str, ...]:
         """The passes and algorithms that it names, as module:name."""
         planning = self.emit.memory_planning
-        passes = (spec.reference for several in self.passes.values() for spec in several)
-        return (*passes, *(planning.references if planning else ()))
+        references: list[str] = []
+        for specs in self.passes.values():
+            references += [spec.reference for spec in specs]
+        if planning:
+            references += planning.references
+        return tuple(references)
 
     @property
     def backend_names(self) -> list[str]:
@@ -178,10 +182,13 @@ class PackageConfig(Options):
     def target_names(self) -> list[str]:
         """The names of targets that it holds the package to, if they have a file; its own `target`
         comes first."""
-        gates = [self.validation.gates, *(m.gates for m in self.validation.methods.values())]
-        named = {name for each in gates for name in each.runs_on or ()}
-        own = [self.target] if self.target and self.validation.gates.runs_on is None else []
-        return [*own, *sorted(named - {*own})]
+        package_gates = self.validation.gates
+        names = set(package_gates.runs_on or ())
+        for method in self.validation.methods.values():
+            names.update(method.gates.runs_on or ())
+        if not self.target or package_gates.runs_on is not None:
+            return sorted(names)
+        return [self.target, *sorted(names - {self.target})]
 
     @property
     def needs_baseline(self) -> bool:
@@ -232,10 +239,13 @@ class PackageConfig(Options):
         What a partitioner leaves has no edge settings any more, in the joint call that of all
         methods: their check and their dim orders.
         """
-        own = [self.methods[name] for name in unit]
-        reads = any(each.edge.skip_dim_order or each.edge.passes_after_delegation for each in own)
-        there = any(method.delegates for method in self.methods.values())
-        return reads and there and not any(method.delegates for method in own)
+        unit_methods = [self.methods[name] for name in unit]
+        reads = any(
+            method.edge.skip_dim_order or method.edge.passes_after_delegation
+            for method in unit_methods
+        )
+        any_delegates = any(method.delegates for method in self.methods.values())
+        return reads and any_delegates and not any(method.delegates for method in unit_methods)
 
     def names_count(self, method: str) -> bool:
         """Return whether something that makes the method's object may read names of values or

@@ -21,10 +21,10 @@ from types import ModuleType
 
 from pipeline.config.passes import list_files
 from pipeline.program.fresh_imports import importing_from_text
+from pipeline.program.import_errors import describe_load_error
 from pipeline.program.operator_libraries import noting_operators
 from pipeline.program.workspace_modules import (
     add_package,
-    describe_load_error,
     find_elsewhere,
     load_file,
     own_name,
@@ -96,11 +96,12 @@ def load_libraries(references: Sequence[str], root: Path) -> None:
                 with noting_operators(reference):
                     _load(reference, root)
             except Exception as error:  # whatever the code of others raises
-                what = describe_load_error(error, root / FOLDER)
+                fault = describe_load_error(error, root / FOLDER)
                 if not is_there(reference, root):
-                    what = f"is no module or library here; it is looked for in {FOLDER}/ and beside"
-                    what += ", and among what is installed"
-                raise PipelineError(f"operators: {reference}: {what}") from error
+                    fault = "is no module or library here; "
+                    fault += f"it is looked for in {FOLDER}/ and beside, "
+                    fault += "and among what is installed"
+                raise PipelineError(f"operators: {reference}: {fault}") from error
 
 
 def _load(reference: str, root: Path) -> None:

@@ -33,6 +33,7 @@ from pipeline.config.family import Family
 from pipeline.config.fields import (
     REFERENCE_PATTERN,
     RULES,
+    find_missing_feature,
     is_method,
     is_reference,
     wrong_package_name,
@@ -85,36 +86,40 @@ class Parsed:
 
 def parse_package(package: str, compositions: Sequence[Composition]) -> Parsed:
     """Parse a package of the files that make it; one that two make has no config."""
-    first, *others = compositions
+    first, *duplicates = compositions
     document = first.documents.get(package)
-    what = f"makes the package '{package}', as {first.file} does"
-    found = [Problem(each.file, "", what, "keep one") for each in others]
+    fault = f"makes the package '{package}', as {first.file} does"
+    problems = [Problem(composition.file, "", fault, "keep one") for composition in duplicates]
     try:
         if document is None:
             raise ConfigErrors(first.problems)
         config = parse_document(package, document)
     except ConfigErrors as errors:
-        return Parsed(None, document, (*errors.problems, *found))
-    return Parsed(None if found else config, document, tuple(found))
+        return Parsed(None, document, (*errors.problems, *problems))
+    return Parsed(None if problems else config, document, tuple(problems))
 
 
 def parse_document(package: str, document: Document) -> PackageConfig:
     """Parse a document. Raises ConfigErrors, with every mistake and where it was written."""
-    found = list(document.problems)
+    problems = list(document.problems)
     if fault := wrong_package_name(package):
-        what = f"cannot name a package: {shown(package)} {fault}"
-        found.append(document.problem("", what, "rename the file"))
+        fault_text = f"cannot name a package: {shown(package)} {fault}"
+        problems.append(document.problem("", fault_text, "rename the file"))
     try:
         config = parse(PackageConfig, document, KEYS, package=package)
     except ConfigErrors as errors:
-        known = {(p.file, p.line, p.path) for p in document.problems}
-        found += [p for p in errors.problems if (p.file, p.line, p.path) not in known]
-    if found:
-        raise ConfigErrors(found)
+        places = {(problem.file, problem.line, problem.path) for problem in problems}
+        for problem in errors.problems:
+            if (problem.file, problem.line, problem.path) not in places:
+                problems.append(problem)
+    if problems:
+        raise ConfigErrors(problems)
     return config
 
 
-def parse(model: type[_M], document: Document, more_keys: Iterable[str] = (), **given: Any) -> _M:
+def parse(
+    model: type[_M], document: Document, more_keys: Iterable[str] = (), **unwritten: Any
+) -> _M:
     """Parse a document as a model. Raises ConfigErrors, with every mistake.
 
     Args:
@@ -122,12 +127,12 @@ def parse(model: type[_M], document: Document, more_keys: Iterable[str] = (), **
         given: values that cannot be written in the document.
     """
     try:
-        return model.model_validate(document.data, context=_Reader(model, more_keys, given))
+        return model.model_validate(document.data, context=_Reader(model, more_keys, unwritten))
     except ValidationError as invalid:
         problems, errors = [], invalid.errors(include_url=False)
         if len(errors) > _MOST_PROBLEMS:
-            what = f"has {plural(len(errors) - _MOST_PROBLEMS, 'more mistake')}"
-            problems.append(Problem(document.file, "", what, line=0))
+            fault = f"has {plural(len(errors) - _MOST_PROBLEMS, 'more mistake')}"
+            problems.append(Problem(document.file, "", fault, line=0))
         for error in errors[:_MOST_PROBLEMS]:
             path, context = "", error["ctx"]
             for key in error["loc"]:
@@ -137,12 +142,20 @@ def parse(model: type[_M], document: Document, more_keys: Iterable[str] = (), **
         raise ConfigErrors(problems) from None
 
 
+def _missing_feature(model: type[Options], key: str) -> str:
+    """Return the feature that a key needs and that is not installed, or ""."""
+    for name, field in model.model_fields.items():
+        if key == (field.alias or name):
+            return find_missing_feature(field)
+    return ""
+
+
 class _Mistakes(list[InitErrorDetails]):
     """The mistakes in a value, in this project's words."""
 
-    def add(self, what: str, known: str = "", loc: tuple[int | str, ...] = (), **key: Any) -> None:
+    def add(self, fault: str, hint: str = "", loc: tuple[int | str, ...] = (), **key: Any) -> None:
         """Add a mistake at a place in the value, or of a `key` of the mapping there."""
-        kind = PydanticCustomError("mistake", "mistake", {"what": what, "known": known, **key})
+        kind = PydanticCustomError("mistake", "mistake", {"what": fault, "known": hint, **key})
         self.append(InitErrorDetails(type=kind, loc=loc, input=None))
 
 
@@ -151,9 +164,9 @@ class _Reader:
     validation (`Options`)."""
 
     def __init__(
-        self, root: type[Options], more_keys: Iterable[str], given: dict[str, Any]
+        self, root: type[Options], more_keys: Iterable[str], unwritten: dict[str, Any]
     ) -> None:
-        self._root, self._more_keys, self._given = root, more_keys, given
+        self._root, self._more_keys, self._given = root, more_keys, unwritten
         self._forms: dict[type[Options], Callable[[Any, _Handler, _Mistakes], Any]] = {
             Family: self._family,
             PackageConfig: self._package,
@@ -164,15 +177,15 @@ class _Reader:
         }
 
     def __call__(self, model: type[Options], data: Any, validate: _Handler) -> Any:
-        mistakes, made = _Mistakes(), None
+        mistakes, model_value = _Mistakes(), None
         with _collected(mistakes):
             if model in self._forms:
-                made = self._forms[model](data, validate, mistakes)
+                model_value = self._forms[model](data, validate, mistakes)
             else:
-                made = self._mapping(model, data, validate, mistakes)
+                model_value = self._mapping(model, data, validate, mistakes)
         if mistakes:
             raise ValidationError.from_exception_data("", mistakes)
-        return made
+        return model_value
 
     def _mapping(
         self, model: type[Options], data: Any, validate: _Handler, mistakes: _Mistakes
@@ -181,19 +194,22 @@ class _Reader:
             mistakes.add(f"is {shown(data)}, must be a mapping", _MAPPINGS.get(model, ""))
             return None
         root = model is self._root
-        given = self._given if root else {}
-        fields = [f.alias or n for n, f in model.model_fields.items() if n not in given]
+        unwritten = self._given if root else {}
+        fields = [f.alias or n for n, f in model.model_fields.items() if n not in unwritten]
         more = self._more_keys if root else ["recipe"] if model is MethodConfig else ()
-        values = dict(given)
+        values = dict(unwritten)
         for key, value in data.items():
             if key not in fields:
-                known = did_you_mean(_word(key), [*fields, *more])
+                suggestion = did_you_mean(_word(key), [*fields, *more])
                 hint = find_remedy(model, _word(key))
-                hint = f"{hint}; {known}" if hint else known
+                hint = f"{hint}; {suggestion}" if hint else suggestion
                 mistakes.add(f"unknown key {shown(key)}", hint, key=key)
             elif value is None:
                 hint = _REMEDIES.get(key, "give it a value or leave it out")
                 mistakes.add("is empty", hint, loc=(key,))
+            elif value is not False and (feature := _missing_feature(model, key)):
+                fault = f'this installation has no feature "{feature}"'
+                mistakes.add(fault, "leave the key out", loc=(key,))
             else:
                 values[key] = value
         with _collected(mistakes) as failed:
@@ -207,10 +223,10 @@ class _Reader:
         omitted = tuple(n for n, written in methods.items() if written == OMIT and is_method(n))
         self._given = {**self._given, "omitted": omitted}
         if omitted:
-            kept = {name: each for name, each in methods.items() if name not in omitted}
-            data = {**data, "methods": kept}
-        for loc, what, known in _disagreements(_as(dict, data)):
-            mistakes.add(what, known, loc)
+            packaged = {name: method for name, method in methods.items() if name not in omitted}
+            data = {**data, "methods": packaged}
+        for loc, fault, hint in _disagreements(_as(dict, data)):
+            mistakes.add(fault, hint, loc)
         return self._mapping(PackageConfig, data, validate, mistakes)
 
     def _family(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
@@ -228,35 +244,35 @@ class _Reader:
             if key in data:
                 mistakes.add("stands beside a recipe, which says it", "keep one", loc=(key,))
         if recipe is None:
-            known = did_you_mean(_word(name), RECIPES)
-            mistakes.add(f"unknown recipe {shown(name)}", known, loc=("recipe",))
+            hint = did_you_mean(_word(name), RECIPES)
+            mistakes.add(f"unknown recipe {shown(name)}", hint, loc=("recipe",))
         elif "refused" in recipe:
             mistakes.add(f"'{name}' can't be had: {recipe['refused']}", loc=("recipe",))
         else:
-            rest = {key: value for key, value in data.items() if key != "recipe"}
-            return self._mapping(MethodConfig, {**rest, **recipe}, validate, mistakes)
+            settings = {key: value for key, value in data.items() if key != "recipe"}
+            return self._mapping(MethodConfig, {**settings, **recipe}, validate, mistakes)
         return None
 
     def _partitioner(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
         name, written = _named(data)
         if not isinstance(name, str):
-            known = did_you_mean("", BACKENDS)
-            mistakes.add(f"is {shown(data)}, must be a name or one `name: {{options}}`", known)
+            hint = did_you_mean("", BACKENDS)
+            mistakes.add(f"is {shown(data)}, must be a name or one `name: {{options}}`", hint)
         elif name not in BACKENDS:
-            known = did_you_mean(name, BACKENDS)
+            hint = did_you_mean(name, BACKENDS)
             for plugin, why in PLUGIN_PROBLEMS.items():
-                known += f"; plugin {plugin} cannot be used: {why}"
-            mistakes.add(f"unknown partitioner {shown(name)}", known)
+                hint += f"; plugin {plugin} cannot be used: {why}"
+            mistakes.add(f"unknown partitioner {shown(name)}", hint)
         elif not BACKENDS[name].lowers:  # the plan says so; nothing here knows its options
             return PartitionerSpec(name=name, options=BACKENDS[name].options())
         else:
             with _collected(mistakes, name):
-                made = partitioner_options(name).model_validate(written, context=self)
+                parsed = partitioner_options(name).model_validate(written, context=self)
                 options = {key: value for key, value in written.items() if key != "modules"}
                 return PartitionerSpec(
                     name=name,
                     options=BACKENDS[name].options.model_validate(options),
-                    modules=made.modules,  # type: ignore[attr-defined]
+                    modules=parsed.modules,  # type: ignore[attr-defined]
                 )
         return None
 
@@ -279,11 +295,11 @@ class _Reader:
             return QUANTIZERS[name].options.model_validate(data, context=self)
         if not isinstance(data, dict):
             return self._mapping(QuantizeConfig, data, validate, mistakes)
-        there = "quantizer" in data
-        what = f"unknown quantizer {shown(data['quantizer'])}" if there else "is missing"
+        is_named = "quantizer" in data
+        fault = f"unknown quantizer {shown(data['quantizer'])}" if is_named else "is missing"
         if name in BACKENDS and not BACKENDS[name].lowers:
-            what = f"is {name}, whose quantizer nothing here calls: a plugin would"
-        mistakes.add(what, did_you_mean(name, QUANTIZERS), loc=("quantizer",))
+            fault = f"is {name}, whose quantizer nothing here calls: a plugin would"
+        mistakes.add(fault, did_you_mean(name, QUANTIZERS), loc=("quantizer",))
         return None
 
 
@@ -296,19 +312,19 @@ def _disagreements(data: dict[str, Any]) -> Iterator[tuple[tuple[int | str, ...]
     validation = _as(dict, data.get("validate"))
     for name in _as(dict, validation.get("methods")):
         if isinstance(name, str) and name not in methods:
-            known = did_you_mean(name, methods)
-            yield ("validate", "methods", name), "is no method here", known
+            hint = did_you_mean(name, methods)
+            yield ("validate", "methods", name), "is no method here", hint
     planning = _as(dict, _as(dict, data.get("emit")).get("memory_planning"))
     shared = planning.get("share_mutable_buffers") is True
     for number, names in enumerate(_as(list, validation.get("sequences"))):
         where = ("validate", "sequences", number)
         for place, name in enumerate(_as(list, names)):
             if isinstance(name, str) and name not in methods:
-                known = did_you_mean(name, methods)
-                yield (*where, place), f"'{name}' is no method here", known
+                hint = did_you_mean(name, methods)
+                yield (*where, place), f"'{name}' is no method here", hint
         if len({str(name) for name in _as(list, names)}) > 1 and not shared:
-            what = "its methods share no state: each has buffers of its own"
-            yield where, what, "say `emit: {memory_planning: {share_mutable_buffers: true}}`"
+            fault = "its methods share no state: each has buffers of its own"
+            yield where, fault, "say `emit: {memory_planning: {share_mutable_buffers: true}}`"
 
 
 def _as(kind: type[_K], value: object) -> _K:
@@ -336,15 +352,17 @@ def _collected(mistakes: _Mistakes, *place: str) -> Iterator[set[int | str]]:
     try:
         yield failed
     except ValidationError as invalid:
-        there = {mistake["loc"][:1] for mistake in mistakes}
+        places = {mistake["loc"][:1] for mistake in mistakes}
         for error in invalid.errors(include_url=False):
             loc = tuple(s for s in error["loc"] if s not in ("[key]", *OVERRIDE_TAGS))
             if error["type"] == "mistake":
-                mistakes.add(loc=(*place, *loc), **error["ctx"])
+                context = dict(error["ctx"])
+                fault, hint = context.pop("what"), context.pop("known")
+                mistakes.add(fault, hint, (*place, *loc), **context)
                 failed.update(loc[:1])
             elif error["type"] == "too_short" and error["input"]:
                 continue  # some of its members are wrong
-            elif error["type"] != "missing" or loc not in there:
+            elif error["type"] != "missing" or loc not in places:
                 mistakes.add(*_describe(error), loc=(*place, *loc))
 
 
@@ -366,12 +384,12 @@ def _describe(error: ErrorDetails) -> tuple[str, str]:
         listed = re.findall(
             r"'([^']*)'|([\w-]+)", context.get("expected", "").replace(" or ", ", ")
         )
-        names = context.get("known") or [text or other for text, other in listed]
+        names = context.get("known") or [text or word for text, word in listed]
         hint = did_you_mean(_word(value), names, 60)
         return f"is {shown(value)}, must be one of those known", hint
     if kind == "rule" and not key:  # of several members
         return error["msg"], ""
-    known = ""
+    hint = ""
     if kind == "rule":
         must = error["msg"]
     elif kind == "string_pattern_mismatch":
@@ -379,11 +397,11 @@ def _describe(error: ErrorDetails) -> tuple[str, str]:
     else:
         must = _MUST_BE.get(kind, "which is not allowed here").format(**context)
     if kind == "string_type" and isinstance(value, int | float):
-        known = "quote it"
+        hint = "quote it"
     elif kind == "tuple_type":
-        one = re.fullmatch(r"[\w.:/-]{1,60}", _word(value))
-        known = f"write [{value}]" if one else _REMEDIES.get(key, "")
-    return f"is {shown(value)}, {must}", known
+        single_word = re.fullmatch(r"[\w.:/-]{1,60}", _word(value))
+        hint = f"write [{value}]" if single_word else _REMEDIES.get(key, "")
+    return f"is {shown(value)}, {must}", hint
 
 
 def _word(value: object) -> str:

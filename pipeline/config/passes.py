@@ -26,8 +26,9 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pipeline.program.fresh_imports import importing_from_text
+from pipeline.program.import_errors import describe_load_error
 from pipeline.program.operator_libraries import noting_operators
-from pipeline.program.workspace_modules import describe_load_error, package_of
+from pipeline.program.workspace_modules import package_of
 from pipeline.store.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -118,12 +119,12 @@ def library_name(reference: str, root: Path) -> str:
 def _find_spec(module: str) -> ModuleSpec | None:
     """Find the package of files that a module is in, or its own file, without importing it: a
     namespace, which has none of its own, is no more than a way there."""
-    first, *rest = module.split(".")
+    first, *parts = module.split(".")
     try:
         spec, name = find_spec(first), first
     except (ImportError, ValueError):
         return None
-    for part in rest:
+    for part in parts:
         if spec is None or spec.origin is not None:
             return spec
         name = f"{name}.{part}"
@@ -146,19 +147,19 @@ def _offered() -> set[str]:
 def list_files(folder: Path, name: str) -> dict[str, Path]:
     """Return all files in a folder but those that Python caches, and hidden ones, by their paths
     in it with a name in front."""
-    found = {}
+    name_to_path = {}
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         hidden = any(part[0] == "." or part == "__pycache__" for part in parts)
         if path.is_file() and not hidden:
-            found["/".join((name, *parts))] = path
-    return found
+            name_to_path["/".join((name, *parts))] = path
+    return name_to_path
 
 
 def load_passes(
     specs: Sequence[PassSpec],
     root: Path,
-    wrap: Callable[[Pass, str], Pass] = lambda made, name: made,
+    wrap: Callable[[Pass, str], Pass] = lambda loaded, name: loaded,
 ) -> list[Pass]:
     """Make passes: a class is made with its options, a function is given them with each call, and a
     factory with its one call, for a pass or a list of them.
@@ -167,35 +168,42 @@ def load_passes(
     named, can't be imported or can't be made.
     """
     with _importing(root / FOLDER):
-        made = [(each, spec) for spec in specs for each in _load(spec, root)]
-        return [wrap(each, f"pass {spec.reference}") for each, spec in made]
+        # All of them, before any is wrapped.
+        spec_to_passes = [(spec, _load(spec, root)) for spec in specs]
+        wrapped = []
+        for spec, passes in spec_to_passes:
+            wrapped += [wrap(loaded, f"pass {spec.reference}") for loaded in passes]
+        return wrapped
 
 
 def _load(spec: PassSpec, root: Path) -> list[Pass]:
     reference = spec.reference
     if not source_files(reference, root):
         raise PipelineError(f"pass {reference}: {NOT_OFFERED}")
-    made: list[Pass] = []
+    passes: list[Pass] = []
     try:
         name, _, attribute = reference.partition(":")
-        own = own_file(name, root) is not None
-        what = "" if own else _forbidden(spec)
+        is_workspace = own_file(name, root) is not None
+        fault = "" if is_workspace else _forbidden(spec)
         with noting_operators(library_name(reference, root)):
-            module = None if what else importlib.import_module(f"{FOLDER}.{name}" if own else name)
-            found = module and getattr(module, attribute)
-        what = what or _foreign(module, name, attribute, found, own)
-        if not what:
-            made = _make(spec, found)
-            if not made or not all(map(callable, made)):
-                what = "is not a pass; it can't be called with a graph"
-                what = "makes no pass, nor a list of passes" if spec.factory else what
+            module = None
+            if not fault:
+                module = importlib.import_module(f"{FOLDER}.{name}" if is_workspace else name)
+            value = module and getattr(module, attribute)
+        fault = fault or _foreign(module, name, attribute, value, is_workspace)
+        if not fault:
+            passes = _make(spec, value)
+            if not passes or not all(map(callable, passes)):
+                fault = "is not a pass; it can't be called with a graph"
+                if spec.factory:
+                    fault = "makes no pass, nor a list of passes"
     except Exception as error:  # whatever the user's code raises
-        what = describe_load_error(error, root / FOLDER)
-        cause = error if spec.hide(what) == what else None  # its traceback would quote a secret
-        raise PipelineError(f"pass {reference}: {spec.hide(what)}") from cause
-    if what:
-        raise PipelineError(f"pass {reference}: {what}")
-    return made
+        fault = describe_load_error(error, root / FOLDER)
+        cause = error if spec.hide(fault) == fault else None  # its traceback would quote a secret
+        raise PipelineError(f"pass {reference}: {spec.hide(fault)}") from cause
+    if fault:
+        raise PipelineError(f"pass {reference}: {fault}")
+    return passes
 
 
 def _forbidden(spec: PassSpec) -> str:
@@ -210,46 +218,48 @@ def _forbidden(spec: PassSpec) -> str:
     return ""
 
 
-def _make(spec: PassSpec, found: Any) -> list[Pass]:
+def _make(spec: PassSpec, value: Any) -> list[Pass]:
     options = spec.reveal()
     if not spec.factory:
-        return [found(**options) if isinstance(found, type) else partial(found, **options)]
-    made = found(**options)
-    made = getattr(made, "passes", made)  # of a pass manager
-    return [*made] if isinstance(made, list | tuple) else [made]
+        return [value(**options) if isinstance(value, type) else partial(value, **options)]
+    result = value(**options)
+    result = getattr(result, "passes", result)  # of a pass manager
+    return [*result] if isinstance(result, list | tuple) else [result]
 
 
-def _foreign(module: ModuleType | None, name: str, attribute: str, found: object, own: bool) -> str:
+def _foreign(
+    module: ModuleType | None, name: str, attribute: str, value: object, is_workspace: bool
+) -> str:
     """Return why an object is not the module's to offer, or ""; what a module imports for itself,
     such as `subprocess`, is not.
 
     Args:
         name: the module, as the config names it.
-        own: whether it is the workspace's.
+        is_workspace: whether it is the workspace's.
     """
-    if not own and _is_executorchs(name):
-        return (
-            "" if _is_pass_of_executorch(found) else "is no class of passes that ExecuTorch defines"
-        )
-    if attribute in getattr(module, "__all__", ()) or (
-        not own and f"{name}:{attribute}" in _offered()
-    ):
+    if not is_workspace and _is_executorchs(name):
+        if _is_pass_of_executorch(value):
+            return ""
+        return "is no class of passes that ExecuTorch defines"
+    if attribute in getattr(module, "__all__", ()):
         return ""
-    home = str(getattr(found, "__module__", ""))
+    if not is_workspace and f"{name}:{attribute}" in _offered():
+        return ""
+    home = str(getattr(value, "__module__", ""))
     defines = module is not None and f"{home}.".startswith(f"{module.__name__}.")
-    if isinstance(found, type | FunctionType) and defines:
+    if isinstance(value, type | FunctionType) and defines:
         return ""
     return "is no class or function that the module defines, or lists in `__all__`"
 
 
-def _is_pass_of_executorch(found: object) -> bool:
+def _is_pass_of_executorch(value: object) -> bool:
     from executorch.exir.pass_base import ExportedProgramPassBase
     from torch.fx.passes.infra.pass_base import PassBase
 
     bases = (PassBase, ExportedProgramPassBase)
-    home = str(getattr(found, "__module__", ""))
-    known = isinstance(found, type) and issubclass(found, bases)
-    return known and home.startswith(f"{_EXECUTORCH}.")
+    home = str(getattr(value, "__module__", ""))
+    is_pass = isinstance(value, type) and issubclass(value, bases)
+    return is_pass and home.startswith(f"{_EXECUTORCH}.")
 
 
 @contextmanager

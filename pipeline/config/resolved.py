@@ -23,11 +23,11 @@ _INDENT = "  "
 
 
 class _Row(NamedTuple):
-    """A line, and where it was written; `said` is false for a comment."""
+    """A line, and where it was written; a comment holds what nobody wrote."""
 
     text: str
     origin: str = ""
-    said: bool = True
+    is_comment: bool = False
 
 
 def resolved_view(config: PackageConfig, document: Document) -> Iterator[str]:
@@ -48,17 +48,17 @@ class _View:
     ) -> Iterator[_Row]:
         """Show the values of a model; `unwritten` is the comment on those that nobody wrote."""
         for name, info in type(model).model_fields.items():
-            key, value, unsaid = info.alias or name, getattr(model, name), unwritten
+            key, value, origin = info.alias or name, getattr(model, name), unwritten
             if isinstance(model, MixedQuantize) and name in OVERRIDES:
                 # With what they leave out, which is as for the whole method.
-                value = {n: each or NOT for n, each in model.overrides(name).items()}
-                unsaid = "as for the method" if value else "default"
+                value = {n: setting or NOT for n, setting in model.overrides(name).items()}
+                origin = "as for the method" if value else "default"
             if isinstance(model, PackageConfig):
                 if key in ("package", "omitted"):  # the name of the file, or of one of a matrix
                     continue
                 if key == "methods":
                     value = {**value, **dict.fromkeys(model.omitted, OMIT)}
-            yield from self._member(key, value, join(path, key), indent, unsaid)
+            yield from self._member(key, value, join(path, key), indent, origin)
         recipe = self._document.written(join(path, "recipe"))
         if recipe is not None and isinstance(model, MethodConfig):
             yield from self._member("recipe", recipe.value, join(path, "recipe"), indent)
@@ -73,18 +73,18 @@ class _View:
             yield from _under(head, " {}" if node else None, rows)
         elif node is None:
             shown = "none" if value is None else _flow(value)
-            yield _Row(f"{indent}# {dump_flow(key)}: {shown}", unwritten, said=False)
+            yield _Row(f"{indent}# {dump_flow(key)}: {shown}", unwritten, is_comment=True)
         elif isinstance(value, dict) and value:
             rows = [
                 row
-                for each, member in value.items()
-                for row in self._member(each, member, join(path, each), indent + _INDENT, unwritten)
+                for part, member in value.items()
+                for row in self._member(part, member, join(path, part), indent + _INDENT, unwritten)
             ]
             yield from _under(head, " {}", rows)
-        elif isinstance(value, list | tuple) and any(isinstance(each, Options) for each in value):
+        elif isinstance(value, list | tuple) and any(isinstance(part, Options) for part in value):
             yield _Row(head)
-            for index, each in enumerate(value):
-                yield from self._item(each, join(path, index), indent + _INDENT)
+            for index, part in enumerate(value):
+                yield from self._item(part, join(path, index), indent + _INDENT)
         else:
             yield _Row(f"{head} {_flow(value)}", _origin(node, path))
 
@@ -96,7 +96,7 @@ class _View:
             yield _Row(f"{indent}- {_flow(item)}", origin)
             return
         rows = list(self.model(_written(item), join(path, item.name), indent + 2 * _INDENT))
-        colon = ":" if any(row.said for row in rows) else ""
+        colon = ":" if not all(row.is_comment for row in rows) else ""
         yield _Row(f"{indent}- {item.name}{colon}", origin)
         yield from rows
 
@@ -109,11 +109,11 @@ def _written(spec: PartitionerSpec) -> Options:
 
 def _under(head: str, empty: str | None, rows: list[_Row]) -> Iterator[_Row]:
     """Put rows below a key. Where all are comments, it is `empty`, or a comment too."""
-    if any(row.said for row in rows):
+    if not all(row.is_comment for row in rows):
         yield _Row(head)
     elif empty is None:
         key = head.lstrip()
-        yield _Row(f"{head.removesuffix(key)}# {key}", said=False)
+        yield _Row(f"{head.removesuffix(key)}# {key}", is_comment=True)
     else:
         yield _Row(head + empty)
     yield from rows
@@ -123,10 +123,10 @@ def _origin(node: Node, path: str) -> str:
     """Describe where a value was written: file and line; the other key that it is below there, such
     as `defaults`; and how a value with variables was written."""
     mark = node.mark
-    here, there = path.split("."), mark.path.split(".")
-    while here and there and here[-1] == there[-1]:
-        here, there = here[:-1], there[:-1]
-    words = [f"{mark.file}:{mark.line}", ".".join(there), node.source]
+    config_path, source_path = path.split("."), mark.path.split(".")
+    while config_path and source_path and config_path[-1] == source_path[-1]:
+        config_path, source_path = config_path[:-1], source_path[:-1]
+    words = [f"{mark.file}:{mark.line}", ".".join(source_path), node.source]
     return ", ".join(word for word in words if word)
 
 
@@ -139,14 +139,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, PartitionerSpec):
         return _named(value.name, _written(value).model_dump(mode="json", exclude_defaults=True))
     if isinstance(value, PassSpec):
-        made = _named(value.reference, value.options)
-        return {FACTORY: made} if value.factory else made
+        named = _named(value.reference, value.options)
+        return {FACTORY: named} if value.factory else named
     if isinstance(value, Options):
         return _plain(value.resolved())
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(member) for member in value]
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: _plain(member) for key, member in value.items()}
     if isinstance(value, Secret):
         return str(value)
     return value.replace("$", "$$") if isinstance(value, str) else value

@@ -32,7 +32,7 @@ from pipeline.config.parser import partitioner_options
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # What is no model's. The names of these definitions end in a point, which no model's holds.
-_OWN = rf"""
+_DEFINITIONS = rf"""
 Root.:
   $schema: {DIALECT}
   $ref: "#/$defs/File."
@@ -130,47 +130,47 @@ class SchemaGenerator(GenerateJsonSchema):
 
     def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
         """Close a mapping whose keys are known, or match a pattern."""
-        made = super().dict_schema(schema)
-        if names := made.pop("propertyNames", None):
-            known = names.get("enum") or [names["const"]]
-            made["properties"] = dict.fromkeys(known, made["additionalProperties"])
-        closed = any(key in made for key in _MEMBERS)
-        return {**made, "additionalProperties": False} if closed else made
+        generated = super().dict_schema(schema)
+        if names := generated.pop("propertyNames", None):
+            keys = names.get("enum") or [names["const"]]
+            generated["properties"] = dict.fromkeys(keys, generated["additionalProperties"])
+        closed = any(key in generated for key in _MEMBERS)
+        return {**generated, "additionalProperties": False} if closed else generated
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         """Describe a model as `pipeline.config.parser` reads it."""
         model = schema["cls"]
         if model is QuantizeConfig:
-            return {"anyOf": [self._model(each.options) for each in QUANTIZERS.values()]}
+            return {"anyOf": [self._model(quantizer.options) for quantizer in QUANTIZERS.values()]}
         if model is PassSpec:
             name: JsonSchemaValue = {"type": "string", "pattern": REFERENCE_PATTERN}
             options: Any = {REFERENCE_PATTERN: {"type": ["object"]}}  # the pass knows its own
-            made = _name_or_mapping(name, "patternProperties", options)
+            generated = _name_or_mapping(name, "patternProperties", options)
             words = {"description": "Called for a pass, or a list of passes."}
             factory = {FACTORY: {**words, **_name_or_mapping(name, "patternProperties", options)}}
-            made["anyOf"][1]["properties"] = factory
-            return made
+            generated["anyOf"][1]["properties"] = factory
+            return generated
         if model is PartitionerSpec:
             options = {name: self._model(partitioner_options(name)) for name in BACKENDS}
             return _name_or_mapping({"enum": list(BACKENDS)}, "properties", options)
-        made = super().model_schema(schema)
+        generated = super().model_schema(schema)
         if model is Family:  # of which the name is enough
-            add_descriptions(model, made["properties"])
-            name = made["properties"]["name"]
-            return {"anyOf": [{k: v for k, v in name.items() if k != "description"}, made]}
+            add_descriptions(model, generated["properties"])
+            name = generated["properties"]["name"]
+            return {"anyOf": [{k: v for k, v in name.items() if k != "description"}, generated]}
         if model is PackageConfig:  # its name is the file's
-            del made["properties"]["package"], made["properties"]["omitted"]
-            made["required"].remove("package")
-            methods = made["properties"]["methods"]["patternProperties"]
+            del generated["properties"]["package"], generated["properties"]["omitted"]
+            generated["required"].remove("package")
+            methods = generated["properties"]["methods"]["patternProperties"]
             for name, method in methods.items():
                 methods[name] = {"anyOf": [method, {"const": OMIT}]}
         if model is MethodConfig:
-            made["properties"]["recipe"] = {
+            generated["properties"]["recipe"] = {
                 "enum": [name for name, recipe in RECIPES.items() if "refused" not in recipe],
                 "description": "A recipe of ExecuTorch's, instead of `quantize` and "
                 "`partitioners`.",
             }
-        return made
+        return generated
 
     def _model(self, model: Any) -> JsonSchemaValue:
         return self.generate_inner(model.__pydantic_core_schema__)
@@ -178,8 +178,8 @@ class SchemaGenerator(GenerateJsonSchema):
 
 def _name_or_mapping(name: JsonSchemaValue, kind: str, options: Any) -> JsonSchemaValue:
     """Return the schema of a name, or of one name as a key with its options."""
-    one = {"additionalProperties": False, "minProperties": 1, "maxProperties": 1}
-    return {"anyOf": [name, {"type": "object", kind: options, **one}]}
+    single = {"additionalProperties": False, "minProperties": 1, "maxProperties": 1}
+    return {"anyOf": [name, {"type": "object", kind: options, **single}]}
 
 
 def json_schema() -> dict[str, Any]:
@@ -189,25 +189,29 @@ def json_schema() -> dict[str, Any]:
     complete; any other file, such as one that others extend, is checked only for what is in it.
     """
     models: list[type[Options]] = [PackageConfig, MethodConfig]
-    models += (each.options for each in QUANTIZERS.values())
+    models += (quantizer.options for quantizer in QUANTIZERS.values())
     # Not by the models' own names: where two are called the same, a plugin's and one of ours,
     # pydantic calls both by their modules too.
-    found, schema = models_json_schema(
+    references_by_mode, schema = models_json_schema(
         [(model, "validation") for model in models], schema_generator=SchemaGenerator
     )
-    references = {model: reference for (model, _), reference in found.items()}
+    references = {model: reference for (model, _), reference in references_by_mode.items()}
     definitions = schema["$defs"]
     definitions.pop("Options", None)  # of any partitioner: each has a definition of its own
-    required = {m: definitions[_name_in(each)].get("required") for m, each in references.items()}
+    required: dict[Any, Any] = {}  # by model
+    for model, reference in references.items():
+        required[model] = definitions[_name_in(reference)].get("required")
     partial = set(_mergeable(references[PackageConfig], definitions))
-    definitions = {name: _relaxed(each, name in partial) for name, each in definitions.items()}
-    definitions |= yaml.safe_load(_OWN)
-    definitions["Package."], definitions["Method."] = (references[each] for each in models[:2])
+    for name, definition in definitions.items():
+        definitions[name] = _relaxed(definition, name in partial)
+    definitions |= yaml.safe_load(_DEFINITIONS)
+    definitions["Package."] = references[PackageConfig]
+    definitions["Method."] = references[MethodConfig]
     definitions["Whole."]["required"] = required[PackageConfig]
-    quantizers = [
-        {"properties": {"quantizer": {"const": name}}, "required": required[each.options]}
-        for name, each in QUANTIZERS.items()
-    ]
+    quantizers = []
+    for name, quantizer in QUANTIZERS.items():
+        properties = {"quantizer": {"const": name}}
+        quantizers.append({"properties": properties, "required": required[quantizer.options]})
     definitions["Quantizer."] = {"anyOf": quantizers}
     package = definitions[_name_in(references[PackageConfig])]["properties"]
     keys = definitions["File."]["properties"]
@@ -222,9 +226,11 @@ def _mergeable(schema: dict[str, Any], definitions: dict[str, Any]) -> Iterator[
     if "$ref" in schema:
         yield _name_in(schema)
         yield from _mergeable(definitions[_name_in(schema)], definitions)
-    members = [each for key in _MEMBERS for each in schema.get(key, {}).values()]
-    for each in (*members, *schema.get("anyOf", ())):
-        yield from _mergeable(each, definitions)
+    parts = [*schema.get("anyOf", ())]
+    for key in _MEMBERS:
+        parts += schema.get(key, {}).values()
+    for part in parts:
+        yield from _mergeable(part, definitions)
 
 
 def _relaxed(schema: dict[str, Any], partial: bool) -> dict[str, Any]:
@@ -237,20 +243,25 @@ def _relaxed(schema: dict[str, Any], partial: bool) -> dict[str, Any]:
     if "$ref" in schema or "const" in schema:
         return schema
     if "anyOf" in schema:
-        return {**schema, "anyOf": [_relaxed(each, partial) for each in schema["anyOf"]]}
+        branches = [_relaxed(branch, partial) for branch in schema["anyOf"]]
+        return {**schema, "anyOf": branches}
     kind = schema.get("type")
     if kind in ("boolean", "integer", "number") or "enum" in schema or "pattern" in schema:
-        outside: dict[str, Any] = {k: schema[k] for k in ("description", "default") if k in schema}
-        inside = {key: each for key, each in schema.items() if key not in outside}
-        other = "Unset." if partial else "Variable."
-        return {"anyOf": [inside, {"$ref": f"#/$defs/{other}"}], **outside}
+        outside: dict[str, Any] = {}
+        for key in ("description", "default"):
+            if key in schema:
+                outside[key] = schema[key]
+        inside = {key: member for key, member in schema.items() if key not in outside}
+        alternative = "Unset." if partial else "Variable."
+        return {"anyOf": [inside, {"$ref": f"#/$defs/{alternative}"}], **outside}
     dropped = ("required", "minProperties") if partial else ()
-    result = {key: each for key, each in schema.items() if key not in dropped}
+    result = {key: member for key, member in schema.items() if key not in dropped}
     if "items" in schema:
         result["items"] = _relaxed(schema["items"], False)
     for key in _MEMBERS:
         if key in schema:
-            result[key] = {name: _relaxed(each, partial) for name, each in schema[key].items()}
+            members = schema[key].items()
+            result[key] = {name: _relaxed(member, partial) for name, member in members}
     if partial and isinstance(kind, str):
         result["type"] = [kind, "null"]
     return result

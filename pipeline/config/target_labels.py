@@ -19,48 +19,55 @@ _SHORTEST = 4  # characters of a part that can be misspelled: `a55` and `a53` ar
 _LONG = 6  # from here on, two letters can be wrong
 
 
-def near_labels(label: str, known: Iterable[str]) -> list[str]:
+def near_labels(label: str, labels: Iterable[str]) -> list[str]:
     """Return those labels of which another one is a misspelling, in their order."""
-    return [each for each in dict.fromkeys(known) if each != label and _is_misspelled(label, each)]
+    near = []
+    for candidate in dict.fromkeys(labels):
+        if candidate != label and _is_misspelled(label, candidate):
+            near.append(candidate)
+    return near
 
 
 def _is_misspelled(label: str, meant: str) -> bool:
     """Return whether each part of a label is that of another, or nearly. Labels that differ in
     numbers alone, or in short parts, are two devices."""
-    parts, others = (_SEPARATORS.split(each.casefold()) for each in (label, meant))
-    if "".join(parts) == "".join(others):
+    parts = _SEPARATORS.split(label.casefold())
+    meant_parts = _SEPARATORS.split(meant.casefold())
+    if "".join(parts) == "".join(meant_parts):
         return True
-    pairs = zip(parts, others, strict=False)
-    return len(parts) == len(others) and all(
-        part == other or _is_typo(part, other) for part, other in pairs
-    )
-
-
-def _is_typo(part: str, other: str) -> bool:
-    if sorted(part) == sorted(other):
-        return len(part) >= _SHORTEST
-    if min(len(part), len(other)) < _SHORTEST or part[0] != other[0]:
-        return False  # people get the first letter right: `phone` is no `iphone`
-    if _without_digits(part) == _without_digits(other):
+    if len(parts) != len(meant_parts):
         return False
-    most = 2 if min(len(part), len(other)) >= _LONG else 1
-    return _distance(part, other) <= most
+    for part, meant_part in zip(parts, meant_parts, strict=True):
+        if part != meant_part and not _is_typo(part, meant_part):
+            return False
+    return True
+
+
+def _is_typo(part: str, meant_part: str) -> bool:
+    if sorted(part) == sorted(meant_part):
+        return len(part) >= _SHORTEST
+    if min(len(part), len(meant_part)) < _SHORTEST or part[0] != meant_part[0]:
+        return False  # people get the first letter right: `phone` is no `iphone`
+    if _without_digits(part) == _without_digits(meant_part):
+        return False
+    most = 2 if min(len(part), len(meant_part)) >= _LONG else 1
+    return _distance(part, meant_part) <= most
 
 
 def _without_digits(text: str) -> str:
     return re.sub(r"\d", "", text)
 
 
-def _distance(one: str, other: str) -> int:
+def _distance(text: str, target: str) -> int:
     """Return how many letters are missing, added, exchanged or wrong: the optimal string alignment
     distance."""
     before: list[int] = []
-    row = list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
+    row = list(range(len(target) + 1))
+    for i, letter in enumerate(text, 1):
         last, before, row = before, row, [i]
-        for j, theirs in enumerate(other, 1):
+        for j, theirs in enumerate(target, 1):
             cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != theirs))
-            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == theirs:
+            if i > 1 and j > 1 and letter == target[j - 2] and text[i - 2] == theirs:
                 cost = min(cost, last[j - 2] + 1)
             row.append(cost)
     return row[-1]

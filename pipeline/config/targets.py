@@ -1,6 +1,6 @@
 """Targets: what the runtime of a device holds, as `targets/<name>.yaml` says.
 
-A package that names a target is held to it (`pipeline/validate/gates/runs_on.py`). These files are
+A package that names a target is held to it (`pipeline/features/gates/runs_on.py`). These files are
 data; they are parsed as configs are, without variables and without other files.
 """
 
@@ -34,14 +34,14 @@ PARTS = ("segments", "constants", "payloads", "planned_memory")
 _MOST_NEAR = 8
 
 
-def _unknown(known: Iterable[str]) -> PydanticCustomError:
-    return PydanticCustomError("unknown", "unknown", {"known": list(known)})
+def _unknown(names: Iterable[str]) -> PydanticCustomError:
+    return PydanticCustomError("unknown", "unknown", {"known": list(names)})
 
 
 def _library(name: Any) -> Any:
-    known = [each for each in kernel_libraries() if each != "prim"]
-    if name not in known:
-        raise _unknown(known)
+    libraries = [library for library in kernel_libraries() if library != "prim"]
+    if name not in libraries:
+        raise _unknown(libraries)
     return name
 
 
@@ -55,7 +55,8 @@ def _backend(name: Any) -> Any:
     """Return the id of a backend, which is given by it or by its name in configs."""
     if isinstance(name, str) and name in BACKENDS:
         return BACKENDS[name].backend_id
-    if name not in (ids := sorted({each.backend_id for each in BACKENDS.values()})):
+    ids = sorted({backend.backend_id for backend in BACKENDS.values()})
+    if name not in ids:
         raise _unknown([*BACKENDS, *ids])
     return name
 
@@ -67,16 +68,16 @@ def _kernel(value: Any) -> Any:
         ((name, dtypes),) = value.items()
         if not isinstance(dtypes, list) or not dtypes:
             raise rule("must name dtypes: {aten::add.out: [float32]}")
-        for each in dtypes:
-            if each not in SCALAR_TYPES.split():
-                raise rule(f"must name dtypes; {did_you_mean(str(each), SCALAR_TYPES.split())}")
+        for dtype in dtypes:
+            if dtype not in SCALAR_TYPES.split():
+                raise rule(f"must name dtypes; {did_you_mean(str(dtype), SCALAR_TYPES.split())}")
         distinct(tuple(dtypes))
     if not isinstance(name, str) or not re.fullmatch(KERNEL_PATTERN, name):
         raise rule("must be an operator such as aten::add.out, or all of a namespace: team::*")
-    known = known_operators().get(name.partition("::")[0])
-    if known and not name.endswith("::*") and name not in known:
-        near = difflib.get_close_matches(name, sorted(known), _MOST_NEAR)
-        raise _unknown(near or sorted(known)[:_MOST_NEAR])
+    kernels = known_operators().get(name.partition("::")[0])
+    if kernels and not name.endswith("::*") and name not in kernels:
+        near = difflib.get_close_matches(name, sorted(kernels), _MOST_NEAR)
+        raise _unknown(near or sorted(kernels)[:_MOST_NEAR])
     return name, None if dtypes is None else tuple(dtypes)
 
 
@@ -97,13 +98,13 @@ def _memory(value: Any) -> Any:
 def _alignment(value: Any) -> Any:
     """Return the alignments that are needed, in bytes, by what is aligned; a number is that of all
     data."""
-    given = value if isinstance(value, dict) else dict.fromkeys(PARTS[1:], value)
-    for part, bytes_ in given.items():
+    alignments = value if isinstance(value, dict) else dict.fromkeys(PARTS[1:], value)
+    for part, bytes_ in alignments.items():
         if part not in PARTS:
             raise rule(f"must be a power of two, or several by {', '.join(PARTS)}")
         if type(bytes_) is not int or bytes_ < 1 or bytes_ & (bytes_ - 1):
             raise rule("must be a power of two")
-    return dict(given)
+    return dict(alignments)
 
 
 _KERNEL_SCHEMA: Any = {
@@ -167,16 +168,16 @@ def read_target(path: Path) -> Target:
         raise ConfigErrors([Problem(file, "", f"cannot be read: {error.strerror}")]) from error
     root = load_nodes(content, file)
     if root is None:
-        what = "`doit contract --of-runtime` writes one"
-        raise ConfigErrors([Problem(file, "", "is empty", what)])
+        hint = "`doit contract --of-runtime` writes one"
+        raise ConfigErrors([Problem(file, "", "is empty", hint)])
     return parse(Target, Document(file, root))
 
 
 def format_target(facts: Mapping[str, Any]) -> str:
     """Format a target of what a runtime holds; backends that no catalogue knows are left out."""
-    ids = {each.backend_id for each in BACKENDS.values()}
-    known = [each for each in facts["backends"] if each in ids]
-    text: str = yaml.dump({**facts, "backends": known}, None, Dumper, sort_keys=False)
+    ids = {backend.backend_id for backend in BACKENDS.values()}
+    backends = [backend_id for backend_id in facts["backends"] if backend_id in ids]
+    text: str = yaml.dump({**facts, "backends": backends}, None, Dumper, sort_keys=False)
     return HEAD + text
 
 
@@ -191,5 +192,5 @@ def check_targets(root: Path) -> Iterator[Problem]:
 
 def missing_target(name: str, root: Path) -> tuple[str, str]:
     """Return what is wrong with the name of a target that has no file, and what would be right."""
-    what = f"no target '{name}': there is no {target_file(name)}"
-    return what, did_you_mean(name, find_targets(root))
+    fault = f"no target '{name}': there is no {target_file(name)}"
+    return fault, did_you_mean(name, find_targets(root))

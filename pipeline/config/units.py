@@ -33,7 +33,8 @@ def group_methods(methods: Mapping[str, Sequence[PartitionerSpec]]) -> Units:
             calls.setdefault(call, []).append(name)
             if not preprocessing.options_apart(spec.options):
                 joined.add(call)
-    return merge_groups(methods, [names for call, names in calls.items() if call in joined])
+    groups = [names for call, names in calls.items() if call in joined]
+    return merge_groups(methods, groups)
 
 
 def merge_groups(names: Iterable[str], groups: Iterable[Collection[str]]) -> Units:
@@ -49,7 +50,12 @@ def merge_groups(names: Iterable[str], groups: Iterable[Collection[str]]) -> Uni
             else:
                 apart.append(unit)
         units = [*apart, joined]
-    together = [tuple(name for name in names if name in unit) for unit in units if len(unit) > 1]
+    together = []
+    grouped: set[str] = set()
+    for unit in units:
+        if len(unit) > 1:
+            grouped |= unit
+            together.append(tuple(name for name in names if name in unit))
     together.sort(key=lambda unit: names.index(unit[0]))
-    grouped = {name for unit in together for name in unit}
-    return [*together, *((name,) for name in names if name not in grouped)]
+    alone = [(name,) for name in names if name not in grouped]
+    return [*together, *alone]

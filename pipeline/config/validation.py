@@ -8,7 +8,16 @@ from pydantic import AfterValidator, Field
 
 from pipeline.backends.options import Options, distinct
 from pipeline.backends.workspace_files import InputFiles
-from pipeline.config.fields import MethodName, Name, Operators, Portion, Share, Size, Tolerance
+from pipeline.config.fields import (
+    MethodName,
+    Name,
+    NeedsFeature,
+    Operators,
+    Portion,
+    Share,
+    Size,
+    Tolerance,
+)
 
 TargetNames = Annotated[
     tuple[Name, ...],
@@ -42,10 +51,10 @@ class MethodGates(Options):
     allow_portable_ops: Operators | None = None
     """The only operators that may be left to portable kernels, by name or pattern such as
     aten.view_copy or aten.*_copy.*; [] allows none."""
-    runs_on: TargetNames | None = None
+    runs_on: Annotated[TargetNames | None, NeedsFeature("contracts")] = None
     """The targets whose runtimes must hold all that the package needs, by their names in targets/;
     by default the config's `target`, if it has a file there, and [] is none."""
-    max_planned_memory: Size | None = None
+    max_planned_memory: Annotated[Size | None, NeedsFeature("inspection")] = None
     """The most memory that a method plans, over all arenas, such as 2MB."""
     max_npu_cycles: Annotated[int, Field(ge=1)] | None = None
     """The most cycles that the NPU's compiler estimates for one call of a method, over all its
@@ -53,7 +62,9 @@ class MethodGates(Options):
     max_npu_sram: Size | None = None
     """The most SRAM that the NPU's compiler estimates for any delegate of a method, such as 256KiB;
     vela does for Ethos-U."""
-    max_latency_ratio: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_latency_ratio: Annotated[
+        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, NeedsFeature("latency")
+    ] = None
     """The most that a method's steady latency on this host may be, in multiples of its source
     program's."""
     max_delegation_drop: Portion | None = None
@@ -112,7 +123,7 @@ class Limits(Options):
 class MethodLimits(Limits):
     """Limits and settings of one method, instead of the package's."""
 
-    gates: MethodGates = MethodGates()
+    gates: Annotated[MethodGates, NeedsFeature("gates")] = MethodGates()
     """Gates of this method, instead of the package's."""
     reference: Limits = Limits()
     """Limits on how far this method's export may be from its reference, instead of the
@@ -176,19 +187,19 @@ class ValidateConfig(Limits):
     allow: Annotated[tuple[Allowed, ...], Field(strict=False), AfterValidator(distinct)] = ()
     """Verdicts that are good enough in place of passed: not-judged, not-run. Others make doit end
     with an error status."""
-    bundle: bool = False
+    bundle: Annotated[bool, NeedsFeature("bundles")] = False
     """Leave <file>.bpte beside the package: a bundled program with the inputs that were run and
     what the source gives on them, for ExecuTorch's runtime on a device."""
     bundle_limit: Size = 32 * 2**20
     """The greatest size of a method's inputs and outputs in the bundled program."""
-    gates: Gates = Gates()
-    latency: Latency = Latency()
+    gates: Annotated[Gates, NeedsFeature("gates")] = Gates()
+    latency: Annotated[Latency, NeedsFeature("latency")] = Latency()
 
     def select_cases(self, method: str, quantized: bool = False, dynamic: bool = False) -> Cases:
         """Return the cases of a method: its own, else the package's, else those that suit it, which
         may be quantized, and then dynamically."""
-        own = self.methods.get(method, MethodLimits()).cases
-        chosen = self.cases if own is None else own
+        method_cases = self.methods.get(method, MethodLimits()).cases
+        chosen = self.cases if method_cases is None else method_cases
         if chosen is not None:
             return tuple(case for case in CASES if case in chosen)
         if not quantized:
@@ -197,8 +208,8 @@ class ValidateConfig(Limits):
 
     def select_random(self, method: str) -> bool:
         """Return whether a method is declared to sample: its own word, else the package's."""
-        own = self.methods.get(method, MethodLimits()).random
-        return self.random if own is None else own
+        method_random = self.methods.get(method, MethodLimits()).random
+        return self.random if method_random is None else method_random
 
     def select_limits(self, method: str) -> Limits:
         """Return the limits of a method: its own, else the package's; both tolerances or none."""

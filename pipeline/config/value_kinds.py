@@ -20,9 +20,9 @@ def describe_values(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> 
         return describe_values(definition_of(part, definitions), definitions)
     if "anyOf" in part:
         kinds = [
-            describe_values(each, definitions)
-            for each in part["anyOf"]
-            if each.get("type") != "null"
+            describe_values(branch, definitions)
+            for branch in part["anyOf"]
+            if branch.get("type") != "null"
         ]
         return " or ".join(dict.fromkeys(kinds))
     if "enum" in part:
@@ -31,7 +31,7 @@ def describe_values(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> 
         return format_yaml(part["const"])
     kind = part.get("type")
     if kind == "array" and "prefixItems" in part:
-        items = [describe_values(each, definitions) for each in part["prefixItems"]]
+        items = [describe_values(branch, definitions) for branch in part["prefixItems"]]
         return f"list of {len(items)}: {', '.join(dict.fromkeys(items))}"
     if kind == "array":
         return f"list of {describe_values(part.get('items', {}), definitions)}"
@@ -50,12 +50,12 @@ def describe_values(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> 
 def _describe_mapping(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     keys = part.get("propertyNames", {})
     members = [*part.get("patternProperties", {}).values(), part.get("additionalProperties")]
-    inner = next((each for each in members if isinstance(each, Mapping)), None)
+    inner = next((member for member in members if isinstance(member, Mapping)), None)
     if inner is None:
         return "mapping"
     of = describe_values(keys, definitions) if "enum" in keys else "names"
     inner = definition_of(inner, definitions) if "$ref" in inner else inner
-    choices = [each.get("const") for each in inner.get("oneOf", ())]
+    choices = [member.get("const") for member in inner.get("oneOf", ())]
     to = f"options or {NOT}" if NOT in choices else describe_values(inner, definitions)
     return f"mapping of {of} to {to}"
 

@@ -67,14 +67,14 @@ class Variables:
         """Return the variables of one package, with its values of a matrix and its own problems."""
         return Variables(self.environment, axes, self.read)
 
-    def wrong(self, node: Node, what: str, known: str = "") -> None:
+    def wrong(self, node: Node, fault: str, hint: str = "") -> None:
         """Add a problem of a node."""
         mark = node.mark
-        self.problems.append(Problem(mark.file, mark.path, what, known, mark.line))
+        self.problems.append(Problem(mark.file, mark.path, fault, hint, mark.line))
 
-    def must(self, node: Node, be: str, known: str = "") -> None:
+    def must(self, node: Node, be: str, hint: str = "") -> None:
         """Add the problem that a node must be something else."""
-        self.wrong(node, f"is {shown(plain(node))}, must {be}", known)
+        self.wrong(node, f"is {shown(plain(node))}, must {be}", hint)
 
     def fill(self, node: Node, typed: bool = True) -> Node:
         """Fill in the variables of a node's text, if it is one. What is wrong with them is added
@@ -93,35 +93,35 @@ class Variables:
         elif whole and not whole["dollar"] and node.plain and typed:
             value = self._typed(whole, node)
         else:
-            value = _VARIABLE.sub(lambda found: spelled(self._value(found, node)), node.value)
+            value = _VARIABLE.sub(lambda match: spelled(self._value(match, node)), node.value)
         if len(self.problems) > before:
             value = None
         return Node(value, node.mark, node.plain and typed, source=node.value)
 
-    def _typed(self, found: re.Match[str], node: Node) -> Any:
-        value = self._value(found, node)
-        if found["axis"] is not None or not isinstance(value, str):
+    def _typed(self, match: re.Match[str], node: Node) -> Any:
+        value = self._value(match, node)
+        if match["axis"] is not None or not isinstance(value, str):
             return value
         try:
             return read_scalar(value)
         except ValueError as error:
-            what, known = error.args
-            self.wrong(node, f"{what}: the value of the variable {found['name']}", known)
+            fault, hint = error.args
+            self.wrong(node, f"{fault}: the value of the variable {match['name']}", hint)
             return None
 
-    def _secret(self, found: re.Match[str], node: Node, typed: bool) -> Secret | None:
-        self.read.add(found["name"])
-        if (value := self.environment.get(found["name"])) is None:
-            self.wrong(node, f"the variable {found['name']} is not set", "set it")
-        elif not typed or found["default"]:
-            self._refuse_secret(found["name"], node)
+    def _secret(self, match: re.Match[str], node: Node, typed: bool) -> Secret | None:
+        self.read.add(match["name"])
+        if (value := self.environment.get(match["name"])) is None:
+            self.wrong(node, f"the variable {match['name']} is not set", "set it")
+        elif not typed or match["default"]:
+            self._refuse_secret(match["name"], node)
         else:
-            return Secret(found["name"], value)
+            return Secret(match["name"], value)
         return None
 
     def _refuse_secret(self, name: str, node: Node) -> None:
-        what = f"the variable {name} is secret, and this value would be recorded"
-        self.wrong(node, what, f"`${{{name}}}`, alone, can be an option of a pass, nothing else")
+        fault = f"the variable {name} is secret, and this value would be recorded"
+        self.wrong(node, fault, f"`${{{name}}}`, alone, can be an option of a pass, nothing else")
 
     def check_secrets(self, node: Node, place: tuple[object, ...] = ()) -> Node:
         """Refuse secrets that stand in anything but an option of a pass."""
@@ -132,14 +132,20 @@ class Variables:
             return Node(None, node.mark)
         members = node.value
         if isinstance(members, dict):
-            members = {key: self.check_secrets(e, (*place, key)) for key, e in members.items()}
+            checked = {}
+            for key, member in members.items():
+                checked[key] = self.check_secrets(member, (*place, key))
+            members = checked
         elif isinstance(members, list):
-            members = [self.check_secrets(e, (*place, n)) for n, e in enumerate(members)]
+            checks = []
+            for number, member in enumerate(members):
+                checks.append(self.check_secrets(member, (*place, number)))
+            members = checks
         return Node(members, node.mark, node.plain, node.takes, node.source)
 
-    def _value(self, found: re.Match[str], node: Node) -> Any:
-        axis, name, default = found["axis"], found["name"], found["default"]
-        if found["dollar"]:
+    def _value(self, match: re.Match[str], node: Node) -> Any:
+        axis, name, default = match["axis"], match["name"], match["default"]
+        if match["dollar"]:
             return "$"
         if axis is not None:
             if self.matrix is not None and axis in self.matrix:
@@ -147,16 +153,16 @@ class Variables:
             if self.matrix is None:
                 self.wrong(node, f"`${{matrix.{axis}}}`: there is no matrix here")
             else:
-                known = did_you_mean(axis, self.matrix)
-                self.wrong(node, f"the matrix has no axis '{axis}'", known)
+                hint = did_you_mean(axis, self.matrix)
+                self.wrong(node, f"the matrix has no axis '{axis}'", hint)
             return ""
         if name is None:
-            self.wrong(node, f"`{found[0]}` is no variable", _SPELLINGS)
+            self.wrong(node, f"`{match[0]}` is no variable", _SPELLINGS)
             return ""
         self.read.add(name)
         if name not in self.environment.names:
-            what = f"configs may not read the variable {name}"
-            self.wrong(node, what, self.environment.remedy)
+            fault = f"configs may not read the variable {name}"
+            self.wrong(node, fault, self.environment.remedy)
             return ""
         if name in self.environment.secrets:
             self._refuse_secret(name, node)
@@ -165,8 +171,8 @@ class Variables:
         if default is not None:
             return value or default.removeprefix(":-")
         if value is None:
-            what = f"the variable {name} is not set, and has no default"
-            self.wrong(node, what, f"set it, or write ${{{name}:-default}}")
+            fault = f"the variable {name} is not set, and has no default"
+            self.wrong(node, fault, f"set it, or write ${{{name}:-default}}")
         return value or ""
 
 
@@ -182,9 +188,9 @@ def _is_pass_option(place: tuple[object, ...]) -> bool:
 def replace_secrets(value: Any, change: Callable[[Secret], Any]) -> Any:
     """Copy plain data with its secrets changed."""
     if isinstance(value, dict):
-        return {key: replace_secrets(each, change) for key, each in value.items()}
+        return {key: replace_secrets(member, change) for key, member in value.items()}
     if isinstance(value, list):
-        return [replace_secrets(each, change) for each in value]
+        return [replace_secrets(member, change) for member in value]
     return change(value) if isinstance(value, Secret) else value
 
 

@@ -89,8 +89,8 @@ def load_nodes(content: bytes, file: str) -> Node | None:
         return Node(value, Mark(file, 0, ""))
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        what = f"holds the character #x{error.character:04x}, which YAML does not allow"
-        raise _error(file, line, what) from error
+        fault = f"holds the character #x{error.character:04x}, which YAML does not allow"
+        raise _error(file, line, fault) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         context = f"{error.context}, " if error.context else ""
@@ -105,26 +105,28 @@ def load_nodes(content: bytes, file: str) -> Node | None:
 
 def plain(node: Node) -> Any:
     """Return the plain data of a node; what is one object in it is one in the data."""
-    made: dict[int, Any] = {}
+    copies: dict[int, Any] = {}
 
     def data(node: Node) -> Any:
-        return map_members(node.value, data, made)
+        return map_members(node.value, data, copies)
 
     return data(node)
 
 
-def map_members(value: Any, change: Callable[[Node], Any], made: dict[int, Any]) -> Any:
+def map_members(value: Any, change: Callable[[Node], Any], copies: dict[int, Any]) -> Any:
     """Copy a list or a dictionary of nodes with its members changed, but for those that were taken
-    away; another value is returned. `made` keeps what is one object one, by its identity."""
+    away; another value is returned. `copies` keeps what is one object one, by its identity."""
     if not isinstance(value, dict | list):
         return value
-    if id(value) not in made:
-        made[id(value)] = (
-            {key: change(each) for key, each in value.items() if not each.takes}
-            if isinstance(value, dict)
-            else [change(each) for each in value]
-        )
-    return made[id(value)]
+    if id(value) in copies:
+        return copies[id(value)]
+    copy: Any
+    if isinstance(value, dict):
+        copy = {key: change(member) for key, member in value.items() if not member.takes}
+    else:
+        copy = [change(member) for member in value]
+    copies[id(value)] = copy
+    return copy
 
 
 def read_scalar(text: str) -> Any:
@@ -170,7 +172,7 @@ class _Constructor:
     def __init__(self, file: str) -> None:
         self.problems: list[Problem] = []
         self._file = file
-        self._made: dict[int, Any] = {}  # by composed node
+        self._values: dict[int, Any] = {}  # by composed node
         self._open: set[int] = set()
         self._heights: dict[int, int] = {}  # by list or dictionary
         self._sizes: dict[int, int] = {}
@@ -179,12 +181,12 @@ class _Constructor:
         if id(node) in self._open:
             self._wrong(node, path, "holds itself")
             return {}
-        if id(node) not in self._made:
+        if id(node) not in self._values:
             self._open.add(id(node))
             make = self._scalar if isinstance(node, yaml.ScalarNode) else self._collection
-            self._made[id(node)] = make(node, path)
+            self._values[id(node)] = make(node, path)
             self._open.discard(id(node))
-        return self._made[id(node)]
+        return self._values[id(node)]
 
     def _node(self, node: Any, line: int, path: str) -> Node:
         value = self.value(node, path)
@@ -215,21 +217,23 @@ class _Constructor:
             value = self._mapping(node, path)
         # With its aliases, it can nest deeper than the file does.
         members = value if isinstance(value, list) else value.values()
-        height = 1 + max((self._heights.get(id(each.value), 0) for each in members), default=0)
+        height = size = 1
+        for member in members:
+            height = max(height, 1 + self._heights.get(id(member.value), 0))
+            size += self._sizes.get(id(member.value), 1)
         if height > _MAX_DEPTH:
             raise _too_deep(self._file, _line(node))
         self._heights[id(value)] = height
-        size = 1 + sum(self._sizes.get(id(each.value), 1) for each in members)
         if size > _MOST_VALUES:
-            what = f"stands for more than {_MOST_VALUES:,} values, with what aliases repeat"
-            raise _error(self._file, _line(node), what)
+            fault = f"stands for more than {_MOST_VALUES:,} values, with what aliases repeat"
+            raise _error(self._file, _line(node), fault)
         self._sizes[id(value)] = size
         return value
 
     def _mapping(self, node: Any, path: str) -> dict[Any, Node]:
         """Merge (`<<`) first; the mapping's own members replace what is merged."""
         merged: dict[Any, Node] = {}
-        own: dict[Any, Node] = {}
+        members: dict[Any, Node] = {}
         lines: dict[tuple[str, str], int] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -237,25 +241,27 @@ class _Constructor:
                 continue
             name, written = self._scalar(key, path), (key.tag, key.value)
             if written in lines:
-                what = f"{key.value!r} is there twice, first in line {lines[written]}"
-                self._wrong(key, path, what)
+                fault = f"{key.value!r} is there twice, first in line {lines[written]}"
+                self._wrong(key, path, fault)
             lines.setdefault(written, _line(key))
             if key.tag == _MERGE:
                 merged = self._merged(value, path)
             else:
-                own[name] = self._node(value, _line(key), join(path, name))
-        return {**merged, **own}
+                members[name] = self._node(value, _line(key), join(path, name))
+        return {**merged, **members}
 
     def _merged(self, node: Any, path: str) -> dict[Any, Node]:
         sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
         if not all(isinstance(source, yaml.MappingNode) for source in sources):
             self._wrong(node, path, "`<<` must be a mapping or a list of mappings")
             return {}
-        values = [self.value(source, path) for source in reversed(sources)]
-        return {name: each for value in values for name, each in value.items()}
+        merged: dict[Any, Node] = {}
+        for source in reversed(sources):
+            merged |= self.value(source, path)
+        return merged
 
-    def _wrong(self, node: Any, path: str, what: str, known: str = "") -> None:
-        self.problems.append(Problem(self._file, path, what, known, _line(node)))
+    def _wrong(self, node: Any, path: str, fault: str, hint: str = "") -> None:
+        self.problems.append(Problem(self._file, path, fault, hint, _line(node)))
 
     def _wrong_tag(self, node: Any, path: str) -> None:
         tag = node.tag.replace(_YAML, "!!")
@@ -283,8 +289,8 @@ def _construct(tag: str, text: str) -> Any:
 def _ambiguous(text: str) -> tuple[str, str]:
     """Return what is wrong with an ambiguous text, and what to do."""
     better = "true or false" if text.isalpha() else "a decimal number"
-    what = f"`{text}` is one thing in YAML 1.1 and another in 1.2"
-    return what, f"write {better}, or quote it if it is text"
+    fault = f"`{text}` is one thing in YAML 1.1 and another in 1.2"
+    return fault, f"write {better}, or quote it if it is text"
 
 
 def _line(node: Any) -> int:
@@ -296,5 +302,5 @@ def _too_deep(file: str, line: int) -> ConfigErrors:
     return _error(file, line, f"is nested more than {_MAX_DEPTH} deep")
 
 
-def _error(file: str, line: int, what: str, known: str = "") -> ConfigErrors:
-    return ConfigErrors([Problem(file, "", what, known, line)])
+def _error(file: str, line: int, fault: str, hint: str = "") -> ConfigErrors:
+    return ConfigErrors([Problem(file, "", fault, hint, line)])

@@ -1,19 +1,16 @@
-"""The bindings of ExecuTorch's runtime: opening a package and running its methods.
+"""Open packages and run their methods on ExecuTorch's runtime, through its bindings.
 
 The extension module `_portable_lib` is imported alone: `executorch.runtime` and `portable_lib`
-import exir, which takes seconds. This module does not know what a program should compute.
+import exir, which takes seconds. This module doesn't know what a program should compute.
 """
 
 from __future__ import annotations
 
 import importlib.util
-import io
 import os
 import re
-import sys
-import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import version
 from itertools import zip_longest
@@ -24,55 +21,22 @@ from typing import Any
 import torch
 
 from pipeline.devices.delegates import load_delegate_libraries
-from pipeline.devices.interface import Declared, DeclaredTensor, Device, PackageFiles
+from pipeline.devices.interface import DeclaredTensor, Device, FlatSignature, PackageFiles
+from pipeline.devices.runtime_log import ERRORS, error_code, explain_failure, runtime_log
 from pipeline.program.operator_libraries import LIBRARIES, register_operators
 from pipeline.program.pte import SCALAR_TYPES
 from pipeline.store.errors import DeviceError, PipelineError
 from pipeline.store.sizes import human_size
 
-# runtime/core/error.h, in words that fit what a package does wrong.
-ERRORS = {
-    0x01: "internal error",
-    0x02: "invalid state, as where external data (.ptd) is missing",
-    0x10: "wrong shape, or not supported",
-    0x11: "not implemented",
-    0x12: "wrong dtype or number of inputs, or an argument that an operator refused",
-    0x13: "wrong type",
-    0x14: "missing operator",
-    0x20: "missing backend, or data that a delegate looks for",
-    0x21: "out of memory",
-    0x22: "file cannot be read",
-    0x23: "corrupt file",
-    0x24: "corrupt external data (.ptd)",
-    0x25: "out of resources",
-    0x30: "delegate of an incompatible version",
-    0x31: "delegate out of memory",
-    0x32: "invalid delegate handle",
-}
 _INVALID_ARGUMENT = 0x12
-# The bindings cut their errors: one about a long name of a method ends before its code. What
-# the runtime logged tells a wrong argument too.
-_LONGEST = 127
 _WRONG_INPUT = re.compile(r"Input \d+ was expected|length of given input array")
 
-# torch's dtypes by ExecuTorch's numbers. torch's own quantized ones are none that it runs.
+# torch's dtypes by ExecuTorch's numbers, without torch's quantized ones, which it can't run.
 DTYPES = {
     number: getattr(torch, name)
     for number, name in enumerate(SCALAR_TYPES.split())
     if not name.startswith(("q", "bits"))
 }
-_LOG_LINE = re.compile(r"\[(\w+)\.(?:cpp|h|cc):\d+\] (.*)")
-_ABOUT_THE_MACHINE = "cpuinfo_utils"  # which reads the processor's names when threads start
-# How the runtime prints the tensors and the arguments of a call, on several lines.
-_TENSOR_LINE = re.compile(
-    r"dtype: \d+ \| dim order:|\s*dim_order\(\d+\): \d+$|arg \d+ with type id \d+$|[\d\s,\]]*$"
-)
-# A check around another one that failed: `Check failed (check_cat_args(tensors, dim, out)): `.
-_OUTER_CHECK = re.compile(r"Check failed \(\w+\(.*\)\)")
-# `KernelCall failed at instruction 0:5 in operator aten::mul.out: 0x12`, in chain 0.
-_AT_INSTRUCTION = re.compile(r"failed at instruction (?:\d+:)?(\d+)")
-_MOST_LINES = 3  # of what the runtime logged, beside the instruction
-_LOG_LOCK = threading.RLock()
 
 
 class Package:
@@ -80,45 +44,49 @@ class Package:
 
     A method keeps its state, the mutable buffers, from call to call as long as the Package lives;
     each method has memory of its own; another Package of the same file starts anew. After `run` has
-    raised, the next call begins again, on whatever state the failed one has left.
+    raised, the next call starts with the state that the failed call left.
     """
 
     def __init__(self, files: PackageFiles) -> None:
         self.name = files.name
-        self._declared: dict[str, Declared] = {}
-        library, paths = _library(), [files.pte, *files.ptds]
+        self._signatures: dict[str, FlatSignature] = {}
         with self._errors("", "does not open"):
-            if any(isinstance(path, bytes) for path in paths):
-                # The bindings keep no copy of these.
-                self._bytes = files.contents(), _merge(files.data())
-                self._module = library._load_for_executorch_from_buffer(*self._bytes)
-            elif len(paths) <= 2:
-                self._module = library._load_for_executorch(*map(str, paths))
-            else:
-                with NamedTemporaryFile(suffix=".ptd") as merged:
-                    merged.write(_merge(files.data()) or b"")
-                    merged.flush()
-                    self._module = library._load_for_executorch(str(files.pte), merged.name)
-                    self._module.method_names()  # opens it, and then it needs no name
+            self._module = self._open(files)
             self._names: list[str] = sorted(self._module.method_names())
         self._plans = files.plans
+
+    def _open(self, files: PackageFiles) -> Any:
+        library = _library()
+        paths = [files.pte, *files.ptds]
+        if any(isinstance(path, bytes) for path in paths):
+            # Kept here, since the bindings copy neither.
+            self._bytes = files.contents(), _merge(files.data())
+            return library._load_for_executorch_from_buffer(*self._bytes)
+        if len(paths) <= 2:
+            return library._load_for_executorch(*map(str, paths))
+        with NamedTemporaryFile(suffix=".ptd") as merged_file:
+            merged_file.write(_merge(files.data()) or b"")
+            merged_file.flush()
+            module = library._load_for_executorch(str(files.pte), merged_file.name)
+            module.method_names()  # opens the file, whose name isn't needed afterwards
+            return module
 
     def methods(self) -> list[str]:
         """List the methods, sorted, constant methods among them."""
         return list(self._names)
 
-    def declared(self, method: str) -> Declared:
-        """Return what a method takes and gives, without loading it."""
+    def signature(self, method: str) -> FlatSignature:
+        """Return the declared inputs and outputs of a method, without loading it."""
         if method not in self._names:
-            known = ", ".join(self._names) or "none"
-            raise PipelineError(f"{self.name}: has no method '{method}'; it has {known}")
-        if method not in self._declared:
+            names = ", ".join(self._names) or "none"
+            raise PipelineError(f"{self.name}: has no method '{method}'; it has {names}")
+        if method not in self._signatures:
             with self._errors(method, "cannot be read"):
                 meta = self._module.method_meta(method)
                 inputs = [_tensor(meta.input_tensor_meta, i) for i in range(meta.num_inputs())]
                 outputs = [_tensor(meta.output_tensor_meta, i) for i in range(meta.num_outputs())]
-                self._declared[method] = Declared(tuple(inputs), tuple(outputs))
-        return self._declared[method]
+                self._signatures[method] = FlatSignature(tuple(inputs), tuple(outputs))
+        return self._signatures[method]
 
     def load(self, method: str) -> None:
         """Make the method's delegates and operators ready, without running anything.
@@ -127,49 +95,52 @@ class Package:
         which the runtime refuses with "invalid argument" after loading and before executing.
         A load that fails with that same code is noticed by the first run.
         """
-        inputs = [None] * (len(self.declared(method).inputs) + 1)
+        inputs = [None] * (len(self.signature(method).inputs) + 1)
         try:
             with self._errors(method, "does not load"):
                 self._module.run_method(method, inputs)
-        except DeviceError as failure:
-            cut = failure.code is None and _WRONG_INPUT.search(failure.reason)
-            if failure.code != _INVALID_ARGUMENT and not cut:
+        except DeviceError as error:
+            is_wrong_input = error.code == _INVALID_ARGUMENT
+            if error.code is None:  # truncated
+                is_wrong_input = _WRONG_INPUT.search(error.reason) is not None
+            if not is_wrong_input:
                 raise
 
     def run(self, method: str, inputs: Sequence[Any]) -> list[Any]:
-        """Run a method on flat inputs, tensors of any layout; return copies of its flat outputs.
-        Too few inputs would crash the process."""
-        arity = len(self.declared(method).inputs)
-        if len(inputs) != arity:
+        """Run a method on flat inputs, tensors of any layout; return copies of its flat outputs."""
+        arity = len(self.signature(method).inputs)
+        if len(inputs) != arity:  # too few would crash the process
             reason = f"takes {arity} inputs, {len(inputs)} given"
             subject = f"{self.name}: method '{method}' "
             raise DeviceError(subject, reason, code=_INVALID_ARGUMENT)
         plan = self._plans.get(method)
-        pairs = zip_longest(inputs, plan.input_orders if plan is not None else ())
+        # A damaged file has no plans, and then tensors keep the order of their dimensions.
+        orders = plan.input_orders if plan is not None else ()
         with self._errors(method, "fails"):
-            return list(self._module.run_method(method, [_lay_out(*pair) for pair in pairs], True))
+            copies = [_lay_out(value, order) for value, order in zip_longest(inputs, orders)]
+            return list(self._module.run_method(method, copies, True))
 
     @contextmanager
-    def _errors(self, method: str, what: str) -> Iterator[None]:
-        """Turn the bindings' errors into a DeviceError that ends with the runtime's words."""
-        subject = f"{self.name}: " + (f"method '{method}' " if method else "")
+    def _errors(self, method: str, failure: str) -> Iterator[None]:
+        """Turn the bindings' errors into a DeviceError that ends with the runtime's log."""
+        subject = f"{self.name}: "
+        if method:
+            subject += f"method '{method}' "
         log: list[str] = []
         try:
             with runtime_log(log):
                 yield
         except RuntimeError as error:
-            whole = str(error) if len(str(error)) < _LONGEST else ""
-            found = re.search(r"error:? 0x:?([0-9a-fA-F]+)", whole)
-            code = int(found.group(1), 16) if found else None
-            words = str(error) if code is None else f"{ERRORS.get(code, 'error')} (0x{code:x})"
-            said, instruction = _read_log(log)
-            reason = "; ".join([f"{what}: {words}", *said])
+            code = error_code(str(error))
+            message = str(error) if code is None else f"{ERRORS.get(code, 'error')} (0x{code:x})"
+            explanations, instruction = explain_failure(log)
+            reason = "; ".join([f"{failure}: {message}", *explanations])
             raise DeviceError(subject, reason, code=code, instruction=instruction) from error
         except MemoryError as error:
-            raise DeviceError(subject, f"{what}: {self._describe_memory(method)}") from error
+            raise DeviceError(subject, f"{failure}: {self._describe_memory(method)}") from error
 
     def _describe_memory(self, method: str) -> str:
-        """Say why the memory that a method asks for is not to be had."""
+        """Describe the memory that a method needs, and that can't be allocated."""
         plan = self._plans.get(method)
         planned = human_size(sum(plan.arenas)) if plan is not None else "unknown"
         return (
@@ -179,8 +150,10 @@ class Package:
 
 
 class ExecutorchDevice(Device):
-    """Runs packages on ExecuTorch's runtime. A loaded method has a Package of its own, since the
-    state of a method is that of its Package."""
+    """Runs packages on ExecuTorch's runtime.
+
+    A loaded method has a Package of its own, since the state of a method lives in its Package.
+    """
 
     def load(self, files: PackageFiles, method: str) -> tuple[Package, str]:
         package = Package(files)
@@ -195,26 +168,17 @@ class ExecutorchDevice(Device):
         plan = files.plans.get(method)
         if plan is None:
             return []
-        delegates = (f"delegate {n}: {each.backend}" for n, each in enumerate(plan.delegates))
-        return [*delegates, *(f"kernel {name}" for name in plan.operators)]
-
-
-def _read_log(log: Sequence[str]) -> tuple[list[str], int | None]:
-    """Return the lines of the runtime's log that explain a failure, and the number of the
-    instruction at which it was, if any. The line with that comes last, behind any number of others.
-    """
-    lines = [line.rstrip(" .:") for line in log if not _TENSOR_LINE.match(line)]
-    places = [line for line in lines if _AT_INSTRUCTION.search(line)]
-    others = [line for line in lines if line not in places]
-    inner = [line for line in others if not _OUTER_CHECK.fullmatch(line)] or others
-    found = _AT_INSTRUCTION.search(places[0]) if places else None
-    return [*inner[:_MOST_LINES], *places[:1]], int(found[1]) if found else None
+        lines = []
+        for number, delegate in enumerate(plan.delegates):
+            lines.append(f"delegate {number}: {delegate.backend}")
+        lines += [f"kernel {name}" for name in plan.operators]
+        return lines
 
 
 def _tensor(read: Any, index: int) -> DeclaredTensor | None:
     try:
         info = read(index)
-    except IndexError:  # how the bindings say that it is not a tensor
+    except IndexError:  # raised by the bindings for what isn't a tensor
         return None
     return DeclaredTensor(tuple(info.sizes()), DTYPES.get(int(info.dtype())))
 
@@ -222,8 +186,8 @@ def _tensor(read: Any, index: int) -> DeclaredTensor | None:
 def _lay_out(value: Any, order: tuple[int, ...] | None) -> Any:
     """Clone a tensor, with its memory in the order of dimensions that the method was exported with.
 
-    The runtime reads memory so, whatever the tensor's own strides, and the bindings do not take
-    tensors of every layout. A method whose inputs are not memory-planned may write to them.
+    The runtime reads memory in that order, regardless of the tensor's strides, and the bindings
+    reject some layouts. A method whose inputs are not memory-planned may write to them.
     """
     if not isinstance(value, torch.Tensor):
         return value
@@ -233,35 +197,10 @@ def _lay_out(value: Any, order: tuple[int, ...] | None) -> Any:
     return plain.view(value.shape)
 
 
-@contextmanager
-def runtime_log(lines: list[str]) -> Iterator[None]:
-    """Collect the runtime's messages while the block runs, without their source positions.
-
-    They say which operator is missing or which size is wrong, where an error has only a code. What
-    it says of the machine, which explains no error, is left out. The bindings send them to
-    `sys.stderr`; other output there is written again after the block.
-    """
-    written = io.StringIO()
-    try:
-        with _LOG_LOCK, redirect_stderr(written):
-            yield
-    finally:
-        for line in written.getvalue().splitlines():
-            message = _LOG_LINE.match(line)
-            if message is None:
-                print(line, file=sys.stderr)
-            elif message.group(1) != _ABOUT_THE_MACHINE:
-                lines.append(message.group(2))
-
-
 @cache
 def _library() -> Any:
     """Import the bindings, with the operators that quantized packages need at their boundary."""
-    # As portable_lib.py does on import: where the OpenVINO backend looks for its library.
-    spec = importlib.util.find_spec("openvino")
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        for library in sorted(Path(folder, "libs").glob("libopenvino_c.so*"))[:1]:
-            os.environ.setdefault("OPENVINO_LIB_PATH", str(library))
+    _set_openvino_path()
     import executorch.kernels.quantized  # noqa: F401
     from executorch.extension.pybindings import _portable_lib
 
@@ -269,31 +208,50 @@ def _library() -> Any:
     return _portable_lib
 
 
+def _set_openvino_path() -> None:
+    """Tell the OpenVINO backend where its library is, as portable_lib.py does on import."""
+    spec = importlib.util.find_spec("openvino")
+    folders = spec.submodule_search_locations if spec is not None else None
+    for folder in folders or ():
+        libraries = sorted(Path(folder, "libs").glob("libopenvino_c.so*"))
+        if libraries:
+            os.environ.setdefault("OPENVINO_LIB_PATH", str(libraries[0]))
+
+
 def find_missing_kernels(operators: Iterable[str]) -> list[str]:
-    """Return those of a plan's operators, as `llama::update_cache.out`, for which the runtime has
-    no kernel, after loading the installed libraries that bring some."""
+    """Return the operators of a plan, as `llama::update_cache.out`, without a kernel in the
+    runtime, after loading the installed libraries that register some."""
     library = _library()
-    names = {each.replace("::", "."): each for each in operators}
+    plan_names = {operator.replace("::", "."): operator for operator in operators}
 
     def is_known(name: str) -> bool:
-        return names[name] in library._get_operator_names()
+        return plan_names[name] in library._get_operator_names()
 
-    return [names[name] for name in register_operators(names, is_known)]
+    return [plan_names[name] for name in register_operators(plan_names, is_known)]
 
 
 def find_unpassable(values: Iterable[tuple[str, Any]]) -> str:
-    """Return why the bindings can't call a method, whose inputs are given by name, or "".
+    """Return why the bindings can't call a method, given its inputs by name, or "".
 
     Source: `PyModule.run_method` (extension/pybindings/pybindings.cpp), which knows these types.
     """
     for name, value in values:
-        if value is not None and not isinstance(value, (torch.Tensor, int, float, *_SYMBOLIC)):
-            kind = "a text" if isinstance(value, str) else f"a {type(value).__name__}"
-            return f"input '{name}' is {kind}, which ExecuTorch's bindings for Python can't pass"
+        if isinstance(value, _PASSABLE):
+            continue
+        kind = "a text" if isinstance(value, str) else f"a {type(value).__name__}"
+        return f"input '{name}' is {kind}, which ExecuTorch's bindings for Python can't pass"
     return ""
 
 
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_PASSABLE = (
+    type(None),
+    torch.Tensor,
+    int,
+    float,
+    torch.SymInt,
+    torch.SymFloat,
+    torch.SymBool,
+)
 
 
 def registered_backends() -> frozenset[str]:
@@ -302,8 +260,8 @@ def registered_backends() -> frozenset[str]:
 
 
 def describe_runtime() -> dict[str, Any]:
-    """Return what the runtime of the wheel holds, with the libraries of kernels that come with it,
-    as a target has it (`pipeline/config/targets.py`)."""
+    """Describe the runtime of the wheel, with the libraries of kernels in it, as a target file
+    (`pipeline/config/targets.py`)."""
     from executorch.exir.version import EXECUTORCH_SCHEMA_VERSION
 
     library = _library()
@@ -320,8 +278,10 @@ def describe_runtime() -> dict[str, Any]:
 
 def _merge(ptds: Sequence[bytes]) -> bytes | None:
     """Merge `.ptd` files: the C++ runtime takes any number of them, its bindings at most one."""
-    if len(ptds) < 2:
-        return next(iter(ptds), None)
+    if not ptds:
+        return None
+    if len(ptds) == 1:
+        return ptds[0]
     from executorch.exir._serialize._cord import Cord
     from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
     from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSerializer

@@ -1,8 +1,8 @@
-"""Loads the shared libraries that bring delegates into ExecuTorch's runtime of this process.
+"""Load the shared libraries that bring delegates into ExecuTorch's runtime of this process.
 
-Which there are, the catalogue knows (`pipeline.backends.delegate_libraries`). A wheel's libraries
-each hold a registry of backends, and the runtime reads that of whichever was loaded first; so a
-delegate is put into all of them.
+The catalogue lists them (`pipeline.backends.delegate_libraries`). Each library of the wheel has a
+registry of backends, and the runtime reads that of whichever was loaded first; so a delegate is
+registered in all of them.
 """
 
 from __future__ import annotations
@@ -30,35 +30,40 @@ class _Backend(ctypes.Structure):
     _fields_ = (("name", ctypes.c_char_p), ("interface", ctypes.c_void_p))
 
 
-_kept: list[_Backend] = []  # registries keep the names by their addresses
+_registered: list[_Backend] = []  # never freed: registries hold the addresses of names
 
 
 def load_delegate_libraries() -> None:
-    """Load the listed libraries, whose delegates then are the runtime's. The bindings must be
-    imported: a library is linked with those of the runtime by their names alone.
+    """Load the listed libraries, and register their delegates in the runtime.
+
+    The bindings must be imported before: a library is linked with those of the runtime by their
+    names alone.
 
     Raises:
-        PipelineError: one can't be loaded, as where it was built for another ExecuTorch.
+        PipelineError: one can't be loaded, for instance if it was built for another ExecuTorch.
     """
+    # DEEPBIND: it must use the registry that it is linked with, not the first one in memory.
+    mode = os.RTLD_NOW | getattr(os, "RTLD_DEEPBIND", 0)
+    backend_ids = {backend.backend_id for backend in BACKENDS.values()}
     for library in delegate_libraries():
         try:
-            # Its own registry is that which it is linked with, and not the first one in memory.
-            ctypes.CDLL(str(library), mode=os.RTLD_NOW | getattr(os, "RTLD_DEEPBIND", 0))
+            ctypes.CDLL(str(library), mode=mode)
         except OSError as error:
             raise PipelineError(f"{VARIABLE}: {library.name} can't be loaded: {error}") from error
-        for backend_id in {backend.backend_id for backend in BACKENDS.values()}:
+        for backend_id in backend_ids:
             if holds(library, backend_id):
                 _register_everywhere(backend_id.encode())
 
 
 def _register_everywhere(name: bytes) -> None:
-    """Put a backend that one registry has into all that this process has loaded."""
+    """Register a backend that one registry has in all registries that this process has loaded."""
     registries = list(_registries())
-    interface = next(filter(None, (_look_up(each, name) for each in registries)), None)
+    interfaces = [_look_up(registry, name) for registry in registries]
+    interface = next(filter(None, interfaces), None)
     if interface is None:
         return
     backend = _Backend(name, interface)
-    _kept.append(backend)
+    _registered.append(backend)
     for registry in registries:
         if not _look_up(registry, name):
             registry[_REGISTER](ctypes.byref(backend))
@@ -75,7 +80,8 @@ def _registries() -> Iterator[ctypes.CDLL]:
 
 
 def _look_up(registry: ctypes.CDLL, name: bytes) -> int | None:
+    # Indexed, not an attribute, which would be shared by everyone who sets its types.
     look_up = registry[_GET]
     look_up.restype, look_up.argtypes = ctypes.c_void_p, (ctypes.c_char_p,)
-    found: int | None = look_up(name)
-    return found
+    address: int | None = look_up(name)
+    return address

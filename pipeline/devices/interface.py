@@ -1,4 +1,4 @@
-"""The interface of devices, through which validation and loaded packages run every backend.
+"""Define the interface of devices, through which validation and loaded packages run every backend.
 
 A device runs the methods of packages. It knows nothing of their source programs.
 """
@@ -20,7 +20,7 @@ import torch
 from pipeline.program.pte import PlanFacts, read_plans
 from pipeline.store.errors import DeviceError
 
-__all__ = ["Declared", "DeclaredTensor", "Device", "DeviceError", "PackageFiles"]
+__all__ = ["DeclaredTensor", "Device", "DeviceError", "FlatSignature", "PackageFiles"]
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,9 @@ class DeclaredTensor:
 
 
 @dataclass(frozen=True)
-class Declared:
-    """The flat inputs and outputs of a method; None stands for what is not a tensor."""
+class FlatSignature:
+    """The flat inputs and outputs that a package declares for a method; None for what isn't a
+    tensor."""
 
     inputs: tuple[DeclaredTensor | None, ...]
     outputs: tuple[DeclaredTensor | None, ...]
@@ -44,8 +45,10 @@ class Declared:
 
 @dataclass(frozen=True, eq=False)
 class PackageFiles:
-    """A `.pte` and its `.ptd` files, on disk or in memory; `name` is for messages. Two of them are
-    never equal, since files change."""
+    """A `.pte` and its `.ptd` files, on disk or in memory; `name` is for messages.
+
+    Two objects are never equal, since files change.
+    """
 
     name: str
     pte: Path | bytes
@@ -65,13 +68,13 @@ class PackageFiles:
 
     @cached_property
     def plans(self) -> dict[str, PlanFacts]:
-        """The plans of the `.pte` by method; empty for what is no program. Raises DeviceError."""
+        """The plans of the `.pte` by method; empty if it isn't a program. Raises DeviceError."""
         if isinstance(self.pte, bytes):
             return read_plans(memoryview(self.pte))
         with self._readable(self.pte), open(self.pte, "rb") as file:
             if not os.fstat(file.fileno()).st_size:
                 return {}
-            # Mapped: weights, which are most of it, aren't looked at.
+            # Mapped, since the weights, which are most of it, aren't read.
             return read_plans(memoryview(mmap(file.fileno(), 0, access=ACCESS_READ)))
 
     def _read(self, source: Path | bytes) -> bytes:
@@ -85,12 +88,12 @@ class PackageFiles:
         try:
             yield
         except OSError as error:
-            where = source.name if source is self.pte else f"{self.name}: {source.name}"
-            raise DeviceError(f"{where}: ", f"cannot be read: {error.strerror}") from error
+            subject = source.name if source is self.pte else f"{self.name}: {source.name}"
+            raise DeviceError(f"{subject}: ", f"cannot be read: {error.strerror}") from error
 
 
 class Device(ABC):
-    """Runs the methods of packages. What it refuses is raised as DeviceError."""
+    """Runs the methods of packages. Raises DeviceError for what it can't run."""
 
     @abstractmethod
     def load(self, files: PackageFiles, method: str) -> Any:
@@ -106,10 +109,10 @@ class Device(ABC):
         """Run a loaded method once.
 
         Args:
-            values: the flat inputs. Tensors have any layout, and are left as they are.
+            values: the flat inputs. Tensors have any layout, and must not be changed.
 
         Returns:
-            The flat outputs, in memory that later calls do not write to.
+            The flat outputs, in memory that later calls don't write to.
         """
 
     @property
@@ -118,8 +121,10 @@ class Device(ABC):
         return type(self).load_together is not Device.load_together
 
     def load_together(self, files: PackageFiles, methods: Sequence[str]) -> dict[str, Any]:
-        """Load methods as `load` does, but let them share the state that the package lets them
-        share. Devices that give each method memory of its own refuse."""
+        """Load methods as `load` does, but let them share the state that the package shares.
+
+        Devices that give each method memory of its own raise DeviceError.
+        """
         raise DeviceError(f"{files.name}: ", f"methods share no state here: {', '.join(methods)}")
 
     def describe(self, files: PackageFiles, method: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""The devices that there are: this package's own, those of plugins, those that a program registers.
+"""Register devices by name: this package's, those of plugins, those that a program registers.
 
-A distribution brings a device by an entry point of the group `pte_pipeline.devices`, which leads to
-a subclass of Device, or to a function that makes one. Nothing is imported until it is asked for.
+A distribution brings a device by an entry point of the group `pte_pipeline.devices`, which names a
+subclass of Device, or a function that makes one. Nothing is imported until it is needed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pipeline.devices.interface import Device
 
 GROUP = "pte_pipeline.devices"
-_OWN = {
+_BUILT_IN = {
     "executorch": "pipeline.devices.bindings:ExecutorchDevice",
     "interpreter": "pipeline.devices.interpreter:InterpreterDevice",
 }
 
 
 class Registry:
-    """Devices by name. Each is made when it is first asked for."""
+    """Devices by name. Each is made when it is first needed."""
 
     def __init__(self) -> None:
         self._factories: dict[str, tuple[Callable[[], Device], str]] = {}
@@ -38,10 +38,12 @@ class Registry:
         Raises:
             PipelineError: there is one of that name.
         """
-        origin = origin or f"{factory.__module__}.{getattr(factory, '__qualname__', factory)}"
+        if not origin:
+            origin = f"{factory.__module__}.{getattr(factory, '__qualname__', factory)}"
         if name in self._factories:
-            there = self._factories[name][1]
-            raise PipelineError(f"device '{name}' of {origin}: is there already, of {there}")
+            _, first_origin = self._factories[name]
+            raise PipelineError(f"device '{name}' of {origin}: is there already, of {first_origin}")
+        # Cached, so that a device is made once, and keeps what it has loaded.
         self._factories[name] = cache(factory), origin
 
     def names(self) -> list[str]:
@@ -58,24 +60,29 @@ class Registry:
         except PipelineError:
             raise
         except Exception as error:  # whatever the code of a plugin raises
-            what = f"cannot be made: {type(error).__name__}: {error}"
-            raise PipelineError(f"device '{name}' of {origin}: {what}") from error
+            raise PipelineError(
+                f"device '{name}' of {origin}: cannot be made: {type(error).__name__}: {error}"
+            ) from error
 
 
 @cache
 def devices() -> Registry:
-    """Return this process's devices: this package's own, then those of plugins by the names of
-    their distributions.
+    """Return this process's devices: this package's, then those of plugins, in the order of their
+    distributions.
 
-    A plugin's device whose name is taken gets its distribution's name in front.
+    If a plugin's device has the name of another device, its distribution's name precedes it.
     """
     registry = Registry()
-    for name, target in _OWN.items():
+    for name, target in _BUILT_IN.items():
         registry.register(name, partial(_make, EntryPoint(name, target, GROUP)), "this package")
-    points = {(p.dist.name if p.dist else "", p.name): p for p in entry_points(group=GROUP)}
+    points = {}
+    for point in entry_points(group=GROUP):
+        distribution = point.dist.name if point.dist else ""
+        points[distribution, point.name] = point
     for (distribution, name), point in sorted(points.items()):
-        known = f"{distribution}.{name}" if name in registry.names() else name
-        registry.register(known, partial(_make, point), distribution)
+        if name in registry.names():
+            name = f"{distribution}.{name}"
+        registry.register(name, partial(_make, point), distribution)
     return registry
 
 

@@ -1,4 +1,4 @@
-"""A package on its devices: each method on one that can run it, through the interface alone."""
+"""Run a package on devices, each method on one that can run it, through the interface alone."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from functools import cached_property
 from typing import Any
 
 from pipeline.devices.bindings import Package, find_missing_kernels, registered_backends
-from pipeline.devices.interface import Declared, Device, PackageFiles
+from pipeline.devices.interface import DeclaredTensor, Device, FlatSignature, PackageFiles
 from pipeline.devices.registry import devices
 from pipeline.program.operator_libraries import OWN_NAMESPACES, REMEDY, is_registered
 from pipeline.store.errors import DeviceError
 
 EXECUTORCH, INTERPRETER = "executorch", "interpreter"
 Guard = Callable[[str, str], AbstractContextManager[None]]
-_GUARD: ContextVar[Guard] = ContextVar("guard", default=lambda method, what: nullcontext())
+_GUARD: ContextVar[Guard] = ContextVar("guard", default=lambda method, step: nullcontext())
 
 
 @contextmanager
 def guarded(guard: Guard) -> Iterator[None]:
-    """Wrap all that can crash this process.
+    """Wrap each step that can crash this process.
 
     Args:
-        guard: makes a context of a method's name, empty for all methods, and of what is about to be
-            done to it.
+        guard: makes a context of a method's name, empty for all methods, and of the step, such as
+            "it is loaded".
     """
     token = _GUARD.set(guard)
     try:
@@ -35,8 +35,9 @@ def guarded(guard: Guard) -> Iterator[None]:
 
 
 class Session:
-    """Loads and runs the methods of a package. State lives as long as the session; another one of
-    the same files begins anew.
+    """Loads and runs the methods of a package.
+
+    State lives as long as the session; another session of the same files begins anew.
 
     Args:
         device: runs all methods; by default each runs on one that has its delegates.
@@ -62,18 +63,20 @@ class Session:
         with _GUARD.get()("", "it is opened"):
             return self._package.methods()
 
-    def declared(self, method: str) -> Declared:
-        """Return what a method takes and gives, without loading it. Raises DeviceError."""
+    def signature(self, method: str) -> FlatSignature:
+        """Return the declared inputs and outputs of a method, without loading it. Raises
+        DeviceError."""
         with _GUARD.get()(method, "it is read"):
-            return self._package.declared(method)
+            return self._package.signature(method)
 
     def choose_device(self, method: str) -> str:
-        """Return the name of the device on which a method runs.
+        """Return the name of the device that runs a method.
 
-        That is ExecuTorch's runtime, unless that lacks the backend of a delegate, or a kernel of a
-        team's own operator, and the interpreter has a Python runtime for each such, or torch the
-        operator; and the interpreter for methods that share state. Raises DeviceError for an
-        operator of a team's own that nothing here has.
+        That is the interpreter for methods that share state. Else it is ExecuTorch's runtime,
+        unless the runtime lacks the backend of a delegate or a kernel of a custom operator. Then it
+        is the device that the environment names for the backend, or the interpreter where it has a
+        Python runtime for the backend, or torch has the operator. Raises DeviceError for a custom
+        operator that nothing here has.
         """
         if self._device:
             return self._device
@@ -82,39 +85,51 @@ class Session:
         plan = self.files.plans.get(method)
         if plan is None:
             return EXECUTORCH
-        lacking = {each.backend for each in plan.delegates} - registered_backends()
-        if not lacking:
-            return INTERPRETER if self._foreign_operators(method) else EXECUTORCH
+        missing_backends = {delegate.backend for delegate in plan.delegates} - registered_backends()
+        if not missing_backends:
+            return INTERPRETER if self._needs_torch_operators(method) else EXECUTORCH
         from pipeline.backends import BACKENDS
 
-        able = {b.backend_id for b in BACKENDS.values() if b.execution.make_runtime is not None}
-        return INTERPRETER if lacking <= able else EXECUTORCH
+        for backend in BACKENDS.values():
+            if backend.backend_id in missing_backends and backend.device:
+                return backend.device
+        python_backends = set()
+        for backend in BACKENDS.values():
+            if backend.execution.make_runtime is not None:
+                python_backends.add(backend.backend_id)
+        return INTERPRETER if missing_backends <= python_backends else EXECUTORCH
 
-    def _foreign_operators(self, method: str) -> list[str]:
-        """Return the operators of a team's own in a method that torch has, and the runtime has not.
-        Raises DeviceError for those that neither has."""
+    def _needs_torch_operators(self, method: str) -> bool:
+        """Return whether a method has custom operators that torch has and the runtime lacks.
+
+        Raises DeviceError for custom operators that neither has.
+        """
         missing = find_missing_kernels(self.files.plans[method].operators)
-        foreign = [name for name in missing if name.partition("::")[0] not in OWN_NAMESPACES]
-        for name in foreign:
+        custom = [name for name in missing if name.partition("::")[0] not in OWN_NAMESPACES]
+        for name in custom:
             if not is_registered(name.replace("::", ".")):
-                what = f"does not load: nothing here has the operator {name}"
-                raise DeviceError(f"{self.files.name}: method '{method}' ", f"{what}; {REMEDY}")
-        return foreign
+                subject = f"{self.files.name}: method '{method}' "
+                reason = f"does not load: nothing here has the operator {name}; {REMEDY}"
+                raise DeviceError(subject, reason)
+        return bool(custom)
 
     def load(self, method: str) -> None:
         """Make a method ready to run. Raises DeviceError."""
-        if method not in self._loaded:
-            with _GUARD.get()(method, "it is loaded"):
-                if method in self._together:
-                    self.load_together(self._together)
-                else:
-                    self._loaded[method] = self._run_by(method).load(self.files, method)
+        if method in self._loaded:
+            return
+        with _GUARD.get()(method, "it is loaded"):
+            if method in self._together:
+                self.load_together(self._together)
+            else:
+                device = self._device_of(method)
+                self._loaded[method] = device.load(self.files, method)
 
     def load_together(self, methods: Sequence[str]) -> None:
-        """Make methods ready to run that share state, as far as the package lets them.
+        """Make methods ready to run that share state, as far as the package shares it.
 
-        The session must be on one device. Raises DeviceError.
+        One device must run all of them. Raises DeviceError.
         """
+        # The interpreter, unless the caller chose a device, so there is one.
         (device,) = {self.choose_device(method) for method in methods}
         self._loaded |= devices().get(device).load_together(self.files, methods)
 
@@ -122,22 +137,27 @@ class Session:
         """Call a method once, on flat inputs; return its flat outputs. Raises DeviceError."""
         self.load(method)
         with _GUARD.get()(method, "it runs"):
-            return self._run_by(method).call(self._loaded[method], inputs)
+            return self._device_of(method).call(self._loaded[method], inputs)
 
     def text(self, method: str) -> str:
-        """Describe for people what a method takes and gives, and what its device runs."""
-        declared = self.declared(method)
-        takes, gives = (
-            ", ".join("no tensor" if each is None else str(each) for each in side)
-            for side in (declared.inputs, declared.outputs)
-        )
-        lines = self._run_by(method).describe(self.files, method)
-        return "\n".join([f"{method}({takes}) -> ({gives})", *(f"  {line}" for line in lines)])
+        """Describe, for people, a method's inputs and outputs, and what its device runs."""
+        signature = self.signature(method)
+        inputs = _describe_tensors(signature.inputs)
+        outputs = _describe_tensors(signature.outputs)
+        lines = [f"{method}({inputs}) -> ({outputs})"]
+        for line in self._device_of(method).describe(self.files, method):
+            lines.append(f"  {line}")
+        return "\n".join(lines)
 
-    def _run_by(self, method: str) -> Device:
+    def _device_of(self, method: str) -> Device:
         return devices().get(self.choose_device(method))
 
     @cached_property
     def _package(self) -> Package:
-        """The package, opened to be read, whichever device runs it."""
+        """The package, opened for reading, whichever device runs it."""
         return Package(self.files)
+
+
+def _describe_tensors(tensors: Sequence[DeclaredTensor | None]) -> str:
+    texts = ["no tensor" if tensor is None else str(tensor) for tensor in tensors]
+    return ", ".join(texts)

@@ -1,4 +1,4 @@
-"""Finds the methods of a package that share state, from its plans alone.
+"""Find the methods of a package that share state, from its plans alone.
 
 `MemoryPlanningPass(share_mutable_buffers=True)` puts the buffers that methods share into a second
 arena, of the same size in every method (exir/passes/memory_planning_pass.py, `run_multimethod`).
@@ -15,9 +15,13 @@ _SHARED_ARENA = 2
 
 
 def find_sharing(plans: Mapping[str, PlanFacts]) -> tuple[str, ...]:
-    """Return the methods whose state lies in memory that they share, or none."""
-    planned = [plan for plan in plans.values() if len(plan.arenas) > 1]
-    methods = tuple(plan.name for plan in planned if _SHARED_ARENA in plan.arenas_used)
-    sizes = {plan.arenas[1:] for plan in planned}
-    is_plan_of_shared_buffers = len(sizes) == 1 and len(next(iter(sizes))) == 1
-    return methods if len(methods) > 1 and is_plan_of_shared_buffers else ()
+    """Return the methods whose state is in shared memory, or none."""
+    plans_with_more = [plan for plan in plans.values() if len(plan.arenas) > 1]
+    methods = tuple(plan.name for plan in plans_with_more if _SHARED_ARENA in plan.arenas_used)
+    if len(methods) < 2:
+        return ()
+    # A plan of shared buffers has one more arena, of one size in all methods.
+    sizes = {plan.arenas[1:] for plan in plans_with_more}
+    if len(sizes) > 1 or len(next(iter(sizes))) > 1:
+        return ()
+    return methods

@@ -14,7 +14,8 @@ from pipeline.plan.calibration import calibration_remedy, lacks_calibration
 from pipeline.plan.kinds.parts import CALIBRATION
 from pipeline.plan.patterns import check_patterns
 from pipeline.plan.shared_state import check_shared_state
-from pipeline.program.module_paths import Outline, check_names
+from pipeline.program.module_names import check_names
+from pipeline.program.module_paths import Outline
 from pipeline.program.sources import MethodSource
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, listed
 from pipeline.store.names import METADATA
@@ -43,10 +44,10 @@ def check_backends(document: Document) -> Iterator[Problem]:
         for where, name in uses:
             if isinstance(name, str) and name in BACKENDS:
                 needs = list(BACKENDS[name].host.missing())
-                what = " and ".join(need.what for need in needs)
+                lacking = " and ".join(need.what for need in needs)
                 remedies = ", ".join(dict.fromkeys(need.remedy for need in needs))
                 if needs:
-                    yield document.problem(where, f"{name} needs {what}", remedies)
+                    yield document.problem(where, f"{name} needs {lacking}", remedies)
 
 
 def _mapping(value: object) -> dict[Any, Any]:
@@ -73,9 +74,9 @@ def _wrong_targets(config: PackageConfig, document: Document, root: Path) -> Ite
 
     files, validation = find_targets(root), config.validation
     gates: dict[str, MethodGates] = {"validate": validation.gates}
-    gates |= {join("validate.methods", n): own.gates for n, own in validation.methods.items()}
-    for path, own in gates.items():
-        for number, name in enumerate(own.runs_on or ()):
+    gates |= {join("validate.methods", n): limits.gates for n, limits in validation.methods.items()}
+    for path, gate_settings in gates.items():
+        for number, name in enumerate(gate_settings.runs_on or ()):
             if name not in files:
                 where = join(f"{path}.gates.runs_on", number)
                 yield document.problem(where, *missing_target(name, root))
@@ -97,25 +98,25 @@ def check_options(config: PackageConfig, document: Document) -> Iterator[Problem
     for method, settings in config.methods.items():
         for place, name, options in settings.parts_with_options():
             unknown = unknown_options(BACKENDS[name], options) if name in BACKENDS else ()
-            for option, known in unknown:
-                what = f"is no option of {name} in the installed executorch"
-                yield document.problem(join(f"methods.{method}.{place}", option), what, known)
+            for option, hint in unknown:
+                mistake = f"is no option of {name} in the installed executorch"
+                yield document.problem(join(f"methods.{method}.{place}", option), mistake, hint)
 
 
 def _missing_passes(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:
     lists = {
-        f"methods.{name}.{place}": [each.reference for each in passes]
+        f"methods.{name}.{place}": [spec.reference for spec in passes]
         for name, method in config.methods.items()
         for place, passes in method.passes.items()
     }
-    lists["emit.passes"] = [each.reference for each in config.emit.passes]
+    lists["emit.passes"] = [spec.reference for spec in config.emit.passes]
     for path, planning in _plans(config):
         lists[f"{path}.algorithm"] = list(planning.algorithm)
     for path, references in lists.items():
         for number, reference in enumerate(references):
             if ":" in reference and not source_files(reference, root):
-                what = f"the pass {reference} {NOT_OFFERED}"
-                yield document.problem(join(path, number), what, remedy(reference))
+                mistake = f"the pass {reference} {NOT_OFFERED}"
+                yield document.problem(join(path, number), mistake, remedy(reference))
 
 
 def _plans(config: PackageConfig) -> Iterator[tuple[str, MemoryPlan]]:
@@ -131,35 +132,37 @@ def _emission_conflicts(config: PackageConfig, document: Document) -> Iterator[P
     emit = config.emit
     for path, planning in _plans(config):
         if path != "emit.memory_planning" and emit.memory_planning.share_mutable_buffers:
-            what = "is of one method, and buffers that methods share are planned for all of them"
-            yield document.problem(path, what, "say it in `emit: {memory_planning: ...}`")
+            mistake = "is of one method, and buffers that methods share are planned for all of them"
+            yield document.problem(path, mistake, "say it in `emit: {memory_planning: ...}`")
         if not planning.alloc_mutable_buffers:
             where = join(path, "alloc_mutable_buffers")
             if getattr(planning, "share_mutable_buffers", False):
-                what = "leaves no memory that methods could share"
-                yield document.problem(where, what, "leave share_mutable_buffers out")
+                mistake = "leaves no memory that methods could share"
+                yield document.problem(where, mistake, "leave share_mutable_buffers out")
             if not emit.emit_mutable_buffer_names:
-                what = "leaves buffers that a runtime can only find by name"
-                yield document.problem(where, what, "say `emit: {emit_mutable_buffer_names: true}`")
+                mistake = "leaves buffers that a runtime can only find by name"
+                yield document.problem(
+                    where, mistake, "say `emit: {emit_mutable_buffer_names: true}`"
+                )
     skips = {"emit.propagate_device": emit.propagate_device} | {
         f"methods.{name}.emit.propagate_device": method.emit.propagate_device
         for name, method in config.methods.items()
     }
-    for path, each in skips.items():
-        if each and any(each.resolved().values()) and not emit.enable_non_cpu_memory_planning:
-            what = "skips copies to and from a device whose memory is not planned"
-            yield document.problem(path, what, "leave enable_non_cpu_memory_planning out")
+    for path, setting in skips.items():
+        if setting and any(setting.resolved().values()) and not emit.enable_non_cpu_memory_planning:
+            mistake = "skips copies to and from a device whose memory is not planned"
+            yield document.problem(path, mistake, "leave enable_non_cpu_memory_planning out")
 
 
 def _strange_libraries(
     config: PackageConfig, document: Document, workspace: Workspace
 ) -> Iterator[Problem]:
-    for number, each in enumerate(config.operators):
-        if not may_load(each, workspace.root, workspace.operators):
+    for number, library in enumerate(config.operators):
+        if not may_load(library, workspace.root, workspace.operators):
             neither = f"neither in {FOLDER}/ nor" if workspace.operators.folder else "not"
-            what = f"{each} is {neither} listed by the workspace's settings"
+            mistake = f"{library} is {neither} listed by the workspace's settings"
             where = join("operators", number)
-            yield document.problem(where, what, operators_remedy(workspace.operators))
+            yield document.problem(where, mistake, operators_remedy(workspace.operators))
 
 
 def _misfitting_files(
@@ -173,10 +176,12 @@ def _misfitting_files(
         for name, method in config.methods.items()
         for place, _, options in method.parts_with_options()
     ]
-    parts += [(join("validate.methods", n), each) for n, each in config.validation.methods.items()]
+    parts += [
+        (join("validate.methods", n), limits) for n, limits in config.validation.methods.items()
+    ]
     for path, options in parts:
-        for option, what, known in find_misfits(options, workspace.root, workspace.data):
-            yield document.problem(join(path, option), what, known)
+        for option, mistake, hint in find_misfits(options, workspace.root, workspace.data):
+            yield document.problem(join(path, option), mistake, hint)
 
 
 def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]:
@@ -184,12 +189,12 @@ def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]
     for unit in config.units:
         none: dict[str, tuple[()]] = {"passes": (), "passes_after_delegation": ()}
         ways = {n: config.methods[n].edge.model_copy(update=none) for n in unit}
-        first, *others = unit
-        for name in others:
+        first, *following = unit
+        for name in following:
             if ways[name] != ways[first]:
-                what = f"differs from that of '{first}', with which it is lowered together"
+                mistake = f"differs from that of '{first}', with which it is lowered together"
                 remedy = "say the same of both; only passes may differ"
-                yield document.problem(f"methods.{name}.edge", what, remedy)
+                yield document.problem(f"methods.{name}.edge", mistake, remedy)
 
 
 def _foreign_quantizers(config: PackageConfig, document: Document) -> Iterator[Problem]:
@@ -207,13 +212,13 @@ def _foreign_quantizers(config: PackageConfig, document: Document) -> Iterator[P
         if "" in settings:
             continue
         names = [backend.name for backend in backends]
-        what = f"quantizes for {quantizer}, and the partitioners are {listed(names)}"
+        mistake = f"quantizes for {quantizer}, and the partitioners are {listed(names)}"
         quantizers = [f"`quantizer: {backend}`" for backend in names if backend in QUANTIZERS]
         instead = f"say {' or '.join(quantizers)}" if quantizers else "leave it out"
-        known = f"{instead}, or add {quantizer} to the partitioners"
+        remedy = f"{instead}, or add {quantizer} to the partitioners"
         if settings:
-            known = f"{instead}, or set `{settings[0]}`"
-        yield document.problem(f"methods.{name}.quantize", what, known)
+            remedy = f"{instead}, or set `{settings[0]}`"
+        yield document.problem(f"methods.{name}.quantize", mistake, remedy)
 
 
 def _settings_for_quantized(method: MethodConfig, quantize: QuantizeConfig) -> list[str]:
@@ -242,20 +247,20 @@ def check_model(
         outline, buffers: tell what a method's program has, None where that is not known. Their
             errors are raised.
     """
-    if found := list(check_methods(config, document, methods)):
-        return found
+    if problems := list(check_methods(config, document, methods)):
+        return problems
     for name, method in config.methods.items():
-        found += _wrong_modules(name, method, document, methods[name], outline)
+        problems += _wrong_modules(name, method, document, methods[name], outline)
         if method.quantize is None or CALIBRATION in method.files:
             continue
         if lacks_calibration(method.quantize, methods[name]):
-            what = "static quantization observes calibration inputs, and the model gives none"
+            mistake = "static quantization observes calibration inputs, and the model gives none"
             remedy = calibration_remedy(method.quantize, methods[name])
-            found.append(document.problem(f"methods.{name}.quantize", what, remedy))
+            problems.append(document.problem(f"methods.{name}.quantize", mistake, remedy))
     used = {name: buffers(methods[name]) or {} for name in config.methods}
     renamed = {name: methods[name].renamed for name in config.methods}
-    found += check_shared_state(config, document, used, renamed)
-    return [*found, *check_patterns(config, document, methods, outline)]
+    problems += check_shared_state(config, document, used, renamed)
+    return [*problems, *check_patterns(config, document, methods, outline)]
 
 
 def check_methods(
@@ -263,8 +268,8 @@ def check_methods(
 ) -> Iterator[Problem]:
     """Find methods that the model lacks, or that the config leaves out."""
     if config.emit.metadata and METADATA in (*config.methods, *config.constant_methods):
-        what = f"adds the method {METADATA}, and there is one of this name"
-        yield document.problem("emit.metadata", what, "rename that one, or leave metadata out")
+        mistake = f"adds the method {METADATA}, and there is one of this name"
+        yield document.problem("emit.metadata", mistake, "rename that one, or leave metadata out")
     for name in config.constant_methods:
         if name in methods and name not in config.omitted:
             where = join("constant_methods", name)
@@ -275,10 +280,10 @@ def check_methods(
             yield document.problem(join("methods", name), "is no method of the model", hint)
     for name in methods:
         if name not in config.methods and name not in config.omitted:
-            what = f"leaves out '{name}', a method of the model"
+            mistake = f"leaves out '{name}', a method of the model"
             remedy = "add it; `partitioners: []` is for portable operators only, "
             remedy += f"`{name}: omit` leaves it out"
-            yield document.problem("methods", what, remedy)
+            yield document.problem("methods", mistake, remedy)
 
 
 def _wrong_modules(
@@ -297,16 +302,16 @@ def _wrong_modules(
         filters[f"{where}.{spec.name}.modules"] = spec.modules or ()
     if not quantized and not any(filters.values()):
         return
-    if (known := outline(source)) is None:  # checked when it is compiled
+    if (modules_of_source := outline(source)) is None:  # checked when it is compiled
         return
     for module in quantized:
-        if module not in known.calls:
-            hint = did_you_mean(module, sorted(known.calls), 10)
+        if module not in modules_of_source.calls:
+            hint = did_you_mean(module, sorted(modules_of_source.calls), 10)
             where = f"methods.{name}.quantize.modules"
             yield document.problem(where, f"no module '{module}' in the program", hint)
     for where, modules in filters.items():
-        for what, hint in check_names(modules, known):
-            yield document.problem(where, what, hint)
+        for mistake, hint in check_names(modules, modules_of_source):
+            yield document.problem(where, mistake, hint)
 
 
 def find_places(
@@ -318,15 +323,19 @@ def find_places(
     validation = config.validation
     paths = [f"methods.{name}" for name in config.methods]
     paths += [f"validate.{name}" for name in validation.model_fields_set]
-    given: dict[str, Options] = {"validate": validation.gates}
-    given |= {f"validate.methods.{name}": own.gates for name, own in validation.methods.items()}
-    paths += [f"{p}.gates.{name}" for p, gates in given.items() for name in gates.model_fields_set]
+    gate_settings: dict[str, Options] = {"validate": validation.gates}
+    gate_settings |= {
+        f"validate.methods.{name}": limits.gates for name, limits in validation.methods.items()
+    }
+    paths += [
+        f"{p}.gates.{name}" for p, gates in gate_settings.items() for name in gates.model_fields_set
+    ]
     for name in config.methods:
         paths += validation.find_reference_limits(name)
     paths += ["target"] if config.target in targets else []
-    found = {}
+    places = {}
     for path in paths:
         node = document.written(path)
         if node is not None and node.mark.line:
-            found[path] = f"{node.mark.file}:{node.mark.line}"
-    return dict(sorted(found.items()))
+            places[path] = f"{node.mark.file}:{node.mark.line}"
+    return dict(sorted(places.items()))

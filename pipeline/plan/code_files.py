@@ -41,8 +41,8 @@ class CodeFiles:
         """Yield the modules that are no Python."""
         for path in self._modules(_FOLDERS):
             if error := self._read(path)["error"]:
-                line, what = error
-                yield Problem(self._name(path), "", f"is no Python: {what}", "", line)
+                line, message = error
+                yield Problem(self._name(path), "", f"is no Python: {message}", "", line)
 
     def find_unused(self) -> Iterator[Problem]:
         """Yield the files that nothing uses, unless a config has mistakes, which may name them."""
@@ -56,8 +56,8 @@ class CodeFiles:
         used |= self._named((), self._plan.workspace.operators.listed)
         for path in self._files():
             if path not in used and not self._is_in_package_of(path, used):
-                what = _NAMED_BY[self._folder(path)]
-                yield Problem(self._name(path), "", f"{what}, so nothing loads it")
+                kind = _NAMED_BY[self._folder(path)]
+                yield Problem(self._name(path), "", f"{kind}, so nothing loads it")
 
     def _files(self) -> Iterator[Path]:
         """Yield the files that a config could name, without helpers (`_common.py`) and tests."""
@@ -77,35 +77,37 @@ class CodeFiles:
 
     def _named(self, references: Iterable[str], libraries: Iterable[str]) -> set[Path]:
         """Return the files that configs name."""
-        found = {passes.own_file(each.partition(":")[0], self._root) for each in references}
-        found |= {operators.find_file(each, self._root) for each in libraries}
-        return {path for path in found if path is not None}
+        modules = {
+            passes.own_file(reference.partition(":")[0], self._root) for reference in references
+        }
+        modules |= {operators.find_file(library, self._root) for library in libraries}
+        return {path for path in modules if path is not None}
 
     @cached_property
     def _imported(self) -> set[Path]:
         """The files that modules of the workspace import, or name in a text."""
-        found: set[Path] = set()
-        others = [*self._root.glob("*.py"), *self._modules(["models"])]
-        for path in (*self._modules(_FOLDERS), *others):
+        readers: set[Path] = set()
+        modules = [*self._root.glob("*.py"), *self._modules(["models"])]
+        for path in (*self._modules(_FOLDERS), *modules):
             folder = self._folder(path)
             for name in self._read(path)["imports"]:
-                found |= self._locate(name, folder) - {path}
-        return found
+                readers |= self._locate(name, folder) - {path}
+        return readers
 
     def _locate(self, name: str, folder: str) -> set[Path]:
         """Return the files that a module of a folder means by a dotted name."""
-        top, _, rest = name.partition(".")
+        top, _, inner = name.partition(".")
         if top not in _FOLDERS:
             if folder not in _FOLDERS or find_elsewhere(top, self._around(folder)) is not None:
                 return set()
-            top, rest = folder, name
-        found: set[Path] = set()
+            top, inner = folder, name
+        files: set[Path] = set()
         path = self._root / top
-        for part in rest.split("."):
+        for part in inner.split("."):
             path = path / part
-            found |= {path / "__init__.py", path.with_name(f"{part}.py")}
-            found |= {path.with_name(f"{part}{suffix}") for suffix in _SHARED}
-        return found
+            files |= {path / "__init__.py", path.with_name(f"{part}.py")}
+            files |= {path.with_name(f"{part}{suffix}") for suffix in _SHARED}
+        return files
 
     def _around(self, folder: str) -> tuple[str, str]:
         return str(self._root / folder), str(self._root)
@@ -113,7 +115,7 @@ class CodeFiles:
     def _is_in_package_of(self, path: Path, used: Collection[Path]) -> bool:
         """Return whether a package that is used holds a file, and may import it by any name."""
         parents = path.relative_to(self._root).parents
-        packages = [self._root / each / "__init__.py" for each in parents[:-2]]
+        packages = [self._root / folder / "__init__.py" for folder in parents[:-2]]
         return any(package in used and package.is_file() for package in packages)
 
     def _folder(self, path: Path) -> str:
@@ -169,5 +171,5 @@ def find_unread_targets(plan: Plan) -> Iterator[Problem]:
         if path.suffix.lower() in (".yml", ".yaml") and path.suffix != ".yaml":
             yield Problem(name, "", "is not read", f"call it {path.stem}.yaml")
         elif path.suffix == ".yaml" and is_known and path.stem not in named:
-            what = "no config names it in `target` or `runs_on`, so no package is held to it"
-            yield Problem(name, "", what)
+            remark = "no config names it in `target` or `runs_on`, so no package is held to it"
+            yield Problem(name, "", remark)

@@ -73,8 +73,8 @@ class ConfigSummary:
             return {}
         from pipeline.backends import BACKENDS  # pydantic, which most no-op runs do without
 
-        known = BACKENDS.keys() & self.backends  # without those of plugins that fail by now
-        return {name: BACKENDS[name].machine for name in sorted(known)}
+        names = BACKENDS.keys() & self.backends  # without those of plugins that fail by now
+        return {name: BACKENDS[name].machine for name in sorted(names)}
 
 
 class ConfigCache:
@@ -136,8 +136,10 @@ class ConfigCache:
             digests = self.workspace.file_digests
             self._known[path] = None
             with suppress(OSError):  # a file that can't be read; `parsed` says why
-                given = code("plan")
-                self._known[path] = digests.cached(path, "composed", compute, given, self._still_so)
+                version = code("plan")
+                self._known[path] = digests.cached(
+                    path, "composed", compute, version, self._still_so
+                )
         return self._known[path]
 
     def _still_so(self, composed: Mapping[str, Any]) -> bool:
@@ -190,7 +192,9 @@ class ConfigCache:
         """Yield the packages that a file of the folder makes, or has a part in."""
         for package, paths in self._files.items():
             composed = [self._composed(path) for path in paths]
-            parts = {name for each in composed if each for name in each["files"]}
+            parts = {
+                name for composition in composed if composition for name in composition["files"]
+            }
             if file in {*parts, *(path.name for path in paths)}:
                 yield package
 
@@ -206,20 +210,20 @@ class ConfigCache:
     def summary(self, package: str) -> ConfigSummary | None:
         """Return the summary of a package's config, or None where the config has mistakes."""
         if package not in self._summaries:
-            known = None
+            fields = None
             with suppress(OSError):  # a file that can't be read; `parsed` says why
-                known = self._cached_summary(package)
-            self._summaries[package] = _parse(known) if known else None
+                fields = self._cached_summary(package)
+            self._summaries[package] = _parse(fields) if fields else None
         return self._summaries[package]
 
     def _cached_summary(self, package: str) -> dict[str, Any] | None:
         """Cached as `derived` does it, and by the environment of the summary itself: a plugin's
         backend can be there no more, or be another one."""
-        path, *others = self._files[package]
+        path, *further_files = self._files[package]
         composed = self._composed(path)
-        if others or composed is None:
+        if further_files or composed is None:
             return self._summarize(package)
-        given = hash_json([code(), composed])
+        inputs = hash_json([code(), composed])
 
         def compute(path: Path) -> dict[str, Any] | None:
             summary = self._summarize(package)
@@ -227,30 +231,30 @@ class ConfigCache:
                 summary |= {"label": None, "targets": [ANY_TARGET]}
             return summary and {"for": self._environment(_parse(summary)), "summary": summary}
 
-        def is_valid(known: Mapping[str, Any]) -> bool:
-            return bool(known["for"] == self._environment(_parse(known["summary"])))
+        def is_valid(cached: Mapping[str, Any]) -> bool:
+            return bool(cached["for"] == self._environment(_parse(cached["summary"])))
 
         digests = self.workspace.file_digests
-        known = digests.cached(path, f"summary {package}", compute, given, is_valid)
-        return known and known["summary"]
+        cached = digests.cached(path, f"summary {package}", compute, inputs, is_valid)
+        return cached and cached["summary"]
 
     def _summarize(self, package: str) -> dict[str, Any] | None:
         config = self.parsed(package).config
         return None if config is None else _summarize(config)
 
-    def derived(self, package: str, what: str, inputs: Any, compute: Callable[[], Any]) -> Any:
+    def derived(self, package: str, name: str, inputs: Any, compute: Callable[[], Any]) -> Any:
         """Return `compute()`, a function of a package's config, this package's code and `inputs`.
 
         Its value is cached, unless the config has mistakes.
         """
-        path, *others = self._files[package]
+        path, *further_files = self._files[package]
         composed = self._composed(path)
-        if others or composed is None:
+        if further_files or composed is None:
             return compute()
-        own = [code(kind) for kind in ("link", "measure", "validate")]
-        given = hash_json([own, composed, inputs])  # and on nothing else may `compute` depend
+        versions = [code(kind) for kind in ("link", "measure", "validate")]
+        digest = hash_json([versions, composed, inputs])  # and on nothing else may `compute` depend
         return self.workspace.file_digests.cached(
-            path, f"{what} {package}", lambda _: compute(), given
+            path, f"{name} {package}", lambda _: compute(), digest
         )
 
 
@@ -262,8 +266,8 @@ def _summarize(config: PackageConfig) -> dict[str, Any]:
     hosts = [QUANTIZERS[spec.quantizer].host for spec in specs]
     used = {b.name: b for b in config.backends(config.methods)}
     used |= {s.quantizer: BACKENDS[s.quantizer] for s in specs if s.quantizer in BACKENDS}
-    named = [f for m in config.methods.values() for own in m.files.values() for f in own]
-    named += [f for each in config.validation.methods.values() for f in each.examples or ()]
+    named = [f for m in config.methods.values() for paths in m.files.values() for f in paths]
+    named += [f for limits in config.validation.methods.values() for f in limits.examples or ()]
     return {
         "model": config.model,
         "export": name_export(config.model, config.export),

@@ -39,12 +39,12 @@ class Declared:
 
         Raises SourceError for names that are of nothing; `where` is the exporter.
         """
-        found: set[str] = set()
+        names: set[str] = set()
         wrong = []
         for pattern in self.patterns:
-            own = {places.spell(path) for path in self._files(places, pattern)}
-            wrong += [] if own else [f"{pattern!r} is no file that can be an input"]
-            found |= own
+            matching = {places.spell(path) for path in self._files(places, pattern)}
+            wrong += [] if matching else [f"{pattern!r} is no file that can be an input"]
+            names |= matching
         for name in self.distributions:
             try:
                 distribution(name)
@@ -52,11 +52,11 @@ class Declared:
                 wrong.append(f"'lib:{name}' is not installed")
         if wrong:
             raise SourceError(f"{where}: INPUTS: {'; '.join(wrong)}")
-        return sorted(found)
+        return sorted(names)
 
     def _files(self, places: Places, pattern: str) -> Iterator[str]:
-        for found in glob.iglob(places.locate(pattern), recursive=True, include_hidden=True):
-            path = os.path.normpath(found)
+        for match in glob.iglob(places.locate(pattern), recursive=True, include_hidden=True):
+            path = os.path.normpath(match)
             inside = [path]
             if os.path.isdir(path) and "*" not in pattern:
                 inside = [p for kind, p in places.walk(path) if kind == "file"]
@@ -66,8 +66,10 @@ class Declared:
         """Return whether a path is named, as a file or, for a listing, as a folder that named files
         may stand in."""
         parts = os.path.normpath(path).split(os.sep)
-        named = [os.path.normpath(places.locate(each)).split(os.sep) for each in self.patterns]
-        named += [[*each, "**"] for each in named if not any("*" in part for part in each)]
+        named = [
+            os.path.normpath(places.locate(pattern)).split(os.sep) for pattern in self.patterns
+        ]
+        named += [[*parts, "**"] for parts in named if not any("*" in part for part in parts)]
         return any(_matches(pattern, parts, listing) for pattern in named)
 
 
@@ -101,7 +103,7 @@ def read_declared(path: Path) -> dict[str, Any]:
             targets = node.targets
         elif isinstance(node, ast.AnnAssign | ast.AugAssign):
             targets = [node.target]
-        if any(isinstance(each, ast.Name) and each.id == "INPUTS" for each in targets):
+        if any(isinstance(target, ast.Name) and target.id == "INPUTS" for target in targets):
             return _read_literal(node)
     return {"inputs": None, "wrong": ""}
 
@@ -111,7 +113,7 @@ def _read_literal(node: Any) -> dict[str, Any]:
         value = ast.literal_eval(node.value) if not isinstance(node, ast.AugAssign) else None
     except (ValueError, TypeError, MemoryError, RecursionError):
         value = None
-    if not isinstance(value, list | tuple) or not all(isinstance(each, str) for each in value):
+    if not isinstance(value, list | tuple) or not all(isinstance(member, str) for member in value):
         wrong = f"INPUTS must be a list of strings written out, such as {_EXAMPLE}"
         return {"inputs": None, "wrong": f"{node.lineno}: {wrong}"}
     wrong = "; ".join(filter(None, map(_check, value)))
@@ -141,6 +143,6 @@ def parse_declared(record: dict[str, Any], where: str) -> Declared | None:
     kinds: dict[str, list[str]] = {"": [], "env": [], "lib": []}
     for text in record["inputs"]:
         kind, _, name = text.partition(":")
-        own, word = (kind, name) if kind in ("env", "lib") else ("", text)
-        kinds[own].append(word)
+        section, word = (kind, name) if kind in ("env", "lib") else ("", text)
+        kinds[section].append(word)
     return Declared(*(tuple(dict.fromkeys(kinds[kind])) for kind in ("", "env", "lib")))

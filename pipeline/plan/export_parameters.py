@@ -17,14 +17,16 @@ FUNCTION = "export_methods"
 
 def name_export(model: str, parameters: Mapping[str, Any]) -> str:
     """Return what an export is called: `llama`, or `llama+dtype~bf16+max_seq_len~2048`."""
-    given = [f"{name}~{quote(_spell(each), safe='')}" for name, each in sorted(parameters.items())]
-    return "+".join([model, *given])
+    words = [
+        f"{name}~{quote(_spell(value), safe='')}" for name, value in sorted(parameters.items())
+    ]
+    return "+".join([model, *words])
 
 
 def parse_export(name: str) -> tuple[str, dict[str, Any]]:
     """Return the model and the parameters of an export's name."""
-    model, *given = name.split("+")
-    pairs = (each.partition("~") for each in given)
+    model, *words = name.split("+")
+    pairs = (word.partition("~") for word in words)
     return model, {parameter: _read(unquote(value)) for parameter, _, value in pairs}
 
 
@@ -54,8 +56,8 @@ def read_parameters(path: Path) -> dict[str, Any] | None:
 
 
 def _read_signature(args: ast.arguments) -> dict[str, Any]:
-    named = [each.arg for each in args.args]
-    only = [each.arg for each in args.kwonlyargs]
+    named = [argument.arg for argument in args.args]
+    only = [argument.arg for argument in args.kwonlyargs]
     defaults = dict(zip(only, args.kw_defaults, strict=True))
     required = named[: max(0, len(named) - len(args.defaults))]
     required += [name for name in only if defaults[name] is None]
@@ -70,8 +72,8 @@ def find_wrong(
     names = taken["names"]
     for name in given if not taken["any"] else ():
         if name not in names:
-            known = did_you_mean(name, names) if names else "it takes none"
-            yield name, f"is no parameter of {FUNCTION}() in {file}", known
+            remedy = did_you_mean(name, names) if names else "it takes none"
+            yield name, f"is no parameter of {FUNCTION}() in {file}", remedy
     for name in taken["required"]:
         if name not in given:
             yield "", f"{FUNCTION}() in {file} needs '{name}'", f"say `export: {{{name}: ...}}`"

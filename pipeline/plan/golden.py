@@ -21,13 +21,13 @@ def find_golden(
     workspace: Workspace, export: str, methods: Collection[str]
 ) -> dict[str, tuple[str, Digest]]:
     """Return path and digest of the file of each method that has one."""
-    found = {}
+    files = {}
     for path in _list_files(workspace, export):
         name = str(path.relative_to(workspace.root))
         is_golden = path.suffix in SUFFIXES and path.stem in methods
         if is_golden and (content := workspace.find_data(name)) is not None:
-            found[path.stem] = (name, content)
-    return found
+            files[path.stem] = (name, content)
+    return files
 
 
 def find_golden_mistakes(
@@ -35,21 +35,21 @@ def find_golden_mistakes(
 ) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with each file that no method of the model has, that no reader knows, or
     that is the second one of a method, and what to do: it would be passed over without a word."""
-    seen: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for path in _list_files(workspace, export):
         name = str(path.relative_to(workspace.root))
         if path.suffix not in SUFFIXES:
-            known = f"recorded outputs are {' or '.join(SUFFIXES)} files"
-            yield f"{name}: is of another kind", known
+            remedy = f"recorded outputs are {' or '.join(SUFFIXES)} files"
+            yield f"{name}: is of another kind", remedy
         elif path.stem not in methods:
-            what = f"{name}: the model has no method '{path.stem}'"
-            yield what, did_you_mean(path.stem, [*methods])
-        elif path.stem in seen:
-            what = f"{name}: '{path.stem}' has recorded outputs in {seen[path.stem]}"
-            yield what, "keep one of them"
+            mistake = f"{name}: the model has no method '{path.stem}'"
+            yield mistake, did_you_mean(path.stem, [*methods])
+        elif path.stem in paths:
+            mistake = f"{name}: '{path.stem}' has recorded outputs in {paths[path.stem]}"
+            yield mistake, "keep one of them"
         elif workspace.find_data(name) is None:
             yield f"{name}: cannot be read", ""
-        seen.setdefault(path.stem, name)
+        paths.setdefault(path.stem, name)
 
 
 def _list_files(workspace: Workspace, export: str) -> list[Path]:

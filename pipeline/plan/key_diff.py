@@ -81,19 +81,19 @@ def _describe_program(method: str, difference: Difference, find_parts: Find) -> 
 
 
 def _describe_parts(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
-    for what, noun in (("tensors", "tensor"), ("modules", "operators of module")):
-        changed = [(d.path[-1], describe_change(d)) for d in diff_json(old[what], new[what])]
+    for part, noun in (("tensors", "tensor"), ("modules", "operators of module")):
+        changed = [(d.path[-1], describe_change(d)) for d in diff_json(old[part], new[part])]
         for name, verb in changed[:_MOST_NAMES]:
             yield f"{noun} {name or 'at the top'} {verb}"
         if len(changed) > _MOST_NAMES:
-            yield f"and {len(changed) - _MOST_NAMES} more {what}"
+            yield f"and {len(changed) - _MOST_NAMES} more {part}"
     for limits in diff_json(old["ranges"], new["ranges"]):
         where = ".".join(limits.path)
         yield f"range of {where}: {show_value(limits.old)} -> {show_value(limits.new)}"
-    for what, words in (
+    for part, words in (
         ("signature", "what it takes and returns"),
         ("call", "its call specification"),
         ("schema", "the version of the serialized program"),
     ):
-        if old[what] != new[what]:
+        if old[part] != new[part]:
             yield f"{words} changed"

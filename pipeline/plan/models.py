@@ -71,7 +71,7 @@ class Models:
         self.usage: dict[str, Usage] = {}
 
     @cached_property
-    def _found(self) -> tuple[dict[str, ModelSource], dict[str, str], str | None]:
+    def _search(self) -> tuple[dict[str, ModelSource], dict[str, str], str | None]:
         """The models, what is wrong with others, and what is wrong with all of them."""
         try:
             return *sources.find_sources(self.workspace.models), None
@@ -81,19 +81,19 @@ class Models:
     @property
     def sources(self) -> Mapping[str, ModelSource]:
         """The sources by model, without those that can't be used."""
-        return self._found[0]
+        return self._search[0]
 
     def problems(self, model: str, document: Document) -> Iterator[Problem]:
         """Yield why a model that a config names can't be used."""
-        models, wrong, wrong_with_all = self._found
+        models, wrong, wrong_with_all = self._search
         if model in models:
             return
-        if (what := wrong_with_all or wrong.get(model)) is not None:
-            yield document.problem("model", what)
+        if (mistake := wrong_with_all or wrong.get(model)) is not None:
+            yield document.problem("model", mistake)
             return
-        known = f"known: none; put one into {self.workspace.models.name}/"
-        known = did_you_mean(model, sorted(models)) if models else known
-        yield document.problem("model", f"no model '{model}'", known)
+        remedy = f"known: none; put one into {self.workspace.models.name}/"
+        remedy = did_you_mean(model, sorted(models)) if models else remedy
+        yield document.problem("model", f"no model '{model}'", remedy)
 
     def unknown_names(self, document: Document) -> Iterator[Problem]:
         """Yield a problem for the model, or each of its methods, that a config with other mistakes
@@ -107,7 +107,7 @@ class Models:
             return
         with suppress(SourceError):  # which is told once there is no other mistake
             if methods := self.methods(model):
-                for name in (each for each in written if isinstance(each, str)):
+                for name in (key for key in written if isinstance(key, str)):
                     if name not in methods:
                         where, hint = join("methods", name), did_you_mean(name, methods)
                         yield document.problem(where, "is no method of the model", hint)
@@ -123,14 +123,16 @@ class Models:
         source = self.sources[model]
         if source.form != "exporter":
             if given:
-                what = f"has parameters, and nothing is exported of {sources.shown(source.path)}"
-                yield document.problem("export", what, "leave them out")
+                mistake = f"has parameters, and nothing is exported of {sources.shown(source.path)}"
+                yield document.problem("export", mistake, "leave them out")
             return
         digests, file = self.workspace.file_digests, sources.shown(source.path)
         with suppress(OSError):  # a file that can't be read; exporting says why
-            taken = digests.cached(source.path, "parameters", read_parameters, given=code("plan"))
-            for name, what, known in find_wrong(taken, given, file) if taken else ():
-                yield document.problem(f"export.{name}" if name else "model", what, known)
+            declared = digests.cached(
+                source.path, "parameters", read_parameters, origin=code("plan")
+            )
+            for name, mistake, remedy in find_wrong(declared, given, file) if declared else ():
+                yield document.problem(f"export.{name}" if name else "model", mistake, remedy)
 
     @once
     def export(self, export: str) -> Action[ExportInputs]:
@@ -152,8 +154,8 @@ class Models:
         where = str(path.relative_to(self.workspace.root))
         with _reading(path):
             content = digests.hash(path)
-            found = digests.cached(path, "inputs", read_declared, given=code("plan"))
-        declared = parse_declared(found, where)
+            record = digests.cached(path, "inputs", read_declared, origin=code("plan"))
+        declared = parse_declared(record, where)
         files = declared.find(self.finder.places, where) if declared else []
         entry = store.get_by_key(reads_key(export, content))
         for reads in parse_records(entry.result if entry else {}) or [Reads()]:
@@ -176,7 +178,9 @@ class Models:
         """The libraries of operators that the workspace lists, with their inputs. Raises
         SourceError."""
         inputs = PassInputs(self.workspace)
-        return [(each, inputs.find_library(each)) for each in self.workspace.operators.listed]
+        return [
+            (library, inputs.find_library(library)) for library in self.workspace.operators.listed
+        ]
 
     @cached_property
     def finder(self) -> Finder:
@@ -186,8 +190,8 @@ class Models:
     def is_current(self, export: str) -> bool:
         """Return whether the last run of an export may be taken for one that runs now: all that it
         does can be followed, or it has just run. Raises SourceError."""
-        again = self.export(export).inputs.unfollowed
-        return not again or export in self._exported or self.trusts_last_exports
+        unfollowed = self.export(export).inputs.unfollowed
+        return not unfollowed or export in self._exported or self.trusts_last_exports
 
     def quotable(self, export: str) -> dict[str, Digest]:
         """Return digests of the Python files of the workspace that an export read, whose lines
@@ -197,12 +201,12 @@ class Models:
         action = self.export(export)
         read = action.key["reads"]["files"]
         exporter = str(self.source(export).path.relative_to(self.workspace.root))
-        own = {
-            name: Digest(found.removesuffix(EXECUTABLE))
-            for name, found in read.items()
-            if name.endswith(".py") and is_inside(name) and found is not None
+        modules = {
+            name: Digest(content.removesuffix(EXECUTABLE))
+            for name, content in read.items()
+            if name.endswith(".py") and is_inside(name) and content is not None
         }
-        return {**own, exporter: action.key["source"]}
+        return {**modules, exporter: action.key["source"]}
 
     @once
     def methods(self, export: str) -> dict[str, MethodSource] | None:
@@ -253,15 +257,15 @@ class Models:
 
         def describe(path: Path) -> Any:
             content = digests.hash(path)
-            known = self.workspace.store.get_by_key(keys.programs_key(content))
-            if known is not None:
+            entry = self.workspace.store.get_by_key(keys.programs_key(content))
+            if entry is not None:
                 usage = self.usage.setdefault("programs", Usage())
-                usage.add(Usage(hits=1, saved=known.seconds))
-                return [content, known.result["programs"]]
+                usage.add(Usage(hits=1, saved=entry.seconds))
+                return [content, entry.result["programs"]]
             return [content, self._read(path, content).to_json()]
 
         with _reading(path):
-            described = digests.cached(path, "programs", describe, given=code("describe"))
+            described = digests.cached(path, "programs", describe, origin=code("describe"))
         return sources.parse_archive(*described)
 
     def outline(self, source: MethodSource) -> Outline | None:
@@ -276,7 +280,7 @@ class Models:
         parts = self._find_parts(source, "buffers")
         return None if parts is None else parts["buffers"]
 
-    def _find_parts(self, source: MethodSource, wanted: str) -> Mapping[str, Any] | None:
+    def _find_parts(self, source: MethodSource, part: str) -> Mapping[str, Any] | None:
         """Return the parts of a method's program, as the store tells or else its archive: it must
         not depend on what was built before what a config may say. None where there is neither, as
         of an exporter whose results are at a remote. Raises SourceError.
@@ -288,7 +292,7 @@ class Models:
             if (parts := facts.find_parts(source.program)) is not None:
                 return parts
         entry = self.workspace.store.get_by_key(keys.program_key(source.program))
-        if entry is not None and wanted in entry.result:
+        if entry is not None and part in entry.result:
             return entry.result
         if not source.archive.is_file():
             return None
@@ -310,11 +314,11 @@ class Models:
             while self._described:
                 content, (facts, seconds) = self._described.popitem()
                 store.put_result(keys.programs_key(content), {"programs": facts.to_json()}, seconds)
-                for each in facts.programs:
-                    store.put_result(keys.program_key(each.program), each.parts)
+                for program in facts.programs:
+                    store.put_result(keys.program_key(program.program), program.parts)
 
     def forget(self, export: str) -> None:
-        self._known = {key: found for key, found in self._known.items() if key[1] != export}
+        self._known = {key: value for key, value in self._known.items() if key[1] != export}
         self._exported.add(export)
         for name in ("finder", "libraries"):
             self.__dict__.pop(name, None)

@@ -60,20 +60,23 @@ class NamedInputs:
     def passes(self, package: str) -> dict[str, Code]:
         """Return the inputs of a config's passes, by reference. Raises SourceError."""
         summary = self._configs.summary(package)
-        return {each: self._code_inputs.find(each) for each in (summary.passes if summary else ())}
+        return {
+            reference: self._code_inputs.find(reference)
+            for reference in (summary.passes if summary else ())
+        }
 
     @once
     def libraries(self, package: str) -> list[tuple[str, Code]]:
         """Return the libraries of operators that a package has, with their inputs: those of the
         workspace, then the config's own. Raises SourceError."""
         summary, root = self._configs.summary(package), self._workspace.root
-        found = dict(self._models.libraries)
-        for each in summary.operators if summary else ():
+        libraries = dict(self._models.libraries)
+        for library in summary.operators if summary else ():
             if may_load(
-                each, root, self._workspace.operators
+                library, root, self._workspace.operators
             ):  # others are a problem, and not read
-                found.setdefault(each, self._code_inputs.find_library(each))
-        return list(found.items())
+                libraries.setdefault(library, self._code_inputs.find_library(library))
+        return list(libraries.items())
 
     @cached_property
     def _code_inputs(self) -> PassInputs:

@@ -45,10 +45,10 @@ class PassInputs:
         SourceError for INPUTS that can't be."""
         root = self._workspace.root
         files = source_files(reference, root)
-        found: dict[str, str | None] = {n: self._digests.hash(path) for n, path in files.items()}
+        inputs: dict[str, str | None] = {n: self._digests.hash(path) for n, path in files.items()}
         for name in self.imports(files.values()):
-            found[f"import {name}"] = module_identity(name)
-        return {**found, **self._declared} if is_own(reference, root) else found
+            inputs[f"import {name}"] = module_identity(name)
+        return {**inputs, **self._declared} if is_own(reference, root) else inputs
 
     @cached_property
     def _declared(self) -> dict[str, str | None]:
@@ -57,15 +57,15 @@ class PassInputs:
 
     def _find_declared(self, modules: Iterable[Path]) -> dict[str, str | None]:
         """Return the digests and versions of all that INPUTS of modules name."""
-        found: dict[str, str | None] = {}
+        inputs: dict[str, str | None] = {}
         for where, declared in self.declared(modules):
             for name in declared.find(self._places, where):
-                found[name] = self._digests.find(Path(self._places.locate(name)))
+                inputs[name] = self._digests.find(Path(self._places.locate(name)))
             for name in declared.environment:
-                found[f"${name}"] = _digest_of(os.environ.get(name))
+                inputs[f"${name}"] = _digest_of(os.environ.get(name))
             for name in declared.distributions:
-                found[f"lib:{name}"] = version_of(name)
-        return found
+                inputs[f"lib:{name}"] = version_of(name)
+        return inputs
 
     def find_library(self, reference: str) -> dict[str, str | None]:
         """Return the digests and versions of all that a library of operators depends on, by name.
@@ -76,17 +76,19 @@ class PassInputs:
             who = ", which the workspace's settings list," if listed else ""
             raise SourceError(f"operators: {reference}{who} is no module or library here")
         files = operators.source_files(reference, root)
-        found: dict[str, str | None] = {n: self._digests.hash(path) for n, path in files.items()}
+        inputs: dict[str, str | None] = {n: self._digests.hash(path) for n, path in files.items()}
         installed = [] if files else [reference.partition(".")[0]]
         for name in self.imports(files.values()) or sorted({*installed} - _KNOWN):
-            found[f"import {name}"] = module_identity(name)
-        return found | self._find_declared(self.library_modules([reference]))
+            inputs[f"import {name}"] = module_identity(name)
+        return inputs | self._find_declared(self.library_modules([reference]))
 
     def library_modules(self, references: Iterable[str]) -> list[Path]:
         """Return the modules of the workspace in these libraries."""
         root = self._workspace.root
-        found = {f for each in references for f in operators.source_files(each, root).values()}
-        return sorted(path for path in found if path.suffix == ".py")
+        modules = {
+            f for reference in references for f in operators.source_files(reference, root).values()
+        }
+        return sorted(path for path in modules if path.suffix == ".py")
 
     def modules(self) -> list[Path]:
         """Return the modules of the workspace's passes."""

@@ -37,22 +37,22 @@ def check_patterns(
         return
     outlines = []
     for name in config.methods:
-        if (found := outline(methods[name])) is None:
+        if (outlined := outline(methods[name])) is None:
             return
-        outlines.append(found)
-    tensors = {name: kind for each in outlines for name, kind in each.tensors.items()}
+        outlines.append(outlined)
+    tensors = {name: kind for outlined in outlines for name, kind in outlined.tensors.items()}
     if not config.quantized and not any(config.pass_references(config.methods)):
-        modules = {name for each in outlines for name in each.modules}
-        for path, what, known in find_unfitting(emit, tensors, modules):
-            yield document.problem(path, what, known)
+        modules = {name for outlined in outlines for name in outlined.modules}
+        for path, mistake, remedy in find_unfitting(emit, tensors, modules):
+            yield document.problem(path, mistake, remedy)
     buffers = [name for name, kind in tensors.items() if kind == "buffer"]
     for number, part in enumerate(emit["initialized_buffers"]):
         if not any(fits_buffer(name, part) for name in buffers):
             spelled = [name.replace(".", "_") for name in buffers]
-            what = f"'{part}' is no part of a buffer's name, in which '_' stands for '.'"
+            mistake = f"'{part}' is no part of a buffer's name, in which '_' stands for '.'"
             where = f"emit.initialized_buffers[{number}]"
-            known = did_you_mean(part.replace(".", "_"), spelled, _MOST)
-            yield document.problem(where, what, known)
+            remedy = did_you_mean(part.replace(".", "_"), spelled, _MOST)
+            yield document.problem(where, mistake, remedy)
 
 
 def find_unfitting(
@@ -71,13 +71,13 @@ def find_unfitting(
             for number, pattern in enumerate(patterns):
                 if pattern == "*" or any(fits(name, pattern) for name in names):
                     continue
-                what = f"'{pattern}' fits no constant of the package"
+                mistake = f"'{pattern}' fits no constant of the package"
                 hint = f"did you mean '{pattern}.*'?" if pattern in modules else ""
                 if pattern in modules and option == "external_weights":
                     hint = "it is a module without any"
                 where = f"{join(f'emit.{option}', file)}[{number}]"
                 word = pattern.removesuffix(".*")
-                yield where, what, hint or did_you_mean(word, sorted({*modules} - {""}), _MOST)
+                yield where, mistake, hint or did_you_mean(word, sorted({*modules} - {""}), _MOST)
 
 
 def find_unwritten(
@@ -133,12 +133,14 @@ def find_unknown_names(methods: Mapping[str, Mapping[str, Any]]) -> Iterator[str
     Args:
         methods: as a manifest has them; `listed` of each is what `compile.name_lists` found.
     """
-    every = [each for _, facts in sorted(methods.items()) for each in facts.get("listed", ())]
-    found = {(each["option"], each["name"]) for each in every if each["found"]}
+    listings = [
+        listing for _, facts in sorted(methods.items()) for listing in facts.get("listed", ())
+    ]
+    fitting = {(listing["option"], listing["name"]) for listing in listings if listing["found"]}
     unknown: dict[str, dict[str, str]] = {}
-    for each in every:
-        if (each["option"], each["name"]) not in found:
-            unknown.setdefault(each["option"], {}).setdefault(each["name"], each["hint"])
+    for listing in listings:
+        if (listing["option"], listing["name"]) not in fitting:
+            unknown.setdefault(listing["option"], {}).setdefault(listing["name"], listing["hint"])
     for option, hints in unknown.items():
         names = listed(repr(name) for name in hints)
         hint = next(iter(hints.values()))

@@ -44,7 +44,7 @@ class Folders:
 
     def __init__(self, folders: Iterable[str]) -> None:
         self._paths = {*folders}
-        self._prefixes = tuple(f"{each.rstrip(os.sep)}{os.sep}" for each in self._paths)
+        self._prefixes = tuple(f"{path.rstrip(os.sep)}{os.sep}" for path in self._paths)
 
     def hold(self, path: str) -> bool:
         """Return whether a normal path is one of the folders or stands in one."""
@@ -75,13 +75,13 @@ def environment_folders() -> tuple[str, ...]:
 @cache
 def _folders_of(prefix: str, base: str) -> tuple[str, ...]:
     paths = sysconfig.get_paths()
-    found = {paths["stdlib"], paths["platstdlib"], *_installation_folders()}
-    found.add(sysconfig.get_path("stdlib", vars={"installed_base": base}))
+    folders = {paths["stdlib"], paths["platstdlib"], *_installation_folders()}
+    folders.add(sysconfig.get_path("stdlib", vars={"installed_base": base}))
     if prefix != base:
-        own = ("bin", "include", "lib", "lib64", "pyvenv.cfg")
-        found |= {os.path.join(prefix, name) for name in own}
-    found |= set(map(os.path.realpath, found))
-    return tuple(sorted({os.path.normpath(each) for each in found}))
+        names = ("bin", "include", "lib", "lib64", "pyvenv.cfg")
+        folders |= {os.path.join(prefix, name) for name in names}
+    folders |= set(map(os.path.realpath, folders))
+    return tuple(sorted({os.path.normpath(folder) for folder in folders}))
 
 
 @cache
@@ -90,11 +90,11 @@ def _installation_folders() -> tuple[str, ...]:
     where the environment shares them, of the user (`pip install --user`), and wherever else those
     are that every key holds, as torch (`pip install --target`)."""
     paths = sysconfig.get_paths()
-    found = [paths["purelib"], paths["platlib"], *site.getsitepackages()]
+    folders = [paths["purelib"], paths["platlib"], *site.getsitepackages()]
     if site.ENABLE_USER_SITE:
-        found.append(site.getusersitepackages())
-    found += find_installations(CORE)
-    return tuple(dict.fromkeys(map(os.path.normpath, found)))
+        folders.append(site.getusersitepackages())
+    folders += find_installations(CORE)
+    return tuple(dict.fromkeys(map(os.path.normpath, folders)))
 
 
 class Places:
@@ -108,11 +108,11 @@ class Places:
         written = [str(workspace.build), os.path.join(self.root, "build")]
         written += map(str, workspace.store.own_places)
         folders = [*written, *environment_folders(), sys.executable, *_OWN_CODE]
-        self._inside = Folders(each for each in folders if within(each, self.root))
+        self._inside = Folders(folder for folder in folders if within(folder, self.root))
         self._outside = Folders([*folders, *_KERNEL_FOLDERS])
         self._hidden: dict[str, set[str]] = {}
-        for each in written:
-            self._hide(each)
+        for path in written:
+            self._hide(path)
         # It is there once something was built; what others keep in it counts.
         self._store = str(workspace.store.root)
         self._hide(self._store)
@@ -185,14 +185,14 @@ class Places:
             return None
 
     def _observe_file(self, path: str) -> str:
-        found = os.stat(path)
-        mode = found.st_mode
+        status = os.stat(path)
+        mode = status.st_mode
         if stat.S_ISDIR(mode):
             return FOLDER
         real = os.path.normpath(path)
         if (_KERNEL.hold(real) and not _is_in_memory(real)) or not stat.S_ISREG(mode):
             return "special"  # reading one may never end, and a forged record may name it
-        content = self._digests.find_cached(path, found) or self._digests.hash(Path(path))
+        content = self._digests.find_cached(path, status) or self._digests.hash(Path(path))
         return content + (EXECUTABLE if mode & 0o111 else "")
 
     def names(self, folder: str) -> list[str] | None:
@@ -216,11 +216,11 @@ class Places:
         version control and of caches, and other virtual environments."""
         yield "listing", folder
         try:
-            found = sorted(os.scandir(folder), key=lambda entry: entry.name)
+            entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError:
             return
         counts = self._counting(folder)
-        for entry in (entry for entry in found if counts(entry.name)):
+        for entry in (entry for entry in entries if counts(entry.name)):
             path = os.path.join(folder, entry.name)
             if entry.is_symlink():
                 yield "link", path

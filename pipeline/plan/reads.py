@@ -69,8 +69,8 @@ class Reads:
 
 def parse_records(result: Mapping[str, Any]) -> list[Reads]:
     """Return the runs of a `reads` record, the most recent first."""
-    found = result.get("runs", ())
-    records = map(Reads.from_json, found if isinstance(found, list) else ())
+    runs = result.get("runs", ())
+    records = map(Reads.from_json, runs if isinstance(runs, list) else ())
     return [record for record in records if record is not None]
 
 
@@ -90,8 +90,8 @@ class Surroundings:
     def names(self) -> list[str]:
         """Return the variables that can matter to an export which looks at all of them."""
         passing = (*_PASSING, "HOME")  # paths inside the home folder count by what is there
-        own = (n for n in self.environment if n not in passing and not n.startswith(_OURS))
-        return sorted(own)
+        names = (n for n in self.environment if n not in passing and not n.startswith(_OURS))
+        return sorted(names)
 
 
 class Finder:
@@ -126,8 +126,8 @@ class Finder:
         if name not in self._names:
             self._names[name] = self.places.names(self.places.locate(name))
         names = self._names[name]
-        own = {os.path.basename(each) for each in made if _folder_of(each) == name}
-        return None if names is None else hash_json([n for n in names if n not in own])
+        created = {os.path.basename(path) for path in made if _folder_of(path) == name}
+        return None if names is None else hash_json([n for n in names if n not in created])
 
     def find(self, reads: Reads, declared: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
         """Return the part of an export's key that says what it read; `declared` are files that
@@ -156,15 +156,15 @@ class Finder:
         """Return where modules are found outside the Python environment, and which ones nowhere: a
         file of this name that appears is imported then. What is elsewhere comes before a module of
         the workspace (program/workspace_modules.py)."""
-        found = {}
+        entries = {}
         for name in names:
-            places = self._entries_of(name, self._elsewhere)
-            if not places:
+            modules = self._entries_of(name, self._elsewhere)
+            if not modules:
                 if self._is_installed(name):
                     continue
-                places = self._entries_of(name, self._own)
-            found[name] = places
-        return found
+                modules = self._entries_of(name, self._own)
+            entries[name] = modules
+        return entries
 
     def _entries_of(self, name: str, folders: Iterable[str]) -> list[str]:
         return [

@@ -23,11 +23,13 @@ _ON_PURPOSE = "`validate: {gates: {runs_on: []}}` says that it is a label alone"
 def find_remarks(plan: Plan) -> list[Problem]:
     """Return the remarks about a workspace, sorted by file."""
     files = CodeFiles(plan)
-    found = [*_find_strange_targets(plan), *files.find_unused(), *find_unread_targets(plan)]
-    found += _find_hidden_modules(plan.workspace.root)
+    remarks = [*_find_strange_targets(plan), *files.find_unused(), *find_unread_targets(plan)]
+    remarks += _find_hidden_modules(plan.workspace.root)
     broken = {problem.file for problem in files.find_broken()}
-    found = [remark for remark in found if remark.file not in broken]
-    return sorted(dict.fromkeys(found), key=lambda remark: (remark.file, remark.line, remark.what))
+    remarks = [remark for remark in remarks if remark.file not in broken]
+    return sorted(
+        dict.fromkeys(remarks), key=lambda remark: (remark.file, remark.line, remark.what)
+    )
 
 
 def find_broken_files(plan: Plan) -> list[Problem]:
@@ -41,36 +43,40 @@ def _find_hidden_modules(root: Path) -> Iterator[Problem]:
     for place, name in ((root / "pipeline", "pipeline/"), (root / "pipeline.py", "pipeline.py")):
         is_module = place.is_file() or any(place.glob("*.py"))
         if is_module and place.resolve() != package:
-            what = "is hidden here: `import pipeline` means the package of pte-pipeline"
-            yield Problem(name, "", what, "rename it if models or passes import it")
+            remark = "is hidden here: `import pipeline` means the package of pte-pipeline"
+            yield Problem(name, "", remark, "rename it if models or passes import it")
 
 
 def _find_strange_targets(plan: Plan) -> Iterator[Problem]:
     """Yield the labels without a file, of packages that are held to no target."""
     summaries = {package: plan.configs.summary(package) for package in plan.packages}
-    labels = {package: each.label for package, each in summaries.items() if each and each.label}
+    labels = {
+        package: summary.label
+        for package, summary in summaries.items()
+        if summary and summary.label
+    }
     if not labels:
         return
     files = {path.stem for path in (plan.workspace.root / TARGETS).glob("*.yaml")}
     counts = Counter(labels.values())
     for package, label in labels.items():
         if label not in files and (remark := _describe(label, files, counts)):
-            what, known = remark
-            yield plan.document(package).problem("target", what, f"{known}; {_ON_PURPOSE}")
+            mistake, remedy = remark
+            yield plan.document(package).problem("target", mistake, f"{remedy}; {_ON_PURPOSE}")
 
 
 def _describe(label: str, files: set[str], counts: Counter[str]) -> tuple[str, str] | None:
     """Return what is strange about a label that is no file, and what may be meant."""
     if files:
-        what = f"there is no {target_file(label)}, so no runtime is checked"
+        mistake = f"there is no {target_file(label)}, so no runtime is checked"
         near = near_labels(label, [*sorted(files)])
         if near:
-            return what, f"did you mean '{near[0]}'? known: {listed(sorted(files), 10)}"
-        return what, did_you_mean(label, sorted(files), 10)
+            return mistake, f"did you mean '{near[0]}'? known: {listed(sorted(files), 10)}"
+        return mistake, did_you_mean(label, sorted(files), 10)
     if label in KNOWN_LABELS:
         return None
-    others = [other for other, count in counts.most_common() if count >= counts[label]]
-    near = near_labels(label, [*others, *KNOWN_LABELS])
+    common = [candidate for candidate, count in counts.most_common() if count >= counts[label]]
+    near = near_labels(label, [*common, *KNOWN_LABELS])
     if not near:
         return None
     users = counts[near[0]]

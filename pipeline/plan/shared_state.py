@@ -41,10 +41,12 @@ def describe_unsaid(buffers: Mapping[str, tuple[str, ...]]) -> tuple[str, str]:
     Args:
         buffers: the methods that use each buffer that one of them changes.
     """
-    methods = listed(dict.fromkeys(name for own in buffers.values() for name in own))
+    methods = listed(dict.fromkeys(name for users in buffers.values() for name in users))
     names = listed(buffers, _MOST_NAMED)
-    what = f"is missing: {methods} use the same buffers ({names}), and by default each has a copy"
-    return what, f"{SHARED} is one state for all of them, {SPLIT} a copy for each"
+    mistake = (
+        f"is missing: {methods} use the same buffers ({names}), and by default each has a copy"
+    )
+    return mistake, f"{SHARED} is one state for all of them, {SPLIT} a copy for each"
 
 
 def check_shared_state(
@@ -65,13 +67,15 @@ def check_shared_state(
         yield document.problem(WHERE, *describe_unsaid(common))
     if config.emit.memory_planning.share_mutable_buffers:
         for name, forms in _find_several_forms(buffers).items():
-            what = f"shares the memory of '{name}', which is {listed(forms)}"
-            yield document.problem(WHERE, what, f"rename one of them, or say {SPLIT}")
+            mistake = f"shares the memory of '{name}', which is {listed(forms)}"
+            yield document.problem(WHERE, mistake, f"rename one of them, or say {SPLIT}")
     if config.emit.memory_planning.share_mutable_buffers or not says_sharing(config):
         for users in _find_renamed(renamed):
-            what = f"{listed(users)} are one tensor of the model, but methods share buffers by name"
+            mistake = (
+                f"{listed(users)} are one tensor of the model, but methods share buffers by name"
+            )
             remedy = f"export the methods from modules that give it one name and say {SHARED}, or "
-            yield document.problem(WHERE, what, remedy + f"say {SPLIT} for a copy in each")
+            yield document.problem(WHERE, mistake, remedy + f"say {SPLIT} for a copy in each")
 
 
 def _find_renamed(renamed: Mapping[str, Renamed]) -> list[list[str]]:
@@ -92,13 +96,13 @@ def _find_several_forms(buffers: Mapping[str, Mapping[str, Json]]) -> dict[str, 
     it: ExecuTorch gives all of them the memory of the first."""
     forms: dict[str, dict[str, str]] = defaultdict(dict)
     changed = set()
-    for method, own in buffers.items():
-        for name, use in own.items():
+    for method, uses in buffers.items():
+        for name, use in uses.items():
             forms[name].setdefault(describe_form(use), method)
             if use["changed"]:
                 changed.add(name)
     return {
-        name: [f"{form} in {method}" for form, method in own.items()]
-        for name, own in forms.items()
-        if name in changed and len(own) > 1
+        name: [f"{form} in {method}" for form, method in methods.items()]
+        for name, methods in forms.items()
+        if name in changed and len(methods) > 1
     }

@@ -68,17 +68,17 @@ def unit_status(plan: Plan, package: str, action: Action | None) -> Status:
     is None while it can't be known."""
     if action is None:
         return _waiting(plan, package)
-    done, made = _WORDS[action.kind]
+    verb, noun = _WORDS[action.kind]
     store = plan.workspace.store
     previous = plan.workspace.state(package).get(action.kind, {}).get(str(action.method))
     entry = store.get(action.digest)
     if entry is not None and store.obtainable(entry.result["blobs"]):
         if previous == action.digest:
             return Status("up-to-date", "unchanged")
-        return Status("hit", f"{done} before; {_changes(plan, previous, action, done)}")
+        return Status("hit", f"{verb} before; {_changes(plan, previous, action, verb)}")
     if previous == action.digest or entry is not None:
-        return Status("stale", f"its {made} is no longer in the store")
-    return Status("stale", _changes(plan, previous, action, done))
+        return Status("stale", f"its {noun} is no longer in the store")
+    return Status("stale", _changes(plan, previous, action, verb))
 
 
 def link_status(plan: Plan, package: str) -> Status:
@@ -98,8 +98,9 @@ def validate_status(plan: Plan, package: str, unit: Sequence[str] = ()) -> Statu
     if (digest := plan.validate_digest(package)) is None:
         return Status("waiting", "the package is not lowered yet")
     action = None
-    if (own := validated_unit(plan, package, unit)) and (action := plan.validate(package, own)):
-        digest = action.digest
+    if methods := validated_unit(plan, package, unit):
+        action = plan.validate(package, methods)
+        digest = action.digest if action else digest
     recorded = plan.workspace.state(package).get("validate", {})
     unkept = _why_unkept(recorded) if recorded else ""
     if recorded.get("action") != digest:
@@ -132,17 +133,17 @@ def _hit_or_stale(plan: Plan, action: Digest, reason: str) -> Status:
     """Return the status of an action whose result is files, not all of which are in `build/`."""
     store = plan.workspace.store
     entry = store.get(action)
-    there = entry is not None and store.obtainable(blobs_of_files(entry.result))
-    return Status("hit" if there else "stale", reason)
+    is_stored = entry is not None and store.obtainable(blobs_of_files(entry.result))
+    return Status("hit" if is_stored else "stale", reason)
 
 
 def _waiting(plan: Plan, package: str) -> Status:
-    waits = [each for each in (package, *plan.families.deciding(package)) if plan.waits(each)]
+    waits = [member for member in (package, *plan.families.deciding(package)) if plan.waits(member)]
     export = plan.export(waits[0] if waits else package)
     assert export is not None
-    whose = "" if not waits or waits[0] == package else f", of {waits[0]} in its family,"
+    owner = "" if not waits or waits[0] == package else f", of {waits[0]} in its family,"
     why = export_status(plan, export).reason
-    return Status("waiting", f"model {export}{whose} is to be exported: {why}")
+    return Status("waiting", f"model {export}{owner} is to be exported: {why}")
 
 
 def find_damage(plan: Plan, package: str, recorded: Mapping[str, Any]) -> str:
@@ -152,10 +153,10 @@ def find_damage(plan: Plan, package: str, recorded: Mapping[str, Any]) -> str:
         return "it was built while unsigned results of a remote were believed"
     folder = plan.workspace.package(package)
     for name, content in recorded["files"].items():
-        there = plan.workspace.file_digests.find_plain(f"{folder}/{name}")
-        if there is None:
+        present = plan.workspace.file_digests.find_plain(f"{folder}/{name}")
+        if present is None:
             return f"{folder.name}/{name} is missing"
-        if there != content:
+        if present != content:
             return f"{folder.name}/{name} was edited"
     return ""
 
@@ -167,7 +168,7 @@ def _link_changes(plan: Plan, package: str, previous: Digest | None) -> str:
         return "never lowered in this workspace"
     compiles = [(unit, unit_status(plan, package, unit)) for unit in plan.compiles(package) or ()]
     stale = [f"{unit.method}: {s.reason}" for unit, s in compiles if not s.current]
-    family = [f"{each}, of its family, changed" for each in plan.families.changed(package)]
+    family = [f"{member}, of its family, changed" for member in plan.families.changed(package)]
     return "; ".join(stale) or _first(family) or _changes(plan, previous, action)
 
 
@@ -175,12 +176,12 @@ def _changes(
     plan: Plan,
     previous: Digest | None,
     action: Action,
-    done: str = "compiled",
+    verb: str = "compiled",
     key: Mapping[str, Any] | None = None,
 ) -> str:
     """Describe what changed since the `previous` action; `key` is its key, if it is known."""
     if previous is None:
-        return f"never {done} in this workspace"
+        return f"never {verb} in this workspace"
     if key is None and (old := plan.workspace.store.get(previous)) is not None:
         key = old.key
     if key is None:

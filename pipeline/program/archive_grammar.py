@@ -1,4 +1,4 @@
-"""Checks an archive's JSON against the table of `archive_schema.py`, with a grammar for each text.
+"""Check an archive's JSON against the table of `archive_schema.py`, with a grammar for each text.
 
 torch reads these texts in surprising ways: names of values and of arguments are pasted into source
 code that it runs (`torch/fx/graph.py`), operators are looked up as attributes of the module `torch`
@@ -29,7 +29,7 @@ _PART = re.compile(r"[^\x00-\x1f\x7f\"\ud800-\udfff]{1,999}(?<!\\)")
 
 
 def check_document(cls: str, value: Any) -> None:
-    """Raises ValueError, with the place, for a JSON value that is not of a class of the schema."""
+    """Raise ValueError, with the place, for a JSON value that isn't of a class of the schema."""
     try:
         _check(cls, value)
     except _WrongError as error:
@@ -52,14 +52,14 @@ def _check(kind: str, value: Any) -> None:
             _check(kind[:-1], value)
     elif kind[0] == "[":
         _expect(value, list, "a list")
-        for number, each in enumerate(value):
-            _check_at(f"[{number}]", kind[1:-1], each)
+        for number, element in enumerate(value):
+            _check_at(f"[{number}]", kind[1:-1], element)
     elif kind[0] == "{":
         _expect(value, dict, "a mapping")
-        keys, _, values = kind[1:-1].partition(":")
-        for key, each in value.items():
-            _check(keys, key)
-            _check_at(f"[{_short(key)}]", values, each)
+        key_kind, _, value_kind = kind[1:-1].partition(":")
+        for key, element in value.items():
+            _check(key_kind, key)
+            _check_at(f"[{_short(key)}]", value_kind, element)
     elif kind in _GRAMMARS:
         _GRAMMARS[kind](value)
     elif kind in ENUMS:
@@ -81,13 +81,15 @@ def _check_at(place: str, kind: str, value: Any) -> None:
 
 def _check_union(fields: Mapping[str, str], value: Any) -> None:
     _expect(value, dict, "a mapping")
-    if len(value) != 1 or (name := next(iter(value))) not in fields:
+    if len(value) != 1 or not value.keys() <= fields.keys():
         raise _WrongError(f"has {_short(list(value))}, must have one of {', '.join(fields)}")
-    _check_at(f".{name}", fields[name], value[name])
+    ((name, member),) = value.items()
+    _check_at(f".{name}", fields[name], member)
 
 
 def _check_record(fields: Mapping[str, str], value: Any) -> None:
-    """Check the fields of a record. torch passes over others, so that newer minor versions load."""
+    """Check the fields of a record. Like torch, ignore unknown ones, which newer minor versions
+    add."""
     _expect(value, dict, "a mapping")
     for field, kind in fields.items():
         name = field.removesuffix("?")
@@ -247,7 +249,8 @@ def _operator(value: Any) -> None:
         return
     if value.startswith("executorch.exir.dialects."):
         raise _WrongError(f"is {_short(value)}, an edge operator; save the program before to_edge")
-    if (match := _OVERLOAD.fullmatch(value)) is None:
+    match = _OVERLOAD.fullmatch(value)
+    if match is None:
         raise _WrongError(f"is {_short(value)}, no operator")
     namespace, name, _ = match.groups()
     hidden = [part for part in match.groups() if _DUNDER.fullmatch(part)]
@@ -273,7 +276,7 @@ def _in_tree(value: Any) -> None:
     tree = _parse_tree(value)
     _check_tree(tree)
     children = tree["children_spec"]
-    if [each["type"] for each in (tree, *children)] != _CALL:
+    if [node["type"] for node in (tree, *children)] != _CALL:
         raise _WrongError("is no tree of a call, which is a tuple of a tuple and a dict")
     _check("[name]", json.loads(children[1]["context"]))
 
@@ -304,7 +307,7 @@ def _check_tree(tree: Any) -> None:
 
 
 def _check_context(kind: str | None, context: Any) -> None:
-    """Check what makes a container: what a class says of itself, for a dict its keys."""
+    """Check the context of a container: for a dict its keys, else what its class writes there."""
     if kind == "collections.defaultdict":
         _expect(context, dict, "a mapping")
         for part in ("default_factory_module", "default_factory_name"):
@@ -318,15 +321,15 @@ def _check_context(kind: str | None, context: Any) -> None:
 
 
 def _check_keys(value: Any) -> None:
-    """Check the keys of a dict, or whatever a class says of itself."""
+    """Check the keys of a dict, or what a class writes in their place."""
     if isinstance(value, dict):
         if "__enum__" in value:
             _literal(value.get("fqn"))
             _name(value.get("name"))
         value = [*value, *value.values()]
     if isinstance(value, list):
-        for each in value:
-            _check_keys(each)
+        for element in value:
+            _check_keys(element)
     elif isinstance(value, str):
         _text(value)
 

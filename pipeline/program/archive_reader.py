@@ -1,7 +1,7 @@
-"""Reads the members of a PT2 archive, of which nothing is believed.
+"""Read the members of a PT2 archive, and check all of them: an archive may come from a stranger.
 
 `<root>/models/<entry>.json` holds a method's program, `<root>/data/{weights,constants}/` its
-tensors. No torch here: it is given what was checked, and never reads the file itself.
+tensors. No torch here: torch gets what was checked, and never reads the file itself.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,14 @@ _RAW = re.compile(r"(?:weight|tensor)_[0-9]+")
 
 
 def shown(path: Path) -> str:
-    """Return what messages call an archive: `models/<file>`. A blob's name says nothing."""
+    """Return the name of an archive for messages: `models/<file>`, but not the digest of a blob."""
     is_blob = _BLOB.fullmatch(path.parent.name + path.name)
     return "the exported program" if is_blob else f"{path.parent.name}/{path.name}"
 
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[ArchiveReader]:
-    """Open a PT2 archive. Raises SourceError for one that is damaged, or that is none."""
+    """Open a PT2 archive. Raises SourceError if it is damaged, or isn't an archive."""
     try:
         stat_file(path)
         with open(path, "rb") as file, zipfile.ZipFile(file) as members:
@@ -68,9 +69,10 @@ class ArchiveReader:
 
     def entries(self) -> list[str]:
         """Return the names of the programs, in their order."""
-        names = self.members.names()
-        names = [n for n in names if n.startswith("models/") and n.endswith(".json")]
-        entries = [name.removeprefix("models/").removesuffix(".json") for name in names]
+        entries = []
+        for name in self.members.names():
+            if name.startswith("models/") and name.endswith(".json"):
+                entries.append(name.removeprefix("models/").removesuffix(".json"))
         if not entries:
             raise ValueError("holds no exported program; write it with package_pt2")
         for entry in entries:
@@ -78,43 +80,52 @@ class ArchiveReader:
         return entries
 
     def program(self, entry: str) -> dict[str, Any]:
-        """Return the program of an entry: JSON of the schema's class `ExportedProgram`, in which
-        nothing is left that torch would import, look up or evaluate beyond it."""
-        if not self.members.has(f"models/{entry}.json"):
+        """Return the program of an entry: JSON of the schema's class `ExportedProgram`.
+
+        It is checked: nothing in it makes torch import, look up or evaluate more than operators
+        and sizes.
+        """
+        name = f"models/{entry}.json"
+        if not self.members.has(name):
             raise ValueError(f"holds no program '{entry}'")
-        program = self._json(f"models/{entry}.json")
+        program = self._json(name)
         self._check_version(entry, program)
         self._check(entry, "ExportedProgram", program)
         return program
 
     def _check_version(self, entry: str, program: Any) -> None:
-        """Raises SourceError for a program of another major version, whose form is another."""
+        """Raise ValueError for a program of another major version, whose schema differs."""
         if not isinstance(program, dict) or "schema_version" not in program:
             raise ValueError(f"'{entry}' is no exported program")
-        from importlib import metadata  # which a no-op run does without
-
         version = program["schema_version"]
         self._check(entry, "SchemaVersion", version)
-        if version["major"] != SCHEMA_VERSION[0]:
-            by = str(program.get("torch_version") or "an unknown version")
-            raise ValueError(
-                f"'{entry}' was written by torch {ascii(by)[1:-1][:40]} (schema {version['major']}."
-                f"{version['minor']}), and this is torch {metadata.version('torch')} (schema "
-                f"{SCHEMA_VERSION[0]}.{SCHEMA_VERSION[1]}); export it again with this torch"
-            )
+        if version["major"] == SCHEMA_VERSION[0]:
+            return
+        from importlib import metadata  # a no-op run doesn't need it
+
+        writer = str(program.get("torch_version") or "an unknown version")
+        schema = f"{version['major']}.{version['minor']}"
+        schema_here = f"{SCHEMA_VERSION[0]}.{SCHEMA_VERSION[1]}"
+        raise ValueError(
+            f"'{entry}' was written by torch {ascii(writer)[1:-1][:40]} (schema {schema}), and "
+            f"this is torch {metadata.version('torch')} (schema {schema_here}); export it again "
+            "with this torch"
+        )
 
     def tags(self, entry: str) -> dict[str, str]:
         """Return the tags of constants by qualified name, which `save_programs` adds."""
-        if not self.members.has(f"extra/{tags_file(entry)}"):
+        name = f"extra/{tags_file(entry)}"
+        if not self.members.has(name):
             return {}
-        tags: dict[str, str] = self._json(f"extra/{tags_file(entry)}")
+        tags: dict[str, str] = self._json(name)
         self._check(entry, "{path:file}", tags)
         return tags
 
     def payloads(self, kind: str, entry: str) -> dict[str, Any]:
-        """Return the record of each tensor by name: `PayloadMeta` of the schema, of which each has
-        a member `data/<kind>/<path_name>` that holds all of its elements, or, of a tensor subclass
-        (`use_pickle`), what `torch.save` wrote.
+        """Return the record of each tensor by name, the schema's `PayloadMeta`.
+
+        The member `data/<kind>/<path_name>` holds all elements of a tensor, or, for a tensor
+        subclass (`use_pickle`), what `torch.save` wrote.
 
         Args:
             kind: "weights" or "constants".
@@ -127,9 +138,10 @@ class ArchiveReader:
         config = self._json(f"data/{kind}/{entry}_{kind}_config.json")
         self._check(entry, "PayloadConfig", config)
         records: dict[str, Any] = config["config"]
-        objects = sorted(
-            name for name, record in records.items() if not _RAW.fullmatch(record["path_name"])
-        )
+        objects = []
+        for name, record in sorted(records.items()):
+            if not _RAW.fullmatch(record["path_name"]):
+                objects.append(name)
         if objects:
             raise ValueError(
                 f"'{entry}' stores {', '.join(objects)} as objects that would be unpickled; export "
@@ -137,34 +149,9 @@ class ArchiveReader:
             )
         for name, record in records.items():
             if not record["use_pickle"]:
-                self._check_extent(f"'{entry}': tensor '{name}'", kind, record)
+                stored_bytes = self.members.size(f"data/{kind}/{record['path_name']}")
+                _check_extent(f"'{entry}': tensor '{name}'", record["tensor_meta"], stored_bytes)
         return records
-
-    def _check_extent(self, what: str, kind: str, record: Mapping[str, Any]) -> None:
-        """Check that a tensor's elements stand in its member, and none beyond."""
-        stored = self.members.size(f"data/{kind}/{record['path_name']}")
-        meta = record["tensor_meta"]
-        if meta is None or meta["layout"] != STRIDED or meta["dtype"] not in ELEMENT_SIZES:
-            raise ValueError(f"{what} is no dense tensor")
-        numbers = [*meta["sizes"], *meta["strides"], meta["storage_offset"]]
-        if any(each.get("as_int", -1) < 0 for each in numbers):
-            raise ValueError(f"{what} has a size, stride or offset that is no number from 0")
-        sizes, strides = ([each["as_int"] for each in meta[key]] for key in ("sizes", "strides"))
-        if len(sizes) != len(strides) or len(sizes) > _MOST_DIMENSIONS:
-            raise ValueError(f"{what} has {len(sizes)} sizes and {len(strides)} strides")
-        element = ELEMENT_SIZES[meta["dtype"]]
-        last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-        needed, full = (meta["storage_offset"]["as_int"] + last + 1) * element, element
-        for size in sizes:
-            full *= size
-        if full and not stored and meta["device"]["type"] == "meta":
-            raise ValueError(f"{what} is on the device 'meta'; export the model with its weights")
-        if full and needed > stored:
-            raise ValueError(f"{what} needs {needed} bytes, of which {stored} are there")
-        if full > max(stored, EXPANDED):
-            raise ValueError(
-                f"{what} has {full} bytes, and stores {stored} of them; expand it in `forward`"
-            )
 
     def _json(self, name: str) -> Any:
         text = self.members.read(name, _LARGEST_TEXT)
@@ -183,13 +170,43 @@ class ArchiveReader:
             raise ValueError(f"'{entry}' is refused: {error}") from error
 
 
+def _check_extent(label: str, meta: Any, stored_bytes: int) -> None:
+    """Check that a tensor's elements are within the bytes of its member."""
+    if meta is None or meta["layout"] != STRIDED or meta["dtype"] not in ELEMENT_SIZES:
+        raise ValueError(f"{label} is no dense tensor")
+    numbers = [*meta["sizes"], *meta["strides"], meta["storage_offset"]]
+    if any(number.get("as_int", -1) < 0 for number in numbers):
+        raise ValueError(f"{label} has a size, stride or offset that is no number from 0")
+    sizes = [size["as_int"] for size in meta["sizes"]]
+    strides = [stride["as_int"] for stride in meta["strides"]]
+    if len(sizes) != len(strides) or len(sizes) > _MOST_DIMENSIONS:
+        raise ValueError(f"{label} has {len(sizes)} sizes and {len(strides)} strides")
+    last = meta["storage_offset"]["as_int"]
+    for size, stride in zip(sizes, strides, strict=True):
+        last += (size - 1) * stride
+    element_bytes = ELEMENT_SIZES[meta["dtype"]]
+    needed_bytes = (last + 1) * element_bytes
+    all_bytes = prod(sizes) * element_bytes
+    if not all_bytes:
+        return
+    if not stored_bytes and meta["device"]["type"] == "meta":
+        raise ValueError(f"{label} is on the device 'meta'; export the model with its weights")
+    if needed_bytes > stored_bytes:
+        raise ValueError(f"{label} needs {needed_bytes} bytes, of which {stored_bytes} are there")
+    if all_bytes > max(stored_bytes, EXPANDED):
+        raise ValueError(
+            f"{label} has {all_bytes} bytes, and stores {stored_bytes} of them; expand it in "
+            "`forward`"
+        )
+
+
 def tags_file(entry: str) -> str:
     """Return the name, among an archive's extra files, of the tags of a program's constants."""
     return f"constant_tags/{entry}.json"
 
 
 def check_method_name(name: str) -> None:
-    """Raises ValueError for a name that no method can have."""
+    """Raise ValueError for a name that no method can have."""
     if not METHOD_NAME.fullmatch(name):
         raise ValueError(f"method name {name[:140]!r}; {METHOD_RULE}")
 

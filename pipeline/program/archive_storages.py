@@ -1,7 +1,7 @@
-"""The storages of an archive's tensors as bytes of the file, which are read when they are needed.
+"""Find the storages of an archive's tensors as bytes of the file, and read them when needed.
 
-No torch here. Who opens an archive makes sure that it is the one that was planned, before and
-after: nothing is hashed.
+No torch here. The caller makes sure, before and after, that the archive is the one that was
+planned: nothing is hashed here.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class FileStorage:
 
     def read(self) -> np.ndarray[Any, Any]:
         """Return all bytes. Raises as `read_at` does."""
-        found = np.empty(self.nbytes, np.uint8)
-        read_at(self.file, self.begin, found.data)
-        return found
+        array = np.empty(self.nbytes, np.uint8)
+        read_at(self.file, self.begin, array.data)
+        return array
 
     def pieces(self) -> Iterator[memoryview]:
-        """Yield the bytes in pieces, of which each lasts until the next. Raises as `read` does."""
+        """Yield the bytes in pieces, each valid until the next. Raises as `read` does."""
         return pieces_at(self.file, self.begin, self.nbytes)
 
 
 class ArchiveStorages:
-    """The storages of the programs in an archive, which can be read while it is open."""
+    """The storages of the programs in an open archive."""
 
     def __init__(self, path: Path, file: int) -> None:
         self._path = path
@@ -48,27 +48,32 @@ class ArchiveStorages:
     @classmethod
     @contextmanager
     def open(cls, path: Path) -> Iterator[ArchiveStorages]:
-        """Raises OSError."""
+        """Open an archive. Raises OSError."""
         with open(path, "rb", buffering=0) as file:
             yield cls(path, file.fileno())
 
     def find(self, entry: str, kind: str, name: str) -> FileStorage:
         """Return the storage of a tensor: of the weights, or of the constants.
 
-        Raises ValueError where there is no such tensor, or it is a pickled object; and SourceError.
+        Raises ValueError if there is no such tensor, or it is a pickled object; and SourceError.
         """
         if (entry, kind) not in self._places:
-            self._places[entry, kind] = self._find(entry, kind)
-        if (place := self._places[entry, kind].get(name)) is None:
+            self._places[entry, kind] = self._find_places(entry, kind)
+        places = self._places[entry, kind]
+        if name not in places:
             raise ValueError(f"the {kind} of '{entry}' hold no plain tensor '{name}'")
-        return FileStorage(self._file, *place)
+        begin, size = places[name]
+        return FileStorage(self._file, begin, size)
 
-    def _find(self, entry: str, kind: str) -> dict[str, tuple[int, int]]:
+    def _find_places(self, entry: str, kind: str) -> dict[str, tuple[int, int]]:
         """Return where the storage of each tensor begins in the file, and its bytes."""
-        found: dict[str, tuple[int, int]] = {}
+        places: dict[str, tuple[int, int]] = {}
         with open_archive(self._path) as reader:
             for name, record in reader.payloads(kind, entry).items():
+                if record["use_pickle"]:
+                    continue
                 member = f"data/{kind}/{record['path_name']}"
-                if not record["use_pickle"] and (begin := reader.members.place(member)) is not None:
-                    found[name] = begin, reader.members.size(member)
-        return found
+                begin = reader.members.place(member)
+                if begin is not None:
+                    places[name] = begin, reader.members.size(member)
+        return places

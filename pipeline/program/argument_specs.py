@@ -129,6 +129,7 @@ def check_leaf(leaf: Leaf | None, value: Any) -> Iterator[str]:
 def _is_same(value: Any, constant: Any) -> bool:
     if type(value) is not type(constant):  # True equals 1
         return False
+    # Not a number equals nothing, not even itself.
     both_nan = isinstance(value, float) and value != value and constant != constant
     return both_nan or bool(value == constant)
 

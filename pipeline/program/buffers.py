@@ -1,4 +1,4 @@
-"""The buffers that a serialized program reads and changes, from the JSON of its archive.
+"""Find the buffers that a serialized program reads and changes, from the JSON of its archive.
 
 Planning asks which methods hold state in common, without torch and so without the schemas of
 operators: ATen's names say which operators work in place, and which return a view. Operators of a
@@ -47,27 +47,33 @@ def describe_buffers(program: Json) -> dict[str, dict[str, Any]]:
     it is `changed`."""
     module = program["graph_module"]
     graph, signature = module["graph"], module["signature"]
-    specs = [spec["buffer"] for spec in signature["input_specs"] if "buffer" in spec]
-    names = {spec["arg"]["name"]: spec["buffer_name"] for spec in specs}
-    values = _Aliases({value: {name} for value, name in names.items()})
-    values.follow(graph)
-    returned = [spec["buffer_mutation"] for spec in signature["output_specs"] if _changes(spec)]
-    changed = values.changed.union(spec["buffer_name"] for spec in returned)
+    names: dict[str, str] = {}  # of buffers, by the values that hold them
+    for input_spec in signature["input_specs"]:
+        if "buffer" in input_spec:
+            buffer = input_spec["buffer"]
+            names[buffer["arg"]["name"]] = buffer["buffer_name"]
+    aliases = _Aliases({value: {name} for value, name in names.items()})
+    aliases.follow(graph)
+    changed = set(aliases.changed)
+    for output_spec in signature["output_specs"]:
+        if "buffer_mutation" in output_spec:
+            changed.add(output_spec["buffer_mutation"]["buffer_name"])
     used = changed | {names[value] for value in _used_values(graph) if value in names}
-    return {
-        name: {**_describe(graph["tensor_values"][value]), "changed": name in changed}
-        for value, name in sorted(names.items())
-        if name in used
-    }
+    buffers = {}
+    for value, name in sorted(names.items()):
+        if name in used:
+            description = _describe(graph["tensor_values"][value])
+            buffers[name] = {**description, "changed": name in changed}
+    return buffers
 
 
 def find_common(uses: Mapping[str, Mapping[str, Json]]) -> dict[str, tuple[str, ...]]:
     """Return the methods of each buffer that several use by one name and at least one changes.
 
-    What has the same name and another shape or dtype is another buffer.
+    Buffers of one name with different shapes or dtypes are different buffers.
 
     Args:
-        uses: by method, its buffers as `describe_buffers` does.
+        uses: by method, its buffers as `describe_buffers` describes them.
     """
     methods: dict[str, dict[str, list[str]]] = {}
     changed: set[tuple[str, str]] = set()
@@ -90,10 +96,6 @@ def describe_form(use: Json) -> str:
     return f"{use['dtype']} {list(use['shape'])}"
 
 
-def _changes(output_spec: Json) -> bool:
-    return "buffer_mutation" in output_spec
-
-
 def _describe(tensor: Json) -> dict[str, Any]:
     dtype = tensor["dtype"]
     return {
@@ -105,9 +107,13 @@ def _describe(tensor: Json) -> dict[str, Any]:
 def _used_values(graph: Json) -> Iterator[str]:
     """Yield the values that the nodes of a graph read, and those that it returns."""
     for node in graph["nodes"]:
-        for given in node["inputs"]:
-            yield from _value_names(given["arg"])
+        yield from _operands(node)
     yield from _value_names(graph["outputs"])
+
+
+def _operands(node: Json) -> Iterator[str]:
+    for node_input in node["inputs"]:
+        yield from _value_names(node_input["arg"])
 
 
 def _value_names(argument: Any) -> Iterator[str]:
@@ -117,16 +123,16 @@ def _value_names(argument: Any) -> Iterator[str]:
         if isinstance(name, str):
             yield name
             return
-        for kind, inner in argument.items():
+        for kind, member in argument.items():
             if kind != "as_graph":
-                yield from _value_names(inner)
+                yield from _value_names(member)
     elif isinstance(argument, Sequence) and not isinstance(argument, str):
-        for inner in argument:
-            yield from _value_names(inner)
+        for member in argument:
+            yield from _value_names(member)
 
 
 class _Aliases:
-    """Which buffers the values of a graph share memory with, and which of these are `changed`."""
+    """The buffers that the values of a graph share memory with; `changed` are those it writes."""
 
     def __init__(self, buffers: dict[str, set[str]]) -> None:
         self._buffers = buffers
@@ -139,36 +145,42 @@ class _Aliases:
 
     def _follow_node(self, node: Json) -> None:
         namespace, name = _operator(node["target"])
-        first = [*_value_names(node["inputs"][0]["arg"])] if node["inputs"] else []
-        in_place = _is_in_place(namespace, name)
-        if in_place:
-            self._change(first)
+        first_operand: list[str] = []
+        if node["inputs"]:
+            first_operand = list(_value_names(node["inputs"][0]["arg"]))
+        is_in_place = _is_in_place(namespace, name)
+        is_view = (namespace == "aten" and name in _VIEWS) or name == "getitem"
+        if is_in_place:
+            self._change(first_operand)
         outputs = _CHANGED_ARGUMENTS.get(f"{namespace}.{name}", ("out",))
-        for given in node["inputs"]:
-            if given["name"] in outputs:
-                self._change(_value_names(given["arg"]))
-        if in_place or (namespace == "aten" and name in _VIEWS) or name == "getitem":
-            self._add(_value_names(node["outputs"]), self._find(first))
+        for node_input in node["inputs"]:
+            if node_input["name"] in outputs:
+                self._change(_value_names(node_input["arg"]))
+        if is_in_place or is_view:
+            self._add(_value_names(node["outputs"]), self._find(first_operand))
         self._follow_bodies(node)
 
     def _follow_bodies(self, node: Json) -> None:
-        """Follow the buffers into what a node calls: a branch, a loop's body, a part without
-        gradients. Each takes the last of the node's operands, in their order."""
-        operands = [name for given in node["inputs"] for name in _value_names(given["arg"])]
-        for given in node["inputs"]:
-            body = given["arg"].get("as_graph")
+        """Follow the buffers into the graphs that a node calls: a branch, a loop's body, a part
+        without gradients. The inputs of a graph are the last operands of the node, in order."""
+        operands = list(_operands(node))
+        for node_input in node["inputs"]:
+            body = node_input["arg"].get("as_graph")
             if body is None:
                 continue
             graph = body["graph"]
-            taken = [*_value_names(graph["inputs"])]
-            inside = _Aliases({})
-            for name, operand in zip(reversed(taken), reversed(operands), strict=False):
-                inside._add([name], self._find([operand]))
-            inside.follow(graph)
-            self.changed |= inside.changed
+            parameters = list(_value_names(graph["inputs"]))
+            aliases = _Aliases({})
+            for name, operand in zip(reversed(parameters), reversed(operands), strict=False):
+                aliases._add([name], self._find([operand]))
+            aliases.follow(graph)
+            self.changed |= aliases.changed
 
     def _find(self, values: Sequence[str]) -> set[str]:
-        return {buffer for value in values for buffer in self._buffers.get(value, ())}
+        buffers: set[str] = set()
+        for value in values:
+            buffers |= self._buffers.get(value, set())
+        return buffers
 
     def _add(self, values: Iterator[str] | Sequence[str], buffers: set[str]) -> None:
         if buffers:
@@ -182,12 +194,16 @@ def _operator(target: str) -> tuple[str, str]:
     """Return the namespace and the name in `torch.ops.aten.add_.Tensor`; of a function such as
     `_operator.getitem`, the name alone."""
     path = target.removeprefix("torch.ops.").split(".")
-    return (path[0], path[1]) if target.startswith("torch.ops.") else ("", path[-1])
+    if target.startswith("torch.ops."):
+        return path[0], path[1]
+    return "", path[-1]
 
 
 def _is_in_place(namespace: str, name: str) -> bool:
-    """Tell whether an operator changes its first argument, as ATen's names say; operators of a
-    model's own keep to this mostly."""
+    """Tell from its name whether an operator changes its first argument, as ATen names operators.
+
+    Most custom operators follow ATen.
+    """
     if name.startswith("__"):
         return name.startswith("__i") and name.endswith("__")
     return name.endswith("_") and name not in _VIEWS and namespace not in ("", "higher_order")

@@ -1,7 +1,7 @@
-"""Tags of constants: names of `.ptd` files, in which delegates keep the tagged constants.
+"""Read and write tags of constants: the names of `.ptd` files to which delegates move them.
 
 ExecuTorch has them in the metadata of placeholders (exir/passes/external_constants_pass.py), which
-torch leaves out of archives. So each program's tags are a file of its own in an archive, JSON of
+torch leaves out of archives. So an archive has an extra file of tags for each program, JSON of
 qualified name to tag.
 """
 
@@ -41,20 +41,25 @@ def set_tag(node: Node, tag: str) -> None:
 
 def read_tags(method: str, program: ExportedProgram) -> dict[str, str]:
     """Return the tags of a program's constants. Raises SourceError for one that names no file."""
-    tags = {name: tag for name, node in iter_constants(program) if (tag := get_tag(node))}
-    for name, tag in tags.items():
+    tags = {}
+    for name, node in iter_constants(program):
+        tag = get_tag(node)
+        if not tag:
+            continue
         if not is_file_name(tag):
             raise SourceError(
                 f"{method}: constant '{name}' has the tag {tag!r}; it must be a plain file name, "
                 "without folders, of the .ptd file that the constant goes to"
             )
+        tags[name] = tag
     return tags
 
 
 def write_tags(program: ExportedProgram, tags: Mapping[str, str]) -> None:
     """Tag constants by their qualified names. Raises ValueError for a name of no constant."""
     nodes = dict(iter_constants(program))
-    if unknown := sorted(tags.keys() - nodes.keys()):
+    unknown = sorted(tags.keys() - nodes.keys())
+    if unknown:
         raise ValueError(f"tags '{unknown[0]}', which is no constant of the program")
     for name, tag in tags.items():
         set_tag(nodes[name], tag)

@@ -1,8 +1,8 @@
-"""Values of constant methods as JSON: what a config says or an exporter computes, for linking.
+"""Encode values of constant methods as JSON, from a config or an exporter, for linking.
 
-Finite numbers, texts, bools and lists of them stand for themselves. Any other value is its leaves,
-with torch's text about the containers around them, which ExecuTorch writes into the package; the
-bytes of a tensor are a blob of the store. Imports no torch until there is one.
+Finite numbers, texts, bools and lists of them are JSON as they are. Any other value becomes its
+leaves, with torch's text about the containers around them, which ExecuTorch writes into the
+package; the bytes of a tensor become a blob of the store. Imports no torch until it is needed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ _LAYOUTS = ("strided", "sparse_coo")  # by their numbers (exir/tensor.py, `layou
 
 
 def wrong_value(value: Any) -> str:
-    """Return what a value that JSON holds must be, or "" for one that a plan can hold: 64-bit
-    numbers, and texts that end at the first NUL."""
+    """Return what a JSON value must be to fit into a plan, or "" if it fits.
+
+    A plan holds 64-bit numbers, and texts that end at the first NUL.
+    """
     if isinstance(value, list):
         return next(filter(None, map(wrong_value, value)), "")
     if not isinstance(value, int | float | str):
@@ -40,7 +42,7 @@ def wrong_value(value: Any) -> str:
 
 
 def encode_constant(value: Any, put: Callable[[bytes], Digest]) -> Any:
-    """Return what an exporter computed as JSON; `put` stores the bytes of a tensor.
+    """Return an exporter's value as JSON; `put` stores the bytes of a tensor.
 
     Takes what `to_edge(constant_methods=)` does. Raises ValueError that says what it must be.
     """
@@ -48,7 +50,8 @@ def encode_constant(value: Any, put: Callable[[bytes], Digest]) -> Any:
 
     leaves, tree = pytree.tree_flatten(value)
     encoded = [_encode_leaf(leaf, put) for leaf in leaves]
-    if not any(isinstance(leaf, dict) for leaf in encoded) and _holds_lists(tree):
+    is_plain = not any(isinstance(leaf, dict) for leaf in encoded)
+    if is_plain and _has_lists_only(tree):
         return pytree.tree_unflatten(encoded, tree)
     try:
         return {"leaves": encoded, "structure": pytree.treespec_dumps(tree)}
@@ -56,8 +59,10 @@ def encode_constant(value: Any, put: Callable[[bytes], Digest]) -> Any:
         raise ValueError(f"must be {_KINDS}, in lists, tuples and dicts") from error
 
 
-def _holds_lists(tree: Any) -> bool:
-    return tree.is_leaf() or (tree.type is list and all(map(_holds_lists, tree.children())))
+def _has_lists_only(tree: Any) -> bool:
+    if tree.is_leaf():
+        return True
+    return tree.type is list and all(map(_has_lists_only, tree.children()))
 
 
 def _encode_leaf(leaf: Any, put: Callable[[bytes], Digest]) -> Any:
@@ -73,33 +78,38 @@ def _encode_leaf(leaf: Any, put: Callable[[bytes], Digest]) -> Any:
         return {"float": repr(float(leaf))}
     for kind in (bool, int, float, str):
         if isinstance(leaf, kind):
-            if what := wrong_value(leaf):
-                raise ValueError(what)
+            mistake = wrong_value(leaf)
+            if mistake:
+                raise ValueError(mistake)
             return kind(leaf)  # of an enum, or of a subclass
     raise ValueError(f"holds a value of type {type(leaf).__name__}, must be of {_KINDS}")
 
 
 def _encode_tensor(tensor: Tensor, put: Callable[[bytes], Digest]) -> dict[str, Any]:
-    """Describe a tensor as the emitter takes it, `TensorSpec.from_tensor` for a constant: in
-    contiguous memory, whose strides still differ where a size is 1."""
+    """Describe a tensor as the emitter describes a constant (`TensorSpec.from_tensor`).
+
+    It is in contiguous memory, but keeps its stride where a size is 1.
+    """
     import torch
 
-    if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
+    is_dense = tensor.layout is torch.strided and not tensor.is_quantized
+    if not is_dense or tensor.device.type != "cpu":
         raise ValueError(f"holds a tensor that is not dense or not on the CPU, must be of {_KINDS}")
-    dense = tensor.detach().contiguous()
+    contiguous = tensor.detach().contiguous()
+    data = contiguous.reshape(-1).view(torch.uint8).numpy().tobytes()
     return {
         "dtype": _word(tensor.dtype),
-        "sizes": list(dense.shape),
-        "strides": list(dense.stride()),
+        "sizes": list(contiguous.shape),
+        "strides": list(contiguous.stride()),
         "requires_grad": tensor.requires_grad,
-        "data": put(dense.reshape(-1).view(torch.uint8).numpy().tobytes()),
+        "data": put(data),
     }
 
 
 def decode_constant(record: Any, read: Callable[[Digest], bytes]) -> tuple[Any, str | None]:
     """Return a value, or its leaves in a list with torch's text about their structure.
 
-    Raises PipelineError for a tensor that does not fit its bytes.
+    Raises PipelineError for a tensor that doesn't fit its bytes.
     """
     if not isinstance(record, dict):
         return record, None
@@ -121,13 +131,17 @@ def _decode_leaf(leaf: Any, read: Callable[[Digest], bytes]) -> Any:
         tensor = flat.as_strided(facts["sizes"], facts["strides"])
         return tensor.requires_grad_(facts["requires_grad"])
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-        what = "a tensor of a constant method is not what the store or its remote says of it"
-        raise PipelineError(f"{what}; `doit -a` believes neither") from error
+        raise PipelineError(
+            "a tensor of a constant method is not what the store or its remote says of it; "
+            "`doit -a` believes neither"
+        ) from error
 
 
 def find_blobs(record: Any) -> Iterator[Digest]:
     """Yield the blobs that a value needs: the bytes of its tensors."""
-    for leaf in record["leaves"] if isinstance(record, dict) else ():
+    if not isinstance(record, dict):
+        return
+    for leaf in record["leaves"]:
         if isinstance(leaf, dict) and "tensor" in leaf:
             yield leaf["tensor"]["data"]
 

@@ -1,9 +1,9 @@
-"""Containers of a method's arguments and results, such as named tuples and dataclasses.
+"""Represent containers of a method's arguments and results, such as named tuples and dataclasses.
 
-torch keeps the name of such a class, a text about its fields, and what it holds; ExecuTorch writes
-name and text into the package. Nothing else of the class counts, so none is imported on the word of
-an archive: classes of this module stand in for those that this process doesn't know, and for
-enumerations and factories of default values. Whoever calls a method meets tuples, lists and dicts
+torch keeps the name of such a class, a text about its fields, and its elements; ExecuTorch writes
+name and text into the package. Nothing else of the class counts, so an archive never makes us
+import one: classes of this module stand in for those that this process doesn't know, and for
+enumerations and factories of default values. Callers of a method see tuples, lists and dicts
 instead. Source: `torch/utils/_pytree.py` of torch 2.13.
 """
 
@@ -50,10 +50,10 @@ class _NamedTuple(tuple[Any, ...]):
 
 
 def load_tree(text: str) -> TreeSpec:
-    """Return the tree that `treespec_dumps` wrote and `archive_grammar` checked, as torch's
-    `treespec_loads` does where that can be imported.
+    """Return the tree that `treespec_dumps` wrote and `archive_grammar` checked.
 
-    Raises ValueError where a name is that of a named tuple in one place and not in another.
+    Like torch's `treespec_loads`, but it needs no class that an archive names. Raises ValueError
+    if one name is that of a named tuple in one place and not in another.
     """
     _, tree = json.loads(text)
     _register_stand_ins(tree)
@@ -65,27 +65,31 @@ def _make_spec(tree: Mapping[str, Any]) -> TreeSpec:
     if kind is None:
         return pytree.treespec_leaf()
     children = [_make_spec(child) for child in tree["children_spec"]]
-    own = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE[kind]
+    container = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE[kind]
+    load_context = pytree.SUPPORTED_SERIALIZED_TYPES[container].from_dumpable_context
     if kind == _DEFAULTDICT:
-        factory = context["default_factory_module"], context["default_factory_name"]
-        context = [_stand_in_factory(*factory), _revive(context["dict_context"])]
-    elif (load := pytree.SUPPORTED_SERIALIZED_TYPES[own].from_dumpable_context) is not None:
-        context = load(context)
+        factory = _stand_in_factory(
+            context["default_factory_module"], context["default_factory_name"]
+        )
+        context = [factory, _decode_key(context["dict_context"])]
+    elif load_context is not None:
+        context = load_context(context)
     else:
-        context = json.loads(context, object_hook=_revive_member)
-        if own in (dict, OrderedDict):
-            context = [_revive(key) for key in context]
-    return TreeSpec(own, context, children)
+        # As torch does for containers without a loader of their own.
+        context = json.loads(context, object_hook=_decode_member)
+        if container in (dict, OrderedDict):
+            context = [_decode_key(key) for key in context]
+    return TreeSpec(container, context, children)
 
 
-def _revive(value: Any) -> Any:
-    """Return a key of a dict, or a list of them, of which JSON makes lists and mappings."""
+def _decode_key(value: Any) -> Any:
+    """Return a key of a dict, or a tuple of keys, from its JSON."""
     if isinstance(value, dict):
-        return _revive_member(value)
-    return tuple(map(_revive, value)) if isinstance(value, list) else value
+        return _decode_member(value)
+    return tuple(map(_decode_key, value)) if isinstance(value, list) else value
 
 
-def _revive_member(value: dict[str, Any]) -> Any:
+def _decode_member(value: dict[str, Any]) -> Any:
     return _stand_in_member(value["fqn"], value["name"]) if "__enum__" in value else value
 
 
@@ -93,16 +97,18 @@ def _revive_member(value: dict[str, Any]) -> Any:
 def _stand_in_member(place: str, name: str) -> Enum:
     """Return the member of this name of a class that stands in for an enumeration."""
     module, _, path = place.partition(":")
-    make: Any = Enum  # mypy wants a class that is written out
-    member: Enum = make(path.rpartition(".")[2], [name], module=module, qualname=path)[name]
+    class_name = path.rpartition(".")[2]
+    make_enum: Any = Enum  # mypy rejects a class that isn't written out
+    member: Enum = make_enum(class_name, [name], module=module, qualname=path)[name]
     return member
 
 
 @cache
 def _stand_in_factory(module: str, name: str) -> Callable[[], Any]:
     """Return the factory of a defaultdict, or a function of its name that nobody calls."""
-    if module == "builtins" and isinstance(known := getattr(builtins, name, None), type):
-        return known
+    builtin = getattr(builtins, name, None) if module == "builtins" else None
+    if isinstance(builtin, type):
+        return builtin
 
     def factory() -> None: ...
 
@@ -111,44 +117,57 @@ def _stand_in_factory(module: str, name: str) -> Callable[[], Any]:
 
 
 def _register_stand_ins(tree: Mapping[str, Any]) -> None:
-    """Register a stand-in for each class that a tree names and this process does not know."""
-    kinds: dict[str, bool] = {}
-    for name, named in _iter_classes(tree):
-        known = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(name)
-        other = known is not None and pytree.is_namedtuple_class(known) != named
-        foreign = other and not issubclass(known or object, _Container | _NamedTuple)
-        if foreign or kinds.setdefault(name, named) != named:
-            raise ValueError(f"'{name}' is {'no' if named else 'a'} named tuple")
-        if known is not None and not other:
-            continue
-        if named:  # of another kind are stand-ins of what this process loaded before
-            own = type("NamedTuple", (_NamedTuple,), {})
-            pytree._register_namedtuple(own, serialized_type_name=name)
+    """Register a stand-in for each class that a tree names and this process doesn't know."""
+    is_namedtuple_by_name: dict[str, bool] = {}
+    for name, is_namedtuple in _iter_classes(tree):
+        conflicts = is_namedtuple_by_name.setdefault(name, is_namedtuple) != is_namedtuple
+        registered = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(name)
+        if registered is not None:
+            fits = pytree.is_namedtuple_class(registered) == is_namedtuple
+            if fits and not conflicts:
+                continue
+            # A stand-in that an earlier archive needed is replaced, a real class never.
+            if not fits and not issubclass(registered, _Container | _NamedTuple):
+                conflicts = True
+        if conflicts:
+            raise ValueError(f"'{name}' is {'no' if is_namedtuple else 'a'} named tuple")
+        if is_namedtuple:
+            stand_in = type("NamedTuple", (_NamedTuple,), {})
+            pytree._register_namedtuple(stand_in, serialized_type_name=name)
         else:
             _register(type("Container", (_Container,), {}), name)
 
 
 def _iter_classes(tree: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """Yield the name of each container's class, and whether it is a named tuple's."""
-    if (kind := tree["type"]) is not None:
-        named = kind == _NAMEDTUPLE
-        yield (tree["context"] if named else kind), named
+    kind = tree["type"]
+    if kind == _NAMEDTUPLE:
+        yield tree["context"], True
+    elif kind is not None:
+        yield kind, False
     for child in tree["children_spec"]:
         yield from _iter_classes(child)
 
 
 def _register(stand_in: type[_Container], name: str) -> None:
+    def flatten(value: _Container) -> tuple[list[Any], str]:
+        return value.children, value.context
+
+    def flatten_with_keys(value: _Container) -> tuple[list[Any], str]:
+        children = [(pytree.SequenceKey(n), child) for n, child in enumerate(value.children)]
+        return children, value.context
+
+    def unflatten(children: Iterable[Any], context: Any) -> _Container:
+        return stand_in(children, str(context))
+
     pytree.register_pytree_node(
         stand_in,
-        lambda value: (value.children, value.context),
-        lambda children, context: stand_in(children, str(context)),
+        flatten,
+        unflatten,
         serialized_type_name=name,
         to_dumpable_context=json.loads,
         from_dumpable_context=json.dumps,
-        flatten_with_keys_fn=lambda value: (
-            [(pytree.SequenceKey(n), each) for n, each in enumerate(value.children)],
-            value.context,
-        ),
+        flatten_with_keys_fn=flatten_with_keys,
     )
     fx_pytree.register_pytree_flatten_spec(stand_in, lambda value, _: value.children)
 
@@ -156,7 +175,7 @@ def _register(stand_in: type[_Container], name: str) -> None:
 def build_plain(leaves: Iterable[Any], spec: TreeSpec) -> Any:
     """Return the tree of a spec with these leaves, made of tuples, lists and dicts.
 
-    A container with names for what it holds, as a dataclass, is a dict; any other one is a tuple.
+    A container whose elements have names, such as a dataclass, becomes a dict; others a tuple.
     """
     values = iter(leaves)
 
@@ -173,32 +192,44 @@ def build_plain(leaves: Iterable[Any], spec: TreeSpec) -> Any:
 
 
 def make_plain(value: Any) -> Any:
-    """Return a value in which each container that torch knows is a tuple, list or dict."""
+    """Return a value whose containers, as far as torch knows them, are tuples, lists and dicts."""
     return build_plain(*pytree.tree_flatten(value))
 
 
 def _find_keys(spec: TreeSpec) -> Sequence[Any] | None:
-    """Return the keys of what a container holds; None where it has none."""
+    """Return the keys of a container's elements; None if they have none."""
     context = spec.context
-    if spec.type in (dict, OrderedDict, defaultdict):
-        return [_plain_key(key) for key in (context[1] if spec.type is defaultdict else context)]
+    if spec.type is defaultdict:
+        return [_plain_key(key) for key in context[1]]
+    if spec.type in (dict, OrderedDict):
+        return [_plain_key(key) for key in context]
     while isinstance(context, str):
         try:
             context = json.loads(context)
         except ValueError:
             return None
-    # What torch has of a dataclass are the names of its fields, and of those that are None.
-    nested = context[:1] if isinstance(context, list) else []
-    for names in (context, *nested):
-        texts = isinstance(names, list) and all(isinstance(name, str) for name in names)
-        if texts and names and len(names) == len(set(names)) == spec.num_children:
-            return names  # type: ignore[no-any-return]
+    candidates = [context]
+    # The context of a dataclass has two lists: the names of its fields, and of those that are None.
+    if isinstance(context, list):
+        candidates += context[:1]
+    for candidate in candidates:
+        if _are_names(candidate, spec.num_children):
+            return candidate  # type: ignore[no-any-return]
     return None
 
 
+def _are_names(value: Any, number: int) -> bool:
+    """Tell whether a value is a list of this many different names."""
+    if not isinstance(value, list) or not value:
+        return False
+    if not all(isinstance(name, str) for name in value):
+        return False
+    return len(value) == len(set(value)) == number
+
+
 def _plain_key(key: Any) -> Any:
-    """Return a key in which a member of an enumeration goes by its name, or its value if that is
-    what JSON writes of it."""
+    """Return a key in which a member of an enumeration is its name, or its value if JSON writes it
+    by value."""
     if isinstance(key, tuple):
         return tuple(map(_plain_key, key))
     if not isinstance(key, Enum):
@@ -207,8 +238,10 @@ def _plain_key(key: Any) -> Any:
 
 
 def make_serializable(spec: TreeSpec) -> TreeSpec:
-    """Return a spec that torch can write: containers without a registered name, as what `topk`
-    gives, are tuples or dicts in it."""
+    """Return a spec that torch can write.
+
+    Containers without a registered name, such as the result of `topk`, become tuples or dicts.
+    """
     if spec.is_leaf():
         return spec
     children = [make_serializable(child) for child in spec.children()]
@@ -216,5 +249,7 @@ def make_serializable(spec: TreeSpec) -> TreeSpec:
         pytree.treespec_dumps(TreeSpec(spec.type, spec.context, []))
     except (NotImplementedError, TypeError):
         keys = _find_keys(spec)
-        return TreeSpec(tuple, None, children) if keys is None else TreeSpec(dict, keys, children)
+        if keys is None:
+            return TreeSpec(tuple, None, children)
+        return TreeSpec(dict, keys, children)
     return TreeSpec(spec.type, spec.context, children)

@@ -1,7 +1,7 @@
-"""Finds which outputs of a program depend on the values of its inputs, by its graph alone.
+"""Find which outputs of a program depend on the values of its inputs, by its graph alone.
 
-What depends on nothing, or on sizes alone, is determined by the program: that it never changes says
-nothing against comparing it. Nothing is run here.
+An output that depends on nothing, or only on sizes, is determined by the program: it may be
+compared even though it never changes. Nothing is run here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ from pipeline.program.operators import base_name
 
 Dependence = Literal["nothing", "sizes", "values"]
 _LEVELS: tuple[Dependence, ...] = ("nothing", "sizes", "values")
-_RETURNED = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
-_GRADIENTS = (OutputKind.GRADIENT_TO_PARAMETER, OutputKind.GRADIENT_TO_USER_INPUT)
+_OUTPUT_ORDER = (
+    (OutputKind.USER_INPUT_MUTATION,),
+    (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT),
+    (OutputKind.GRADIENT_TO_PARAMETER,),
+    (OutputKind.GRADIENT_TO_USER_INPUT,),
+)
 # Operators that take only the size of their first argument, or its dtype.
 _OF_SIZES = frozenset(
     {"empty_like", "full_like", "ones_like", "zeros_like", "new_empty", "new_empty_strided"}
@@ -36,7 +40,7 @@ def output_values(functional: ExportedProgram) -> list[Any]:
     specs = functional.graph_signature.output_specs
     pairs = list(zip(specs, values, strict=True))
     ordered: list[Any] = []
-    for kinds in ((OutputKind.USER_INPUT_MUTATION,), _RETURNED, *((kind,) for kind in _GRADIENTS)):
+    for kinds in _OUTPUT_ORDER:
         ordered += [value for spec, value in pairs if spec.kind in kinds]
     return ordered
 
@@ -52,30 +56,35 @@ def find_dependences(
     """
     functional = functionalized(program)
     levels = _find_levels(functional, state)
-    found = [_level_of([value], levels) for value in output_values(functional)]
-    parameters: list[Dependence] = ["nothing"] * (outputs - len(found))
-    return [*found, *parameters]
+    dependences = [_level_of([value], levels) for value in output_values(functional)]
+    parameters: list[Dependence] = ["nothing"] * (outputs - len(dependences))
+    return [*dependences, *parameters]
 
 
 def _find_levels(functional: ExportedProgram, state: Collection[str]) -> dict[Node, Dependence]:
-    """Return the level of each node; bodies of control flow count as what they are given."""
-    varying = {
-        spec.arg.name
-        for spec in functional.graph_signature.input_specs
-        if spec.kind is InputKind.USER_INPUT or (spec.target in state)
-    }
+    """Return the level of each node; a control flow has the greatest level of its operands."""
+    varying = set()
+    for spec in functional.graph_signature.input_specs:
+        if spec.kind is InputKind.USER_INPUT or spec.target in state:
+            varying.add(spec.arg.name)
     levels: dict[Node, Dependence] = {}
     for node in functional.graph.nodes:
         if node.op == "placeholder":
             levels[node] = "values" if node.name in varying else "nothing"
-            continue
-        level = _level_of(node.all_input_nodes, levels)
-        if base_name(node) in _OF_SIZES or _name(node) in _OF_SIZES:
-            level = _level_of([node.args[1:], node.kwargs], levels)
-            if _level_of([node.args[:1]], levels) != "nothing" and _has_dynamic_size(node.args[0]):
-                level = max(level, "sizes", key=_LEVELS.index)
-        levels[node] = level
+        elif base_name(node) in _OF_SIZES or _name(node) in _OF_SIZES:
+            levels[node] = _level_of_sizes(node, levels)
+        else:
+            levels[node] = _level_of(node.all_input_nodes, levels)
     return levels
+
+
+def _level_of_sizes(node: Node, levels: dict[Node, Dependence]) -> Dependence:
+    """Return the level of a node that reads no values of its first argument."""
+    level = _level_of([node.args[1:], node.kwargs], levels)
+    first_level = _level_of([node.args[:1]], levels)
+    if first_level != "nothing" and _has_dynamic_size(node.args[0]):
+        return max(level, "sizes", key=_LEVELS.index)
+    return level
 
 
 def _name(node: Node) -> str:
@@ -91,5 +100,6 @@ def _has_dynamic_size(value: Any) -> bool:
 def _level_of(arguments: Sequence[Any], levels: dict[Node, Dependence]) -> Dependence:
     """Return the greatest level of the nodes among arguments."""
     nodes = [leaf for leaf in pytree.tree_leaves(arguments) if isinstance(leaf, Node)]
-    found = [levels.get(node, "values") for node in nodes]
-    return max(found, key=_LEVELS.index, default="nothing")
+    # A node without a level counts with the greatest: then the output is compared.
+    node_levels = [levels.get(node, "values") for node in nodes]
+    return max(node_levels, key=_LEVELS.index, default="nothing")

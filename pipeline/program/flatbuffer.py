@@ -1,7 +1,7 @@
-"""Reads flatbuffers: tables, and the spans of their vectors, with every offset checked.
+"""Read flatbuffers: tables, and the spans of their vectors, with every offset checked.
 
-ExecuTorch's own reader makes Python objects of all bytes and says of none where it stood; that of
-the library `flatbuffers` checks nothing, so that a damaged offset reads other bytes than it should.
+ExecuTorch's own reader makes Python objects of all bytes and loses their places; that of the
+library `flatbuffers` checks nothing, so that a damaged offset reads the wrong bytes.
 """
 
 from __future__ import annotations
@@ -39,24 +39,25 @@ def number(data: memoryview, at: int, letter: str) -> int:
 
 
 def root(data: memoryview) -> Table:
-    # No vector is needed often; in a damaged file vectors can lead to each other's tables, or many
-    # tables to one long vector, and reading would not end.
+    # Reading a file visits each vector a few times. In a damaged file, vectors can lead to each
+    # other's tables, or many tables to one long vector, and reading would never end.
     return Table(data, number(data, 0, "I"), [4 * len(data)])
 
 
 class Table(NamedTuple):
     """A table of a flatbuffer. Fields go by their place in the schema, unions take two places.
 
-    `left` counts the bytes of vectors that may still be visited, from all tables of the file.
+    `budget` counts the bytes of vectors that may still be visited, from all tables of the file.
     Every method raises CorruptError where the file contradicts itself.
     """
 
     data: memoryview
     at: int
-    left: list[int]
+    budget: list[int]
 
     def place(self, field: int) -> int:
         """Return the offset of a field; 0 for one that is left out."""
+        # The table of places may be before or behind: its distance has a sign.
         places = self.at - number(self.data, self.at, "i")
         slot = 4 + 2 * field
         if slot + 2 > number(self.data, places, "H"):
@@ -72,7 +73,7 @@ class Table(NamedTuple):
         place = self.place(field)
         if not place:
             return None
-        return Table(self.data, place + number(self.data, place, "I"), self.left)
+        return Table(self.data, place + number(self.data, place, "I"), self.budget)
 
     def span(self, field: int, width: int = 1) -> Span | None:
         """Return the span of a vector's elements, each of `width` bytes; None without one."""
@@ -83,8 +84,8 @@ class Table(NamedTuple):
         span = Span(start + 4, width * number(self.data, start, "I"))
         if span.end > len(self.data):
             raise CorruptError("it refers to what is beyond its end")
-        self.left[0] -= span.size
-        if self.left[0] < 0:
+        self.budget[0] -= span.size
+        if self.budget[0] < 0:
             raise CorruptError("it tells of more than it has room for")
         return span
 
@@ -100,7 +101,7 @@ class Table(NamedTuple):
         if span is None:
             return
         for place in range(span.offset, span.end, 4):
-            yield Table(self.data, place + number(self.data, place, "I"), self.left)
+            yield Table(self.data, place + number(self.data, place, "I"), self.budget)
 
     def text(self, field: int) -> str:
         span = self.span(field)

@@ -1,7 +1,7 @@
-"""Imports modules from their text, never from bytecode that Python kept beside it.
+"""Import modules from their text, never from cached bytecode.
 
-Python takes a `.pyc` for that of any source of the same size and the same second, so an edit right
-after a run would go unseen.
+Python uses a `.pyc` for any source of the same size and the same second, so an edit right after a
+run would go unnoticed.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ class FromText(SourceFileLoader):
 
 
 @contextmanager
-def importing_from_text(wanted: Callable[[str], bool]) -> Iterator[None]:
-    """Import within the block from the text of modules in all folders that are `wanted`."""
+def importing_from_text(includes: Callable[[str], bool]) -> Iterator[None]:
+    """Import from the text of modules within the context, in folders that `includes` accepts."""
     find = FileFinder.path_hook(
         (ExtensionFileLoader, EXTENSION_SUFFIXES), (FromText, SOURCE_SUFFIXES)
     )
 
-    def find_wanted(path: str) -> Any:
-        if not wanted(path):
-            raise ImportError(path)  # another hook's
+    def find_included(path: str) -> Any:
+        if not includes(path):
+            raise ImportError(path)  # leaves it to the next hook
         return find(path)
 
-    def forget() -> None:
-        for path in filter(wanted, [*sys.path_importer_cache]):
+    def clear_cache() -> None:
+        for path in filter(includes, [*sys.path_importer_cache]):
             del sys.path_importer_cache[path]
 
-    forget()
-    sys.path_hooks.insert(0, find_wanted)
+    clear_cache()
+    sys.path_hooks.insert(0, find_included)
     try:
         yield
     finally:
-        sys.path_hooks.remove(find_wanted)
-        forget()
+        sys.path_hooks.remove(find_included)
+        clear_cache()

@@ -1,8 +1,8 @@
-"""Reads files of recorded outputs, from training or another framework.
+"""Read files of recorded outputs, from training or another framework.
 
 A `.npz` or `.safetensors` file holds a tensor for each output, under its name as reports show it
 (`output`, `output[0]`, `output['logits']`), with one dimension in front: that of the batches. The
-inputs may stand in the same file under the names of arguments, as in a file of examples
+inputs may be in the same file under the names of arguments, as in a file of examples
 (input_files.py); else the outputs belong to the method's examples, in their order. Each batch is a
 call from the initial state.
 
@@ -41,13 +41,13 @@ def read_golden(
     """Read the recorded outputs of a method from a file of the workspace at `root`.
 
     Raises:
-        PipelineError: it can't be read, lacks an output or an argument, holds others, or has
-            another number of batches than there are inputs.
+        PipelineError: it can't be read, lacks an output or an argument, holds unknown tensors, or
+            has another number of batches than there are inputs.
     """
     tensors = read_named_tensors(root / path, path)
-    expected = dict(_find_outputs(program))
-    outputs = {name: tensor for name, tensor in tensors.items() if name in expected}
-    inputs = {name: tensor for name, tensor in tensors.items() if name not in expected}
+    fake_values = dict(_find_outputs(program))
+    outputs = {name: tensor for name, tensor in tensors.items() if name in fake_values}
+    inputs = {name: tensor for name, tensor in tensors.items() if name not in fake_values}
     _check_outputs(path, outputs, inputs, program)
     steps = _count_steps(path, outputs, inputs, program)
     if steps is not None:
@@ -57,18 +57,22 @@ def read_golden(
         raise PipelineError(f"{path}: holds no batches")
     input_sets = unstack(inputs, path, program) if inputs else list(examples)
     if len(input_sets) != count:
-        whose = "inputs in the file" if inputs else "examples of the method"
-        what = f"{count} batches of outputs, {len(input_sets)} {whose}"
-        raise PipelineError(f"{path}: {what}; each output belongs to one")
+        owner = "inputs in the file" if inputs else "examples of the method"
+        raise PipelineError(
+            f"{path}: {count} batches of outputs, {len(input_sets)} {owner}; each output belongs "
+            "to one"
+        )
     calls = []
     for number, input_set in enumerate(input_sets):
         check_inputs(program, input_set)
-        values = {
-            name: None if like is None else _as_output(outputs[name][number], like, path)
-            for name, like in expected.items()
-            if like is None or name in outputs
-        }
+        values: dict[str, object] = {}
+        for name, fake_value in fake_values.items():
+            if fake_value is None:
+                values[name] = None
+            elif name in outputs:
+                values[name] = _as_output(outputs[name][number], fake_value, path)
         calls.append(RecordedCall(method, input_set, values))
+    # `here=False`: another framework may round otherwise than PyTorch does here.
     return Recording(path, _split_sequences(calls, steps or 1), here=False)
 
 
@@ -90,9 +94,11 @@ def _count_steps(
     if not sequences:
         return None
     first, shape = next(iter(sequences.items()))
-    others = [name for name in leading if leading[name] != shape]
-    if others:
-        what = f"'{first}' holds {shape[0]} sequences of {shape[1]} calls, {listed(others, 3)} not"
+    misshapen = [name for name in leading if leading[name] != shape]
+    if misshapen:
+        what = (
+            f"'{first}' holds {shape[0]} sequences of {shape[1]} calls, {listed(misshapen, 3)} not"
+        )
         remedy = "all tensors have the same two dimensions in front, or all have one"
         raise PipelineError(f"{path}: {what}; {remedy}")
     return shape[1]
@@ -136,17 +142,20 @@ def _check_outputs(
     mistakes = [f"output '{name}' is missing" for name in names if name not in outputs]
     for name in inputs:
         if name not in arguments:
-            known = did_you_mean(name, [*names, *arguments])
-            mistakes.append(f"'{name}' is neither an output nor an argument; {known}")
-    if both := sorted({*names} & {*arguments}):
-        mistakes.append(f"{listed(both, 3)}: an argument has the name of an output; rename it")
+            hint = did_you_mean(name, [*names, *arguments])
+            mistakes.append(f"'{name}' is neither an output nor an argument; {hint}")
+    ambiguous = sorted({*names} & {*arguments})
+    if ambiguous:
+        mistakes.append(f"{listed(ambiguous, 3)}: an argument has the name of an output; rename it")
     if mistakes:
         raise PipelineError(*(f"{path}: {mistake}" for mistake in mistakes))
 
 
 def _as_output(recorded: Tensor, like: object, path: str) -> object:
-    """Return a recorded value as the method gives it: a number where it returns one, and bfloat16
-    where a `.npz` file holds float32 for it."""
+    """Return a recorded value as the method returns it.
+
+    A number where it returns one, and bfloat16 where a `.npz` file holds float32 in its place.
+    """
     if not isinstance(like, Tensor):
-        return recorded.item() if not recorded.ndim else recorded
+        return recorded if recorded.ndim else recorded.item()
     return restore_bfloat16(recorded, like) if path.endswith(".npz") else recorded

@@ -1,7 +1,7 @@
-"""The graphs of a program, its own and those of its control flow, and the places of their nodes.
+"""Walk the graphs of a program, also of its control flow, and find the places of their nodes.
 
-A place is a number among `iter_nodes(program)`. It holds for every export of the same program, as a
-compiled method does, where a node's name, or the line that it stands on, may be another by then.
+A place is a number among `iter_nodes(program)`. Like a compiled method, it is valid for every
+export of the same program; the name of a node and its line may differ between exports.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.fx.traceback import NodeSource, NodeSourceAction
 
 
 def control_flow_bodies(module: GraphModule) -> dict[Node, list[GraphModule]]:
-    """Return the branches and bodies of each control flow that a graph itself has."""
+    """Return the branches and bodies of each control flow at the top level of a graph."""
     bodies: dict[Node, list[GraphModule]] = {}
     for _, body, node in get_control_flow_submodules(module):
         bodies.setdefault(node, []).append(body)
@@ -41,22 +41,29 @@ def iter_nodes(program: ExportedProgram) -> Iterator[Node]:
 
 
 def find_constants(graph: Graph, inputs: Set[str] = frozenset()) -> set[Node]:
-    """Return the nodes of a graph whose values come of constants alone.
+    """Return the nodes of a graph that are computed from constants alone.
 
     Args:
-        inputs: the names of placeholders that are constants, beside attributes.
+        inputs: the names of placeholders that are constants; attributes always are.
     """
     constants: set[Node] = set()
     for node in graph.nodes:
-        sources = node.all_input_nodes
-        leaf = node.op == "get_attr" or (node.op == "placeholder" and node.name in inputs)
-        if leaf or (sources and node.op != "output" and constants.issuperset(sources)):
+        if node.op == "get_attr":
+            is_constant = True
+        elif node.op == "placeholder":
+            is_constant = node.name in inputs
+        elif node.op == "output":
+            is_constant = False
+        else:
+            sources = node.all_input_nodes
+            is_constant = bool(sources) and constants.issuperset(sources)
+        if is_constant:
             constants.add(node)
     return constants
 
 
 def forget_lines(program: ExportedProgram) -> None:
-    """Forget where in Python a program's nodes come from, so that nothing depends on it."""
+    """Drop the lines of Python that nodes come from, so that nothing depends on them."""
     for node in iter_nodes(program):
         node.meta.pop("stack_trace", None)
 
@@ -76,40 +83,43 @@ def feeds_control_flow(node: Node) -> bool:
 
 
 def copy_graphs(module: GraphModule) -> GraphModule:
-    """Return a deep copy whose nodes name those that they were made of, as torch's copies do."""
-    twin = copy.deepcopy(module)
-    for own, other in zip(graph_modules(module), graph_modules(twin), strict=True):
-        for node, copied in zip(own.graph.nodes, other.graph.nodes, strict=True):
+    """Return a deep copy whose nodes refer to their originals, as torch's copies do."""
+    module_copy = copy.deepcopy(module)
+    for graph_module, its_copy in zip(
+        graph_modules(module), graph_modules(module_copy), strict=True
+    ):
+        for node, node_copy in zip(graph_module.graph.nodes, its_copy.graph.nodes, strict=True):
+            # Without it, what a pass makes of the copy couldn't be traced to the original.
             source = NodeSource(node, "copied", NodeSourceAction.CREATE)
-            copied.meta = {**copied.meta, "from_node": [source]}
-    return twin
+            node_copy.meta = {**node_copy.meta, "from_node": [source]}
+    return module_copy
 
 
 class NodePlaces:
     """Finds where the nodes of a lowered program come from, as places in the program before it.
 
     Args:
-        origins: of a program that was quantized, what `find_origins` returned; places are then
-            those in the program before quantization.
+        origins: for a quantized program, the result of `find_origins`; places are then those in the
+            program before quantization.
     """
 
     def __init__(
         self, program: ExportedProgram, origins: Sequence[Mapping[str, int]] | None = None
     ) -> None:
-        self._known: dict[tuple[str, int], int] = {}
+        self._places: dict[tuple[str, int], int] = {}  # by a node's name and its graph
         numbers = count()
         for number, module in enumerate(graph_modules(program.graph_module)):
             for node in module.graph.nodes:
                 place = next(numbers) if origins is None else origins[number].get(node.name)
                 if place is not None:
-                    self._known[node.name, id(module.graph)] = place
+                    self._places[node.name, id(module.graph)] = place
 
     def find(self, node: Node) -> int | None:
         """Return the place of the node that this one comes from; None if lowering made it."""
         ancestors = list(node.meta.get("from_node") or ())
         while ancestors:
             ancestor = ancestors.pop()
-            place = self._known.get((ancestor.name, ancestor.graph_id))
+            place = self._places.get((ancestor.name, ancestor.graph_id))
             if place is not None:
                 return place
             ancestors += ancestor.from_node
@@ -119,24 +129,27 @@ class NodePlaces:
 def find_origins(quantized: ExportedProgram, program: ExportedProgram) -> list[dict[str, int]]:
     """Map the nodes of each graph of a quantized program, by name, to their places in `program`.
 
-    Names outlive being saved and loaded; the number of nodes need not.
+    Saving and loading keeps names, but may change the number of nodes.
     """
     places = NodePlaces(program)
-    return [
-        {node.name: place for node in own.graph.nodes if (place := places.find(node)) is not None}
-        for own in graph_modules(quantized.graph_module)
-    ]
+    origins = []
+    for graph_module in graph_modules(quantized.graph_module):
+        place_by_name = {}
+        for node in graph_module.graph.nodes:
+            place = places.find(node)
+            if place is not None:
+                place_by_name[node.name] = place
+        origins.append(place_by_name)
+    return origins
 
 
 def map_places(quantized: ExportedProgram, origins: Sequence[Mapping[str, int]]) -> dict[int, int]:
-    """Map places in a quantized program to those in the program that it was made of."""
-    names = (
-        (number, node.name)
-        for number, own in enumerate(graph_modules(quantized.graph_module))
-        for node in own.graph.nodes
-    )
-    return {
-        place: origins[number][name]
-        for place, (number, name) in enumerate(names)
-        if name in origins[number]
-    }
+    """Map places in a quantized program to places in the program before quantization."""
+    places = {}
+    numbers = count()
+    for number, graph_module in enumerate(graph_modules(quantized.graph_module)):
+        for node in graph_module.graph.nodes:
+            place = next(numbers)
+            if node.name in origins[number]:
+                places[place] = origins[number][node.name]
+    return places

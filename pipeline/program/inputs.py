@@ -1,4 +1,4 @@
-"""Input sets: the arguments of one call of a method, and how they are kept, without pickle."""
+"""Hold the arguments of calls as input sets, and store them without pickle."""
 
 from __future__ import annotations
 
@@ -20,9 +20,15 @@ _KEYS = (*_SCALARS, tuple)
 
 @dataclass(frozen=True, eq=False)
 class InputSet:
-    """`args` and `kwargs` may nest lists, tuples and dicts; leaves are tensors, numbers, bools,
-    strings or None, keys are numbers, strings, None, or tuples of them. `origin` says where the set
-    is from, for messages, and `generated` that nobody gave it, which is not stored with it."""
+    """The arguments of one call.
+
+    `args` and `kwargs` may nest lists, tuples and dicts; leaves are tensors, numbers, bools,
+    strings or None, keys are numbers, strings, None, or tuples of them.
+
+    Attributes:
+        origin: where the set is from, for messages.
+        generated: whether it was made up; this isn't stored.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
@@ -38,41 +44,52 @@ def as_input_sets(value: Any, origin: str) -> list[InputSet]:
     dataclasses, become tuples and dicts. Raises PipelineError with all that is wrong.
     """
     calls = value if isinstance(value, list) else [value]
-    sets: list[InputSet] = []
-    mistakes = [] if calls else [f"{origin}: an empty list, must hold at least one input set"]
+    input_sets: list[InputSet] = []
+    mistakes: list[str] = []
+    if not calls:
+        mistakes.append(f"{origin}: an empty list, must hold at least one input set")
     for number, call in enumerate(calls):
-        where = f"{origin} {number}"
+        label = f"{origin} {number}"
         is_pair = type(call) is tuple and [type(part) for part in call] == [tuple, dict]
         args, kwargs = call if is_pair else (call, {})
-        if type(args) is tuple:
-            args, kwargs = make_plain(args), make_plain(kwargs)
-            mistakes += [
-                f"{where}: {m}" for m in (*_find_foreign(args, "args"), *_find_foreign(kwargs, ""))
-            ]
-            sets.append(InputSet(args, kwargs, where))
-        else:
-            wanted = "must be a tuple of arguments or an (args, kwargs) pair"
-            mistakes.append(f"{where}: {describe_type(args)}, {wanted}")
+        if type(args) is not tuple:
+            mistakes.append(
+                f"{label}: {describe_type(args)}, must be a tuple of arguments or an "
+                "(args, kwargs) pair"
+            )
+            continue
+        inputs = InputSet(make_plain(args), make_plain(kwargs), label)
+        mistakes += _find_unstorable(inputs)
+        input_sets.append(inputs)
     if mistakes:
         raise PipelineError(*mistakes)
-    return sets
+    return input_sets
 
 
-def _find_foreign(value: Any, path: str) -> Iterator[str]:
-    """Yield what an input set cannot hold, each with its path."""
+def _find_unstorable(inputs: InputSet) -> list[str]:
+    """Return what `save_inputs` can't store, a line each."""
+    mistakes = [*_find_mistakes(inputs.args, "args"), *_find_mistakes(inputs.kwargs, "")]
+    return [f"{inputs.origin}: {mistake}" for mistake in mistakes]
+
+
+def _find_mistakes(value: Any, path: str) -> Iterator[str]:
     if type(value) in (tuple, list):
         for index, element in enumerate(value):
-            yield from _find_foreign(element, f"{path}[{index}]")
+            yield from _find_mistakes(element, f"{path}[{index}]")
     elif type(value) is dict:
         for key, element in value.items():
-            if type(key) is str or (path and isinstance(key, _KEYS)):
-                yield from _find_foreign(element, f"{path}[{key!r}]" if path else str(key))
+            if path and isinstance(key, _KEYS):
+                yield from _find_mistakes(element, f"{path}[{key!r}]")
+            elif path:
+                must_be = "a str, a number, None, or a tuple of them"
+                yield f"{path} has the key {key!r}, must be {must_be}"
+            elif type(key) is str:
+                yield from _find_mistakes(element, key)
             else:
-                wanted = "a str, a number, None, or a tuple of them" if path else "a str"
-                yield f"{path or 'kwargs'} has the key {key!r}, must be {wanted}"
+                yield f"kwargs has the key {key!r}, must be a str"
     elif not isinstance(value, (torch.Tensor, *_SCALARS)):
-        known = "a tensor, number, bool, str or None, or a tuple, list or dict of them"
-        yield f"{path} is of type {type(value).__name__}, must be {known}"
+        must_be = "a tensor, number, bool, str or None, or a tuple, list or dict of them"
+        yield f"{path} is of type {type(value).__name__}, must be {must_be}"
 
 
 def describe_type(value: Any) -> str:
@@ -81,32 +98,34 @@ def describe_type(value: Any) -> str:
         return "None"
     if isinstance(value, torch.Tensor):
         return "a tensor"
-    size = f" of {len(value)}" if isinstance(value, (tuple, list, dict)) else ""
     name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}{size}"
+    article = "an" if name[0] in "aeiou" else "a"
+    size = f" of {len(value)}" if isinstance(value, (tuple, list, dict)) else ""
+    return f"{article} {name}{size}"
 
 
 def save_inputs(sets: Sequence[InputSet]) -> bytes:
     """Return input sets as a safetensors file whose one metadata entry is their tree, as JSON.
 
-    The same values become the same bytes; layouts and shared storage are not kept.
+    The same values become the same bytes. Layouts and shared storage are lost.
     """
     tensors: dict[str, torch.Tensor] = {}
     trees = []
 
     def encode(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return ["float", leaf.hex()] if isinstance(leaf, float) else leaf
-        name = str(len(tensors))
-        tensors[name] = leaf.detach().clone(memory_format=torch.contiguous_format)
-        return ["tensor", name]
+        if isinstance(leaf, torch.Tensor):
+            name = str(len(tensors))
+            tensors[name] = leaf.detach().clone(memory_format=torch.contiguous_format)
+            return ["tensor", name]
+        return ["float", leaf.hex()] if isinstance(leaf, float) else leaf
 
     for inputs in sets:
-        if wrong := [*_find_foreign(inputs.args, "args"), *_find_foreign(inputs.kwargs, "")]:
-            raise PipelineError(*(f"{inputs.origin}: {mistake}" for mistake in wrong))
-        trees.append(
-            [*(encode_tree(t, encode) for t in (inputs.args, inputs.kwargs)), inputs.origin]
-        )
+        mistakes = _find_unstorable(inputs)
+        if mistakes:
+            raise PipelineError(*mistakes)
+        args = encode_tree(inputs.args, encode)
+        kwargs = encode_tree(inputs.kwargs, encode)
+        trees.append([args, kwargs, inputs.origin])
     text = json.dumps(trees, separators=(",", ":"))
     try:
         return bytes(safetensors.torch.save(tensors, {"inputs": text}))
@@ -118,7 +137,8 @@ def load_inputs(data: bytes) -> list[InputSet]:
     """Return the input sets that `save_inputs` stored. Raises PipelineError for anything else."""
     try:
         tensors = safetensors.torch.load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        header_size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + header_size])
         trees = json.loads(header["__metadata__"]["inputs"])
         decoders = {"tensor": tensors.__getitem__, "float": float.fromhex}
 
@@ -139,22 +159,25 @@ def load_inputs(data: bytes) -> list[InputSet]:
 def encode_tree(tree: Any, encode_leaf: Callable[[Any], Any]) -> Any:
     """Return a tree as JSON, in which containers are lists that start with their type."""
     if isinstance(tree, dict):
-        return ["dict", *([key, encode_tree(v, encode_leaf)] for key, v in tree.items())]
+        entries = [[key, encode_tree(value, encode_leaf)] for key, value in tree.items()]
+        return ["dict", *entries]
     if isinstance(tree, (tuple, list)):
-        return [type(tree).__name__, *(encode_tree(v, encode_leaf) for v in tree)]
+        elements = [encode_tree(element, encode_leaf) for element in tree]
+        return [type(tree).__name__, *elements]
     return encode_leaf(tree)
 
 
 def decode_tree(data: Any, decode_leaf: Callable[[Any], Any]) -> Any:
-    """Return the tree of which `encode_tree` made JSON."""
+    """Return the tree that `encode_tree` encoded."""
     kind = data[0] if isinstance(data, list) and data else None
     if kind == "dict":
         return {_decode_key(key): decode_tree(value, decode_leaf) for key, value in data[1:]}
     if kind in ("tuple", "list"):
-        return (tuple if kind == "tuple" else list)(decode_tree(v, decode_leaf) for v in data[1:])
+        elements = [decode_tree(element, decode_leaf) for element in data[1:]]
+        return tuple(elements) if kind == "tuple" else elements
     return decode_leaf(data)
 
 
 def _decode_key(key: Any) -> Any:
-    """Return a key of which JSON made a list if it was a tuple."""
+    """Return a key of a dict; JSON makes a list of a tuple."""
     return tuple(map(_decode_key, key)) if isinstance(key, list) else key

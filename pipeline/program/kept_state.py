@@ -1,7 +1,7 @@
-"""The state of this process that user code may change, kept as it was around each call of it.
+"""Restore the state of this process that user code may change, around each call of it.
 
-A pass that sets torch's default dtype would change every method that is lowered after it. What can
-be put back is put back; what lasts (a kernel of an operator that was there before) is refused.
+A pass that sets torch's default dtype would change every method that is lowered after it. Most
+changes are undone; one that can't be, such as a new kernel for an existing operator, is refused.
 """
 
 from __future__ import annotations
@@ -44,27 +44,28 @@ def _read_device() -> torch.device | None:
 
 
 def _flushes_denormals() -> bool:
-    return sys.float_info.min / 10 == 0  # computed as torch computes, and under any mode of torch's
+    # The CPU divides as it does for torch, but no mode of torch's intercepts this.
+    return sys.float_info.min / 10 == 0
 
 
-def _write_environment(before: dict[str, str]) -> None:
-    for name in set(os.environ) - set(before):
+def _write_environment(environment: dict[str, str]) -> None:
+    for name in set(os.environ) - set(environment):
         del os.environ[name]
-    os.environ.update(before)
+    os.environ.update(environment)
 
 
-def _write_path(before: list[str]) -> None:
-    sys.path[:] = before
+def _write_path(path: list[str]) -> None:
+    sys.path[:] = path
 
 
 def _read_decompositions() -> dict[str, dict[Any, Any]]:
     return {kind: dict(table) for kind, table in global_decomposition_table.items()}
 
 
-def _write_decompositions(before: dict[str, dict[Any, Any]]) -> None:
+def _write_decompositions(tables: dict[str, dict[Any, Any]]) -> None:
     for kind, table in global_decomposition_table.items():
         table.clear()
-        table.update(before[kind])
+        table.update(tables[kind])
 
 
 _PARTS = (
@@ -104,40 +105,49 @@ _SEEDS = (
 
 @contextmanager
 def kept_state(who: str) -> Iterator[None]:
-    """Put back, afterwards, what `who` changes of torch's defaults, of seeds and of this process.
+    """Restore, afterwards, what `who` changes of torch's defaults, of seeds and of this process.
 
-    Raises PipelineError where it gave an operator that was there before another kernel, or left a
-    mode of torch's switched on.
+    Raises PipelineError if it gave an existing operator another kernel, or left a mode of torch's
+    switched on.
     """
-    before = [part.read() for part in _PARTS]
-    with _disable_current_modes():
+    values = [part.read() for part in _PARTS]
+    with _disable_current_modes():  # a mode would intercept reading and writing seeds
         seeds = [part.read() for part in _SEEDS]
-    kernels, operators, modes = set(torch.library._impls), set(torch.library._defs), _modes()
+    kernels = set(torch.library._impls)
+    operators = set(torch.library._defs)
+    modes = _modes()
     try:
         yield
     finally:
         with _disable_current_modes():
-            for part, value in zip(_SEEDS, seeds, strict=True):
-                part.write(value)
-        changed = []
-        for part, value in zip(_PARTS, before, strict=True):
-            if part.read() != value:
-                part.write(value)
-                changed.append(part.name)
+            for part, seed in zip(_SEEDS, seeds, strict=True):
+                part.write(seed)
+        changed = _restore(values)
         if changed:
             _log.warning("%s changed %s, which is put back", who, listed(changed))
-    made = sorted(k for k in set(torch.library._impls) - kernels if _is_of(k, operators))
-    if made:
+    new_kernels = sorted(set(torch.library._impls) - kernels)
+    overrides = [kernel for kernel in new_kernels if _is_of(kernel, operators)]
+    if overrides:
         raise PipelineError(
-            f"{who}: gives {listed(made, 3)} another kernel, for all that is lowered after it; "
-            "give it an operator of its own"
+            f"{who}: gives {listed(overrides, 3)} another kernel, for all that is lowered after "
+            "it; give it an operator of its own"
         )
     if _modes() != modes:
         raise PipelineError(f"{who}: leaves a mode of torch's on; leave it as a context manager")
 
 
+def _restore(values: list[Any]) -> list[str]:
+    """Write back the values of all parts, and return the names of those that had changed."""
+    changed = []
+    for part, value in zip(_PARTS, values, strict=True):
+        if part.read() != value:
+            part.write(value)
+            changed.append(part.name)
+    return changed
+
+
 def _is_of(kernel: str, operators: set[str]) -> bool:
-    """Return whether a kernel, as `aten/add.Tensor/CPU`, is one of ATen or of these operators."""
+    """Return whether a kernel, as `aten/add.Tensor/CPU`, is of ATen or of these operators."""
     namespace, name, _ = kernel.split("/")
     return namespace == "aten" or f"{namespace}::{name}" in operators
 
@@ -148,7 +158,7 @@ def _modes() -> list[type]:
 
 
 def keep_state(function: Callable[..., _T], who: str) -> Callable[..., _T]:
-    """Return a function that keeps the state as it was."""
+    """Return a function that restores the state after each call."""
 
     @wraps(getattr(function, "func", function))  # of a partial, which has no name
     def wrapped(*args: Any, **options: Any) -> _T:
@@ -158,10 +168,19 @@ def keep_state(function: Callable[..., _T], who: str) -> Callable[..., _T]:
     return wrapped
 
 
-def keep_state_in(made: _T, methods: Iterable[str], who: str) -> _T:
-    """Make methods of an object keep the state as it was. It stays of its class."""
-    kind: Any = type(made)
-    own = {n: keep_state(getattr(kind, n), who) for n in methods if hasattr(kind, n)}
-    facts = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__slots__": ()}
-    object.__setattr__(made, "__class__", type(kind.__name__, (kind,), {**facts, **own}))
-    return made
+def keep_state_in(instance: _T, methods: Iterable[str], who: str) -> _T:
+    """Make methods of an object restore the state. The object stays an instance of its class."""
+    base: Any = type(instance)
+    attributes = {
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__slots__": (),
+    }
+    for name in methods:
+        if hasattr(base, name):
+            attributes[name] = keep_state(getattr(base, name), who)
+    # Python looks up `__call__` on the class, so methods of the instance alone wouldn't do; and
+    # `object`'s `__setattr__` also changes frozen dataclasses.
+    subclass = type(base.__name__, (base,), attributes)
+    object.__setattr__(instance, "__class__", subclass)
+    return instance

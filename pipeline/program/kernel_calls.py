@@ -1,5 +1,7 @@
-"""Reads what a `.pte` asks of a runtime: its schema, and the kernels that it calls, with the dtypes
-and dim orders of their tensors. Fields go by their places in ExecuTorch's schema/program.fbs.
+"""Read what a `.pte` requires of a runtime.
+
+That is its schema, and the kernels that it calls, with the dtypes and dim orders of their tensors.
+Fields go by their places in ExecuTorch's schema/program.fbs.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ _KERNEL_CALL = 1  # of the union InstructionArguments
 
 @dataclass(frozen=True)
 class TensorForm:
-    """A tensor that a kernel is given; `scalar_type` is ExecuTorch's number of its dtype."""
+    """A tensor argument of a kernel; `scalar_type` is ExecuTorch's number of its dtype."""
 
     scalar_type: int
     dim_order: tuple[int, ...]
@@ -30,14 +32,20 @@ class TensorForm:
     def dtype(self) -> str:
         """The dtype as torch calls it."""
         names = SCALAR_TYPES.split()
-        known = 0 <= self.scalar_type < len(names)
-        return names[self.scalar_type] if known else f"scalar type {self.scalar_type}"
+        if 0 <= self.scalar_type < len(names):
+            return names[self.scalar_type]
+        return f"scalar type {self.scalar_type}"
 
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A call of a kernel: its operator, as `aten::add.out`, and its arguments, None for what is no
-    tensor. A list of tensors counts as its first one. `instruction` is its index in the method."""
+    """A call of a kernel.
+
+    Attributes:
+        instruction: its index in the method.
+        operator: as `aten::add.out`.
+        arguments: the form of each tensor, of a list its first one; None for other arguments.
+    """
 
     instruction: int
     operator: str
@@ -46,20 +54,23 @@ class KernelCall:
     @property
     def key(self) -> str:
         """The kernel key of selective build, `v1/6;0,1|6;0,1`, as gen_oplist writes it."""
-        tensors = (each for each in self.arguments if each is not None)
-        orders = (f"{t.scalar_type};{','.join(map(str, t.dim_order))}" for t in tensors)
-        return f"v1/{'|'.join(orders)}".removesuffix("/")
+        tensors = []
+        for argument in self.arguments:
+            if argument is not None:
+                order = ",".join(map(str, argument.dim_order))
+                tensors.append(f"{argument.scalar_type};{order}")
+        return f"v1/{'|'.join(tensors)}".removesuffix("/")
 
 
 @dataclass(frozen=True)
 class RuntimeNeeds:
-    """The needs of a `.pte` of the runtime that loads it.
+    """What a `.pte` requires of the runtime that loads it.
 
     Attributes:
         identifier, version: the schema's, such as `ET12` and 0.
         calls: the calls of kernels, by method.
         memory_alignment: by method, the greatest power of two, in bytes, that divides the offsets
-            of all tensors in planned memory; None where none stands behind another.
+            of all tensors in planned memory; None where all offsets are 0.
     """
 
     identifier: str
@@ -69,7 +80,7 @@ class RuntimeNeeds:
 
 
 def read_runtime_needs(data: memoryview) -> RuntimeNeeds:
-    """Read what a `.pte` that `read_program` takes asks of a runtime. Raises CorruptError.
+    """Read what a `.pte` that `read_program` accepts requires of a runtime. Raises CorruptError.
 
     The calls are those of `get_kernel_tensor_metadatas_from_execution_plan`
     (codegen/tools/selective_build.cpp).
@@ -86,45 +97,58 @@ def read_runtime_needs(data: memoryview) -> RuntimeNeeds:
 
 def alignment_of(offsets: Iterable[int]) -> int | None:
     """Return the greatest power of two that divides all offsets; None where all are 0."""
-    return min((each & -each for each in offsets if each), default=None)
+    return min((offset & -offset for offset in offsets if offset), default=None)
 
 
 def _offsets(values: Iterable[Table]) -> Iterator[int]:
     for value in values:
         tensor = value.table(1) if value.number(0, "B") == _TENSOR else None
-        if tensor is not None and (place := tensor.table(6)) is not None:
-            yield place.number(1, "I") | place.number(2, "I") << 32
+        allocation = tensor.table(6) if tensor is not None else None
+        if allocation is not None:
+            # The schema keeps 64 bits in two fields, memory_offset_low and memory_offset_high.
+            low, high = allocation.number(1, "I"), allocation.number(2, "I")
+            yield low | high << 32
+
+
+def _operator_names(plan: Table) -> Iterator[str]:
+    for operator in plan.tables(6):
+        name, overload = operator.text(0), operator.text(1)
+        yield ".".join(filter(None, (name, overload)))
 
 
 def _calls(plan: Table, values: tuple[Table, ...]) -> Iterator[KernelCall]:
-    names = [".".join(filter(None, (each.text(0), each.text(1)))) for each in plan.tables(6)]
+    names = list(_operator_names(plan))
 
     @cache
     def form(index: int) -> TensorForm | None:
-        """Return the form of a value, of which many calls may have the same."""
-        value = _member(values, index, "value")
-        kind, inner = value.number(0, "B"), value.table(1)
-        if inner is None:
+        """Return the form of a value. Cached, since many calls share values."""
+        value = _at(values, index, "value")
+        kind, content = value.number(0, "B"), value.table(1)
+        if content is None:
             return None
         if kind == _TENSOR:
-            return TensorForm(inner.number(0, "b"), inner.numbers(3, "B"))
+            return TensorForm(content.number(0, "b"), content.numbers(3, "B"))
         if kind not in (_TENSOR_LIST, _OPTIONAL_TENSOR_LIST):
             return None
-        for member in inner.numbers(0, "i"):
-            tensor = None if member == _NULL else _member(values, member, "value")
-            if tensor is not None and tensor.number(0, "B") == _TENSOR:
+        for member in content.numbers(0, "i"):
+            if member == _NULL:
+                continue
+            if _at(values, member, "value").number(0, "B") == _TENSOR:
                 return form(member)
         return None
 
-    instructions = (each for chain in plan.tables(5) for each in chain.tables(2))
-    for number, instruction in enumerate(instructions):
-        call = instruction.table(1)
-        if instruction.number(0, "B") == _KERNEL_CALL and call is not None:
-            operator = _member(names, call.number(0, "i"), "operator")
-            yield KernelCall(number, operator, tuple(map(form, call.numbers(1, "i"))))
+    number = 0
+    for chain in plan.tables(5):
+        for instruction in chain.tables(2):
+            call = instruction.table(1)
+            if instruction.number(0, "B") == _KERNEL_CALL and call is not None:
+                operator = _at(names, call.number(0, "i"), "operator")
+                arguments = map(form, call.numbers(1, "i"))
+                yield KernelCall(number, operator, tuple(arguments))
+            number += 1
 
 
-def _member(several: Sequence[_T], index: int, noun: str) -> _T:
-    if not 0 <= index < len(several):
-        raise CorruptError(f"it refers to {noun} {index}, of {len(several)}")
-    return several[index]
+def _at(sequence: Sequence[_T], index: int, noun: str) -> _T:
+    if not 0 <= index < len(sequence):
+        raise CorruptError(f"it refers to {noun} {index}, of {len(sequence)}")
+    return sequence[index]

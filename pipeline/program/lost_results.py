@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from executorch.exir import schema
-from torch.export import ExportedProgram
-from torch.fx import Node
 
-from pipeline.program.graphs import control_flow_bodies, graph_modules, iter_nodes
 from pipeline.program.plan_values import count_delegate_results, used_values, written_values
 from pipeline.program.pte import SCALAR_TYPES
 
@@ -246,6 +243,7 @@ def _find_region(value: object) -> Region | None:
         return None
     allocation = value.allocation_info
     name = SCALAR_TYPES.split()[int(value.scalar_type)]
+    # torch lacks some of ExecuTorch's dtypes; they count with the least size.
     item = getattr(torch, name).itemsize if hasattr(torch, name) else 1
     size = item * math.prod(value.sizes)
     begin = allocation.memory_offset
@@ -273,48 +271,3 @@ def describe_loss(loss: LostResult) -> str:
         "(`torch.cond(...).clone()`), or, in a method with partitioners, which may run the copy "
         "too late, use torch.where for one of the two"
     )
-
-
-def find_cond(
-    loss: LostResult,
-    plan: schema.ExecutionPlan,
-    places: Mapping[int, int],
-    program: ExportedProgram,
-) -> int | None:
-    """Return the place of the `torch.cond` whose result is lost; None if it isn't known.
-
-    Args:
-        places: by instruction, the place in the program of a node that it is part of.
-    """
-    nodes = list(iter_nodes(program))
-    branches = _Branches(plan, {number: nodes[place] for number, place in places.items()}, program)
-    cond = branches.find_cond(loss.move, loss.source)
-    return None if cond is None else nodes.index(cond)
-
-
-class _Branches:
-    """The branches of a program in a plan; `nodes` are those that instructions are part of."""
-
-    def __init__(
-        self, plan: schema.ExecutionPlan, nodes: Mapping[int, Node], program: ExportedProgram
-    ) -> None:
-        self._plan = plan
-        self._nodes = nodes
-        self._results = count_delegate_results(plan, plan.chains[0].instructions)
-        self._owners: dict[int, Node] = {}
-        for module in graph_modules(program.graph_module):
-            for flow, bodies in control_flow_bodies(module).items():
-                self._owners.update({id(body.graph): flow for body in bodies})
-
-    def find_cond(self, move: int, source: int) -> Node | None:
-        """Return the node whose branch computes the value that a move takes out of it."""
-        for number in range(move - 1, -1, -1):
-            call = self._plan.chains[0].instructions[number].instr_args
-            if isinstance(call, schema.MoveCall) and call.move_to == source:
-                inner_cond = self.find_cond(number, call.move_from)
-                return None if inner_cond is None else self._owners.get(id(inner_cond.graph))
-            if number not in self._nodes:
-                continue
-            if source in written_values(self._plan, number, self._results):
-                return self._owners.get(id(self._nodes[number].graph))
-        return None

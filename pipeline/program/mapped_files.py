@@ -1,4 +1,4 @@
-"""Files that are mapped into memory for the weights in them, privately: writing changes no file."""
+"""Map files of weights into memory, privately, so that writing changes no file."""
 
 from __future__ import annotations
 
@@ -27,31 +27,39 @@ def map_file(file: IO[bytes]) -> mmap.mmap:
 
 
 def release_pages() -> None:
-    """Give back the memory of mapped files in which nothing was written: it is read again where it
-    is looked at again. Where the system does not tell what was written, nothing is given back."""
-    places = {f"{ctypes.addressof(ctypes.c_char.from_buffer(each)):x}": each for each in _maps}
-    mapped = None
+    """Free the memory of mapped files to which nothing was written; later reads load it again.
+
+    Nothing is freed if the system doesn't tell what was written.
+    """
+    file_at: dict[str, mmap.mmap] = {}
+    for mapped_file in _maps:
+        address = ctypes.addressof(ctypes.c_char.from_buffer(mapped_file))
+        file_at[f"{address:x}"] = mapped_file
+    if not file_at:
+        return
+    current = None
     with suppress(OSError), open("/proc/self/smaps", encoding="utf-8", errors="replace") as lines:
-        for line in lines if places else ():
+        # The line of a region comes before the lines of its figures.
+        for line in lines:
             if region := _REGION.match(line):
-                mapped = places.get(region[1])
-            elif mapped is not None and _UNCHANGED.match(line):
-                mapped.madvise(mmap.MADV_DONTNEED)
+                current = file_at.get(region[1])
+            elif current is not None and _UNCHANGED.match(line):
+                current.madvise(mmap.MADV_DONTNEED)
 
 
 @contextmanager
 def unlocked() -> Iterator[None]:
     """Keep this thread from locking files into memory.
 
-    ExecuTorch's runtime locks all weights that a backend looks at, where it may, until the backend
-    has packed its own. Locked pages can't be taken back: where memory is short the process is
-    killed for them.
+    If permitted, ExecuTorch's runtime locks all weights that a backend reads, until the backend has
+    packed its copies. The system can't free locked pages, and kills the process if memory is short.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     capabilities = _read_capabilities()
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (0, hard))
-    if capabilities:  # root's is above limits
-        _set_capabilities([capabilities[0] & ~_IPC_LOCK, *capabilities[1:]])
+    if capabilities:  # with this one, root ignores the limit
+        effective, *inherited = capabilities
+        _set_capabilities([effective & ~_IPC_LOCK, *inherited])
     try:
         yield
     finally:
@@ -61,7 +69,7 @@ def unlocked() -> Iterator[None]:
 
 
 def _read_capabilities() -> list[int]:
-    """Return the capabilities of this thread; none where the system has no such thing."""
+    """Return the capabilities of this thread; none if the system doesn't have them."""
     data = ctypes.create_string_buffer(_CAPABILITIES.size)
     with suppress(AttributeError):
         if ctypes.CDLL(None).capget(_capability_header(), data) == 0:

@@ -1,8 +1,8 @@
-"""Method signatures as their source's author wrote them, as records without the program.
+"""Record method signatures as their source's author wrote them, independent of the program.
 
-A `.pte` knows places, dtypes and greatest sizes. Names of arguments, nesting, values that the
-export fixed, which sizes are equal and which inputs a method changes stand in this record, which
-compiling makes and the manifest beside a package keeps.
+A `.pte` has places, dtypes and greatest sizes. This record adds names of arguments, nesting, values
+that the export fixed, which sizes are equal and which inputs a method changes. Compiling makes it,
+and a package's manifest holds it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pipeline.program.argument_specs import Argument, ConstantSpec, Extent, Json
 from pipeline.program.containers import build_plain
 from pipeline.program.inputs import decode_tree, encode_tree
 from pipeline.program.signature import (
+    Pair,
     argument_names,
     bounds,
     expression,
@@ -86,9 +87,9 @@ class MethodSpec:
             raise ArgumentError(f"{error}; it takes {self.signature}") from None
         bound.apply_defaults()
         values = [*bound.args, *bound.kwargs.values()]
-        pairs: list[Any] = []
+        pairs: list[Pair] = []
         for (_, tree), value in zip((*self.args, *self.kwargs), values, strict=True):
-            pairs += pair_trees(tree, value, mistakes)
+            pair_trees(tree, value, pairs, mistakes)
         mistakes += specs.check_values(pairs)
         if mistakes:
             raise ArgumentError(*mistakes)

@@ -1,11 +1,7 @@
-"""Sub-modules by qualified name: which a node is from, which a program has, which a config names.
+"""Find the sub-modules of a program by qualified name: which a node is from, which there are.
 
-`decoder.layers.0` names a module, and `decoder.layers` whatever is called below it. A module that
-is called more than once stands in the program once for each call; a bare name means one call, so
-such a module is named call by call, `shared@0` and `shared@1` in the order of the program, or
-`shared@*` for all of them.
-
-Importing it imports no torch: planning works on an archive's outline.
+A module that is called more than once is in the program once for each call. Importing it imports
+no torch: planning works on an archive's outline.
 """
 
 from __future__ import annotations
@@ -16,20 +12,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pipeline.store.errors import did_you_mean
-
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import Node
 
-_ALL = "*"
 _CALL = re.compile(r"@\d+")
 # Strict export knows a module by the number of its object; exported again, that has a prefix.
 _OBJECT = re.compile(r"(?:L__self__)*(\d+)")
 # What torch writes where a pass made a node (torch/_export/passes/_node_metadata_hook.py).
 _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 _KINDS = {"parameter": "parameter", "buffer": "buffer", "tensor_constant": "constant"}
-_MOST_SUGGESTIONS = 10
 
 
 @dataclass(frozen=True)
@@ -128,7 +120,9 @@ def _make_outline(
         if frame.name:
             calls[frame.name].add(frame.call)
             kinds[frame.name] = frame.kind
-            if number := _OBJECT.fullmatch(_CALL.sub("", frame.key)):
+            # Strict export: one object, though it may have several names.
+            number = _OBJECT.fullmatch(_CALL.sub("", frame.key))
+            if number:
                 objects[number[1]].add(frame.name)
     modules: set[str] = set()
     for name in (*calls, *names):
@@ -197,7 +191,9 @@ def outline_program(program: ExportedProgram) -> Outline:
             tuple(tensor.shape),
             tuple(tensor.stride()),
         )
-    frames = (frame for node in iter_nodes(program) for frame in module_frames(node))
+    frames: list[Frame] = []
+    for node in iter_nodes(program):
+        frames += module_frames(node)
     names = [entry.fqn for entry in program.module_call_graph]
     return _make_outline(frames, names, kinds, storages)
 
@@ -245,106 +241,3 @@ def _archive_frames(graph: Mapping[str, Any]) -> Iterator[Frame]:
             body = argument.get("as_graph") if isinstance(argument, Mapping) else None
             if body is not None:
                 yield from _archive_frames(body["graph"])
-
-
-# Choosing
-
-
-@dataclass(frozen=True)
-class ModuleFilter:
-    """Modules by name, as a config or a caller gives them."""
-
-    names: tuple[str, ...]
-
-    def contains(self, node: Node) -> bool:
-        """Tell whether a node stands in one of these modules."""
-        frames = module_frames(node)
-        for name in self.names:
-            base, call = _split(name)
-            if any(_matches(frame, base, call) for frame in frames):
-                return True
-        return False
-
-
-def _split(name: str) -> tuple[str, str | None]:
-    base, mark, call = name.partition("@")
-    return base, call if mark else None
-
-
-def _matches(frame: Frame, base: str, call: str | None) -> bool:
-    if call in (None, _ALL):
-        return f"{frame.name}.".startswith(f"{base}.")
-    return frame.name == base and str(frame.call) == call
-
-
-def check_names(names: Sequence[str], outline: Outline) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with names of modules, each with what would be right.
-
-    A name is wrong if the outline has no such module, or if the module is called several times
-    and the name doesn't say which call.
-    """
-    for name in names:
-        base, call = _split(name)
-        if base not in outline.modules:
-            yield _explain_unknown_module(base, outline)
-        elif not _computes(base, outline):
-            yield _explain_idle_module(base, outline)
-        else:
-            yield from _find_wrong_calls(name, base, call, names, outline)
-
-
-def _computes(module: str, outline: Outline) -> bool:
-    """Tell whether a module, or one within it, computes something."""
-    return any(called == module or called.startswith(f"{module}.") for called in outline.calls)
-
-
-def _explain_unknown_module(name: str, outline: Outline) -> tuple[str, str]:
-    if name not in outline.tensors:
-        hint = did_you_mean(name, outline.modules, _MOST_SUGGESTIONS)
-        return f"no module '{name}' in the program", hint
-    module = name.rpartition(".")[0]
-    hint = f"its module is '{module}'" if module else "it is of the whole program"
-    return f"'{name}' is a {outline.tensors[name]}, not a module", hint
-
-
-def _explain_idle_module(name: str, outline: Outline) -> tuple[str, str]:
-    aliases = [f"'{alias}'" for alias in _aliases(name, outline) if alias in outline.calls]
-    if aliases:
-        hint = f"it is called as {' and '.join(aliases)}"
-    else:
-        hint = did_you_mean(name, outline.calls, _MOST_SUGGESTIONS)
-    return f"of module '{name}' the program computes nothing", hint
-
-
-def _aliases(name: str, outline: Outline) -> list[str]:
-    """Return the names of a module and of those that share all of their weights with it."""
-    aliases: list[str] = []
-    for group in outline.same:
-        if name in group:
-            aliases += group
-    return aliases
-
-
-def _find_wrong_calls(
-    name: str, base: str, call: str | None, names: Sequence[str], outline: Outline
-) -> Iterator[tuple[str, str]]:
-    calls = [f"'{base}@{number}'" for number in outline.calls.get(base, ())]
-    named = {_split(listed)[0] for listed in names}
-    unnamed_aliases = [
-        alias for alias in _aliases(base, outline) if alias in outline.calls and alias not in named
-    ]
-    if call is not None and not calls:
-        yield f"'{name}': module '{base}' is not called itself", f"write '{base}'"
-    elif call is not None and call != _ALL and f"'{name}'" not in calls:
-        yield f"module '{base}' has no call '@{call}'", f"known: {', '.join(calls)}"
-    elif call is None and len(calls) > 1:
-        yield (
-            f"module '{base}' is called {len(calls)} times, and a bare name means one call",
-            f"name {', '.join(calls[:-1])} or {calls[-1]}, or '{base}@*' for all",
-        )
-    elif call is None and unnamed_aliases:
-        shown = " and ".join(f"'{alias}'" for alias in unnamed_aliases)
-        yield (
-            f"module '{base}' has all of its weights in common with {shown}, called as well",
-            f"name both, or '{base}@0' for this call alone",
-        )

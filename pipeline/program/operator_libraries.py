@@ -17,8 +17,8 @@ from typing import Any
 _MOST_CHARACTERS = 300  # of an import's error
 _LLM = "executorch.extension.llm"
 # By namespace, the modules that define its operators, in the order in which they are tried.
-# `executorch.backends.cadence.aot.ops_registrations` is not among them: it gives ATen's operators
-# more overloads, for all that its process lowers afterwards. A workspace can name it.
+# `executorch.backends.cadence.aot.ops_registrations` is left out: it adds overloads to ATen's
+# operators, for everything that its process lowers afterwards. A workspace can name it.
 LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "ao": ("torchao.prototype.mx_formats.kernels",),
     "blocksparse": ("torchao.sparsity.blocksparse",),
@@ -68,20 +68,20 @@ LIBRARIES: Mapping[str, tuple[str, ...]] = {
         "executorch.backends.arm.ao_ext.ops.mxfp_linear_op",
     ),
 }
-# Of libraries that no build needs, and whose versions stand in no key: `operators` names them.
+# Libraries that no build needs, and whose versions are in no key: `operators` must name them.
 ELSEWHERE: Mapping[str, str] = {
     "torchvision": "torchvision",
     "transformers": "transformers.integrations.moe",
     "transformers_msa": "transformers.integrations.msa_attention",
 }
-# What lowering asks for, whichever operators a program calls: the out variants of quantized ones,
-# and those that exir itself puts into programs.
+# Libraries that lowering needs for every program: out variants of quantized operators, and
+# operators that exir itself inserts.
 _OF_LOWERING = (
     *LIBRARIES["quantized_decomposed"],
     LIBRARIES["torchao"][0],
     *LIBRARIES["quant_fusion"],
 )
-# Of torch's and ExecuTorch's operators; all others are a team's own.
+# Namespaces of torch's and ExecuTorch's operators; all others are custom.
 OWN_NAMESPACES = frozenset(LIBRARIES) | {"aten", "prims", "quantized"}
 REMEDY = (
     "name the module or library that registers it in `operators`: of the config, of "

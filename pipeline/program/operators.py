@@ -24,6 +24,24 @@ def base_name(node: Node) -> str:
     return parts[-2] if parts[-2].startswith("__") else parts[-2].removesuffix("_")
 
 
+_MOVES = """
+    _clone_dim_order _reshape_alias _to_copy _to_dim_order_copy _unsafe_view alias as_strided clone
+    contiguous detach expand flatten lift_fresh permute reshape select slice split split_with_sizes
+    squeeze t to transpose unbind unflatten unsqueeze view
+"""
+_MOVING = frozenset(_MOVES.split())
+
+
+def only_moves(node: Node) -> bool:
+    """Tell whether a call computes no value: a view, or a copy in the same dtype."""
+    name = base_name(node)
+    if name not in _MOVING and name.removesuffix("_copy") not in _MOVING:
+        return False
+    values = [argument.meta.get("val") for argument in (node, *node.all_input_nodes[:1])]
+    dtypes = {getattr(value, "dtype", None) for value in values}
+    return len(dtypes - {None}) < 2  # a cast computes
+
+
 def operator_name(node: Node) -> str:
     """Return the name in an operator's schema, such as `aten.add.Tensor` or `aten.relu`.
 

@@ -1,4 +1,4 @@
-"""Functions of libraries that are replaced while something of them runs."""
+"""Replace functions of libraries within a context, and identify them by their source."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 from pipeline.store.digest import hash_bytes
 
-# Whether what runs now may lower by other means than ExecuTorch's own that give the same bytes.
+# Whether the current lowering may take shortcuts that produce the same bytes as ExecuTorch.
 lowers_fast: ContextVar[bool] = ContextVar("lowers fast", default=False)
 
 
 @contextmanager
 def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace an attribute of a class or module, within the context, by what `make` makes of it."""
+    """Replace an attribute of a class or module, within the context, by the result of `make`."""
     original = vars(owner)[name]
     setattr(owner, name, make(original))
     try:
@@ -29,38 +29,44 @@ def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None
 def wrapped(owner: Any, name: str, around: Callable[..., Any]) -> AbstractContextManager[None]:
     """Call `around` in place of a function of a class or module, within the context, with the
     function itself before its arguments."""
-    return replaced(
-        owner, name, lambda original: lambda *args, **given: around(original, *args, **given)
-    )
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **kwargs: around(original, *args, **kwargs)
+
+    return replaced(owner, name, make)
 
 
 def digest_source(*functions: Any) -> str:
-    """Return the digest of functions' text, which tells releases apart; "" where one has none."""
+    """Return the digest of functions' source, which tells releases apart; "" if one has none."""
     try:
-        return hash_bytes("".join(map(read_source, functions)).encode())
+        source = "".join(map(read_source, functions))
     except (OSError, TypeError):
         return ""
+    return hash_bytes(source.encode())
 
 
 def read_source(function: Any) -> str:
-    """Return a function's text as `inspect.getsource` does, but find its end by indentation: to
-    split the text into tokens takes a twentieth of a second of each worker for all patches.
+    """Return a function's source as `inspect.getsource` does, but find its end by indentation.
 
-    Raises OSError or TypeError where there is none.
+    Tokenizing takes a twentieth of a second in each worker for all patches. Raises OSError or
+    TypeError if there is no source.
     """
     function = inspect.unwrap(function)
     code = getattr(function, "__code__", None)
-    text = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :] if code else []
-    if not text or not text[0].lstrip().startswith(("def ", "async def ", "@")):
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :] if code else []
+    if not lines or not lines[0].lstrip().startswith(("def ", "async def ", "@")):
         return inspect.getsource(function)
-    outside = _indentation(text[0])
+    outer_indentation = _indentation(lines[0])
     end, in_body = 0, False
-    for number, line in enumerate(text, 1):
-        if in_body and line.strip() and _indentation(line) <= outside:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        if in_body and _indentation(line) <= outer_indentation:
             break
-        in_body = in_body or line.partition("#")[0].rstrip().endswith(":")
-        end = number if line.strip() else end
-    return "".join(text[:end])
+        if line.partition("#")[0].rstrip().endswith(":"):
+            in_body = True
+        end = number
+    return "".join(lines[:end])
 
 
 def _indentation(line: str) -> int:

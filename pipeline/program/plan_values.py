@@ -1,4 +1,4 @@
-"""What the instructions of an emitted plan read and write, as far as a plan says it.
+"""Find the values that the instructions of an emitted plan read and write.
 
 A plan is ExecuTorch's `schema.ExecutionPlan`, with its one chain of instructions.
 """
@@ -16,10 +16,14 @@ LISTS = (schema.IntList, schema.TensorList, schema.OptionalTensorList)
 
 
 def used_values(plan: schema.ExecutionPlan, call: Any) -> list[int]:
-    """Return the values that an instruction takes or gives, and the members of lists."""
-    own = [index for index in getattr(call, "args", None) or () if index >= 0]
-    lists = [value for index in own if isinstance(value := plan.values[index].val, LISTS)]
-    return [*own, *(index for value in lists for index in value.items if index >= 0)]
+    """Return the values that an instruction has as arguments, then the members of lists."""
+    arguments = [index for index in getattr(call, "args", None) or () if index >= 0]
+    members: list[int] = []
+    for argument in arguments:
+        value = plan.values[argument].val
+        if isinstance(value, LISTS):
+            members += [index for index in value.items if index >= 0]
+    return [*arguments, *members]
 
 
 def is_external(tensor: schema.Tensor) -> bool:
@@ -34,41 +38,56 @@ def written_values(
     """Return the values that an instruction writes; a jump writes none.
 
     Args:
-        delegate_results: as `count_delegate_results` gives them.
+        delegate_results: the result of `count_delegate_results`.
     """
     call = plan.chains[0].instructions[number].instr_args
     if isinstance(call, schema.KernelCall):
-        if plan.operators[call.op_index].name == "executorch_prim::et_copy_index":
-            return [call.args[0]]
-        value = plan.values[call.args[-1]].val if call.args[-1] >= 0 else None
-        return list(value.items) if isinstance(value, LISTS) else [call.args[-1]]
+        return _kernel_outputs(plan, call)
     if isinstance(call, schema.DelegateCall):
-        return list(call.args[len(call.args) - delegate_results[number] :])
-    return [call.move_to] if isinstance(call, schema.MoveCall) else []
+        first_result = len(call.args) - delegate_results[number]
+        return list(call.args[first_result:])
+    if isinstance(call, schema.MoveCall):
+        return [call.move_to]
+    return []
+
+
+def _kernel_outputs(plan: schema.ExecutionPlan, call: schema.KernelCall) -> list[int]:
+    if plan.operators[call.op_index].name == "executorch_prim::et_copy_index":
+        return [call.args[0]]
+    output = call.args[-1]
+    value = plan.values[output].val if output >= 0 else None
+    return list(value.items) if isinstance(value, LISTS) else [output]
 
 
 def count_delegate_results(
     plan: schema.ExecutionPlan, instructions: Sequence[schema.Instruction]
 ) -> dict[int, int]:
-    """Count the results of each delegate call, by the number of its instruction. No file says it:
-    they are the last arguments that nothing has written before."""
-    values = [each.val for each in plan.values]
-    calls = [each.instr_args for each in instructions]
-    known = {*plan.inputs}
-    for index, value in enumerate(values):
-        empty = isinstance(value, schema.Tensor) and value.data_buffer_idx == 0
-        if not empty or is_external(value):
-            known.add(index)
-    kernels = (call for call in calls if isinstance(call, schema.KernelCall))
-    # Buffers, which a method writes to when it is done with them.
-    known.update(c.args[0] for c in kernels if plan.operators[c.op_index].name == "aten::copy_")
+    """Count the results of each delegate call, by the number of its instruction.
+
+    A plan doesn't say which arguments are results: they are the last ones that nothing has written
+    before.
+    """
+    calls = [instruction.instr_args for instruction in instructions]
+    written = {*plan.inputs}
+    for index, value in enumerate(plan.values):
+        tensor = value.val
+        has_no_data = isinstance(tensor, schema.Tensor) and tensor.data_buffer_idx == 0
+        if not has_no_data or is_external(tensor):
+            written.add(index)
+    for call in calls:
+        if not isinstance(call, schema.KernelCall):
+            continue
+        # The buffers of the method, which it writes last, and reads before.
+        if plan.operators[call.op_index].name == "aten::copy_":
+            written.add(call.args[0])
     counts = {}
     for number, call in enumerate(calls):
         if isinstance(call, schema.DelegateCall):
-            counts[number] = len([*takewhile(lambda i: i not in known, reversed(call.args))])
-            known.update(call.args)
+            results = takewhile(lambda index: index not in written, reversed(call.args))
+            counts[number] = len(list(results))
+            written.update(call.args)
         elif isinstance(call, schema.KernelCall):
-            known.update(used_values(plan, call))
+            written.update(used_values(plan, call))
         elif isinstance(call, schema.MoveCall):
-            known.update((call.move_from, call.move_to))
+            written.update((call.move_from, call.move_to))
     return counts

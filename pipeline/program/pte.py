@@ -277,6 +277,7 @@ def _stored_tensors(tensors: Iterable[Table | None]) -> Iterator[PlanTensor]:
         if extra is not None and extra.number(2, "b") == _EXTERNAL:
             key = extra.text(1)
         index = tensor.number(5, "I")
+        # Buffer 0 is the empty one, of tensors without data.
         if index or key:
             tensor_type = _type(tensor.number(0, "b"), tensor.numbers(2, "i"))
             is_planned = tensor.table(6) is not None

@@ -79,7 +79,7 @@ class Generator:
         self._arguments = signature(program)
         example_leaves = []
         for example in examples:
-            pairs = pair_leaves(program, example, [])
+            pairs, _ = pair_leaves(program, example)
             example_leaves.append([value for _, value in pairs])
         self._example_values = list(zip(*example_leaves, strict=True))  # by argument
         self._symbols = _symbols(program, self._arguments, example_leaves)
@@ -102,6 +102,7 @@ class Generator:
             fill: makes the tensors, by default random ones.
             note: is added to the origin.
         """
+        # Shifted, so that the sets of one seed aren't those of the next, a place further.
         generator = torch.Generator().manual_seed((self.seed << 20) + number)
         sizes = number if sizes is None else sizes
         size_by_symbol = _choose_sizes(self._arguments, self._symbols, sizes, generator)
@@ -202,6 +203,7 @@ def _choose_sizes(
         drawn = int(torch.randint(low, high + 1, (), generator=generator))
         sizes[symbol.symbol] = (symbol.least, symbol.greatest, drawn)[number % 3]
     dynamic = [a.value for a in arguments if _has_dynamic_shape(a.value)]
+    # Halve the symbol with the most room, until every input is small enough, or none has room.
     while sizes and any(math.prod(_shape(t, sizes)) > MOST_ELEMENTS for t in dynamic):
         symbol = max(symbols, key=lambda s: sizes[s.symbol] - s.least)
         if sizes[symbol.symbol] == symbol.least:

@@ -1,7 +1,7 @@
-"""Operators that make a program random: they draw numbers, or read memory that nobody wrote.
+"""Find operators that make a program random: they draw numbers, or read uninitialized memory.
 
-torch tags what draws from its generator (`torch.Tag.nondeterministic_seeded`). Some of these draw
-nothing for certain arguments, as dropout in evaluation mode does.
+torch tags operators that draw from its generator (`torch.Tag.nondeterministic_seeded`). Some of
+these draw nothing for certain arguments, such as dropout in evaluation mode.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_LINES = 3
 _UNINITIALIZED = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
 )
-_TORCHS = frozenset({"aten", "prim", "prims", "quantized_decomposed"})
+_TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "quantized_decomposed"})
 _DROPOUTS = frozenset(
     {"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"}
     | {"_fused_dropout"}
@@ -64,14 +64,15 @@ class RandomOperator:
 
     @property
     def changes_buffers(self) -> bool:
-        """Return whether it changes the model as it runs, whatever it gives."""
+        """Return whether it changes the model while it runs, apart from its outputs."""
         return self.name.split(".")[1] in _BATCH_NORMS
 
     def __str__(self) -> str:
         mode = " in training mode" if self.cause == "training" else ""
-        lines = "; ".join(self.lines[:_MOST_LINES])
-        where = f" ({plural(self.count, 'call')}{': ' if lines else ''}{lines})"
-        return f"{self.name}{mode}{where}"
+        calls = plural(self.count, "call")
+        if self.lines:
+            calls += f": {'; '.join(self.lines[:_MOST_LINES])}"
+        return f"{self.name}{mode} ({calls})"
 
 
 def find_random_operators(
@@ -103,11 +104,15 @@ def find_uninitialized(program: ExportedProgram, root: Path | None = None) -> li
 def find_foreign_operators(
     program: ExportedProgram, root: Path | None = None
 ) -> list[RandomOperator]:
-    """Find the operators that may allocate memory and not write it, unseen by others: those of
-    other libraries than torch's, and those that make a tensor larger."""
+    """Find the operators that may leave memory uninitialized without any sign of it.
+
+    These are the operators of libraries other than torch, and those that make a tensor larger.
+    """
     calls: dict[str, list[Node]] = {}
     for node in iter_nodes(program):
-        is_foreign = isinstance(node.target, OpOverload) and node.target.namespace not in _TORCHS
+        is_foreign = False
+        if isinstance(node.target, OpOverload):
+            is_foreign = node.target.namespace not in _TORCH_NAMESPACES
         if is_foreign or base_name(node) == "resize":
             calls.setdefault(operator_name(node), []).append(node)
     return [_describe(name, "memory", nodes, root) for name, nodes in calls.items()]
@@ -119,16 +124,21 @@ def is_uninitialized(node: Node) -> bool:
 
 
 def _describe(name: str, cause: Cause, nodes: list[Node], root: Path | None) -> RandomOperator:
-    lines = dict.fromkeys(str(line) for node in nodes if (line := source_line(node, root)))
+    lines: list[str] = []
+    for node in nodes:
+        line = source_line(node, root)
+        if line is not None and str(line) not in lines:
+            lines.append(str(line))
     return RandomOperator(name, cause, tuple(lines), len(nodes))
 
 
 def random_cause(node: Node) -> Cause | None:
-    """Return why a node is random; None where it is not."""
+    """Return why a node is random; None if it isn't."""
     target = node.target
     if node.op != "call_function" or not isinstance(target, OpOverload):
         return None
-    name, argument = base_name(node), _argument_reader(node, target)
+    name = base_name(node)
+    argument = _argument_reader(node, target)
     if name in _BATCH_NORMS:
         updates = argument("running_mean") is not None
         trains = argument("training", argument("train", name.startswith("_batch_norm_with")))
@@ -139,7 +149,8 @@ def random_cause(node: Node) -> Cause | None:
         return None  # there is no dropout after the last layer
     if name in _DROPOUTS or name in _RECURRENT:
         probability = argument("p", argument("dropout", 0.0))
-        return "training" if argument("train", True) is not False and probability else None
+        trains = argument("train", True) is not False
+        return "training" if trains and probability else None
     if "scaled_dot_product" in name:
         return "training" if argument("dropout_p", 0.0) else None
     if name.startswith("rrelu"):
@@ -149,8 +160,9 @@ def random_cause(node: Node) -> Cause | None:
 
 def _argument_reader(node: Node, target: OpOverload) -> Callable[..., Any]:
     """Return a function that reads an argument by its name in the operator's schema."""
-    places = {argument.name: place for place, argument in enumerate(target._schema.arguments)}
-    defaults = {a.name: a.default_value for a in target._schema.arguments if a.has_default_value()}
+    parameters = target._schema.arguments
+    places = {parameter.name: place for place, parameter in enumerate(parameters)}
+    defaults = {p.name: p.default_value for p in parameters if p.has_default_value()}
 
     def read(name: str, default: Any = None) -> Any:
         if name in node.kwargs:

@@ -1,7 +1,7 @@
-"""Recordings: what the reference of a method gave on which inputs, and how the store keeps it.
+"""Record the outputs of a method's reference with its inputs, and store such recordings.
 
 A reference is the eager module, any function, or a file of outputs that were recorded elsewhere.
-Whoever compares an exported program with one reads its recording and runs no reference.
+Comparing an exported program with a reference reads the recording, and never runs the reference.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class UncomparableOutputError(PipelineError):
 
 @dataclass(frozen=True, eq=False)
 class RecordedCall:
-    """A call of a method's reference: its outputs by the names that reports give them, in order, or
-    `error`, what it raised instead."""
+    """A call of a method's reference: its outputs in order, by their names in reports, or the
+    `error` that it raised."""
 
     method: str
     inputs: InputSet
@@ -42,16 +42,16 @@ class RecordedCall:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """What a reference gave.
+    """The recorded calls of a reference.
 
     Attributes:
         origin: what was recorded, for people: `reference('encode')`, or a file of the workspace.
         sequences: calls one after another, each sequence from the initial state.
         here: whether PyTorch ran it with the export, so that both round alike.
-        random: how it differs from itself, in words; "" where it does not.
+        random: how it differs from itself, in words; "" if it is deterministic.
         repeats: outputs of repeated calls on the inputs of the first call, of a random reference.
-        departure: where the exported program departs from it, in words; "" where that is not known.
-        skipped: input sets whose outputs were not kept, and why.
+        departure: where the exported program departs from it, in words; "" if that isn't known.
+        skipped: input sets whose outputs were not recorded, and why.
     """
 
     origin: str
@@ -64,8 +64,10 @@ class Recording:
 
 
 def save_recording(recording: Recording) -> bytes:
-    """Return a recording as input sets are stored, without pickle. Raises PipelineError for what
-    has no such form."""
+    """Return a recording as bytes, stored as input sets are, without pickle.
+
+    Raises PipelineError if its values can't be stored so.
+    """
     facts = {
         "origin": recording.origin,
         "here": recording.here,
@@ -109,50 +111,53 @@ def _call_of_tree(tree: Mapping[str, Any]) -> RecordedCall:
 def call_reference(
     reference: Callable[..., Any], program: ExportedProgram, inputs: InputSet
 ) -> dict[str, Any]:
-    """Call a reference on copies of a method's inputs, and return its outputs by name; inputs that
-    the program changes in place come first, as a runtime returns them, and then others that the
-    reference changes.
+    """Call a reference on copies of a method's inputs, and return its outputs by name.
+
+    Inputs that the program changes in place come first, as a runtime returns them, and then other
+    inputs that the reference changes.
 
     Raises:
-        UncomparableOutputError: it returned something else than tensors, numbers and text.
+        UncomparableOutputError: it returned something other than tensors, numbers and text.
         Exception: whatever the reference raises.
     """
     leaves = flatten(program, inputs)
-    before = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    leaves_before = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    # In the containers of the export: the reference is the user's function.
     args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
     with torch.no_grad():
         returned = reference(*args, **kwargs)
     changed = [*find_effects(program).changed]
-    for place, (leaf, earlier) in enumerate(zip(leaves, before, strict=True)):
-        if place not in changed and not _has_same_bits(leaf, earlier):
+    for place, (leaf, leaf_before) in enumerate(zip(leaves, leaves_before, strict=True)):
+        if place not in changed and not _has_same_bits(leaf, leaf_before):
             changed.append(place)
     names = [argument.name for argument in signature(program)]
     outputs = {name_changed_input(names[place]): leaves[place] for place in changed}
     outputs |= name_outputs(returned)
-    return {name: _own(name, value) for name, value in outputs.items()}
+    return {name: _copy_output(name, value) for name, value in outputs.items()}
 
 
-def _has_same_bits(leaf: Any, earlier: Any) -> bool:
+def _has_same_bits(leaf: Any, leaf_before: Any) -> bool:
     """Tell whether an input is as it was before a call, NaN included."""
     if not isinstance(leaf, torch.Tensor):
         return True
-    if leaf.shape != earlier.shape or leaf.dtype != earlier.dtype:
+    if leaf.shape != leaf_before.shape or leaf.dtype != leaf_before.dtype:
         return False
-    bits, earlier_bits = (
-        tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in (leaf, earlier)
-    )
-    return torch.equal(bits, earlier_bits)
+    return torch.equal(_bits(leaf), _bits(leaf_before))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
 
 
 def name_outputs(returned: Any) -> dict[str, Any]:
-    """Return the leaves of what a method returned by their names in reports: `output`,
-    `output[0]`, `output['logits']`."""
-    paths = pytree.tree_flatten_with_path(make_plain(returned))[0]
-    return {f"output{pytree.keystr(path)}": value for path, value in paths}
+    """Return the leaves of a returned value by their names in reports: `output`, `output[0]`,
+    `output['logits']`."""
+    leaves, _ = pytree.tree_flatten_with_path(make_plain(returned))
+    return {f"output{pytree.keystr(path)}": value for path, value in leaves}
 
 
-def _own(name: str, value: Any) -> Any:
-    """Return an output that shares no memory with anything, on the CPU."""
+def _copy_output(name: str, value: Any) -> Any:
+    """Return a copy of an output, on the CPU."""
     if isinstance(value, numpy.ndarray | numpy.generic):
         value = torch.as_tensor(value)
     if isinstance(value, torch.Tensor):

@@ -1,7 +1,7 @@
-"""A program's signature, and whether an input set fits it.
+"""Read a program's signature, and check whether an input set fits it.
 
-An input set is checked before anything runs it: ExecuTorch's runtime reads a tensor of another
-layout, or of a wrong size that fits into the planned memory, without a word.
+An input set is checked before anything runs it: ExecuTorch's runtime silently reads a tensor of
+another layout, or of a wrong size that fits into the planned memory.
 """
 
 from __future__ import annotations
@@ -21,20 +21,26 @@ from pipeline.program.containers import build_plain
 from pipeline.program.inputs import InputSet, describe_type
 from pipeline.store.errors import PipelineError
 
+Pair = tuple[Argument, Any]  # an argument of the signature, and its value in a call
+
 
 def signature(program: ExportedProgram) -> list[Argument]:
     """Return the user's inputs of a program, flat, in the order of its placeholders.
 
     Their values are fake tensors, SymInts, and constants.
     """
-    values = {n.name: n.meta.get("val") for n in program.graph.find_nodes(op="placeholder")}
-    kept = [s.arg for s in program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
-    trees = build_plain(kept, program.call_spec.in_spec)
-    names = [name for kind in argument_names(program) for name in kind]
+    placeholders = program.graph.find_nodes(op="placeholder")
+    values = {node.name: node.meta.get("val") for node in placeholders}
+    specs = program.graph_signature.input_specs
+    user_inputs = [spec.arg for spec in specs if spec.kind is InputKind.USER_INPUT]
+    args, kwargs = build_plain(user_inputs, program.call_spec.in_spec)
+    arg_names, keywords = argument_names(program)
+    trees = [*args, *kwargs.values()]
     arguments = []
-    for name, tree in zip(names, [*trees[0], *trees[1].values()], strict=True):
-        for path, arg in pytree.tree_flatten_with_path(tree)[0]:
-            value = arg.value if isinstance(arg, ConstantArgument) else values[arg.name]
+    for name, tree in zip([*arg_names, *keywords], trees, strict=True):
+        leaves, _ = pytree.tree_flatten_with_path(tree)
+        for path, leaf in leaves:
+            value = leaf.value if isinstance(leaf, ConstantArgument) else values[leaf.name]
             arguments.append(Argument(name + pytree.keystr(path), value))
     return arguments
 
@@ -43,8 +49,9 @@ def leaf_signature(program: ExportedProgram) -> list[Argument]:
     """Return the signature with Leafs as values, whose sizes are in the program's own symbols."""
 
     def extent(size: int | torch.SymInt) -> Extent:
-        found = expression(size)
-        return Extent(found, *bounds(program, found))
+        size_expression = expression(size)
+        least, greatest = bounds(program, size_expression)
+        return Extent(size_expression, least, greatest)
 
     return [Argument(a.name, make_leaf(a.value, extent)) for a in signature(program)]
 
@@ -52,25 +59,26 @@ def leaf_signature(program: ExportedProgram) -> list[Argument]:
 def returned_values(program: ExportedProgram) -> list[tuple[str, Any]]:
     """Return what a program returns, flat: paths such as `[0]['key']`, and fake values."""
     nodes: Any = program.graph.output_node().args[0]
-    returned = [
-        node
-        for spec, node in zip(program.graph_signature.output_specs, nodes, strict=True)
-        if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
-    ]
-    spec = program.call_spec.out_spec
-    paths = pytree.tree_flatten_with_path(build_plain(range(len(returned)), spec))[0]
-    return [
-        (pytree.keystr(path), node.meta["val"] if isinstance(node, Node) else node)
-        for (path, _), node in zip(paths, returned, strict=True)
-    ]
+    output_specs = program.graph_signature.output_specs
+    returned = []
+    for output_spec, node in zip(output_specs, nodes, strict=True):
+        if output_spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
+            returned.append(node)
+    tree = build_plain(range(len(returned)), program.call_spec.out_spec)
+    paths, _ = pytree.tree_flatten_with_path(tree)
+    values = []
+    for (path, _), node in zip(paths, returned, strict=True):
+        value = node.meta["val"] if isinstance(node, Node) else node
+        values.append((pytree.keystr(path), value))
+    return values
 
 
 def find_changed_inputs(functional: ExportedProgram) -> list[int]:
-    """Return the places of the inputs that a functional program, as a lowered one, changes."""
+    """Return the places of the inputs that a functional program, such as a lowered one, changes."""
     specs = functional.graph_signature
     inputs = [s.arg.name for s in specs.input_specs if s.kind is InputKind.USER_INPUT]
-    changed = [s.target for s in specs.output_specs if s.kind is OutputKind.USER_INPUT_MUTATION]
-    return [inputs.index(name) for name in changed]
+    mutations = [s for s in specs.output_specs if s.kind is OutputKind.USER_INPUT_MUTATION]
+    return [inputs.index(mutation.target) for mutation in mutations]
 
 
 def iter_dynamic_sizes(arguments: Iterable[Argument]) -> Iterator[tuple[str, torch.SymInt]]:
@@ -85,12 +93,14 @@ def iter_dynamic_sizes(arguments: Iterable[Argument]) -> Iterator[tuple[str, tor
 
 
 def argument_names(program: ExportedProgram) -> tuple[list[str], list[str]]:
-    """Return the names of a program's positional arguments, and of those given by keyword."""
+    """Return the names of a program's positional arguments, and of its keyword arguments."""
     spec = program.call_spec.in_spec
     args, kwargs = build_plain(range(spec.num_leaves), spec)
-    called = program.module_call_graph[0].signature if program.module_call_graph else None
-    known = (called.forward_arg_names if called is not None else None) or []
-    return [*known[: len(args)], *(f"args[{i}]" for i in range(len(known), len(args)))], [*kwargs]
+    call = program.module_call_graph[0].signature if program.module_call_graph else None
+    forward_names = (call.forward_arg_names if call is not None else None) or []
+    names = list(forward_names[: len(args)])
+    names += [f"args[{number}]" for number in range(len(names), len(args))]
+    return names, list(kwargs)
 
 
 def check_inputs(program: ExportedProgram, inputs: InputSet, method: str = "") -> None:
@@ -100,26 +110,26 @@ def check_inputs(program: ExportedProgram, inputs: InputSet, method: str = "") -
         method: begins each mistake, unless the caller names the method.
 
     Raises:
-        PipelineError: it does not: one line a mistake, such as
+        PipelineError: it doesn't: one line a mistake, such as
             `encode: example 0: argument 'tokens': dtype float32, must be int64`.
     """
-    mistakes: list[str] = []
-    mistakes += check_values([*pair_leaves(program, inputs, mistakes, leaf_signature(program))])
+    pairs, mistakes = pair_leaves(program, inputs, leaf_signature(program))
+    mistakes += check_values(pairs)
     if mistakes:
-        where = f"{method}: {inputs.origin}" if method else inputs.origin
-        raise PipelineError(*(f"{where}: {m}" for m in mistakes))
+        label = f"{method}: {inputs.origin}" if method else inputs.origin
+        raise PipelineError(*(f"{label}: {mistake}" for mistake in mistakes))
 
 
-def flatten(program: ExportedProgram, inputs: InputSet, as_given: bool = False) -> list[Any]:
+def flatten(program: ExportedProgram, inputs: InputSet, keep_strides: bool = False) -> list[Any]:
     """Return copies of the leaves of a checked input set, in the order of the placeholders.
 
-    Each tensor has the dim order that the program was exported with; or, `as_given`, the given
-    tensor's strides, with whatever stands between its values.
+    Each tensor has the dim order that the program was exported with. With `keep_strides`, it has
+    those of the input set's tensor, and a copy of all of its storage.
     """
-    return [
-        _copy_storage(value) if as_given else in_dim_order(value, argument.value)
-        for argument, value in pair_leaves(program, inputs, [])
-    ]
+    pairs, _ = pair_leaves(program, inputs)
+    if keep_strides:
+        return [_copy_storage(value) for _, value in pairs]
+    return [in_dim_order(value, argument.value) for argument, value in pairs]
 
 
 def _copy_storage(value: Any) -> Any:
@@ -127,8 +137,8 @@ def _copy_storage(value: Any) -> Any:
         return value
     value = value.detach()
     storage = value.untyped_storage().clone()
-    own = torch.empty(0, dtype=value.dtype)
-    return own.set_(storage, value.storage_offset(), value.shape, value.stride())
+    tensor = torch.empty(0, dtype=value.dtype)
+    return tensor.set_(storage, value.storage_offset(), value.shape, value.stride())
 
 
 def as_exported(program: ExportedProgram, inputs: InputSet) -> InputSet:
@@ -148,13 +158,14 @@ def nest_leaves(
 
 
 def in_dim_order(value: Any, like: Any) -> Any:
-    """Return a copy of a tensor, laid out in the dim order of another one of its rank."""
+    """Return a copy of a tensor, laid out in the dim order of another tensor of its rank."""
     return lay_out(value, like.dim_order()) if isinstance(value, torch.Tensor) else value
 
 
 def lay_out(value: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     """Return a copy of a tensor whose dimensions lie in this order, from the outermost on."""
     order = list(order)
+    # Contiguous in the given order; the second permutation restores the sizes, not the memory.
     plain = value.detach().permute(order).clone(memory_format=torch.contiguous_format)
     return plain.permute([order.index(dimension) for dimension in range(len(order))])
 
@@ -162,46 +173,56 @@ def lay_out(value: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
 def pair_leaves(
     program: ExportedProgram,
     inputs: InputSet,
-    mistakes: list[str],
     arguments: Sequence[Argument] | None = None,
-) -> Iterator[tuple[Argument, Any]]:
-    """Yield each argument of the signature with what is given for it, in the signature's order.
+) -> tuple[list[Pair], list[str]]:
+    """Pair each argument of the signature with its value in an input set, in the signature's order.
 
     Args:
-        mistakes: gets an entry where the given structure differs.
         arguments: by default those of `signature`.
+
+    Returns:
+        The pairs, and where the input set has another structure, a line a mistake.
     """
     leaves = signature(program) if arguments is None else list(arguments)
     args, kwargs = build_plain(leaves, program.call_spec.in_spec)
+    pairs: list[Pair] = []
+    mistakes: list[str] = []
     if len(args) != len(inputs.args):
         mistakes.append(f"{len(inputs.args)} positional arguments, must be {len(args)}")
     for name in sorted(inputs.kwargs.keys() - kwargs.keys()):
         mistakes.append(f"argument '{name}': unknown keyword; known: {', '.join(kwargs) or 'none'}")
-    for expected, given in zip(args, inputs.args, strict=False):
-        yield from pair_trees(expected, given, mistakes)
-    for name, expected in kwargs.items():
+    for tree, value in zip(args, inputs.args, strict=False):
+        pair_trees(tree, value, pairs, mistakes)
+    for name, tree in kwargs.items():
         if name in inputs.kwargs:
-            yield from pair_trees(expected, inputs.kwargs[name], mistakes)
+            pair_trees(tree, inputs.kwargs[name], pairs, mistakes)
         else:
             mistakes.append(f"argument '{name}': missing, must be given by keyword")
+    return pairs, mistakes
 
 
-def pair_trees(expected: Any, given: Any, mistakes: list[str]) -> Iterator[tuple[Argument, Any]]:
-    """Yield the leaves of a tree of Arguments, each with the value in its place in another tree."""
+def pair_trees(expected: Any, value: Any, pairs: list[Pair], mistakes: list[str]) -> None:
+    """Add to `pairs` the leaves of a tree of Arguments, each with the value at its place in another
+    tree, or to `mistakes` that their structures differ."""
     if isinstance(expected, Argument):
-        yield expected, given
+        pairs.append((expected, value))
         return
-    ordered = isinstance(expected, (tuple, list))
-    fits = type(given) is type(expected) and len(given) == len(expected)
-    if not fits or not (ordered or given.keys() == expected.keys()):
-        name = next((a.name for a in pytree.tree_leaves(expected)), "")
-        keys = "" if ordered else f" with the keys {', '.join(map(str, expected))}"
-        mistakes.append(
-            f"argument '{name}': {describe_type(given)}, must be {describe_type(expected)}{keys}"
-        )
+    is_sequence = isinstance(expected, (tuple, list))
+    if type(value) is not type(expected):
+        fits = False
+    elif is_sequence:
+        fits = len(value) == len(expected)
+    else:
+        fits = value.keys() == expected.keys()
+    if not fits:
+        name = next((argument.name for argument in pytree.tree_leaves(expected)), "")
+        must_be = describe_type(expected)
+        if not is_sequence:
+            must_be += f" with the keys {', '.join(map(str, expected))}"
+        mistakes.append(f"argument '{name}': {describe_type(value)}, must be {must_be}")
         return
-    for key in range(len(expected)) if ordered else expected:
-        yield from pair_trees(expected[key], given[key], mistakes)
+    for key in range(len(expected)) if is_sequence else expected:
+        pair_trees(expected[key], value[key], pairs, mistakes)
 
 
 def expression(size: int | torch.SymInt) -> sympy.Expr:
@@ -216,5 +237,6 @@ def bounds(program: ExportedProgram, expr: sympy.Expr) -> tuple[int, int | None]
     allowed = program.range_constraints.get(expr)
     if allowed is None:
         return 0, None
-    lower, upper = allowed.lower, allowed.upper
-    return int(lower) if lower.is_Integer else 0, int(upper) if upper.is_Integer else None
+    least = int(allowed.lower) if allowed.lower.is_Integer else 0
+    greatest = int(allowed.upper) if allowed.upper.is_Integer else None
+    return least, greatest

@@ -102,8 +102,8 @@ def is_symbol(name: str) -> bool:
     """Tell whether a name can be that of a symbol."""
     if _UNBACKED.fullmatch(name) and not _BARE_SYMBOL.fullmatch(name):
         return False
-    taken = name in _FUNCTIONS | _SUMS | _POWERS | _CONSTANTS | _LITERALS
-    return bool(_SYMBOL.fullmatch(name)) and not taken
+    is_reserved = name in _FUNCTIONS | _SUMS | _POWERS | _CONSTANTS | _LITERALS
+    return bool(_SYMBOL.fullmatch(name)) and not is_reserved
 
 
 class _Measurer:
@@ -210,17 +210,19 @@ _CHECKS: dict[str, Callable[[list[str]], _Measure]] = {
 
 def _combine(name: str, arguments: list[_Measure]) -> _Measure:
     """Measure a call, and raise ValueError for one that grows beyond all bounds."""
-    bits = sum(each.bits for each in arguments) + 1
+    bits = sum(argument.bits for argument in arguments) + 1
     terms: float = 1
     if name in _POWERS and len(arguments) > 1:
         base, exponent = arguments[0], arguments[1]
         times = _exponent(exponent)
         bits, terms = base.bits * times + times, base.terms**times
     elif name == "Add":
-        bits = max((each.bits for each in arguments), default=0) + len(arguments).bit_length()
-        terms = sum(each.terms for each in arguments)
+        bits = (
+            max((argument.bits for argument in arguments), default=0) + len(arguments).bit_length()
+        )
+        terms = sum(argument.terms for argument in arguments)
     elif name == "Mul":
-        terms = prod(each.terms for each in arguments)
+        terms = prod(argument.terms for argument in arguments)
     if bits > _MOST_BITS or terms > _MOST_TERMS:
         raise ValueError("becomes too large a number, or too many terms")
     return _Measure(bits, terms)

@@ -1,8 +1,8 @@
-"""Finds the line of a model's source that a node comes from.
+"""Find the line of a model's source that a node comes from.
 
 torch.export writes into each node the calls that led to it. Their paths are those of the machine
-that exported, so a file is named as it is called in this workspace; nothing of this may get into
-a package or a key. No torch here.
+that exported, so files are named by their path in this workspace. None of this may get into a
+package or a key. No torch here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.program.module_paths import module_frames
 if TYPE_CHECKING:
     from torch.fx import Node
 
-_FRAME = re.compile(
+_FRAME = re.compile(  # of a stack trace
     r'File "(?P<file>[^"\n]+)", line (?P<line>\d{1,9}), in (?P<function>[^\n]+)\n?(?P<code>[^\n]*)'
 )
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -33,7 +33,7 @@ _LARGEST = 1 << 20  # bytes of a file in which a function is looked up by its li
 class SourceLine:
     """A line of a model's source, as `x + y  # models/small.py:12, in Small.forward`.
 
-    `code` is the text of the line, "" where that is not known.
+    `code` is the text of the line, "" if it isn't known.
     """
 
     code: str
@@ -49,8 +49,9 @@ class SourceLine:
 def source_line(node: Node, root: Path | None = None) -> SourceLine | None:
     """Return the line that a node comes from; None if that is unknown.
 
-    Of the calls that led to it, the innermost one in a file of the workspace counts, or else the
-    innermost one outside of installed packages, or else the innermost one that is not in torch.
+    That is, of the calls that led to the node, the innermost one in a file of the workspace, or
+    else the innermost one outside of installed packages, or else the innermost one outside of
+    torch.
 
     Args:
         root: the workspace; by default the working directory.
@@ -87,40 +88,55 @@ def parse_trace(trace: str, tracers: bool = False) -> list[TraceFrame]:
 def choose_frame(frames: Sequence[TraceFrame], root: Path) -> TraceFrame | None:
     """Return the innermost call in a file of the workspace, or else outside of installed packages,
     or else the innermost of all."""
-    own = [frame for frame in frames if _in_workspace(frame.file, root)]
-    foreign = [frame for frame in frames if not _INSTALLED & set(PurePath(frame.file).parts)]
-    return next(reversed(own or foreign or frames), None)
+    in_workspace = [frame for frame in frames if _in_workspace(frame.file, root)]
+    not_installed = [frame for frame in frames if not _INSTALLED & set(PurePath(frame.file).parts)]
+    candidates = in_workspace or not_installed or frames
+    return candidates[-1] if candidates else None
 
 
 def name_line(frame: TraceFrame, root: Path, node: Node | None = None) -> SourceLine:
-    """Return a call's line as people name it.
+    """Return the line of a call, with names that people know.
 
     Args:
-        node: what the line is of, whose modules can tell a function's class.
+        node: the node that the line belongs to; its modules tell a function's class.
     """
-    inside = _in_workspace(frame.file, root)
-    function = _find_function(root / inside, frame.line, frame.code) if inside else ""
+    workspace_path = _in_workspace(frame.file, root)
+    function = ""
+    if workspace_path:
+        function = _find_function(root / workspace_path, frame.line, frame.code)
     if not function and node is not None:
         function = _name_function(frame.function, frame.file, node)
-    file = inside or _short_name(frame.file)
+    file = workspace_path or _short_name(frame.file)
     return SourceLine(frame.code, file, frame.line, function or frame.function)
 
 
 def is_model_file(file: str) -> bool:
-    """Return whether a frame can be in a model: torch's own are not, nor is code that torch makes
-    while it traces, whose files are called `<eval_with_key>.5`."""
-    parts = PurePath(file).parts
-    installed = [number for number, part in enumerate(parts) if part in _INSTALLED]
-    package = parts[installed[-1] + 1] if installed and installed[-1] + 1 < len(parts) else ""
+    """Return whether a frame can be in a model.
+
+    torch's own can't, nor can code that torch generates while it traces, whose files are called
+    `<eval_with_key>.5`.
+    """
+    path_in_package = _path_in_package(file)
+    package = path_in_package[0] if path_in_package else ""
     return package not in _TRACERS and not file.startswith("<")
 
 
-def _short_name(file: str) -> str:
-    """Return the path of a file that is not in the workspace: from its package on where it is
-    installed, or else with its folder."""
+def _path_in_package(file: str) -> tuple[str, ...] | None:
+    """Return the parts of an installed file's path from its package on; None for other files."""
     parts = PurePath(file).parts
-    installed = [number for number, part in enumerate(parts) if part in _INSTALLED]
-    return "/".join(parts[installed[-1] + 1 :] if installed else parts[-2:])
+    for number in reversed(range(len(parts))):
+        if parts[number] in _INSTALLED:
+            return parts[number + 1 :]
+    return None
+
+
+def _short_name(file: str) -> str:
+    """Return the path of a file outside of the workspace: from its package on if it is installed,
+    else with its folder."""
+    path_in_package = _path_in_package(file)
+    if path_in_package is None:
+        return "/".join(PurePath(file).parts[-2:])
+    return "/".join(path_in_package)
 
 
 def _name_function(function: str, file: str, node: Node) -> str:
@@ -128,15 +144,19 @@ def _name_function(function: str, file: str, node: Node) -> str:
     module around the node that the file can define."""
     if function != "forward":
         return function
-    kinds = (frame.kind.rpartition(".") for frame in reversed(module_frames(node)))
     stem = PurePath(file).stem
-    known = (kind for module, _, kind in kinds if module.rpartition(".")[2] == stem)
-    return f"{name}.forward" if (name := next(known, "")) else function
+    for frame in reversed(module_frames(node)):
+        module, _, class_name = frame.kind.rpartition(".")
+        if class_name and module.rpartition(".")[2] == stem:
+            return f"{class_name}.forward"
+    return function
 
 
 def _find_function(path: Path, line: int, code: str) -> str:
-    """Return the qualified name of the function that holds a line; "" where it is none, or where
-    the file has another line there by now."""
+    """Return the qualified name of the function that holds a line.
+
+    "" if the line isn't in a function, or the file has changed there.
+    """
     try:
         state = path.stat()
     except OSError:
@@ -146,18 +166,21 @@ def _find_function(path: Path, line: int, code: str) -> str:
     texts, functions = _read_functions(path, state.st_mtime_ns)
     if line > len(texts) or (code and texts[line - 1].strip() != code):
         return ""
-    return next((name for first, last, name in reversed(functions) if first <= line <= last), "")
+    for first, last, name in reversed(functions):  # the innermost first
+        if first <= line <= last:
+            return name
+    return ""
 
 
 @lru_cache(maxsize=64)
 def _read_functions(
-    path: Path, changed: int
+    path: Path, mtime_ns: int
 ) -> tuple[Sequence[str], Sequence[tuple[int, int, str]]]:
-    """Return the lines of a Python file, and each function's first and last line and qualified
-    name, by their first lines. `changed` is when the file was, for the cache."""
+    """Return the lines of a Python file, and the first and last line and the qualified name of each
+    function, by their first lines. `mtime_ns` is for the cache alone."""
     try:
         text = path.read_text()
-        functions = [*_iter_functions(ast.parse(text), "")]
+        functions = list(_iter_functions(ast.parse(text), ""))
     except (OSError, ValueError, SyntaxError, RecursionError):
         return (), ()
     return text.splitlines(), sorted(functions)
@@ -185,5 +208,9 @@ def _in_workspace(file: str, root: Path) -> str:
     parts = PurePath(file).parts
     if {*_INSTALLED, ".."} & set(parts):
         return ""
-    tails = (PurePath(*parts[start:]) for start in range(1, len(parts)))
-    return next((tail.as_posix() for tail in tails if (root / tail).is_file()), "")
+    # The machine that exported may have had the workspace elsewhere: only the end can be the same.
+    for start in range(1, len(parts)):
+        tail = PurePath(*parts[start:])
+        if (root / tail).is_file():
+            return tail.as_posix()
+    return ""

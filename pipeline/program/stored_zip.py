@@ -1,7 +1,7 @@
-"""Reads zip files as torch writes them, whose members are stored as they are.
+"""Read zip files as torch writes them, whose members are stored uncompressed.
 
-Nothing that the directory says is believed: a member takes as many bytes of the file as it has, no
-two the same bytes, so that nothing read is larger than the file. No torch here.
+The directory is checked: a member takes as many bytes of the file as it claims, and no two members
+overlap, so that nothing read is larger than the file. No torch here.
 """
 
 from __future__ import annotations
@@ -61,60 +61,79 @@ class StoredZip:
 
     def read(self, name: str, most: int) -> bytes:
         """Return the bytes of a member that has no more than `most` of them."""
-        if (size := self.size(name)) > most:
+        size = self.size(name)
+        if size > most:
             raise ValueError(f"has a member '{name}' of {size} bytes, at most {most} are read")
         return self._zip.read(self._infos[name])
 
     def read_into(self, name: str, view: memoryview) -> None:
         """Read a member into memory of its size."""
-        done = 0
+        offset = 0
         with self.open(name) as file:
             while piece := file.read(digest.PIECE):
-                view[done : done + len(piece)] = piece
-                done += len(piece)
+                end = offset + len(piece)
+                view[offset:end] = piece
+                offset = end
+
+    @property
+    def _file(self) -> IO[bytes]:
+        assert self._zip.fp is not None  # it is open
+        return self._zip.fp
 
     def place(self, name: str) -> int | None:
-        """Return where the bytes of a member begin in the file; None where they are not in it."""
-        info, file = self._infos[name], self._zip.fp
-        assert file is not None  # it is open
-        file.seek(info.header_offset + _LENGTHS_AT)  # of its name, and of what pads it
-        begin = info.header_offset + _LOCAL_HEADER + sum(struct.unpack("<HH", file.read(4)))
-        return begin if begin + info.file_size <= file.seek(0, os.SEEK_END) else None
+        """Return where the bytes of a member begin in the file; None if the file is too short."""
+        info = self._infos[name]
+        # Only the local header says how much it is padded.
+        self._file.seek(info.header_offset + _LENGTHS_AT)
+        name_length, padding_length = struct.unpack("<HH", self._file.read(4))
+        begin = info.header_offset + _LOCAL_HEADER + name_length + padding_length
+        file_size = self._file.seek(0, os.SEEK_END)
+        return begin if begin + info.file_size <= file_size else None
 
     def map(self, name: str) -> tuple[mmap, int] | None:
-        """Map the file, privately, and return with it the place at which a member's bytes begin;
-        None where they are not aligned as memory is. What is mapped is not looked at: not even a
-        checksum is, and it changes with the file."""
+        """Map the file, privately, and return it with the place where a member's bytes begin.
+
+        None if they aren't aligned as memory is. The checksum isn't verified, and a change of the
+        file changes the mapped bytes.
+        """
         begin = self.place(name)
         if begin is None or begin % _ALIGNMENT:
             return None
         if self._mapped is None:
-            assert self._zip.fp is not None  # it is open
-            self._mapped = map_file(self._zip.fp)
+            self._mapped = map_file(self._file)
         return self._mapped, begin
 
     def hash(self, name: str, checked: bool = True) -> Digest:
-        """Return the digest of a member, `checked` against its checksum but for those who know the
-        digest that it must have."""
-        if not checked and (begin := self.place(name)) is not None:
-            assert self._zip.fp is not None  # it is open
-            return digest.hash_pieces(pieces_at(self._zip.fp.fileno(), begin, self.size(name)))
+        """Return the digest of a member.
+
+        Args:
+            checked: whether to verify the member's checksum, which isn't needed by a caller that
+                knows the digest.
+        """
+        begin = None if checked else self.place(name)
+        if begin is not None:
+            pieces = pieces_at(self._file.fileno(), begin, self.size(name))
+            return digest.hash_pieces(pieces)
         with self.open(name) as file:
             return digest.hash_stream(file)
 
 
 def read_at(file: int, begin: int, memory: memoryview) -> None:
-    """Fill memory with the bytes of an open file from a place on. Nothing is mapped: a file that is
-    cut short meanwhile would end the process. Raises ValueError where it is, and OSError."""
+    """Fill memory with the bytes of an open file from a place on.
+
+    Nothing is mapped: a mapped file that is cut short meanwhile would kill the process. Raises
+    ValueError if it is cut short, and OSError.
+    """
     while memory:
-        if not (size := os.preadv(file, [memory], begin)):
+        size = os.preadv(file, [memory], begin)
+        if not size:
             raise ValueError("the archive was cut short")
         memory, begin = memory[size:], begin + size
 
 
 def pieces_at(file: int, begin: int, size: int) -> Iterator[memoryview]:
-    """Yield so many bytes of an open file in pieces, of which each lasts until the next. Raises as
-    `read_at` does."""
+    """Yield so many bytes of an open file in pieces, each valid until the next. Raises as `read_at`
+    does."""
     memory = memoryview(bytearray(min(digest.PIECE, size)))
     for place in range(0, size, digest.PIECE):
         piece = memory[: size - place]
@@ -130,17 +149,18 @@ def _check_names(infos: list[zipfile.ZipInfo]) -> None:
         if not name.isprintable() or len(name) > _LONGEST_NAME or "\\" in name:
             raise ValueError(f"has a member named {name[:60]!a}, which is not read")
     roots = {name.split("/", 1)[0] for name in names}
-    if len(roots) > 1 or any(".." in name.split("/") or name[:1] == "/" for name in names):
+    escapes = any(".." in name.split("/") or name.startswith("/") for name in names)
+    if len(roots) > 1 or escapes:
         raise ValueError("member names must stand under one folder, without '..'")
-    # torch's reader passes over case, and of two members it may find another than Python's.
+    # torch's reader ignores case, so it may find another of two members than Python does.
     if len({name.lower() for name in names}) < len(names):
         raise ValueError("two members have one name, apart from case")
 
 
 def _check_places(infos: list[zipfile.ZipInfo], size: int) -> None:
-    """Check that each member has bytes of its own, as many as it says."""
+    """Check that each member has bytes of its own, as many as it claims."""
     end = 0
-    for info in sorted(infos, key=lambda each: each.header_offset):
+    for info in sorted(infos, key=lambda info: info.header_offset):
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
             raise ValueError(
                 f"'{info.filename}' is compressed or encrypted, and torch stores members as "
@@ -150,6 +170,7 @@ def _check_places(infos: list[zipfile.ZipInfo], size: int) -> None:
             raise ValueError(f"'{info.filename}' has two sizes")
         if info.header_offset < end:
             raise ValueError(f"'{info.filename}' stands where another member stands")
+        # Without padding, whose length only the local header knows: a lower bound.
         end = info.header_offset + _LOCAL_HEADER + len(info.filename) + info.file_size
     if end > size:
         raise ValueError("has members that end behind the end of the file; is it cut short?")

@@ -1,7 +1,7 @@
-"""Reads what `torch.save` wrote: tensors, and containers of them, of which nothing is believed.
+"""Read files of `torch.save`, tensors and containers of them, from strangers too.
 
-`torch.load(weights_only=True)` runs no code, but it believes sizes: a storage of 4 bytes that says
-that it has 37 GiB is read beyond its end. Here a storage has the bytes that its member has.
+`torch.load(weights_only=True)` runs no code, but it trusts sizes: a storage of 4 bytes that claims
+37 GiB is read beyond its end. Here a storage has the bytes that its member has.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAPPED_FROM = 1 << 20  # bytes
 
 
 def load_storage(members: StoredZip, name: str) -> torch.UntypedStorage:
-    """Read a member into memory that is aligned as torch has it, since kernels differ by that.
+    """Read a member into memory that is aligned as torch's is, since kernels differ by alignment.
 
     The storage can't be resized, so no tensor can be larger than it is.
     """
@@ -34,15 +34,15 @@ def load_storage(members: StoredZip, name: str) -> torch.UntypedStorage:
 
 
 def load_tensor_file(file: IO[bytes]) -> Any:
-    """Return what a file of `torch.save` holds: tensors, numbers, text and containers of them.
+    """Return the value in a file of `torch.save`: tensors, numbers, text and containers of them.
 
     Raises:
         ValueError: it is damaged, or claims more than it has.
         pickle.UnpicklingError: it holds other objects, which are not unpickled.
     """
     try:
-        with zipfile.ZipFile(file) as opened:
-            members = StoredZip(opened)
+        with zipfile.ZipFile(file) as archive:
+            members = StoredZip(archive)
             data = io.BytesIO(members.read("data.pkl", _LARGEST_PICKLE))
             unpickler = _weights_only_unpickler.Unpickler(data, encoding="utf-8")
             unpickler.persistent_load = _Storages(members).load  # type: ignore[method-assign]
@@ -56,19 +56,22 @@ def load_tensor_file(file: IO[bytes]) -> Any:
     except RecursionError as error:
         raise ValueError("is nested too deep") from error
     except Exception as error:  # the unpickler raises whatever damaged bytes lead it to
-        what = str(error).strip().split("\n")[0]
-        raise ValueError(f"{type(error).__name__}: {what}") from error
+        first_line = str(error).strip().split("\n")[0]
+        raise ValueError(f"{type(error).__name__}: {first_line}") from error
 
 
 def map_storage(members: StoredZip, name: str) -> torch.UntypedStorage:
-    """Map a member instead of reading it, where it is large and aligned. Writing to it changes no
-    file; that nobody else changes the file is for the caller to see to."""
+    """Map a member if it is large and aligned, else read it.
+
+    Writing to the storage changes no file. The caller makes sure that nobody changes the file.
+    """
     size = members.size(name)
-    found = members.map(name) if size >= _MAPPED_FROM else None
-    if found is None:
+    file_and_begin = members.map(name) if size >= _MAPPED_FROM else None
+    if file_and_begin is None:
         return load_storage(members, name)
-    mapped, begin = found
-    return torch.frombuffer(mapped, dtype=torch.uint8, count=size, offset=begin).untyped_storage()
+    file, begin = file_and_begin
+    tensor = torch.frombuffer(file, dtype=torch.uint8, count=size, offset=begin)
+    return tensor.untyped_storage()
 
 
 class _Storages:
@@ -76,42 +79,48 @@ class _Storages:
 
     def __init__(self, members: StoredZip) -> None:
         self._members = members
-        self._known: dict[str, torch.UntypedStorage] = {}
+        self._storages: dict[str, torch.UntypedStorage] = {}
 
-    def load(self, saved: tuple[Any, ...]) -> torch.storage.TypedStorage:
+    def load(self, persistent_id: tuple[Any, ...]) -> torch.storage.TypedStorage:
         """Return the storage of a pickle's persistent id."""
-        kind, storage_type, key, _, count = saved
+        kind, storage_type, key, _, count = persistent_id
         is_untyped = storage_type is torch.UntypedStorage
         dtype = torch.uint8 if is_untyped else storage_type.dtype
         if kind != "storage" or not isinstance(key, str) or type(count) is not int:
             raise ValueError(f"has a reference to {kind!a}, which is no storage")
         name = f"data/{key}"
-        if count * dtype.itemsize != (size := self._members.size(name)):
-            raise ValueError(f"has a storage of {count * dtype.itemsize} bytes, and {size} of them")
-        if key not in self._known:
-            self._known[key] = load_storage(self._members, name)
+        size = self._members.size(name)
+        claimed_size = count * dtype.itemsize
+        if claimed_size != size:
+            raise ValueError(f"has a storage of {claimed_size} bytes, and {size} of them")
+        if key not in self._storages:
+            self._storages[key] = load_storage(self._members, name)
         return torch.storage.TypedStorage(
-            wrap_storage=self._known[key], dtype=dtype, _internal=True
+            wrap_storage=self._storages[key], dtype=dtype, _internal=True
         )
 
 
-def _check_values(value: Any) -> None:
-    """Raises ValueError for a few bytes that stand for more values than can be had."""
-    left = [value]
+def _check_values(root: Any) -> None:
+    """Raise ValueError for a few bytes that expand to more values than fit into memory."""
+    waiting = [root]
     for _ in range(_MOST_VALUES):
-        if not left:
+        if not waiting:
             return
-        each = left.pop()
-        if is_traceable_wrapper_subclass(each):
-            left += [getattr(each, name) for name in each.__tensor_flatten__()[0]]
-        elif isinstance(each, torch.Tensor):
-            stored = each.untyped_storage().nbytes() if each.layout == torch.strided else 0
-            if each.numel() * each.element_size() > max(stored, EXPANDED):
-                raise ValueError(
-                    f"has a tensor of the shape {tuple(each.shape)}, and {stored} bytes"
-                )
-        elif isinstance(each, dict):
-            left += each.values()
-        elif isinstance(each, (list, tuple)):
-            left += each
+        value = waiting.pop()
+        # Tensors within subclasses count by themselves; the outer sizes cost no memory.
+        if is_traceable_wrapper_subclass(value):
+            names, _ = value.__tensor_flatten__()
+            waiting += [getattr(value, name) for name in names]
+        elif isinstance(value, torch.Tensor):
+            _check_tensor(value)
+        elif isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, (list, tuple)):
+            waiting += value
     raise ValueError(f"holds more than {_MOST_VALUES} values")
+
+
+def _check_tensor(tensor: torch.Tensor) -> None:
+    stored = tensor.untyped_storage().nbytes() if tensor.layout == torch.strided else 0
+    if tensor.numel() * tensor.element_size() > max(stored, EXPANDED):
+        raise ValueError(f"has a tensor of the shape {tuple(tensor.shape)}, and {stored} bytes")

@@ -1,4 +1,4 @@
-"""The graph that a pass of ExecuTorch traced last, and whether it is still as it was then."""
+"""Remember the graph that a pass of ExecuTorch traced last, to tell whether it has changed."""
 
 from __future__ import annotations
 
@@ -10,39 +10,46 @@ from torch.fx import GraphModule, Node
 
 
 class Traced:
-    """The graph that was traced last, by `ExportPass`, as it was then."""
+    """The graph that `ExportPass` traced last, as it was then."""
 
     def __init__(self) -> None:
         self._module: GraphModule | None = None
         self._nodes: list[tuple[Any, ...]] = []
 
     def keep(self, module: GraphModule) -> None:
-        self._module, self._nodes = module, list(map(_describe, module.graph.nodes))
+        self._module = module
+        self._nodes = [_describe(node) for node in module.graph.nodes]
 
     def holds(self, module: GraphModule) -> bool:
-        """Return whether this is that graph, and tracing it again would give its like: no node
-        was made, moved or given other arguments, users or a value since, and there is no branch
-        of control flow."""
+        """Return whether this is that graph, and tracing it again would reproduce it.
+
+        No node was made, moved, or got other arguments, users or another value since, and there is
+        no branch of control flow.
+        """
         nodes = module.graph.nodes
         if module is not self._module or len(nodes) != len(self._nodes):
             return False
-        return all(
-            (node.op in ("placeholder", "call_function", "output") or _is_constant(node, module))
-            and all(a is b for a, b in zip(_describe(node), before, strict=True))
-            for node, before in zip(nodes, self._nodes, strict=True)
-        )
+        for node, description in zip(nodes, self._nodes, strict=True):
+            if not _is_traceable(node, module):
+                return False
+            pairs = zip(_describe(node), description, strict=True)
+            if not all(value is value_then for value, value_then in pairs):
+                return False
+        return True
 
 
-def _is_constant(node: Node, module: GraphModule) -> bool:
-    return node.op == "get_attr" and isinstance(find_attribute(node, module), Tensor)
+def _is_traceable(node: Node, module: GraphModule) -> bool:
+    if node.op == "get_attr":  # of a tensor, not of a branch
+        return isinstance(find_attribute(node, module), Tensor)
+    return node.op in ("placeholder", "call_function", "output")
 
 
 def find_attribute(node: Node, module: GraphModule) -> Any:
-    """Return what a `get_attr` node gets."""
+    """Return the value of a `get_attr` node."""
     return attrgetter(str(node.target))(module)
 
 
 def _describe(node: Node) -> tuple[Any, ...]:
-    """Return what tracing a node reads of it. Arguments are never changed, but replaced."""
+    """Return everything of a node that tracing reads. Arguments are replaced, never changed."""
     users = (len(node.users), *node.users)
     return (node, node.op, node.target, node.args, node.kwargs, node.meta.get("val"), *users)

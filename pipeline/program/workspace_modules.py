@@ -1,9 +1,9 @@
-"""Modules in a folder of a workspace, such as `passes/`, under names of their own.
+"""Import modules in a folder of a workspace, such as `passes/`, under names of their own.
 
-A module is called `<folder>.<name>`, so its file may be called as a library is. Beside it, modules
-are imported by `from . import common`, or by their plain name `common`, which is the same module; a
-plain name means what is installed, where something of this name is. A library that tries to import
-what is not installed finds no module of the workspace in its place.
+A module is called `<folder>.<name>`, so its file may have the name of a library. Modules of the
+folder import each other by `from . import common`, or by the plain name `common`, which is the same
+module; but if something of this name is installed, the plain name means that. A library that tries
+to import an optional dependency never gets a module of the workspace in its place.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ import importlib
 import importlib.util
 import inspect
 import os
-import re
 import sys
-import traceback
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader
@@ -27,16 +25,10 @@ from typing import Any
 
 from pipeline.program.fresh_imports import FromText
 
-_NAMED = re.compile(
-    r"module '(?P<a>\w+)[\w.]*' has no attribute"
-    r"|cannot import name .* from (partially initialized module )?'(?P<b>\w+)[\w.]*'"
-    r"|No module named '(?P<c>\w+)\."
-)
-
 
 class SiblingFinder:
-    """Finds the modules of a folder by their plain names, after all that is installed, and after
-    those of a folder `ahead` of it."""
+    """Finds the modules of a folder by their plain names, after everything that is installed, and
+    after the modules of a folder `ahead` of it."""
 
     def __init__(self, folder: Path, ahead: Path | None = None) -> None:
         self.package = folder.name
@@ -46,25 +38,31 @@ class SiblingFinder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of what a plain name means, or None where this folder has no part in
-        it."""
-        own = f"{self.package}.{name}"
-        if path is not None:  # of a package that was found here
-            top = name.partition(".")[0]
-            if (
-                not _is_same(top, f"{self.package}.{top}")
-                or PathFinder.find_spec(own, path) is None
-            ):
-                return None
-        elif name == self.package or PathFinder.find_spec(own, [self.folder]) is None:
+        """Return the spec of the module that a plain name means; None for none of this folder."""
+        qualified_name = f"{self.package}.{name}"
+        if path is not None:
+            return self._find_submodule(name, path)
+        if name == self.package or PathFinder.find_spec(qualified_name, [self.folder]) is None:
             return None
-        elif (installed := find_elsewhere(name, _around(Path(self.folder)))) is not None:
+        installed = find_elsewhere(name, _around(Path(self.folder)))
+        if installed is not None:
             return installed
-        elif (first := self._find_ahead(name)) is not None:
-            return first
-        elif _is_tried_by_library(os.path.dirname(self.folder)):
+        ahead = self._find_ahead(name)
+        if ahead is not None:
+            return ahead
+        if _is_tried_by_library(os.path.dirname(self.folder)):
             return None
-        return ModuleSpec(name, _Alias(own))
+        return ModuleSpec(name, _Alias(qualified_name))
+
+    def _find_submodule(self, name: str, path: Sequence[str]) -> ModuleSpec | None:
+        """Return the spec of a module within a package, if the package was found here."""
+        package = name.partition(".")[0]
+        qualified_name = f"{self.package}.{name}"
+        if not _is_same(package, f"{self.package}.{package}"):
+            return None
+        if PathFinder.find_spec(qualified_name, path) is None:
+            return None
+        return ModuleSpec(name, _Alias(qualified_name))
 
     def _find_ahead(self, name: str) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, self._ahead) if self._ahead else None
@@ -73,8 +71,10 @@ class SiblingFinder:
 
 def _is_tried_by_library(root: str) -> bool:
     """Return whether code outside of a workspace has the statement `import` for a module, or asks
-    whether it is there, as for `onnx` where that is optional. A name that code is given, such as
-    that of a pickled class, is no such try."""
+    whether the module exists, as for `onnx` where that is optional.
+
+    Importing a module by a name in data, such as that of a pickled class, isn't such a try.
+    """
     frame, asks = inspect.currentframe(), False
     while frame is not None and _is_machinery(frame.f_code.co_filename):
         asks |= frame.f_code.co_filename in _UTIL
@@ -82,23 +82,24 @@ def _is_tried_by_library(root: str) -> bool:
     if frame is None or not os.path.isabs(frame.f_code.co_filename):
         return False
     file = os.path.realpath(frame.f_code.co_filename)
-    is_own = any(file.startswith(f"{each}{os.sep}") for each in (root, os.path.realpath(root)))
-    code = frame.f_code.co_code
-    has_statement = dis.opname[code[frame.f_lasti]] == "IMPORT_NAME"
-    return not is_own and (has_statement or asks)
+    roots = (f"{root}{os.sep}", f"{os.path.realpath(root)}{os.sep}")
+    if file.startswith(roots):
+        return False
+    instruction = frame.f_code.co_code[frame.f_lasti]
+    return asks or dis.opname[instruction] == "IMPORT_NAME"
 
 
 def _is_machinery(file: str) -> bool:
     return file.startswith("<frozen importlib") or file in _MACHINERY
 
 
-# Beside the files of this package that wrap imports, those of importlib that pass them on.
+# Files that pass imports on: of importlib, and of this package those that wrap imports.
 _UTIL = ("<frozen importlib.util>", importlib.util.__file__)
 _MACHINERY = {__file__, importlib.__file__, importlib.util.__file__}
 
 
 def pass_on_imports(file: str) -> None:
-    """Let a file, whose code wraps imports, not count as what imports."""
+    """Look through a file that wraps imports, to the code that imports."""
     _MACHINERY.add(file)
 
 
@@ -117,13 +118,13 @@ class _Alias(Loader):
         module.__spec__ = self._spec  # which `import` has replaced
 
 
-def _is_same(name: str, other: str) -> bool:
-    return name in sys.modules and sys.modules[name] is sys.modules.get(other)
+def _is_same(name: str, alias: str) -> bool:
+    return name in sys.modules and sys.modules[name] is sys.modules.get(alias)
 
 
 def find_elsewhere(name: str, folders: Collection[str]) -> ModuleSpec | None:
-    """Return the spec of a module at the top level that is in none of some folders: of the standard
-    library, or installed. None if there is no such module."""
+    """Return the spec of a top-level module outside of these folders: of the standard library, or
+    installed. None if there is no such module."""
     for finder in sys.meta_path:
         if isinstance(finder, SiblingFinder):
             continue
@@ -155,19 +156,23 @@ def add_package(folder: Path) -> None:
 def add_finder(folder: Path, ahead: Path | None = None) -> None:
     """Let the modules of a folder be found by their plain names, after those of a folder `ahead`
     of it."""
-    if not any(isinstance(f, SiblingFinder) and f.folder == str(folder) for f in sys.meta_path):
+    if not any(_is_finder_of(finder, folder) for finder in sys.meta_path):
         finder: Any = SiblingFinder(folder, ahead)
         sys.meta_path.insert(0, finder)
 
 
+def _is_finder_of(finder: object, folder: Path) -> bool:
+    return isinstance(finder, SiblingFinder) and finder.folder == str(folder)
+
+
 def load_package(folder: Path) -> None:
     """Load a folder as a package, whether or not it has an `__init__.py`."""
-    known = sys.modules.get(folder.name)
-    if known is not None and str(folder) in getattr(known, "__path__", ()):
+    loaded = sys.modules.get(folder.name)
+    if loaded is not None and str(folder) in getattr(loaded, "__path__", ()):
         return
-    found = PathFinder.find_spec("__init__", [str(folder)])
-    if found is not None and found.origin is not None:
-        load_file(Path(found.origin), folder.name)
+    init = PathFinder.find_spec("__init__", [str(folder)])
+    if init is not None and init.origin is not None:
+        load_file(Path(init.origin), folder.name)
         return
     spec = ModuleSpec(folder.name, None, is_package=True)
     spec.submodule_search_locations = [str(folder)]
@@ -176,38 +181,36 @@ def load_package(folder: Path) -> None:
 
 @contextmanager
 def package_of(folder: Path) -> Iterator[None]:
-    """Let the modules of a folder be imported within the context, and forget them afterwards: the
-    process may load those of another workspace next, or these after an edit."""
+    """Let the modules of a folder be imported within the context, and unload them afterwards: the
+    process may load another workspace's modules next, or these after an edit."""
     importlib.invalidate_caches()
-    before = sys.modules.get(folder.name)
+    module_before = sys.modules.get(folder.name)
     try:
         add_package(folder)
         yield
     finally:
         _remove_finder(folder)
-        loaded = list(sys.modules.items())
-        for name in [name for name, module in loaded if _is_from(module, folder)]:
+        modules = list(sys.modules.items())
+        # All are found before any goes: the path of a namespace package is that of its parent.
+        names = [name for name, module in modules if is_from(module, folder)]
+        for name in names:
             del sys.modules[name]
-        if before is not None:
-            sys.modules[folder.name] = before
+        if module_before is not None:
+            sys.modules[folder.name] = module_before
 
 
 def _remove_finder(folder: Path) -> None:
-    sys.meta_path[:] = [
-        finder
-        for finder in sys.meta_path
-        if not (isinstance(finder, SiblingFinder) and finder.folder == str(folder))
-    ]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not _is_finder_of(finder, folder)]
 
 
-def _is_from(module: ModuleType, folder: Path) -> bool:
+def is_from(module: ModuleType, folder: Path) -> bool:
     """Return whether a module, or a package without a file, is from a folder."""
-    inside = (str(folder), f"{folder}{os.sep}")
+    prefix = f"{folder}{os.sep}"
     file = getattr(module, "__file__", None)
     if isinstance(file, str):
-        return file.startswith(inside[1])
+        return file.startswith(prefix)
     paths = [str(path) for path in getattr(module, "__path__", ())]
-    return bool(paths) and all(path == inside[0] or path.startswith(inside[1]) for path in paths)
+    return bool(paths) and all(f"{path}{os.sep}".startswith(prefix) for path in paths)
 
 
 def own_name(package: str, path: Path) -> str:
@@ -220,6 +223,7 @@ def load_file(path: Path, name: str, loader: FromText | None = None) -> ModuleTy
     """Load a file as the module of a name."""
     spec = spec_from_file_location(name, path, loader=loader or FromText(name, str(path)))
     assert spec is not None and spec.loader is not None
+    # Known before it runs, as by `import`, since it may import a module that imports it.
     module = sys.modules[name] = module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -227,69 +231,3 @@ def load_file(path: Path, name: str, loader: FromText | None = None) -> ModuleTy
         sys.modules.pop(name, None)
         raise
     return module
-
-
-def explain_hidden(error: BaseException, folder: Path) -> str:
-    """Return what hides a file of a folder that an import may have meant, or "" for other errors.
-
-    An installed library without an attribute or a part, as the error says, may be taken for a file
-    beside the one that imports it, or at the top of the workspace.
-    """
-    name = _name_of(error)
-    file = _find_file(name, folder)
-    if file is None:
-        return explain_hidden_at_top(error, folder.parent)
-    if _is_from(sys.modules.get(name, ModuleType(name)), folder.parent):
-        return ""
-    return (
-        f"`import {name}` means the installed {name}, which hides {folder.name}/{file.name}; for "
-        f"that say `from . import {name}`"
-    )
-
-
-def explain_hidden_at_top(error: BaseException, root: Path) -> str:
-    """Return what hides a module at the top of a workspace, which has no other name, or ""."""
-    name = _name_of(error)
-    file, loaded = _find_file(name, root), sys.modules.get(name)
-    if file is None or loaded is None or _is_from(loaded, root):
-        return ""
-    slash = "/" if file.is_dir() else ""
-    installed = "package of pte-pipeline" if name == "pipeline" else f"installed {name}"
-    return (
-        f"`import {name}` means the {installed}, which hides {file.name}{slash} of this "
-        "workspace; rename that"
-    )
-
-
-def _name_of(error: BaseException) -> str:
-    """Return the first name of the module that lacks something, as an error says, or ""."""
-    text = str(error) if isinstance(error, ImportError | AttributeError) else ""
-    named = _NAMED.search(text)
-    return next(filter(None, named.groupdict().values()), "") if named else ""
-
-
-def _find_file(name: str, folder: Path) -> Path | None:
-    """Return the file or folder that would be a module of a name."""
-    places = (folder / f"{name}.py", folder / name) if name else ()
-    return next((place for place in places if place.exists()), None)
-
-
-def describe_load_error(error: BaseException, folder: Path) -> str:
-    """Describe why a module of a folder can't be loaded, with its line in the workspace."""
-    where = _find_line(error, folder.parent)
-    hint = explain_hidden(error, folder)
-    said = f"cannot be loaded ({where}{type(error).__name__}: {error})"
-    return f"{said}; {hint}" if hint else said
-
-
-def _find_line(error: BaseException, root: Path) -> str:
-    """Return `<file>:<line>: ` of the innermost line of a workspace that an error leads to, or
-    ""."""
-    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    if isinstance(error, SyntaxError):
-        places.append((error.filename or "", error.lineno))
-    for file, line in reversed(places):
-        path = Path(file)
-        if path.is_relative_to(root) and not {"site-packages", "dist-packages"} & set(path.parts):
-            return f"{path.relative_to(root).as_posix()}:{line}: "
-    return ""

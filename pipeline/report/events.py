@@ -130,8 +130,8 @@ def write_timeline(
         OSError: the file can't be written.
     """
     lines = ",\n".join(map(json.dumps, trace(events)["traceEvents"]))
-    other = f'"otherData": {json.dumps({"caches": dict(caches)})}, ' if caches else ""
-    text = f'{{"displayTimeUnit": "ms", {other}"traceEvents": [\n{lines}\n]}}\n'
+    caches_data = f'"otherData": {json.dumps({"caches": dict(caches)})}, ' if caches else ""
+    text = f'{{"displayTimeUnit": "ms", {caches_data}"traceEvents": [\n{lines}\n]}}\n'
     write_atomically(workspace.build / TIMELINE, text.encode(), workspace.build)
 
 
@@ -148,25 +148,29 @@ def trace(events: Iterable[Event]) -> dict[str, Any]:
     begin = timed[0].start if timed else 0.0
     lanes = _assign_lanes(timed)
     hosts = {lanes[event.worker]: event.host for event in timed}
-    made: list[dict[str, Any]] = []
+    trace_events: list[dict[str, Any]] = []
     for lane, host in sorted(hosts.items()):
         where = f"worker {lane}" + (f" on {host}" if host else "")
         args = {"name": where if lane != _STORE else "store"}
-        made.append({"pid": _PROCESS, "tid": lane, "ph": "M", "name": "thread_name", "args": args})
+        trace_events.append(
+            {"pid": _PROCESS, "tid": lane, "ph": "M", "name": "thread_name", "args": args}
+        )
     for event in timed:
         place = {"pid": _PROCESS, "tid": lanes[event.worker]}
         args = {name: value for name in _ARGUMENTS if (value := getattr(event, name))}
         head = {"name": event.title, "cat": event.kind, **place}
         start = event.start - begin
         if event.worker:
-            made.append({**head, **_span(start, start + event.seconds), "args": args})
+            trace_events.append({**head, **_span(start, start + event.seconds), "args": args})
         else:
-            made.append({**head, "ph": "i", "s": "t", "ts": round(start * 1e6), "args": args})
-        made += [
+            trace_events.append(
+                {**head, "ph": "i", "s": "t", "ts": round(start * 1e6), "args": args}
+            )
+        trace_events += [
             {"name": name, "cat": STAGE, **place, **_span(start + since, start + until)}
             for name, since, until in event.stages
         ]
-    return {"displayTimeUnit": "ms", "traceEvents": made}
+    return {"displayTimeUnit": "ms", "traceEvents": trace_events}
 
 
 def _span(start: float, end: float) -> dict[str, Any]:

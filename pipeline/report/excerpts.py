@@ -40,16 +40,25 @@ class Excerpt(NamedTuple):
 
 def named_places(report: Json) -> list[Place]:
     """Return all lines of files that a record names, sorted, each once."""
-    counts = (report.get("delegation") or {}).values()
-    texts = [
-        *_settings(report),
-        *(c["line"] for method in report["methods"] for c in method.get("culprits") or ()),
-        *(n["line"] for own in (report.get("narrowed") or {}).values() for n in own),
-        *(w["line"] for own in (report.get("warnings") or {}).values() for w in own),
-        *(call.get("line", "") for each in counts for call in each.get("left", ())),
-    ]
-    found = {(p.file, p.line): p for p in map(parse_place, texts) if p is not None}
-    return [found[key] for key in sorted(found)]
+    places: dict[tuple[str, int], Place] = {}
+    for text in _list_lines(report):
+        place = parse_place(text)
+        if place is not None:
+            places[place.file, place.line] = place
+    return [places[key] for key in sorted(places)]
+
+
+def _list_lines(report: Json) -> Iterator[str]:
+    """Yield the lines that a record names, as texts."""
+    yield from _settings(report)
+    for method in report["methods"]:
+        for culprit in method.get("culprits") or ():
+            yield culprit["line"]
+    for field in ("narrowed", "warnings"):
+        for records in (report.get(field) or {}).values():
+            yield from (record["line"] for record in records)
+    for delegation in (report.get("delegation") or {}).values():
+        yield from (call.get("line", "") for call in delegation.get("left", ()))
 
 
 def named_files(report: Json) -> dict[str, str]:
@@ -59,12 +68,15 @@ def named_files(report: Json) -> dict[str, str]:
 
     A trace can name any file, so what a program names and no export read is not among them.
     """
-    known = report.get("sources", {})
+    digests = report.get("sources", {})
     settings = filter(None, map(parse_place, _settings(report)))
     allowed = {place.file for place in settings}
-    allowed |= {name for name in known if name.endswith(".py")}
-    files = dict.fromkeys(place.file for place in named_places(report))
-    return {f: known[f] for f in files if f in known and f in allowed and _inside(f)}
+    allowed |= {file for file in digests if file.endswith(".py")}
+    files: dict[str, str] = {}
+    for place in named_places(report):
+        if place.file in digests and place.file in allowed and _inside(place.file):
+            files[place.file] = digests[place.file]
+    return files
 
 
 def _settings(report: Json) -> list[str]:
@@ -85,22 +97,32 @@ def excerpts(report: Json, sources: Mapping[str, str | None]) -> list[Excerpt]:
         sources: texts of files by their paths in the workspace, None for one that is not what it
             was. Of these and of others, only what the record quotes is shown.
     """
-    made = []
+    quoted: list[Excerpt] = []
     for file, places in groupby(named_places(report), key=lambda place: place.file):
         named = list(places)
         href = f"../../{quote(file)}#L{named[0].line}" if _inside(file) else ""
         text = sources.get(file, "")
-        made.append(Excerpt(file, href, list(_parts(named, text or "")), text is None))
-    return made
+        parts = list(_parts(named, text or ""))
+        quoted.append(Excerpt(file, href, parts, changed=text is None))
+    return quoted
 
 
 def _parts(named: Sequence[Place], text: str) -> Iterator[list[Line]]:
     """Yield runs of lines. A named line that the text lacks shows what the record quotes."""
     lines = dict(enumerate(text.splitlines(), 1))
-    places = {place.line: place for place in named}
-    around = {near for line in places for near in range(line - _AROUND, line + _AROUND + 1)}
-    shown = {number: Line(number, lines[number]) for number in around & lines.keys()}
-    for line, place in places.items():
-        shown[line] = Line(line, lines.get(line, place.code), place.anchor)
-    for _, run in groupby(enumerate(sorted(shown)), key=lambda pair: pair[1] - pair[0]):
-        yield [shown[number] for _, number in run]
+    shown: dict[int, Line] = {}
+    for place in named:
+        for number in range(place.line - _AROUND, place.line + _AROUND + 1):
+            if number in lines:
+                shown[number] = Line(number, lines[number])
+    for place in named:
+        content = lines.get(place.line, place.code)
+        shown[place.line] = Line(place.line, content, place.anchor)
+    run: list[Line] = []
+    for number in sorted(shown):
+        if run and number > run[-1].number + 1:
+            yield run
+            run = []
+        run.append(shown[number])
+    if run:
+        yield run

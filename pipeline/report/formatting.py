@@ -75,9 +75,9 @@ def ratio(value: float | str | None) -> str:
 def duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, remainder = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {remainder} s"
 
 
 def milliseconds(value: float) -> str:

@@ -52,28 +52,31 @@ def headline(method: Json) -> Headline:
 def worst_headline(methods: Iterable[Json]) -> Headline | None:
     """Return the headline of the method whose verdict is the worst; of several, the one that comes
     nearest to its limit. None without methods."""
-    found = [headline(method) for method in methods]
-    return min(found, key=lambda h: (VERDICTS.index(h.verdict), -h.distance), default=None)
+    headlines = [headline(method) for method in methods]
+    return min(headlines, key=lambda h: (VERDICTS.index(h.verdict), -h.distance), default=None)
 
 
 def _quantization_figures(method: Json, quantization: Json) -> tuple[str, str, float]:
     """Return the figure that the first limit is about that it breaks, or else the first one."""
     limits = quantization["limits"]
-    figures = {**method, **_pooled_agreement(quantization["examples"] or quantization["generated"])}
-    judged = [(name, *_JUDGED[name]) for name in _JUDGED if limits.get(name) is not None]
-    judged.sort(key=lambda row: not _breaks(row[0], figures.get(row[1]), limits[row[0]]))
-    for name, figure, style in judged:
-        if figures.get(figure) is not None:
+    pools = quantization["examples"] or quantization["generated"]
+    figures = {**method, **_pooled_agreement(pools)}
+    judged = [name for name in _JUDGED if limits.get(name) is not None]
+    judged.sort(key=lambda name: not _breaks(name, figures.get(_JUDGED[name][0]), limits[name]))
+    for name in judged:
+        field, style = _JUDGED[name]
+        value, limit = figures.get(field), limits[name]
+        if value is not None:
             sign = "≥" if name.startswith("min_") else "≤"
-            distance = _distance(name, figures[figure], limits[name])
-            return style(figures[figure]), f"{sign} {style(limits[name])}", distance
-    if figures.get("sqnr_db") is None:
+            return style(value), f"{sign} {style(limit)}", _distance(name, value, limit)
+    sqnr = figures.get("sqnr_db")
+    if sqnr is None:
         return error(figures.get("max_abs")), NO_LIMIT, 0.0
+    words = NO_LIMIT
+    if quantization["verdict"] == "failed":
+        words = f"≥ {decibel(quantization['floor'])}"
     # Without a limit, the noisier method is the worse one.
-    distance = _distance("min_sqnr", figures["sqnr_db"], 0.0)
-    failed = quantization["verdict"] == "failed"
-    limit = f"≥ {decibel(quantization['floor'])}" if failed else NO_LIMIT
-    return decibel(figures["sqnr_db"]), limit, distance
+    return decibel(sqnr), words, _distance("min_sqnr", sqnr, 0.0)
 
 
 def _reference_figures(reference: Json) -> tuple[str, str, float]:
@@ -99,53 +102,69 @@ def _distance(limit: str, figure: Any, value: float) -> float:
         return float(10 ** (min(value - figure, 6000.0) / 20))
     if limit.startswith("min_"):
         figure, value = 1 - figure, 1 - value
-    return float(figure / value) if value else float("inf") if figure else 0.0
+    if value:
+        return float(figure / value)
+    return float("inf") if figure else 0.0
 
 
 def _breaks(limit: str, figure: Any, value: float) -> bool:
     if not isinstance(figure, int | float):
         return figure == "-inf"
-    return figure < value if limit.startswith("min_") else figure > value
+    if limit.startswith("min_"):
+        return figure < value
+    return figure > value
 
 
-def _held_figures(held: Json) -> tuple[str, str, float]:
+def _held_figures(comparison: Json) -> tuple[str, str, float]:
     """Return the error against the quantized program."""
-    atol = held["limits"].get("atol")
+    atol = comparison["limits"].get("atol")
     if atol is None:
-        return error(held["max_abs"]), NO_LIMIT, 0.0
+        return error(comparison["max_abs"]), NO_LIMIT, 0.0
     return (
-        error(held["max_abs"]),
+        error(comparison["max_abs"]),
         f"{short(atol)} quantized",
-        _distance("atol", held["max_abs"], atol),
+        _distance("atol", comparison["max_abs"], atol),
     )
 
 
 def _lowering_figures(method: Json) -> tuple[str, str, float]:
     """Return the error that comes nearest to its limit, or goes farthest beyond it."""
-    follows = method.get("limits_from", "")
+    origin = method.get("limits_from", "")
+    worst, figures, limits = _find_worst_output(method)
+    atol, least_sqnr = limits.get("atol"), limits.get("min_sqnr")
+    if atol is not None and not _broken_ratio(figures, limits):
+        return error(figures["max_abs"]), f"{short(atol)} {origin}".strip(), worst
+    sqnr = figures.get("sqnr_db")
+    if least_sqnr is not None and sqnr is not None:
+        return decibel(sqnr), f"≥ {decibel(least_sqnr)}", worst
+    return error(figures["max_abs"]), origin or NO_LIMIT, worst
+
+
+def _find_worst_output(method: Json) -> tuple[float, Json, Json]:
+    """Return the output that comes nearest to its limit: the ratio to it, its figures and its
+    limits; without ratios, -1 and the method's own."""
     worst, figures, limits = -1.0, method, method["limits"]
-    for run, errors, own in _outputs(method):
-        of_limit = errors.get("of_limit")
-        distance = float("inf") if of_limit == "inf" else of_limit
-        if run.get("case") != "large" and isinstance(distance, float) and distance > worst:
-            worst, figures, limits = distance, errors, own
-    if limits.get("atol") is not None and not _broken_ratio(figures, limits):
-        return error(figures["max_abs"]), f"{short(limits['atol'])} {follows}".strip(), worst
-    least = limits.get("min_sqnr")
-    if least is not None and figures.get("sqnr_db") is not None:
-        return decibel(figures["sqnr_db"]), f"≥ {decibel(least)}", worst
-    return error(figures["max_abs"]), follows or NO_LIMIT, worst
+    for run, errors, output_limits in _outputs(method):
+        distance = errors.get("of_limit")
+        if distance == "inf":
+            distance = float("inf")
+        if run.get("case") == "large" or not isinstance(distance, float):
+            continue
+        if distance > worst:
+            worst, figures, limits = distance, errors, output_limits
+    return worst, figures, limits
 
 
 def _broken_ratio(figures: Json, limits: Json) -> bool:
     """Return whether the SQNR breaks its limit, and the absolute error does not break its own."""
-    far = isinstance(figures["max_abs"], int | float) and figures["max_abs"] > limits["atol"]
-    least = limits.get("min_sqnr")
-    return not far and least is not None and _breaks("min_sqnr", figures.get("sqnr_db"), least)
+    largest, least_sqnr = figures["max_abs"], limits.get("min_sqnr")
+    if isinstance(largest, int | float) and largest > limits["atol"]:
+        return False
+    return least_sqnr is not None and _breaks("min_sqnr", figures.get("sqnr_db"), least_sqnr)
 
 
 def _outputs(method: Json) -> Iterator[tuple[Json, Json, Json]]:
     for run in method["runs"]:
         limits = run.get("limits") or [method["limits"]] * len(run["outputs"])
-        for errors, own in zip(run["outputs"], limits, strict=False):
-            yield run, errors, own
+        for errors, output_limits in zip(run["outputs"], limits, strict=False):
+            yield run, errors, output_limits

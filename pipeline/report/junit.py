@@ -47,49 +47,89 @@ def _add_report(suite: Xml.Element, package: str, report: Json) -> None:
         holder = Xml.SubElement(suite, "properties")
         for name, value in properties.items():
             Xml.SubElement(holder, "property", {"name": name, "value": value})
+    running_times = report.get("seconds", {})
     for method in report["methods"]:
-        seconds = report.get("seconds", {}).get(method["method"], 0.0)
-        _add_method(suite, f"{package}.{method['method']}", method, seconds)
+        classname = f"{package}.{method['method']}"
+        _add_method(suite, classname, method, running_times.get(method["method"], 0.0))
     for gate in report.get("gates") or ():
         classname = f"{package}.{gate['method']}" if gate["method"] else package
-        failures = [] if gate["ok"] else [gate["sentence"]]
-        skipped = gate["sentence"] or "not checked" if is_unchecked(gate) else ""
-        output = f"{gate['sentence']}\n{gate.get('place', '')}".strip()
-        _add_case(suite, classname, gate["gate"], failures, skipped, output)
+        _add_gate(suite, classname, gate)
     _add_case(suite, package, "package", package_failures(report))
+
+
+def _add_gate(suite: Xml.Element, classname: str, gate: Json) -> None:
+    failures = [] if gate["ok"] else [gate["sentence"]]
+    skipped = ""
+    if is_unchecked(gate):
+        skipped = gate["sentence"] or "not checked"
+    output = f"{gate['sentence']}\n{gate.get('place', '')}".strip()
+    _add_case(suite, classname, gate["gate"], failures, skipped, output)
 
 
 def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float) -> None:
     """Add that a method has the interface of its source, that it computes the same, that its
     quantization is good enough, and that its export is what its reference is."""
     failed = failed_by_check(method)
-    own, wrong = failed.get("interface", []), failed.get("numerics", [])
-    left_out = method.get("left_out", ())
-    unseen = "validate.budget was spent" if ALL in left_out else ""
-    unseen = UNASKED if UNASKED in left_out else unseen
-    _add_case(suite, classname, "interface", own, skipped=unseen)
-    if lacking := failed.get("source", []):
-        _add_case(suite, classname, "source", lacking)
-    wrong += _describe_culprits(method) if wrong else []
+    interface, source = failed.get("interface", []), failed.get("source", [])
+    wrong = failed.get("numerics", [])
+    if wrong:
+        wrong += _describe_culprits(method)
+    unseen = _describe_unseen(method)
+    _add_case(suite, classname, "interface", interface, skipped=unseen)
+    if source:
+        _add_case(suite, classname, "source", source)
     if method["runs"] or method.get("random") or wrong:
-        skips = [f"skipped {skip['origin']}: {skip['reason']}" for skip in method["skipped"]]
-        skips += [f"left out {each}: validate.budget" for each in left_out]
-        unjudged = method["verdict"] == "not judged"
-        skipped = f"not judged: {method.get('verdict_reason', '')}" if unjudged else ""
-        _add_case(suite, classname, "numerics", wrong, skipped, "\n".join(skips), seconds)
-    elif not own and not lacking:
+        _add_numerics(suite, classname, method, wrong, seconds)
+    elif not interface and not source:
         why = method["not_run"] or unseen or "nothing to run it on"
         _add_case(suite, classname, "numerics", skipped=why)
     if quantization := method.get("quantization"):
         lost = failed.get("quantization", [])
-        lost += _describe_culprits(method) if lost and not wrong else []
-        verdict, why = quantization["verdict"], quantization["reason"]
-        skipped = f"{verdict}: {why}" if verdict in ("not judged", "not run") else ""
-        _add_case(suite, classname, "quantization", lost, skipped, why)
+        if lost and not wrong:
+            lost += _describe_culprits(method)
+        _add_quantization(suite, classname, quantization, lost)
     if reference := method.get("reference"):
-        departs, why = failed.get("reference", []), describe_reference(reference)
-        skipped = "" if reference["verdict"] == PASSED else f"{reference['verdict']}: {why}"
-        _add_case(suite, classname, "reference", departs, skipped, why)
+        _add_reference(suite, classname, reference, failed.get("reference", []))
+
+
+def _describe_unseen(method: Json) -> str:
+    """Say why nothing of a method was looked at; "" where something was."""
+    left_out = method.get("left_out", ())
+    if UNASKED in left_out:
+        return UNASKED
+    return "validate.budget was spent" if ALL in left_out else ""
+
+
+def _add_numerics(
+    suite: Xml.Element, classname: str, method: Json, wrong: Sequence[str], seconds: float
+) -> None:
+    notes: list[str] = []
+    for skip in method["skipped"]:
+        notes.append(f"skipped {skip['origin']}: {skip['reason']}")
+    for input_set in method.get("left_out", ()):
+        notes.append(f"left out {input_set}: validate.budget")
+    skipped = ""
+    if method["verdict"] == "not judged":
+        skipped = f"not judged: {method.get('verdict_reason', '')}"
+    _add_case(suite, classname, "numerics", wrong, skipped, "\n".join(notes), seconds)
+
+
+def _add_quantization(
+    suite: Xml.Element, classname: str, quantization: Json, lost: Sequence[str]
+) -> None:
+    verdict, why = quantization["verdict"], quantization["reason"]
+    skipped = ""
+    if verdict in ("not judged", "not run"):
+        skipped = f"{verdict}: {why}"
+    _add_case(suite, classname, "quantization", lost, skipped, why)
+
+
+def _add_reference(
+    suite: Xml.Element, classname: str, reference: Json, departs: Sequence[str]
+) -> None:
+    verdict, why = reference["verdict"], describe_reference(reference)
+    skipped = "" if verdict == PASSED else f"{verdict}: {why}"
+    _add_case(suite, classname, "reference", departs, skipped, why)
 
 
 def _describe_culprits(method: Json) -> list[str]:
@@ -103,15 +143,18 @@ def _describe_culprits(method: Json) -> list[str]:
 
 
 def _properties(report: Json) -> dict[str, str]:
-    counts = sorted(report.get("delegation", {}).items())
-    shares = {name: f"{each['delegated_nodes']}/{each['nodes']}" for name, each in counts}
-    groups = {
-        "size": sorted(report.get("sizes", {}).items()),
-        "delegated_nodes": shares.items(),
-        "digest": sorted(report.get("files", {}).items()),
-    }
-    facts = {name: str(report[name]) for name in ("model", "target") if report.get(name)}
-    return facts | {f"{key}:{name}": str(v) for key, own in groups.items() for name, v in own}
+    """Return the facts of a package by name: what it is, its sizes, delegation and digests."""
+    facts: dict[str, str] = {}
+    for name in ("model", "target"):
+        if report.get(name):
+            facts[name] = str(report[name])
+    for name, size in sorted(report.get("sizes", {}).items()):
+        facts[f"size:{name}"] = str(size)
+    for name, counts in sorted(report.get("delegation", {}).items()):
+        facts[f"delegated_nodes:{name}"] = f"{counts['delegated_nodes']}/{counts['nodes']}"
+    for name, content in sorted(report.get("files", {}).items()):
+        facts[f"digest:{name}"] = str(content)
+    return facts
 
 
 def _add_case(
@@ -137,7 +180,15 @@ def _add_case(
 
 
 def _totals(parent: Xml.Element) -> dict[str, str]:
-    seconds = (float(case.attrib["time"]) for case in parent.iter("testcase"))
-    numbers = {"tests": "testcase", "failures": "failure", "errors": "error", "skipped": "skipped"}
-    counts = {name: str(len(list(parent.iter(tag)))) for name, tag in numbers.items()}
-    return counts | {"time": f"{sum(seconds):.3f}"}
+    totals = {
+        "tests": _count(parent, "testcase"),
+        "failures": _count(parent, "failure"),
+        "errors": _count(parent, "error"),
+        "skipped": _count(parent, "skipped"),
+    }
+    seconds = sum(float(case.attrib["time"]) for case in parent.iter("testcase"))
+    return totals | {"time": f"{seconds:.3f}"}
+
+
+def _count(parent: Xml.Element, tag: str) -> str:
+    return str(sum(1 for _ in parent.iter(tag)))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
+from pipeline.moments import call_all
 from pipeline.report import packages
 from pipeline.report.elements import Cell, DataTable, ReportSection
 from pipeline.report.formatting import NOTHING
 from pipeline.report.packages import Entry
-from pipeline.report.sections import gates, report_sections
-from pipeline.report.sections.gates import is_change
+from pipeline.report.sections import report_sections
 
 # GitHub takes a summary of at most 1 MiB, and a comment of at most 65,536 characters. Sentences can
 # hold shapes and lists of operators.
@@ -20,24 +20,49 @@ _IN_SUMMARY = ("not-judged", "not-run", "changes", "provenance")  # sections
 _OPEN = ("failed", "culprits", "warnings")  # the tables that are not folded, and those of changes
 
 
-def markdown(report: Mapping[str, Any]) -> str:
+def markdown(report: Mapping[str, Any], sections: Sequence[ReportSection] | None = None) -> str:
     """Render the report of a package, for a comment of a pull request: the verdict, what changed
-    and what failed; the rest is folded, as far as there is room. Charts are left out."""
-    figures, verdict = packages.known_figures(report).items(), report["verdict"]
+    and what failed; the rest is folded, as far as there is room. Charts are left out.
+
+    Args:
+        sections: those of the report, by default what its record holds.
+    """
+    verdict = report["verdict"]
+    if not report["ok"]:
+        verdict = verdict.upper()
+    if sections is None:
+        sections = report_sections(report)
     parts = [
-        f"# {_escape(report['package'])}: {verdict if report['ok'] else verdict.upper()}",
+        f"# {_escape(report['package'])}: {verdict}",
         _escape(packages.about(report)),
         packages.lead(report),
-        "\n".join(f"- {title[0].upper()}{title[1:]}: {_cell(cell)}" for title, cell in figures),
+        _list_figures(report),
     ]
-    changes = DataTable("changes", "Changed", [r for r in gates.compare(report) if is_change(r)])
-    sections = report_sections(report)
-    opened = [part for each in sections for part in each.parts if _is_open(part)]
-    for table in [changes, *opened]:
-        if table:
-            parts += [f"### {table.title}", _table(table)]
-    parts += _fold(sections, _MOST_OF_A_COMMENT - sum(len(part) for part in parts))
+    for table in _open_tables(report, sections):
+        parts += [f"### {table.title}", _table(table)]
+    room = _MOST_OF_A_COMMENT - sum(len(part) for part in parts)
+    parts += _fold(sections, room)
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _list_figures(report: Mapping[str, Any]) -> str:
+    lines: list[str] = []
+    for title, cell in packages.known_figures(report).items():
+        lines.append(f"- {title[0].upper()}{title[1:]}: {_cell(cell)}")
+    return "\n".join(lines)
+
+
+def _open_tables(
+    report: Mapping[str, Any], sections: Iterable[ReportSection]
+) -> Iterator[DataTable]:
+    """Yield the tables that are not folded."""
+    for table in call_all("highlights", report):
+        if table:
+            yield table
+    for section in sections:
+        for part in section.parts:
+            if _is_open(part):
+                yield part
 
 
 def _is_open(part: object) -> TypeGuard[DataTable]:
@@ -47,17 +72,18 @@ def _is_open(part: object) -> TypeGuard[DataTable]:
 def _fold(sections: Iterable[ReportSection], room: int) -> Iterator[str]:
     """Yield the sections, each folded, without what is shown already; a long one that does not
     fit is named."""
-    left_out = []
+    left_out: list[str] = []
     for section in sections:
-        if not (parts := list(_section(section))):
+        parts = list(_section(section))
+        if not parts:
             continue
         text = "\n\n".join(parts)
-        whole = f"<details><summary>{_escape(section.title)}</summary>\n\n{text}\n\n</details>"
-        if (room := room - len(whole)) < 0:
-            room += len(whole)
+        folded = f"<details><summary>{_escape(section.title)}</summary>\n\n{text}\n\n</details>"
+        if len(folded) > room:
             left_out.append(section.title)
-        else:
-            yield whole
+            continue
+        room -= len(folded)
+        yield folded
     if left_out:
         yield f"In report.html, for lack of room: {', '.join(left_out)}."
 
@@ -67,11 +93,15 @@ def markdown_summary(entries: Iterable[Entry], sections: Iterable[ReportSection]
     sections of the page over all packages that a summary shows."""
     entries = packages.sort_entries(entries)
     failed = [entry for entry in entries if entry.failed]
-    parts = [f"# {'FAILED: ' if failed else ''}{packages.overall_verdict(entries)}"]
-    parts += [_table(packages.table(entries))] if entries else []
-    shown = [each for each in sections if each.name in _IN_SUMMARY]
-    more = ["\n\n".join([f"## {each.title}", *_section(each)]) for each in shown if each.parts]
-    room = _MOST_BYTES - sum(len(part.encode()) for part in [*parts, *more])
+    mark = "FAILED: " if failed else ""
+    parts = [f"# {mark}{packages.overall_verdict(entries)}"]
+    if entries:
+        parts.append(_table(packages.table(entries)))
+    shown: list[str] = []
+    for section in sections:
+        if section.name in _IN_SUMMARY and section.parts:
+            shown.append("\n\n".join([f"## {section.title}", *_section(section)]))
+    room = _MOST_BYTES - sum(len(part.encode()) for part in [*parts, *shown])
     for entry in failed:
         failures = _failures(entry)
         room -= len(failures.encode())
@@ -79,16 +109,21 @@ def markdown_summary(entries: Iterable[Entry], sections: Iterable[ReportSection]
             parts.append("More in the reports of the packages.")
             break
         parts.append(failures)
-    return "\n\n".join([*parts, *more]) + "\n"
+    return "\n\n".join([*parts, *shown]) + "\n"
 
 
 def _failures(entry: Entry) -> str:
-    shown = map(_escape, entry.failures[:_MOST_FAILURES])
-    lines = [f"- {s if len(s) <= _MOST_LETTERS else s[: _MOST_LETTERS - 1] + '…'}" for s in shown]
+    lines = [f"## {_escape(entry.package)}", ""]
+    for failure in entry.failures[:_MOST_FAILURES]:
+        sentence = _escape(failure)
+        if len(sentence) > _MOST_LETTERS:
+            sentence = sentence[: _MOST_LETTERS - 1] + "…"
+        lines.append(f"- {sentence}")
     more = len(entry.failures) - _MOST_FAILURES
-    more_in = _code(f"build/{entry.package}/report.md")
-    lines += [f"- and {more} more in {more_in}"] if more > 0 else []
-    return "\n".join([f"## {_escape(entry.package)}", "", *lines])
+    if more > 0:
+        page = _code(f"build/{entry.package}/report.md")
+        lines.append(f"- and {more} more in {page}")
+    return "\n".join(lines)
 
 
 def _section(section: ReportSection) -> Iterator[str]:
@@ -102,9 +137,15 @@ def _section(section: ReportSection) -> Iterator[str]:
 
 
 def _table(table: DataTable) -> str:
-    rule = ("---:" if numeric else "---" for numeric in table.numeric)
-    rows = [table.columns, rule, *([_cell(cell) for cell in row] for row in table.cells)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    lines = [_line(table.columns)]
+    lines.append(_line(["---:" if numeric else "---" for numeric in table.numeric]))
+    for cells in table.cells:
+        lines.append(_line([_cell(cell) for cell in cells]))
+    return "\n".join(lines)
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _cell(cell: Cell) -> str:
@@ -112,9 +153,11 @@ def _cell(cell: Cell) -> str:
         text = _code(cell.text)
     else:
         text = _escape(cell.text)
-        text = f"**{text}**" if cell.kind == "bad" and cell.text != NOTHING else text
-    note = f" ({_escape(cell.note)})" if cell.note else ""
-    return (text + note).replace("|", "\\|")
+        if cell.kind == "bad" and cell.text != NOTHING:
+            text = f"**{text}**"
+    if cell.note:
+        text += f" ({_escape(cell.note)})"
+    return text.replace("|", "\\|")
 
 
 def _code(text: str) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pipeline.report.cells import figure, name, text
-from pipeline.report.elements import Cell, DataTable, ReportSection, Row
+from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import percent
 from pipeline.report.packages import Entry
 from pipeline.report.records import ALL, UNASKED, name_kernels
-from pipeline.report.sections import family, gates
-from pipeline.store.errors import listed, plural
+from pipeline.report.sections import family
+from pipeline.store.errors import listed
 from pipeline.store.sizes import human_size
 
 _MOST_METHODS = 4  # named in a cell
@@ -22,12 +23,12 @@ def not_judged_section(entries: Sequence[Entry]) -> ReportSection:
     """Return the section of methods and quantizations that ran, and that nothing judges."""
     rows: list[Row] = []
     for entry in entries:
-        for (what, why), methods in _unjudged(entry).items():
+        for (part, why), methods in _unjudged(entry).items():
             rows.append(
                 {
                     "package": name(entry.package, href=entry.page),
                     "methods": listed(methods, _MOST_METHODS),
-                    "what": what,
+                    "what": part,
                     "why": Cell(why, kind="wide"),
                 }
             )
@@ -37,17 +38,25 @@ def not_judged_section(entries: Sequence[Entry]) -> ReportSection:
 
 def _unjudged(entry: Entry) -> dict[tuple[str, str], list[str]]:
     """Return the methods of a package without a verdict, by what of them has none, and why."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for method in (entry.report or {"methods": ()})["methods"]:
-        parts = {"lowering": (method["verdict"], method.get("verdict_reason", ""))}
-        if quantization := method.get("quantization"):
-            parts["quantization"] = (quantization["verdict"], quantization["reason"])
-        if reference := method.get("reference"):
-            parts["export"] = (reference["verdict"], reference["reason"])
-        for what, (verdict, why) in parts.items():
+    unjudged: dict[tuple[str, str], list[str]] = {}
+    for method in _methods(entry):
+        for part, verdict, why in _verdicts(method):
             if verdict == "not judged":
-                found.setdefault((what, why), []).append(method["method"])
-    return found
+                unjudged.setdefault((part, why), []).append(method["method"])
+    return unjudged
+
+
+def _methods(entry: Entry) -> Sequence[Json]:
+    return entry.report["methods"] if entry.report is not None else ()
+
+
+def _verdicts(method: Json) -> Iterator[tuple[str, str, str]]:
+    """Yield the verdicts on a method: on what, the verdict, and why."""
+    yield "lowering", method["verdict"], method.get("verdict_reason", "")
+    if quantization := method.get("quantization"):
+        yield "quantization", quantization["verdict"], quantization["reason"]
+    if reference := method.get("reference"):
+        yield "export", reference["verdict"], reference["reason"]
 
 
 def not_run_section(entries: Sequence[Entry]) -> ReportSection:
@@ -71,46 +80,47 @@ def not_run_section(entries: Sequence[Entry]) -> ReportSection:
 
 def _reasons(entry: Entry) -> dict[str, list[str]]:
     """Return the methods of a package that were not run, by why."""
-    found: dict[str, list[str]] = {}
-    for method in (entry.report or {"methods": ()})["methods"]:
-        reasons = [method["not_run"], *(_UNSEEN.get(each) for each in method.get("left_out", ()))]
-        for why in filter(None, reasons):
-            found.setdefault(why, []).append(method["method"])
-    return found
+    methods_by_reason: dict[str, list[str]] = {}
+    for method in _methods(entry):
+        reasons = [method["not_run"]]
+        reasons += [_UNSEEN.get(part, "") for part in method.get("left_out", ())]
+        for reason in filter(None, reasons):
+            methods_by_reason.setdefault(reason, []).append(method["method"])
+    return methods_by_reason
 
 
-def changes_section(entries: Sequence[Entry]) -> ReportSection:
-    """Return the section of what changed since the accepted baselines, what is worse first."""
-    reports = [(entry, entry.report) for entry in entries if entry.report is not None]
-    accepted = [(entry, report) for entry, report in reports if report.get("baseline")]
-    rows = [
-        {"package": name(entry.package, href=entry.page), **row}
-        for entry, report in accepted
-        for row in gates.compare(report)
-        if gates.is_change(row)
-    ]
-    rows.sort(key=lambda row: not gates.is_worse(row))
-    equal = f"No figure of {plural(len(accepted), 'package')} with a baseline changed."
-    return ReportSection(
-        "changes",
-        "What changed since the baseline",
-        DataTable("changes", "Changes, the worse ones first", rows),
-        equal if accepted and not rows else None,
-    )
+# By method, the shares of nodes that were delegated before, and are now.
+Drops = Mapping[str, Sequence[float]]
 
 
 def drops_section(entries: Sequence[Entry]) -> ReportSection:
     """Return the section of methods of which less is delegated than in the build before."""
-    rows: list[Row] = [
-        {
-            "package": name(entry.package, href=entry.page),
-            "method": name(method),
-            "nodes delegated": figure(now, percent, kind="bad"),
-            "in the build before": figure(was, percent),
-        }
-        for entry in entries
-        for method, (was, now) in entry.drops.items()
-    ]
+    rows: list[Row] = []
+    for entry in entries:
+        package = name(entry.package, href=entry.page)
+        rows += [{"package": package, **row} for row in _make_drop_rows(entry.drops)]
+    return _make_drops_section(rows)
+
+
+def package_drops_section(drops: Drops) -> ReportSection:
+    """Return the section of the methods of one package of which less is delegated."""
+    return _make_drops_section(_make_drop_rows(drops))
+
+
+def _make_drop_rows(drops: Drops) -> list[Row]:
+    rows: list[Row] = []
+    for method, (earlier, share) in drops.items():
+        rows.append(
+            {
+                "method": name(method),
+                "nodes delegated": figure(share, percent, kind="bad"),
+                "in the build before": figure(earlier, percent),
+            }
+        )
+    return rows
+
+
+def _make_drops_section(rows: list[Row]) -> ReportSection:
     table = DataTable("drops", "Methods without a baseline", rows)
     return ReportSection("drops", "What is delegated less than before", table)
 
@@ -120,13 +130,18 @@ def families_section(entries: Sequence[Entry]) -> ReportSection:
     families: dict[str, dict[str, family.Files]] = {}
     pages: dict[str, str] = {}
     for entry in entries:
-        if found := (entry.report or {}).get("family"):
-            own = families.setdefault(found["name"], {})
-            own[entry.package] = found["packages"][entry.package]
+        record = (entry.report or {}).get("family")
+        if record:
+            packages = families.setdefault(record["name"], {})
+            packages[entry.package] = record["packages"][entry.package]
             pages[entry.package] = entry.page
-    rows = [family.summarize(each, families[each]) for each in sorted(families)]
-    charts = [family.make_chart(families[n], pages, n) for n in sorted(families)[:_MOST_CHARTS]]
-    return ReportSection("families", "Families", DataTable("families", "Families", rows), *charts)
+    rows: list[Row] = []
+    drawn: list[Chart] = []
+    for family_name, packages in sorted(families.items()):
+        rows.append(family.summarize(family_name, packages))
+        if len(drawn) < _MOST_CHARTS:
+            drawn.append(family.make_chart(packages, pages, family_name))
+    return ReportSection("families", "Families", DataTable("families", "Families", rows), *drawn)
 
 
 def sums_section(entries: Sequence[Entry]) -> ReportSection:
@@ -139,53 +154,68 @@ def sums_section(entries: Sequence[Entry]) -> ReportSection:
     )
 
 
-def provenance_section(known: Mapping[str, str]) -> ReportSection:
+def provenance_section(facts: Mapping[str, str]) -> ReportSection:
     """Return the section of what the packages were built from and with, and where."""
-    rows: list[Row] = [
-        {"what": name(what), "value": Cell(value, kind="wide")} for what, value in known.items()
-    ]
+    rows: list[Row] = []
+    for fact, value in facts.items():
+        rows.append({"what": name(fact), "value": Cell(value, kind="wide")})
     return ReportSection("provenance", "Provenance", DataTable("provenance", "Built from", rows))
 
 
 def _by_backend(entries: Iterable[Entry]) -> Iterator[Row]:
-    nodes: dict[str, int] = {}
+    nodes: Counter[str] = Counter()
     users: dict[str, set[tuple[str, str]]] = {}
     for entry in entries:
         for method, counts in ((entry.report or {}).get("delegation") or {}).items():
-            own = {name: each["nodes"] for name, each in (counts.get("backends") or {}).items()}
-            for backend, kernels in counts.get("kernels", {}).items():
-                own[backend] = own.get(backend, 0) + sum(kernels.values())
-            if left := counts["nodes"] - sum(own.values()):
-                own[name_kernels(counts["undelegated"])] = left
-            for backend, number in own.items():
-                nodes[backend] = nodes.get(backend, 0) + number
+            for backend, number in _count_nodes(counts).items():
+                nodes[backend] += number
                 users.setdefault(backend, set()).add((entry.package, method))
-    whole = sum(nodes.values())
-    for backend, number in sorted(nodes.items(), key=lambda each: (-each[1], each[0])):
+    whole = nodes.total()
+    for backend, number in sorted(nodes.items(), key=lambda entry: (-entry[1], entry[0])):
+        packages = {package for package, _ in users[backend]}
         yield {
             "runs on": name(backend),
-            "packages": figure(len({package for package, _ in users[backend]})),
+            "packages": figure(len(packages)),
             "methods": figure(len(users[backend])),
             "nodes": figure(number),
             "share": figure(number / whole, percent, bar=number / whole),
         }
 
 
+def _count_nodes(counts: Json) -> Counter[str]:
+    """Return the nodes of a method by what runs them."""
+    nodes: Counter[str] = Counter()
+    for backend, share in (counts.get("backends") or {}).items():
+        nodes[backend] += share["nodes"]
+    for backend, kernels in counts.get("kernels", {}).items():
+        nodes[backend] += sum(kernels.values())
+    undelegated = counts["nodes"] - nodes.total()
+    if undelegated:
+        nodes[name_kernels(counts["undelegated"])] = undelegated
+    return nodes
+
+
 def _by_target(entries: Iterable[Entry]) -> Iterator[Row]:
     targets: dict[str, list[Entry]] = {}
     for entry in entries:
-        targets.setdefault((entry.report or {}).get("target") or "", []).append(entry)
+        target = (entry.report or {}).get("target") or ""
+        targets.setdefault(target, []).append(entry)
     if not any(targets):
         return
-    for target, own in sorted(targets.items(), key=lambda each: (not each[0], each[0])):
-        sizes = [sum(each.report.get("sizes", {}).values()) for each in own if each.report]
-        failed = sum(each.failed for each in own)
-        passed = sum(each.outcome == "passed" for each in own)
+    # Packages without a target come last.
+    for target, members in sorted(targets.items(), key=lambda group: (not group[0], group[0])):
+        failed = sum(entry.failed for entry in members)
+        passed = sum(entry.outcome == "passed" for entry in members)
+        size = sum(map(_total_size, members))
         yield {
             "target": name(target) if target else text("none", "soft"),
-            "packages": figure(len(own)),
+            "packages": figure(len(members)),
             "passed": figure(passed),
             "failed": figure(failed, kind="bad" if failed else ""),
-            "others": figure(len(own) - passed - failed),
-            "size": figure(sum(sizes), human_size),
+            "others": figure(len(members) - passed - failed),
+            "size": figure(size, human_size),
         }
+
+
+def _total_size(entry: Entry) -> int:
+    return sum((entry.report or {}).get("sizes", {}).values())

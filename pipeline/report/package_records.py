@@ -7,116 +7,21 @@ from typing import Any, Literal
 # Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
 from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
-from pipeline.store.digest import Digest
-from pipeline.store.forms import Count, FileName, Size
-from pipeline.store.results import (
+from pipeline.store.compiled import (
+    Blob,
+    Delegation,
     Instructions,
     ListedName,
     LoweringWarning,
-    Narrowed,
-    Quantization,
+    NarrowedSize,
+    OperatorLibrary,
     Signature,
 )
+from pipeline.store.digest import Digest
+from pipeline.store.forms import Count, FileName
+from pipeline.store.quantized import Quantization
 
 SegmentKind = Literal["program", "constants", "delegate", "named_data", "mutable", "padding"]
-
-
-class BackendCounts(TypedDict):
-    """Calls of operators, different operators, and delegates of one backend."""
-
-    nodes: int
-    operators: int
-    partitions: int
-
-
-class UndelegatedRecord(TypedDict):
-    """A call of an operator that no delegate took: its line and module, and why, where known."""
-
-    operator: str
-    line: NotRequired[str]
-    module: NotRequired[str]
-    reason: NotRequired[str]
-
-
-class CrossingRecord(TypedDict):
-    """Tensors that cross boundaries of delegates in one call, and their bytes at upper bounds."""
-
-    tensors: int
-    bytes: int
-
-
-class BoundaryRecord(TypedDict):
-    """Tensors that go into delegates and out of them, and `copies`, changes of layout or dtype left
-    at the boundaries."""
-
-    into: CrossingRecord
-    out_of: CrossingRecord
-    copies: int
-
-
-class GraphSegmentRecord(TypedDict):
-    """A segment of a lowered method: a delegate of `backend`, or, where that is None, the calls
-    between two. Bodies of control flow stand where they are called."""
-
-    backend: str | None
-    nodes: int
-    operators: dict[str, int]
-
-
-class EstimateRecord(TypedDict):
-    """The estimate of one call of a delegate, by the tool that compiled it: the device's `clock` in
-    Hz; `cycles` of the whole call, waits for memory included, and `busy_cycles` of computing;
-    multiply-accumulates; the peak bytes in use, by kind of memory."""
-
-    backend: str
-    tool: str
-    clock: int
-    cycles: int
-    busy_cycles: int
-    macs: int
-    sram: int
-    dram: int
-    on_chip_flash: int
-    off_chip_flash: int
-
-
-class RefusalRecord(TypedDict):
-    """An operator that a partitioner left, in how many calls, and why, where it is known."""
-
-    operator: str
-    calls: int
-    reason: str
-
-
-class UptakeRecord(TypedDict):
-    """The calls of operators that a partitioner was offered, those that it took, and, where it took
-    none, why."""
-
-    partitioner: str
-    offered: int
-    taken: int
-    refusals: list[RefusalRecord]
-
-
-class DelegationRecord(TypedDict):
-    """Counts of operator calls, over control flow too; `undelegated` maps operators to calls.
-    `estimates` are of the delegates whose backend's compiler makes one; those in control flow count
-    once. `partitioners` are those of the config, in its order."""
-
-    nodes: int
-    delegated_nodes: int
-    operators: int
-    delegated_operators: int
-    partitions: dict[str, int]
-    undelegated: dict[str, int]
-    kernels: NotRequired[dict[str, dict[str, int]]]
-    backends: NotRequired[dict[str, BackendCounts]]
-    subgraphs: NotRequired[int]
-    left: NotRequired[list[UndelegatedRecord]]
-    boundary: NotRequired[BoundaryRecord]
-    segments: NotRequired[list[GraphSegmentRecord]]
-    estimates: NotRequired[list[EstimateRecord]]
-    partitioners: NotRequired[list[UptakeRecord]]
 
 
 class SegmentRecord(TypedDict):
@@ -294,13 +199,6 @@ class ContractRecord(TypedDict):
     methods: dict[str, MethodContract]
 
 
-class FileRecord(TypedDict):
-    """The digest of a file and its size in bytes."""
-
-    digest: Digest
-    size: Size
-
-
 class MethodManifest(TypedDict):
     """A method in a manifest."""
 
@@ -308,28 +206,15 @@ class MethodManifest(TypedDict):
     unit: str
     lowering: dict[str, Any]
     quantized: str | None
-    delegation: DelegationRecord
+    delegation: Delegation
     signature: NotRequired[Signature]
     instructions: NotRequired[Instructions]
     debug_handles: NotRequired[list[tuple[Count, Count]]]
     left_float: NotRequired[Count]
     quantization: NotRequired[Quantization]
-    narrowed: NotRequired[list[Narrowed]]
+    narrowed: NotRequired[list[NarrowedSize]]
     listed: NotRequired[list[ListedName]]
     warnings: NotRequired[list[LoweringWarning]]
-
-
-class OperatorLibraryRecord(TypedDict):
-    """A library of operators beside ATen's: an app that runs these `methods` links kernels of its
-    `operators`. `digest` is that of a library of the workspace, `version` of what is installed;
-    `kernels` are those that ExecuTorch's runtime had where it was compiled."""
-
-    name: str
-    digest: NotRequired[str]
-    version: NotRequired[str]
-    operators: list[str]
-    kernels: list[str]
-    methods: list[str]
 
 
 class FamilySettings(TypedDict):
@@ -355,8 +240,8 @@ class ManifestRecord(TypedDict):
     metadata: NotRequired[dict[str, Any]]
     family: NotRequired[FamilySettings]
     order: list[str]
-    operators: NotRequired[list[OperatorLibraryRecord]]
+    operators: NotRequired[list[OperatorLibrary]]
     methods: dict[str, MethodManifest]
     objects: dict[str, Any]
-    files: dict[FileName, FileRecord]
-    etrecord: NotRequired[FileRecord]
+    files: dict[FileName, Blob]
+    etrecord: NotRequired[Blob]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from pipeline.report.cells import figure, name, text
 from pipeline.report.elements import Cell, DataTable, Json, Row
 from pipeline.report.events import NOT_BUILT
 from pipeline.report.formatting import NOTHING, percent
-from pipeline.report.headlines import worst_headline
+from pipeline.report.headlines import Headline, worst_headline
 from pipeline.report.records import ALL, LATENCY, UNASKED, delegated_share, is_unchecked
 from pipeline.report.sections.failures import group_failures, package_failures
 from pipeline.report.sections.movement import describe_nonfinite
@@ -22,6 +23,7 @@ from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
 
 _MOST_NAMED, _MOST_REASONS = 4, 2  # in a sentence: methods, why they could not be run
+_OUTCOMES = ("failed", NOT_BUILT, "not run", "not judged", "not validated", "passed")
 
 
 class Entry(NamedTuple):
@@ -68,12 +70,14 @@ VERDICT_KINDS = {
 
 def describe_causes(report: Json) -> list[str]:
     """Return a sentence for each cause of a failure: of methods, of gates, of the package."""
-    causes = [
-        f"{listed(group.methods, _MOST_NAMED)}: {group.sentence}"
-        for group in group_failures(report["methods"])
-    ]
-    causes += [gate["sentence"] for gate in report.get("gates") or () if not gate["ok"]]
-    return [*causes, *package_failures(report)]
+    causes: list[str] = []
+    for group in group_failures(report["methods"]):
+        causes.append(f"{listed(group.methods, _MOST_NAMED)}: {group.sentence}")
+    for gate in report.get("gates") or ():
+        if not gate["ok"]:
+            causes.append(gate["sentence"])
+    causes += package_failures(report)
+    return causes
 
 
 def outcome_kind(verdict: str) -> str:
@@ -93,16 +97,22 @@ def overall_word(entries: Sequence[Entry]) -> tuple[str, str]:
         return "failed", "bad"
     if outcomes == {"passed"}:
         return "all passed", "good"
-    worst = next((each for each in VERDICTS if each in outcomes - {"passed"}), "")
-    return (f"some {worst}", outcome_kind(worst)) if worst else ("none failed", "soft")
+    for verdict in VERDICTS:
+        if verdict != "passed" and verdict in outcomes:
+            return f"some {verdict}", outcome_kind(verdict)
+    return "none failed", "soft"
 
 
 def overall_verdict(entries: Iterable[Entry]) -> str:
     """Return how many packages there are, and how many of each outcome."""
     outcomes = [entry.outcome for entry in entries]
-    known = ("failed", NOT_BUILT, "not run", "not judged", "not validated", "passed")
-    counts = (f"{outcomes.count(outcome)} {outcome}" for outcome in known if outcome in outcomes)
-    return f"{plural(len(outcomes), 'package')}: {', '.join(counts)}" if outcomes else "no packages"
+    if not outcomes:
+        return "no packages"
+    counts: list[str] = []
+    for outcome in _OUTCOMES:
+        if outcome in outcomes:
+            counts.append(f"{outcomes.count(outcome)} {outcome}")
+    return f"{plural(len(outcomes), 'package')}: {', '.join(counts)}"
 
 
 def table(entries: Iterable[Entry]) -> DataTable:
@@ -112,45 +122,66 @@ def table(entries: Iterable[Entry]) -> DataTable:
 
 def _row(entry: Entry) -> Row:
     report = entry.report or {"methods": []}
-    gates = report.get("gates") or ()
-    failed = sum(not gate["ok"] for gate in gates)
-    unchecked = sum(is_unchecked(gate) for gate in gates)
-    met = len(gates) - failed - unchecked
     return {
         "package": name(entry.package, href=entry.page),
         "verdict": Cell(entry.outcome, kind=outcome_kind(entry.outcome)),
         "target": text(report.get("target"), kind="whole"),
         **key_figures(report),
-        "gates": figure(
-            failed if gates else None,
-            lambda _: f"{met} of {len(gates)}",
-            kind="bad" if failed else "",
-            note=f"{unchecked} not checked" if unchecked else "",
-        ),
+        "gates": _count_gates(report.get("gates") or ()),
         "methods": figure(len(report["methods"]) if entry.report else None),
     }
+
+
+def _count_gates(gates: Sequence[Json]) -> Cell:
+    """Return the cell of how many gates are met; those that failed sort it."""
+    if not gates:
+        return figure(None)
+    failed = sum(not gate["ok"] for gate in gates)
+    unchecked = sum(is_unchecked(gate) for gate in gates)
+    met = len(gates) - failed - unchecked
+    return figure(
+        failed,
+        lambda _: f"{met} of {len(gates)}",
+        kind="bad" if failed else "",
+        note=f"{unchecked} not checked" if unchecked else "",
+    )
 
 
 def lead(report: Json) -> str:
     """Return the sentences that say what was seen of the package, or how much of it is wrong."""
     methods = report["methods"]
     if not report["ok"]:
-        failed = sum(not method["ok"] for method in methods)
-        gates = sum(not gate["ok"] for gate in report.get("gates") or ())
-        wrong = [f"{failed} of {plural(len(methods), 'method')} failed"] if failed else []
-        wrong += [f"{plural(gates, 'gate')} not met"] if gates else []
-        wrong_in_all = f"{'; '.join(wrong) or plural(len(report['failures']), 'failure')}."
-        remarks = [*describe_nonfinite(methods), *describe_unreferenced(methods)]
-        return " ".join([wrong_in_all, *remarks])
+        sentences = [_describe_wrong(report)]
+        sentences += describe_nonfinite(methods)
+        sentences += describe_unreferenced(methods)
+        return " ".join(sentences)
     sentences = [*_describe_lowering(methods), *_describe_quantization(methods)]
     sentences += describe_referenced(methods)
     unrun = [method for method in methods if method["not_run"]]
     ran = any(method["runs"] and method["kind"] == "program" for method in methods)
-    sentences += [_describe_unrun(unrun, total=len(methods), none=not ran)] if unrun else []
+    if unrun:
+        sentences.append(_describe_unrun(unrun, total=len(methods), none=not ran))
     sentences += describe_nonfinite(methods)
-    sentences += [f"{left_out}."] if (left_out := describe_left_out(report)) else []
-    sentences += describe_unreferenced(methods) if ran else ()
+    if left_out := describe_left_out(report):
+        sentences.append(f"{left_out}.")
+    if ran:
+        sentences += describe_unreferenced(methods)
     return " ".join(sentences)
+
+
+def _describe_wrong(report: Json) -> str:
+    """Say how many methods failed, and how many gates are not met."""
+    methods = report["methods"]
+    failed = sum(not method["ok"] for method in methods)
+    unmet = sum(not gate["ok"] for gate in report.get("gates") or ())
+    counts: list[str] = []
+    if failed:
+        counts.append(f"{failed} of {plural(len(methods), 'method')} failed")
+    if unmet:
+        counts.append(f"{plural(unmet, 'gate')} not met")
+    if not counts:
+        counts.append(plural(len(report["failures"]), "failure"))
+    return f"{'; '.join(counts)}."
 
 
 def _describe_lowering(methods: Sequence[Json]) -> Iterator[str]:
@@ -167,61 +198,91 @@ def _describe_lowering(methods: Sequence[Json]) -> Iterator[str]:
 
 
 def _describe_passed(passed: Sequence[Json], total: int) -> str:
-    calls = plural(sum(len(method["runs"]) for method in passed), "run")
+    runs = sum(len(method["runs"]) for method in passed)
+    within = f"within the limits ({plural(runs, 'run')})."
+    quantized = sum(bool(method.get("quantized")) for method in passed)
     if len(passed) == 1:
-        who = passed[0]["method"] if total > 1 else "The method"
-        what = "quantized program" if passed[0].get("quantized") else "source"
-        return f"{who} matches its {what}, within the limits ({calls})."
-    who = "Both methods match" if len(passed) == total == 2 else f"{len(passed)} methods match"
-    if all(method.get("quantized") for method in passed):
-        return f"{who} their quantized programs, within the limits ({calls})."
-    lowered = "what they were lowered from" if any(m.get("quantized") for m in passed) else None
-    return f"{who} {lowered or 'their sources'}, within the limits ({calls})."
+        subject = passed[0]["method"] if total > 1 else "The method"
+        program = "quantized program" if quantized else "source"
+        return f"{subject} matches its {program}, {within}"
+    subject = f"{len(passed)} methods"
+    if len(passed) == total == 2:
+        subject = "Both methods"
+    if quantized == len(passed):
+        programs = "their quantized programs"
+    elif quantized:
+        programs = "what they were lowered from"
+    else:
+        programs = "their sources"
+    return f"{subject} match {programs}, {within}"
 
 
 def _describe_quantization(methods: Sequence[Json]) -> Iterator[str]:
     """Yield what is known of quantizations, methods of one reason together."""
     reasons: dict[tuple[str, str], list[str]] = {}
+    already_quantized: list[str] = []
     for method in methods:
-        if found := method.get("quantization"):
-            reasons.setdefault((found["verdict"], found["reason"]), []).append(method["method"])
+        if quantization := method.get("quantization"):
+            outcome = quantization["verdict"], quantization["reason"]
+            reasons.setdefault(outcome, []).append(method["method"])
+        if method.get("source_is_quantized"):
+            already_quantized.append(method["method"])
     for (verdict, reason), names in reasons.items():
-        of = "" if len(methods) == 1 else f" of {listed(names, _MOST_NAMED)}"
+        subject = "The quantization"
+        if len(methods) > 1:
+            subject += f" of {listed(names, _MOST_NAMED)}"
         word = "passed" if verdict == PASSED else f"is {verdict}"
-        yield f"The quantization{of} {word}: {reason}."
-    quantized = [method["method"] for method in methods if method.get("source_is_quantized")]
-    if quantized:
-        whose = listed(quantized, _MOST_NAMED)
-        yield f"The source of {whose} is quantized already: nothing compares it with a float one."
+        yield f"{subject} {word}: {reason}."
+    if already_quantized:
+        sources = f"The source of {listed(already_quantized, _MOST_NAMED)}"
+        yield f"{sources} is quantized already: nothing compares it with a float one."
 
 
 def _describe_unrun(unrun: Sequence[Json], total: int, none: bool) -> str:
-    who = unrun[0]["method"] if len(unrun) == 1 and total > 1 else plural(len(unrun), "method")
-    reasons = listed(dict.fromkeys(method["not_run"] for method in unrun), _MOST_REASONS)
-    where = f"could not be run on this machine ({reasons})."
+    subject = plural(len(unrun), "method")
+    if len(unrun) == 1 and total > 1:
+        subject = unrun[0]["method"]
+    reasons = dict.fromkeys(method["not_run"] for method in unrun)
+    sentence = f"{subject} could not be run on this machine ({listed(reasons, _MOST_REASONS)})."
     if not none:
-        return f"{who} {where}"
+        return sentence
     declare = "it declares is what its source declares"
     if len(unrun) > 1:
         declare = "they declare is what their sources declare"
-    return f"Nothing was run: {who} {where} What {declare}."
+    return f"Nothing was run: {sentence} What {declare}."
 
 
 def describe_left_out(report: Json) -> str:
     """Say how many methods and input sets there was no time for, and which methods were not asked
     for; "" where there are none."""
-    unasked = [m["method"] for m in report["methods"] if UNASKED in m.get("left_out", ())]
-    left = [what for method in report["methods"] for what in method.get("left_out", ())]
-    left = [what for what in left if what != UNASKED]
-    wholly, untimed = left.count(ALL), left.count(LATENCY)
-    parts = [plural(wholly, "method")] if wholly else []
-    parts += [plural(sets, "input set")] if (sets := len(left) - wholly - untimed) else []
-    parts += [f"the latency of {plural(untimed, 'method')}"] if untimed else []
-    said = [f"{', '.join(parts)} left out: validate.budget was spent"] if parts else []
+    unasked: list[str] = []
+    left_out: Counter[str] = Counter()
+    for method in report["methods"]:
+        parts = method.get("left_out", ())
+        if UNASKED in parts:
+            unasked.append(method["method"])
+        left_out.update(parts)
+    sentences: list[str] = []
+    if counts := _count_left_out(left_out):
+        sentences.append(f"{', '.join(counts)} left out: validate.budget was spent")
     if unasked:
         verb = "was" if len(unasked) == 1 else "were"
-        said.append(f"{listed(unasked, _MOST_NAMED)} {verb} not asked for")
-    return "; ".join(said)
+        sentences.append(f"{listed(unasked, _MOST_NAMED)} {verb} not asked for")
+    return "; ".join(sentences)
+
+
+def _count_left_out(left_out: Counter[str]) -> list[str]:
+    """Return how many methods, input sets and latencies the budget left no time for."""
+    wholly, untimed = left_out[ALL], left_out[LATENCY]
+    sets = left_out.total() - wholly - untimed - left_out[UNASKED]
+    counts: list[str] = []
+    if wholly:
+        counts.append(plural(wholly, "method"))
+    if sets:
+        counts.append(plural(sets, "input set"))
+    if untimed:
+        counts.append(f"the latency of {plural(untimed, 'method')}")
+    return counts
 
 
 def about(report: Json) -> str:
@@ -230,18 +291,25 @@ def about(report: Json) -> str:
 
 def key_figures(report: Json) -> dict[str, Cell]:
     """Return the figures by which packages are compared."""
-    methods = (report.get("delegation") or {}).values()
-    share, nodes = delegated_share(methods), sum(counts["nodes"] for counts in methods)
-    total = sum(report["sizes"].values()) if report.get("sizes") else None
-    worst = worst_headline(report["methods"]) if report["methods"] else None
-    figures = worst.figure if worst else ""
-    kind = outcome_kind(worst.verdict) if worst and worst.verdict != PASSED else ""
+    delegations = (report.get("delegation") or {}).values()
+    nodes = sum(delegation["nodes"] for delegation in delegations)
+    share = delegated_share(delegations)
+    sizes = report.get("sizes")
+    total = sum(sizes.values()) if sizes else None
+    worst = worst_headline(report["methods"])
     return {
         "size": figure(total, human_size, note=f"{total or 0:,} bytes"),
         "nodes delegated": figure(share, percent, note=f"of {nodes:,}", bar=share),
-        "worst figure": Cell(figures or NOTHING, kind=kind if figures else "soft"),
+        "worst figure": _worst_figure(worst),
         "its limit": text(worst.limit if worst else ""),
     }
+
+
+def _worst_figure(worst: Headline | None) -> Cell:
+    if worst is None or not worst.figure:
+        return Cell(NOTHING, kind="soft")
+    kind = "" if worst.verdict == PASSED else outcome_kind(worst.verdict)
+    return Cell(worst.figure, kind=kind)
 
 
 def known_figures(report: Json) -> dict[str, Cell]:

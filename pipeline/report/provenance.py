@@ -20,22 +20,22 @@ _NAMES = {"torch": "torch", "executorch": "ExecuTorch", "python": "Python"}
 
 def find_provenance(workspace: Workspace, packages: Iterable[str]) -> dict[str, str]:
     """Return what is known, by name: the versions are those of the packages' manifests."""
-    manifests = [m for each in packages if (m := read_manifest(workspace, each)) is not None]
-    found = {"revision": _revision(workspace)}
+    manifests = [m for package in packages if (m := read_manifest(workspace, package)) is not None]
+    facts = {"revision": _revision(workspace)}
     for name, title in _NAMES.items():
         versions = {manifest["toolchain"].get(name, "") for manifest in manifests} - {""}
-        found[title] = ", ".join(sorted(versions))
+        facts[title] = ", ".join(sorted(versions))
     try:
-        found["pte-pipeline"] = version("pte-pipeline")
+        facts["pte-pipeline"] = version("pte-pipeline")
     except PackageNotFoundError:  # it is imported from a checkout
-        found["pte-pipeline"] = "not installed"
-    found["host"] = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs"
-    found["date"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return {name: value for name, value in found.items() if value}
+        facts["pte-pipeline"] = "not installed"
+    facts["host"] = f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs"
+    facts["date"] = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return {name: value for name, value in facts.items() if value}
 
 
 def _revision(workspace: Workspace) -> str:
     """Return the commit that is checked out, and whether files differ from it; "" without one."""
-    if (found := find_revision(workspace.root)) is None:
+    if (revision := find_revision(workspace.root)) is None:
         return ""
-    return f"{found.commit[:12]}, with changes" if found.changed else found.commit[:12]
+    return f"{revision.commit[:12]}, with changes" if revision.changed else revision.commit[:12]

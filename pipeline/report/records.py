@@ -17,14 +17,13 @@ from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 from pipeline.report.package_records import (
     ContentsRecord,
     ContractRecord,
-    DelegationRecord,
     ManifestRecord,
-    OperatorLibraryRecord,
 )
 from pipeline.report.verdicts import Verdict
+from pipeline.store.compiled import Delegation, LoweringWarning, NarrowedSize, OperatorLibrary
 from pipeline.store.files import CONTENTS, CONTRACT, MANIFEST, REPORT, read_record
 from pipeline.store.forms import fits
-from pipeline.store.results import Quantization
+from pipeline.store.quantized import Quantization
 from pipeline.store.workspace import Workspace
 
 FORMAT = 2  # of report.json
@@ -47,8 +46,8 @@ def read_manifest(workspace: Workspace, package: str) -> dict[str, Any] | None:
 def read_fitting(path: Path) -> dict[str, Any] | None:
     """Read the record of a package that is in a file; None where there is none, or it has another
     form than the records of this name."""
-    found = read_record(path)
-    return found if fits_name(path.name, found) else None
+    record = read_record(path)
+    return record if fits_name(path.name, record) else None
 
 
 def read_drops(workspace: Workspace, package: str) -> dict[str, Sequence[float]]:
@@ -78,9 +77,9 @@ def delegated_share(methods: Iterable[Mapping[str, Any]]) -> float | None:
 
 def in_order(report: Mapping[str, Any], by_method: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return what a report has by method in the order of its methods."""
-    order = {each["method"]: place for place, each in enumerate(report["methods"])}
-    found = (by_method or {}).items()
-    return dict(sorted(found, key=lambda each: (order.get(each[0], len(order)), each[0])))
+    order = {method["method"]: place for place, method in enumerate(report["methods"])}
+    entries = (by_method or {}).items()
+    return dict(sorted(entries, key=lambda entry: (order.get(entry[0], len(order)), entry[0])))
 
 
 def name_kernels(operators: Iterable[str]) -> str:
@@ -403,29 +402,6 @@ class BundleRecord(TypedDict):
     methods: dict[str, SuiteRecord]
 
 
-class NarrowedRecord(TypedDict):
-    """A size of an input that is lowered for a smaller range than its source takes: both, from
-    least to greatest, where None is no limit; the operator that narrowed it, where it is known,
-    its module, and its line in the model's source."""
-
-    size: str
-    source: tuple[int, int | None]
-    lowered: tuple[int, int | None]
-    operator: str
-    module: str
-    line: str
-
-
-class WarningRecord(TypedDict):
-    """A warning of a method's lowering, and the operator that it is about, where there is one: its
-    module, and its line in the model's source."""
-
-    what: str
-    operator: str
-    module: str
-    line: str
-
-
 class CommonStateRecord(TypedDict):
     """The buffers that several methods use by one name and at least one changes, each with its
     methods; `shared` says whether they are one in the package, or each method has a copy."""
@@ -475,13 +451,13 @@ class ReportRecord(TypedDict):
     sizes: NotRequired[dict[str, int]]
     places: NotRequired[dict[str, str]]
     sources: NotRequired[dict[str, str]]
-    delegation: NotRequired[dict[str, DelegationRecord]]
+    delegation: NotRequired[dict[str, Delegation]]
     left_float: NotRequired[dict[str, int]]
     quantization: NotRequired[dict[str, Quantization]]
     portable: NotRequired[list[str]]
-    narrowed: NotRequired[dict[str, list[NarrowedRecord]]]
-    warnings: NotRequired[dict[str, list[WarningRecord]]]
-    operators: NotRequired[list[OperatorLibraryRecord]]
+    narrowed: NotRequired[dict[str, list[NarrowedSize]]]
+    warnings: NotRequired[dict[str, list[LoweringWarning]]]
+    operators: NotRequired[list[OperatorLibrary]]
     contents: NotRequired[ContentsRecord | None]
     gates: NotRequired[list[GateRecord]]
     baseline: NotRequired[dict[str, Any] | None]

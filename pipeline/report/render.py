@@ -14,6 +14,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from pipeline.moments import find_sections, load
 from pipeline.report import overview, packages
 from pipeline.report.charts.shapes import WIDTH
 from pipeline.report.elements import MOST_ROWS, Json, ReportSection
@@ -36,13 +37,21 @@ _MOST_FAILURES = 5  # of a package on the page over all packages
 _LARGEST_SOURCE = 1 << 22  # bytes; a page shows a few lines of it
 
 
-def render(report: Json, sources: Mapping[str, str | None] | None = None) -> dict[str, bytes]:
+def render(
+    report: Json,
+    sources: Mapping[str, str | None] | None = None,
+    drops: Mapping[str, Sequence[float]] | None = None,
+) -> dict[str, bytes]:
     """Render the reports of a package, by file name.
 
     Args:
         sources: texts of the files of the workspace that `excerpts.named_files` gives, None for
             one that changed. Of these and of others only what the record quotes is shown.
+        drops: what is delegated less than in the build before, as `read_drops` gives it.
     """
+    sections = report_sections(report)
+    if drops:
+        sections = [overview.package_drops_section(drops), *sections]
     page = _page(
         "package.html.j2",
         name=report["package"],
@@ -51,13 +60,13 @@ def render(report: Json, sources: Mapping[str, str | None] | None = None) -> dic
         lead=packages.lead(report),
         about=packages.about(report),
         facts=packages.known_figures(report),
-        sections=report_sections(report),
+        sections=sections,
         excerpts=excerpts(report, sources or {}),
     )
     return {
         "junit.xml": junit([report]),
         "report.html": page,
-        "report.md": visible(markdown(report)).encode(),
+        "report.md": visible(markdown(report, sections)).encode(),
     }
 
 
@@ -75,18 +84,22 @@ def render_all(
     entries = packages.sort_entries(entries)
     failed = [entry for entry in entries if entry.failed]
     word, kind = packages.overall_word(entries)
-    sections = [
-        overview.not_judged_section(entries),
-        overview.not_run_section(entries),
-        overview.changes_section(entries),
-        overview.drops_section(entries),
-        ReportSection("packages", "All packages", packages.table(entries)),
-        overview.families_section(entries),
-        overview.sums_section(entries),
-        caches.section(timeline),
-        run.section(timeline, {entry.package: entry.page for entry in entries}),
-        overview.provenance_section(provenance or {}),
+    pages = {entry.package: entry.page for entry in entries}
+    ranked = [
+        (0, overview.not_judged_section(entries)),
+        (10, overview.not_run_section(entries)),
+        (30, overview.drops_section(entries)),
+        (40, ReportSection("packages", "All packages", packages.table(entries))),
+        (50, overview.families_section(entries)),
+        (60, overview.sums_section(entries)),
+        (70, caches.section(timeline)),
+        (80, run.section(timeline, pages)),
+        (90, overview.provenance_section(provenance or {})),
     ]
+    for brought in find_sections("overview_sections"):
+        ranked.append((brought.rank, load(brought.make)(entries)))
+    ranked.sort(key=lambda pair: pair[0])
+    sections = [section for _, section in ranked]
     page = _page(
         "index.html.j2",
         word=word,
@@ -136,8 +149,8 @@ def read_run(workspace: Workspace) -> list[dict[str, Any]]:
 
 def read_timeline(workspace: Workspace) -> dict[str, Any] | None:
     """Read the timeline of the last run that did something; None where it can't be read."""
-    found = read_record(workspace.build / TIMELINE) or {}
-    return found if isinstance(found.get("traceEvents"), list) else None
+    record = read_record(workspace.build / TIMELINE) or {}
+    return record if isinstance(record.get("traceEvents"), list) else None
 
 
 def read_report(workspace: Workspace, package: str) -> dict[str, Any] | None:
@@ -177,12 +190,13 @@ def write_reports(workspace: Workspace, package: str) -> list[Path]:
     """
     if (report := read_report(workspace, package)) is None:
         return []
-    rendered = render_package(workspace.root, report)
+    sources, drops = read_sources(workspace.root, report), read_drops(workspace, package)
+    rendered = render(report, sources, drops)
     written = _write(workspace, workspace.package(package), rendered)
     state = workspace.state(package)
     digests = state.get("validate", {}).get("files", {})
-    if again := {name: hash_bytes(rendered[name]) for name in rendered if name in digests}:
-        digests |= again  # or the next run would take them for edited
+    if rerenders := {name: hash_bytes(rendered[name]) for name in rendered if name in digests}:
+        digests |= rerenders  # or the next run would take them for edited
         workspace.write_state(package, state)
     return written
 
@@ -213,12 +227,12 @@ def _write(workspace: Workspace, folder: Path, contents: Mapping[str, bytes]) ->
 
 def _build_error(package: str, actions: Sequence[Json]) -> str:
     """Return why the last run could not build a package; empty where it did, or did not try."""
-    own = [action for action in actions if action["package"] == package]
-    bad = [action for action in own if action["outcome"] in ("failed", "not-run")]
+    package_actions = [action for action in actions if action["package"] == package]
+    bad = [action for action in package_actions if action["outcome"] in ("failed", "not-run")]
     link = next((action for action in bad if action["kind"] == "link"), None)
     if link is None:
         return ""
-    models = {action.get("model") for action in own} - {"", None}
+    models = {action.get("model") for action in package_actions} - {"", None}
     exports = [a for a in actions if a["kind"] == "export" and a.get("model") in models]
     failed = (a for a in [*exports, *bad] if a["outcome"] == "failed" and a["kind"] != "validate")
     if (first := next(failed, None)) is None:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import is_dataclass
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict, is_typeddict
 
 from pipeline.report.records import ReportRecord
 from pipeline.report.stream_records import StreamLine
+from pipeline.store.forms import Count, Seconds, Size
 
+_LIMITS = {Count: Field(ge=0), Size: Field(ge=0), Seconds: Field(ge=0)}
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -28,8 +31,8 @@ class _Generator(GenerateJsonSchema):
         return False
 
     def typed_dict_schema(self, schema: Any) -> dict[str, Any]:
-        made = super().typed_dict_schema(schema)
-        return made | {"description": " ".join(made["description"].split())}
+        shape = super().typed_dict_schema(schema)
+        return shape | {"description": " ".join(shape["description"].split())}
 
 
 def report_schema() -> dict[str, Any]:
@@ -49,14 +52,16 @@ def _schema_of(form: Any) -> dict[str, Any]:
 
 @cache
 def _for_pydantic(form: Any) -> Any:
-    """Return a form whose typed dicts all are of typing_extensions, which pydantic asks for before
-    Python 3.12. Forms of the store's results are not: a no-op run imports them, and not that."""
-    if is_typeddict(form):
+    """Return a form whose records all are typed dicts of typing_extensions, which pydantic asks for
+    before Python 3.12. Those of the store are not: a no-op run imports them, and not that."""
+    if is_typeddict(form) or is_dataclass(form):
         hints = get_type_hints(form, include_extras=True)
         fields = {name: _for_pydantic(hint) for name, hint in hints.items()}
         converted: Any = TypedDict(form.__name__, fields)  # type: ignore[misc, operator]
         converted.__doc__ = form.__doc__
         return converted
+    if form in _LIMITS:
+        return Annotated[get_args(form)[0], _LIMITS[form]]
     origin, parts = get_origin(form), get_args(form)
     if origin is None or origin is Literal:
         return form

@@ -13,9 +13,11 @@ from pydantic import Field
 # Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
 from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
+from pipeline.store.forms import Count, Seconds
+from pipeline.store.remote import RemoteUse
+from pipeline.store.usage import UsageRecord
+
 Kind = Literal["export", "quantize", "compile", "link", "validate"]
-Count = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0)]
 
 
 class Line(TypedDict):
@@ -107,39 +109,6 @@ class ActionEnded(ActionLine):
     host: str
 
 
-class KindUsage(TypedDict):
-    """What was asked of the caches for one kind of action: how often it was there and not, the
-    seconds that the former took when it was computed, and those that the latter took now."""
-
-    hits: Count
-    misses: Count
-    saved: Seconds
-    spent: Seconds
-
-
-class Caches(TypedDict):
-    """The use of the caches by kind of action, and the bytes that were fetched from the remote and
-    pushed there."""
-
-    kinds: dict[str, KindUsage]
-    moved: tuple[Count, Count]
-
-
-class RemoteCounts(TypedDict):
-    """How questions to the remote ended, what went there, and why it was given up, if it was."""
-
-    hits: Count
-    misses: Count
-    unsigned: Count
-    corrupt: Count
-    errors: Count
-    pushed: Count
-    bytes_fetched: Count
-    bytes_pushed: Count
-    believes_all: bool
-    problem: str
-
-
 class RunEnded(Line):
     """The last line of a run, whose reports are written by now; one that was killed has none.
 
@@ -150,8 +119,8 @@ class RunEnded(Line):
     seconds: Seconds
     interrupted: bool
     outcomes: dict[str, Count]
-    caches: Caches
-    remote: NotRequired[RemoteCounts | None]
+    caches: UsageRecord
+    remote: NotRequired[RemoteUse | None]
 
 
 StreamLine = Annotated[

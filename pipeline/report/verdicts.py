@@ -8,13 +8,13 @@ compared. No torch here: a no-op run reads verdicts too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-Verdict = Literal["failed", "not run", "not judged", "passed"]
+from pipeline.store.states import Allowed as Allowed
+from pipeline.store.states import Verdict as Verdict
+
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)  # the worst first
 PASSED: Verdict = "passed"
-# What a person may accept in place of having passed, as `allow` of configs and settings has it.
-Allowed = Literal["not-judged", "not-run"]
 ALLOWED: tuple[Allowed, ...] = get_args(Allowed)
 
 

@@ -32,9 +32,9 @@ def choose_next(
         free: the bytes that nobody holds but the workers; infinite where memory does not count.
     """
     under_way = list(running)
-    left = free - sum(each.memory for each in under_way)
-    for place, each in enumerate(waiting):
-        if each.memory <= left or not under_way:
+    free_bytes = free - sum(expected.memory for expected in under_way)
+    for place, expected in enumerate(waiting):
+        if expected.memory <= free_bytes or not under_way:
             return place
     return None
 

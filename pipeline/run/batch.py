@@ -17,9 +17,9 @@ from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
 from pipeline.report.events import Event, Outcome, make_event
+from pipeline.run.action_status import ActionStatus, log_name, read_progress
 from pipeline.run.expectations import Expectations
 from pipeline.run.install import install
-from pipeline.run.under_way import UnderWay, log_name, read_progress
 from pipeline.run.worker import Report
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, describe_error
@@ -33,7 +33,7 @@ class Outlook(NamedTuple):
     """What can be said of actions while they run: how far one is, how many seconds it took when it
     ran before, and how many run at a time."""
 
-    status: Callable[[Action], UnderWay | None]
+    status: Callable[[Action], ActionStatus | None]
     expected: Callable[[Action], float | None]
     workers: Callable[[], int]
 
@@ -59,7 +59,7 @@ class Batch:
 
     def run(self, actions: Sequence[Action]) -> Iterator[tuple[Action, Event]]:
         """Yield each action with its last event, in the order in which they end."""
-        wanted: dict[Digest, Action] = {action.digest: action for action in actions}
+        requested: dict[Digest, Action] = {action.digest: action for action in actions}
         queue = list(actions)
         for attempt in range(_ATTEMPTS):
             lost = []
@@ -68,7 +68,7 @@ class Batch:
                     lost.append(action)
                 else:
                     outcome = "failed" if event.outcome == "lost" else event.outcome
-                    yield wanted[action.digest], event._replace(outcome=outcome)
+                    yield requested[action.digest], event._replace(outcome=outcome)
             if not lost:
                 return
             queue = []
@@ -76,13 +76,13 @@ class Batch:
             for action in lost:
                 unit = tuple(action.method.split("+")) if action.method else ()
                 task = ActionTask(self._plan, action.kind, action.model, action.package, unit)
-                if (again := task.action()) is None:
+                if (remade := task.action()) is None:
                     error = "what it needs was lost and could not be made again"
                     facts = {"error": error, "log": log_name(action, self._plan.workspace)}
-                    yield wanted[action.digest], make_event(action, "failed", **facts)
+                    yield requested[action.digest], make_event(action, "failed", **facts)
                 else:
-                    wanted[again.digest] = wanted[action.digest]
-                    queue.append(again)
+                    requested[remade.digest] = requested[action.digest]
+                    queue.append(remade)
 
     def _events(self, queue: Sequence[Action]) -> Iterator[tuple[Action, Event]]:
         if not queue:
@@ -91,8 +91,8 @@ class Batch:
         status = partial(read_progress, workspace=workspace)
         recall = Expectations(workspace.store).recall
         with self._progress(queue, Outlook(status, recall, lambda: self._pool.jobs)) as show:
-            for action, made in self._pool.run(queue):
-                report = self._install(action, made)
+            for action, reported in self._pool.run(queue):
+                report = self._install(action, reported)
                 self.reports.append(report)
                 if report.event.error:  # what its task says of it follows
                     show(report.event)
@@ -124,7 +124,9 @@ class Batch:
         for name in {*models, *exports}:
             plan.forget(name)
         links = [str(action.package) for action in lost if action.kind == "link"]
-        packages = dict.fromkeys(e for each in links for e in (each, *plan.families.deciding(each)))
+        packages: dict[str, None] = {}
+        for package in links:
+            packages |= dict.fromkeys([package, *plan.families.deciding(package)])
         compiles = self._lost(unit for package in packages for unit in plan.compiles(package) or ())
         compiled = [*compiles, *(action for action in lost if action.kind == "compile")]
         quantized: list[Action] = []

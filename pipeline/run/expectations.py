@@ -43,16 +43,18 @@ class Expectations:
         and kind took, those of its method if there are any."""
         name = name_of(action)
         likes = (name, name._replace(package=""), name._replace(package="", method=""))
-        return next((found for like in likes if (found := self._costs.get(like))), None)
+        return next((cost for like in likes if (cost := self._costs.get(like))), None)
 
     @cached_property
     def _costs(self) -> dict[Name, Cost]:
-        found = read_costs(self._store)
-        for name, cost in list(found.items()):
+        costs = read_costs(self._store)
+        for name, cost in list(costs.items()):
             for wider in (name._replace(package=""), name._replace(package="", method="")):
-                other = found.get(wider, cost)
-                found[wider] = Cost(max(cost.seconds, other.seconds), max(cost.peak, other.peak))
-        return found
+                known_cost = costs.get(wider, cost)
+                costs[wider] = Cost(
+                    max(cost.seconds, known_cost.seconds), max(cost.peak, known_cost.peak)
+                )
+        return costs
 
 
 def name_of(action: Action | Event) -> Name:

@@ -56,33 +56,33 @@ def explain_error(error: BaseException, root: Path) -> str:
     Args:
         root: the workspace.
     """
-    said = describe_error(error)
+    message = describe_error(error)
     if isinstance(error, PipelineError):
-        return add_remedy(said, error=error)
-    first, *others = _find_refused(error, root) or [_find_place(error, root)]
+        return add_remedy(message, error=error)
+    first, *further = _find_refused(error, root) or [_find_place(error, root)]
     steps = getattr(error, "__notes__", ())  # of `compile.steps`
-    said = ": ".join(filter(None, (str(first or ""), *map(one_line, steps), said)))
-    if others:
-        more = (one_line(f"{each.operator} ({each.where})") for each in others if each)
-        said = f"{said.rstrip('.')}; the same goes for {', '.join(more)}"
-    return add_remedy(said, [each.operator for each in others if each], error)
+    message = ": ".join(filter(None, (str(first or ""), *map(one_line, steps), message)))
+    if further:
+        more = (one_line(f"{place.operator} ({place.where})") for place in further if place)
+        message = f"{message.rstrip('.')}; the same goes for {', '.join(more)}"
+    return add_remedy(message, [place.operator for place in further if place], error)
 
 
 def _find_refused(error: BaseException, root: Path) -> list[_Place | None]:
     """Find a place of each operator that a verifier of torch or ExecuTorch refuses, in the order of
     the program: it raises at the first one. Empty for any other error."""
     verifiers = sys.modules.get("torch._export.verifier")
-    found: dict[str, _Place | None] = {}
+    places: dict[str, _Place | None] = {}
     for frame, _ in traceback.walk_tb(error.__traceback__):
         check, graph = (frame.f_locals.get(name) for name in ("self", "gm"))
         if verifiers is None or not isinstance(check, verifiers.Verifier) or graph is None:
             continue
         for node in _iter_calls(graph):
-            if (label := node_label(node)) not in found and _is_refused(check, node):
+            if (label := node_label(node)) not in places and _is_refused(check, node):
                 line = source_line(node, root)
-                known = (line.file, line.line, line.code) if line else ("", 0, "")
-                found[label] = _Place(*known, label)
-    return list(found.values())
+                identity = (line.file, line.line, line.code) if line else ("", 0, "")
+                places[label] = _Place(*identity, label)
+    return list(places.values())
 
 
 def _is_refused(verifier: Any, node: Node) -> bool:
@@ -95,26 +95,26 @@ def _is_refused(verifier: Any, node: Node) -> bool:
 
 def _iter_calls(module: Any) -> Iterator[Node]:
     """Yield the calls of a graph module and of those in it."""
-    for each in module.modules():
-        if (graph := getattr(each, "graph", None)) is not None:
+    for submodule in module.modules():
+        if (graph := getattr(submodule, "graph", None)) is not None:
             yield from (node for node in graph.nodes if node.op == "call_function")
 
 
 def _find_place(error: BaseException, root: Path) -> _Place | None:
     """Find the line of the workspace at which an error was raised, from its first cause on."""
     errors = [*chain(error)][::-1]
-    for each in errors:
-        if isinstance(each, SyntaxError) and (file := _inside(each.filename or "", root)):
-            return _Place(file, each.lineno or 1, (each.text or "").strip())
-        quoted = [(found["file"], int(found["line"])) for found in _QUOTED.finditer(str(each))]
-        frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(each.__traceback__)]
+    for cause in errors:
+        if isinstance(cause, SyntaxError) and (file := _inside(cause.filename or "", root)):
+            return _Place(file, cause.lineno or 1, (cause.text or "").strip())
+        quoted = [(match["file"], int(match["line"])) for match in _QUOTED.finditer(str(cause))]
+        frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(cause.__traceback__)]
         for path, line in (*reversed(quoted), *reversed(frames)):
             if file := _inside(path, root):
                 return _Place(file, line, linecache.getline(str(root / file), line).strip())
-    for each in errors:
-        for node in _iter_nodes(each.__traceback__):
-            if found := source_line(node, root):
-                return _Place(found.file, found.line, found.code, node_label(node))
+    for cause in errors:
+        for node in _iter_nodes(cause.__traceback__):
+            if source := source_line(node, root):
+                return _Place(source.file, source.line, source.code, node_label(node))
     return None
 
 
@@ -136,7 +136,7 @@ def _iter_nodes(trace: TracebackType | None) -> Iterator[Node]:
         return
     frames = [frame.f_locals for frame, _ in traceback.walk_tb(trace)][::-1]
     named = (values.get(name) for values in frames for name in ("node", "n"))
-    others = (value for values in frames for value in values.values())
-    for value in (*named, *others):
+    values_of_locals = (value for values in frames for value in values.values())
+    for value in (*named, *values_of_locals):
         if isinstance(value, fx.Node) and value.op == "call_function":
             yield value

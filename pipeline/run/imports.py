@@ -48,12 +48,12 @@ def _without_lines(original: Callable[..., Any]) -> Callable[..., Any]:
 def _by_name(original: Callable[..., Any]) -> Callable[..., Any]:
     """Find the module of a frame by its name, where that module has the frame's variables."""
 
-    def find(what: Any, file: str | None = None) -> Any:
-        if inspect.isframe(what):
-            module = sys.modules.get(what.f_globals.get("__name__", ""))
-            if module is not None and vars(module) is what.f_globals:
+    def find(subject: Any, file: str | None = None) -> Any:
+        if inspect.isframe(subject):
+            module = sys.modules.get(subject.f_globals.get("__name__", ""))
+            if module is not None and vars(module) is subject.f_globals:
                 return module
-        return original(what, file)
+        return original(subject, file)
 
     return find
 
@@ -160,9 +160,9 @@ def split_table(table: str) -> list[tuple[str, str]] | None:
     if re.search("[&*]", table):
         return None
     operators, end = [], 0
-    for found in _OPERATOR.finditer(table):
-        if not _BETWEEN.fullmatch(table, end, found.start()):
+    for match in _OPERATOR.finditer(table):
+        if not _BETWEEN.fullmatch(table, end, match.start()):
             return None
-        operators.append((found[1], found[0]))
-        end = found.end()
+        operators.append((match[1], match[0]))
+        end = match.end()
     return operators if operators and _BETWEEN.fullmatch(table, end) else None

@@ -53,7 +53,7 @@ def install(
         raise PipelineError(f"{package}: two of its files have one name where case does not count")
     state = dict(workspace.state(package))
     compare = _compare_builds(workspace, package) if section == "link" else None
-    former = (state.pop(each, {}).get("files", {}) for each in (section, ATTEST))  # of what was
+    former = (state.pop(part, {}).get("files", {}) for part in (section, ATTEST))  # of what was
     earlier = dict(chain.from_iterable(map(dict.items, former)))
     if isinstance(action.inputs, LinkInputs) and not earlier.items() >= files.items():
         earlier |= state.get("validate", {}).get("files", {})
@@ -79,6 +79,11 @@ def install(
         state["compile"] = dict(action.inputs.compiles)
         state["quantize"] = dict(action.inputs.quantizes)
     workspace.write_state(package, {**state, section: record})
+    if section == "validate" and state.get("link", {}).get("drops"):
+        # No result holds them, since they are about what was in this workspace before.
+        from pipeline.report.render import write_reports
+
+        write_reports(workspace, package)
 
 
 def _compare_builds(workspace: Workspace, package: str) -> Callable[[], Mapping[str, Any]]:
@@ -99,7 +104,7 @@ def find_orphans(workspace: Workspace, packages: Collection[str]) -> list[str]:
     except OSError:
         return []
     built = (name.removesuffix(".json") for name in names if name.endswith(".json"))
-    return sorted(each for each in built if each not in packages and not each.startswith("."))
+    return sorted(name for name in built if name not in packages and not name.startswith("."))
 
 
 def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]:
@@ -107,7 +112,7 @@ def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]
     state = workspace.state(package)
     folder = workspace.package(package)
     sections = [*(kind.name for kind in KINDS.values() if kind.installed), ATTEST]
-    recorded = {name for each in sections for name in state.get(each, {}).get("files", {})}
+    recorded = {name for part in sections for name in state.get(part, {}).get("files", {})}
     removed = sorted(name for name in recorded if _is_inside(folder, name))
     if not dryrun:
         for name in removed:

@@ -70,10 +70,10 @@ def perform(
         return False
 
 
-def _validate(*given: Any, **options: Any) -> None:
+def _validate(*arguments: Any, **options: Any) -> None:
     from pipeline.run.prove.validate import validate  # 6 MB, which nothing else needs
 
-    validate(*given, **options)
+    validate(*arguments, **options)
 
 
 def runs_user_code(action: Action) -> bool:

@@ -15,13 +15,13 @@ from functools import partial
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.report.stream import EventStream
+from pipeline.run.action_status import log_name, log_path, progress_path
 from pipeline.run.admission import Expected, choose_next, longest_first
 from pipeline.run.executors import Executor, ExecutorLostError, Needs, WorkerLostError
 from pipeline.run.executors.choice import open_executor
 from pipeline.run.executors.tags import needed_tags
 from pipeline.run.expectations import Expectations
 from pipeline.run.progress import Progress
-from pipeline.run.under_way import log_name, log_path, progress_path
 from pipeline.run.worker import Report, may_run_here, run_here
 from pipeline.store.files import make_folder, remove
 from pipeline.store.settings import usable_cores
@@ -53,7 +53,7 @@ class Attempt:
         return replace(self, needs=replace(self.needs, memory=memory), expected=expected)
 
 
-UnderWay = dict[Future[Report], Attempt]
+Running = dict[Future[Report], Attempt]
 
 
 class Pool:
@@ -99,19 +99,19 @@ class Pool:
             CrashLog(self._workspace.logs, str(action.package)).clear()  # only a validation writes
         alone: list[Attempt] = []
         expectations = Expectations(self._workspace.store)
-        waiting = sorted(self._expect(ready, expectations), key=lambda each: each.order)
+        waiting = sorted(self._expect(ready, expectations), key=lambda attempt: attempt.order)
         if min(self._jobs, len(waiting)) == 1:
             yield from self._run_here(waiting, expectations)
-        for attempt, told in self._run(waiting):
-            if isinstance(told, Report):
-                yield attempt.action, told
+        for attempt, ending in self._run(waiting):
+            if isinstance(ending, Report):
+                yield attempt.action, ending
                 continue
-            again = replace(attempt, deaths=attempt.deaths + 1)
-            last = attempt.action.kind == "validate" or again.deaths > 1
+            retry = replace(attempt, deaths=attempt.deaths + 1)
+            last = attempt.action.kind == "validate" or retry.deaths > 1
             if last:
-                alone.append(again)
+                alone.append(retry)
             else:
-                insort(waiting, again, key=lambda each: each.order)
+                insort(waiting, retry, key=lambda waiting_attempt: waiting_attempt.order)
         for attempt in alone:
             yield attempt.action, self._run_alone(attempt)
 
@@ -123,8 +123,8 @@ class Pool:
         if self._always or self._workspace.executor:
             return
         # What never ran has nothing that new weights could be put into.
-        known = (e for e in waiting if expectations.recall(e.action) is not None)
-        for attempt in [each for each in known if may_run_here(each.action, self._own)]:
+        recalled = (e for e in waiting if expectations.recall(e.action) is not None)
+        for attempt in [attempt for attempt in recalled if may_run_here(attempt.action, self._own)]:
             if report := run_here(attempt.action, self._own, partial(self._goes_on, attempt)):
                 waiting.remove(attempt)
                 yield attempt.action, report
@@ -146,21 +146,21 @@ class Pool:
         crash_log = CrashLog(self._workspace.logs, str(action.package))
         crash_log.clear(crashes=False)  # it may have died of what ran beside it
         while True:
-            [(_, told)] = self._run([attempt])
-            if isinstance(told, Report):
-                return told
+            [(_, ending)] = self._run([attempt])
+            if isinstance(ending, Report):
+                return ending
             deaths += 1
-            if not crash_log.record_crash(told.signals):
-                return self._give_up(action, told, deaths)
+            if not crash_log.record_crash(ending.signals):
+                return self._give_up(action, ending, deaths)
 
     def _give_up(self, action: Action, lost: WorkerLostError, deaths: int) -> Report:
         how = f" ({lost.signals})" if lost.signals else ""
-        held = f"it held {human_size(lost.peak_bytes)}" if lost.peak_bytes else ""
-        what = "; ".join(filter(None, (f"{deaths} times", held, lost.system)))
+        memory = f"it held {human_size(lost.peak_bytes)}" if lost.peak_bytes else ""
+        story = "; ".join(filter(None, (f"{deaths} times", memory, lost.system)))
         event = make_event(
             action,
             "failed",
-            error=f"its worker process died{how}, {what}",
+            error=f"its worker process died{how}, {story}",
             stage=lost.stage or "worker",
             peak_bytes=lost.peak_bytes,
             log=log_name(action, self._workspace),
@@ -172,7 +172,7 @@ class Pool:
         """Yield each attempt with its report, or with how its worker died. Attempts that are added
         to `waiting` meanwhile are run, too."""
         executor = self._open() if waiting else None
-        under_way: UnderWay = {}
+        under_way: Running = {}
         while under_way or (waiting and not self._lost):
             assert executor is not None
             if not self._lost:
@@ -194,10 +194,10 @@ class Pool:
                 self._lost = str(error)
         return self._executor
 
-    def _start(self, executor: Executor, waiting: list[Attempt], under_way: UnderWay) -> None:
+    def _start(self, executor: Executor, waiting: list[Attempt], under_way: Running) -> None:
         """Start what may start now."""
         while waiting and len(under_way) < executor.slots:
-            running = [each.expected for each in under_way.values()]
+            running = [attempt.expected for attempt in under_way.values()]
             place = choose_next((e.expected for e in waiting), running, executor.free_memory())
             if place is None:
                 return
@@ -225,15 +225,15 @@ class Pool:
         return Report(make_event(action, "failed", error=self._lost))
 
     def _wait(
-        self, executor: Executor, under_way: UnderWay, seconds: float | None
+        self, executor: Executor, under_way: Running, seconds: float | None
     ) -> set[Future[Report]]:
         """Wait until an action is done, but so many seconds at most, and look after the others
         meanwhile; return those that are done."""
         end = math.inf if seconds is None else time.monotonic() + seconds
         while True:
-            done = wait(under_way, timeout=_LOOK, return_when=FIRST_COMPLETED).done
-            if done or time.monotonic() > end:
-                return done
+            finished = wait(under_way, timeout=_LOOK, return_when=FIRST_COMPLETED).done
+            if finished or time.monotonic() > end:
+                return finished
             executor.look()
             self._progress.look(attempt.action for attempt in under_way.values())
             if self._idle_work is not None and len(under_way) < usable_cores():

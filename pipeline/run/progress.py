@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from pipeline.plan.actions import Action
 from pipeline.report.stream import EventStream
+from pipeline.run.action_status import progress_path, read_status
 from pipeline.run.admission import Expected
 from pipeline.run.executors import WorkerLostError
-from pipeline.run.under_way import progress_path, read_status
 from pipeline.store.digest import Digest
 from pipeline.store.workspace import Workspace
 
@@ -48,8 +48,8 @@ class Progress:
                 now = status["stage"], status["done"], status["total"]
                 if self._told.get(action.digest) != now:
                     self._told[action.digest] = now
-                    stage, done, total = now
-                    facts = {"stage": stage, "done": done, "total": total}
+                    stage, steps_done, total = now
+                    facts = {"stage": stage, "done": steps_done, "total": total}
                     self.stream.write("action-progress", action, **facts)
 
     def lose(self, action: Action, lost: WorkerLostError) -> None:

@@ -14,7 +14,7 @@ class Stages:
     """`current` names the stage under way, and after a failure the one that failed."""
 
     def __init__(
-        self, note: Callable[[str, int, int], None] = lambda stage, done, total: None
+        self, note: Callable[[str, int, int], None] = lambda stage, steps_done, total: None
     ) -> None:
         """Take a function of the stage under way, and of how many of how many steps of it are
         done."""
@@ -25,9 +25,9 @@ class Stages:
         self._stepping = False
         self.peak_bytes = 0  # of processes that were started for the action
 
-    def tell(self, done: int, total: int) -> None:
+    def tell(self, steps_done: int, total: int) -> None:
         """Say how many of how many steps of the stage are done."""
-        self._note(self.current, done, total)
+        self._note(self.current, steps_done, total)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -53,14 +53,14 @@ class Stages:
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each stage and step by name, as far as something is made in them; a
         stage that has steps counts what is left beside them."""
-        told: dict[str, float] = {}
+        totals: dict[str, float] = {}
         for name, begin, end in self.spans:
             if name not in (IMPORT, WAIT):
                 within = sum(e - b for _, b, e in self.steps if begin <= b < end)
-                told[name] = told.get(name, 0.0) + end - begin - within
+                totals[name] = totals.get(name, 0.0) + end - begin - within
         for name, begin, end in self.steps:
-            told[name] = told.get(name, 0.0) + end - begin
-        return told
+            totals[name] = totals.get(name, 0.0) + end - begin
+        return totals
 
     @property
     def peak(self) -> int:

@@ -13,11 +13,12 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+from pipeline.moments import find_link_files
 from pipeline.plan.actions import Action
 from pipeline.run.install import install
-from pipeline.store.agreement import fits_action
 from pipeline.store.digest import Digest
-from pipeline.store.files import CONTENTS, CONTRACT, ETRECORD, MANIFEST, REPORT, SELECTION
+from pipeline.store.entries import fits_action
+from pipeline.store.files import ETRECORD, MANIFEST, REPORT
 from pipeline.store.forms import fits
 from pipeline.store.pieces import Piece, blobs_of_files, find_size, iter_content
 from pipeline.store.store import MissingBlobError, Store
@@ -105,9 +106,9 @@ def _find_wrong_manifest(store: Store, action: Action, result: Result) -> str:
     """The manifest must be of this action, and name these files and their sizes."""
     files = result["files"]
     manifest, key = _read(store, files[MANIFEST]), action.key
-    beside = (MANIFEST, CONTENTS, CONTRACT, SELECTION, ETRECORD)
-    own = {name: blob for name, blob in files.items() if name not in beside}
-    sizes = {name: find_size(_pieces(result, name), store) for name in own}
+    companions = (MANIFEST, ETRECORD, *find_link_files())
+    linked = {name: blob for name, blob in files.items() if name not in companions}
+    sizes = {name: find_size(_pieces(result, name), store) for name in linked}
     facts: dict[str, tuple[Any, Any]] = {
         "package": (manifest["package"], action.package),
         "model": (manifest["model"], action.model),
@@ -122,16 +123,16 @@ def _find_wrong_manifest(store: Store, action: Action, result: Result) -> str:
         ),
         "files": (
             manifest["files"],
-            {name: {"digest": blob, "size": sizes[name]} for name, blob in own.items()},
+            {name: {"digest": blob, "size": sizes[name]} for name, blob in linked.items()},
         ),
     }
-    wrong = [name for name, (found, wanted) in facts.items() if found != wanted]
+    wrong = [name for name, (value, expected) in facts.items() if value != expected]
     return f"{MANIFEST} has another {wrong[0]}" if wrong else ""
 
 
 def _find_wrong_report(store: Store, action: Action, result: Result) -> str:
     """The report must be of this package and its files, and of a success."""
     report = _read(store, result["files"][REPORT])
-    found = report["package"], report["ok"], report.get("files")
-    wanted = action.package, True, action.key["measured"]["files"]
-    return "" if found == wanted else f"{REPORT} is of another package"
+    facts = report["package"], report["ok"], report.get("files")
+    expected = action.package, True, action.key["measured"]["files"]
+    return "" if facts == expected else f"{REPORT} is of another package"

@@ -1,4 +1,4 @@
-"""A worker process around an action: its log, its memory, its end.
+"""A worker around an action: its log, its stages, its report.
 
 A worker gives a result or an error back as data and never lets an exception out: an executor need
 not carry exceptions, and what one holds might not unpickle.
@@ -6,41 +6,33 @@ not carry exceptions, and what one holds might not unpickle.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
-import signal
-import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import cache, partial
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.requests import read_names, read_request
-from pipeline.report.events import Event, Outcome, make_event
+from pipeline.report.events import Event, make_event
 from pipeline.run.action_log import logging_to
-from pipeline.run.imports import import_executorch, import_numpy, keeping_all
-from pipeline.run.stages import IMPORT, Stages, held_memory, reset_peak
-from pipeline.run.under_way import log_name, log_path, progress_path, write_status
+from pipeline.run.action_status import log_name, log_path, progress_path, write_status
+from pipeline.run.imports import import_numpy, keeping_all
+from pipeline.run.performed import Performed, perform_here, perform_isolated
+from pipeline.run.stages import IMPORT, Stages, reset_peak
+from pipeline.run.worker_process import import_libraries, worker_process
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.files import make_folder, remove
 from pipeline.store.remedies import add_remedy
-from pipeline.store.store import MissingBlobError
 from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
 
 _log = logging.getLogger(__name__)
-_LARGE = 4 << 30  # bytes of resident memory from which on all objects are collected
-_SELDOM = (100_000, 4, 100)  # as `gc.set_threshold` takes them; Python's are 700, 10, 10
-# Caches without a bound, which keep each program that was lowered, with its weights.
-_CACHES = (
-    ("torch._subclasses.fake_tensor", "FakeTensorMode"),
-    ("executorch.exir.backend.utils", "is_same_node"),
-)
 
 
 class Report(NamedTuple):
@@ -56,16 +48,6 @@ class Report(NamedTuple):
     result: Mapping[str, Any] | None = None
 
 
-class _Done(NamedTuple):
-    """How an action ended: `error` is "" where it did not fail, `usage` what the caches inside it
-    were asked."""
-
-    outcome: Outcome
-    error: str = ""
-    usage: Mapping[str, Usage] = MappingProxyType({})
-    result: Mapping[str, Any] | None = None
-
-
 def run(request: str, workspace: Workspace, always: bool) -> Report:
     """Perform a requested action, whatever the store holds if `always`, with all that it prints in
     its log."""
@@ -73,16 +55,17 @@ def run(request: str, workspace: Workspace, always: bool) -> Report:
     if (remote := workspace.store.remote) is not None:
         remote.counts = type(remote.counts)()  # of this action alone
 
-    def perform(stages: Stages) -> _Done:
+    def perform(stages: Stages) -> Performed:
         try:
             log = log_path(names, workspace)
             make_folder(log.parent, workspace.build)
             with worker_process(seldom=names.kind != "validate"), logging_to(log):
-                return _perform(read_request(request, workspace), workspace, stages, always)
+                action = read_request(request, workspace)
+                return perform_reported(action, workspace, stages, always)
         except PipelineError as problem:  # with the config, which can't be parsed here
-            return _Done("failed", str(problem))
+            return Performed("failed", str(problem))
         except OSError as problem:
-            return _Done("failed", add_remedy(describe_error(problem), error=problem))
+            return Performed("failed", add_remedy(describe_error(problem), error=problem))
 
     report = _report(names, workspace, perform)
     assert report is not None
@@ -104,7 +87,7 @@ def run_here(action: Action, workspace: Workspace, begins: Callable[[], None]) -
     when there is something to do, and as it goes on.
     """
 
-    def note(stage: str, done: int, total: int) -> None:
+    def note(stage: str, steps_done: int, total: int) -> None:
         if stage != "load":  # in which it is found out
             begins()
 
@@ -121,203 +104,111 @@ def run_here(action: Action, workspace: Workspace, begins: Callable[[], None]) -
 def _report(
     action: Action,
     workspace: Workspace,
-    perform: Callable[[Stages], _Done | None],
-    note: Callable[[str, int, int], None] = lambda stage, done, total: None,
+    perform: Callable[[Stages], Performed | None],
+    note: Callable[[str, int, int], None] = lambda stage, steps_done, total: None,
 ) -> Report | None:
     """Call what performs an action, and report what came of it, if anything did. `note` is told of
     its stages, as `Stages` tells."""
     status = progress_path(action, workspace)
 
-    def tell(stage: str, done: int, total: int) -> None:
-        write_status(status, stage, done, total)
-        note(stage, done, total)
+    def tell(stage: str, steps_done: int, total: int) -> None:
+        write_status(status, stage, steps_done, total)
+        note(stage, steps_done, total)
 
     stages = Stages(tell)
     started, clock = time.perf_counter(), time.time()
     try:
-        done = perform(stages)
+        performed = perform(stages)
     finally:
         with suppress(OSError):
             remove(status)
-    if done is None:
+    if performed is None:
         return None
     event = make_event(
         action,
-        done.outcome,
+        performed.outcome,
         start=clock,
         seconds=time.perf_counter() - started,
-        stages=[
-            (n, begin - started, end - started) for n, begin, end in [*stages.spans, *stages.steps]
-        ],
+        stages=_describe_spans(stages, started),
         stage=stages.current,
         worker=os.getpid(),
         peak_bytes=stages.peak,
-        error=done.error,
-        log=log_name(action, workspace) if done.error else "",
+        error=performed.error,
+        log=log_name(action, workspace) if performed.error else "",
     )
-    return Report(event, done.usage, None, done.result)
+    return Report(event, performed.usage, None, performed.result)
+
+
+def _describe_spans(stages: Stages, started: float) -> list[tuple[str, float, float]]:
+    """Return the stages and steps of an action, in seconds since it started."""
+    spans = []
+    for name, begin, end in [*stages.spans, *stages.steps]:
+        spans.append((name, begin - started, end - started))
+    return spans
 
 
 def import_ahead(workspace: Workspace) -> None:
     """Import what actions need before there is one. What goes wrong does so again in its log."""
     with suppress(Exception), logging_to(workspace.logs / "imports.log"), keeping_all():
-        _prepare()
-        if workspace.fast_lowering:
-            import_executorch()
+        import_libraries(workspace.fast_lowering)
         import pipeline.run.perform  # noqa: F401
 
 
-def _perform(action: Action, workspace: Workspace, stages: Stages, always: bool) -> _Done:
-    from pipeline.run.trace.isolated import ChildError, run_isolated  # no matter of a no-op run
+def perform_reported(
+    action: Action, workspace: Workspace, stages: Stages, always: bool
+) -> Performed:
+    """Perform an action with whatever it needs: new weights alone, this process, or one of its
+    own."""
+    from pipeline.run.trace.isolated import ChildError  # which a no-op run does without
 
     try:
-        wanted = workspace.refit and not always
-        if wanted and (found := _refit(action, workspace, stages)) is not None:
-            return found
+        if workspace.refit and not always:
+            refitted = _refit(action, workspace, stages)
+            if refitted is not None:
+                return refitted
         with stages.stage(IMPORT), keeping_all():
-            _prepare()
-            if workspace.fast_lowering:
-                import_executorch()
-            from pipeline.run.build.pass_reads import check_pass_reads, watch_passes
+            import_libraries(workspace.fast_lowering)
             from pipeline.run.perform import runs_user_code
-        if not runs_user_code(action):
-            return _perform_here(action, workspace, stages, always)
-        # Whatever else loads libraries of operators, a compile of the same ones is watched.
-        compiled = action.kind == "compile" and {"passes", "operators"} & action.key.keys()
-        watch = watch_passes(workspace) if compiled else None
-        asked = _asked(workspace)
-        if asked and watch is not None:  # or passes would seem to depend on the network
-            asked[2] = True
-        work = partial(_perform_apart, action, workspace, stages, always, asked)
-        apart = run_isolated(work, watch, stages)
-        if workspace.store.remote is not None and watch is None:
-            workspace.store.remote.join(*apart[3])
-        for result in apart[-1]:  # what is not kept by now, since nobody knows what it depends on
-            if watch is not None:
-                check_pass_reads(action, workspace, watch)
-            workspace.store.put_result(*result)
+        if runs_user_code(action):
+            return perform_isolated(action, workspace, stages, always)
+        return perform_here(action, workspace, stages, always)
     except ChildError as problem:  # whose traceback is in the log
         if problem.signal:  # so this worker's end tells more: it is tried again, alone
             os.kill(os.getpid(), problem.signal)
-        return _Done("failed", str(problem))
+        return Performed("failed", str(problem))
     except BaseException as problem:
         traceback.print_exc()
-        return _Done("failed", describe_error(problem))
-    outcome, error, usage, _, result, _ = apart
-    return _Done(outcome, error, {kind: Usage(**each) for kind, each in usage.items()}, result)
+        return Performed("failed", describe_error(problem))
 
 
 def _refit(
     action: Action, workspace: Workspace, stages: Stages, here: bool = False
-) -> _Done | None:
+) -> Performed | None:
     """Put new weights into what an action made before, if that is known to give what it makes; None
-    where it is not. Imports no torch, unless a recipe needs it. `here`: in the process that
-    builds."""
-    delivered: list[Mapping[str, Any]] = []
-    done = False
+    where it is not.
+
+    Imports no torch, unless a recipe needs it. `here`: in the process that builds.
+    """
     if action.kind == "compile":
         import_numpy()
-        from pipeline.run.build.refit import refit_unit
-
-        done = refit_unit(action, workspace, stages, here)
-    elif action.kind == "link":
-        from pipeline.run.build.link import Deliver, relink_package
-        from pipeline.run.install import install
-
-        if here:  # the package's folder is this process's to write, and spares it a copy
-            deliver: Deliver = partial(install, workspace, action)
-        else:
-            deliver = lambda result, _: delivered.append(result)  # noqa: E731
-        done = relink_package(action, workspace, stages, deliver)
-    return _Done("refit", "", {}, delivered[-1] if delivered else None) if done else None
+        is_refitted = any(call_all("instead_of_compile", action, workspace, stages, here))
+        return Performed("refit") if is_refitted else None
+    return _relink(action, workspace, stages, here) if action.kind == "link" else None
 
 
-def _asked(workspace: Workspace) -> list[Any]:
-    """Return what came of the remote tier in this process; empty where there is none."""
-    remote = workspace.store.remote
-    return [] if remote is None else remote.outcome()
+def _relink(action: Action, workspace: Workspace, stages: Stages, here: bool) -> Performed | None:
+    from pipeline.run.build.link import relink_package
+    from pipeline.run.install import install
 
+    if here:  # the package's folder is this process's to write, and spares it a copy
+        deliver = partial(install, workspace, action)
+        linked = relink_package(action, workspace, stages, deliver)
+        return Performed("refit") if linked else None
+    results: list[Mapping[str, Any]] = []
 
-def _perform_apart(
-    action: Action, workspace: Workspace, stages: Stages, always: bool, asked: list[Any]
-) -> list[Any]:
-    """Perform an action in this process, which is its own; return what happened as JSON. `asked`
-    came of the remote tier before, in the process that this one is a fork of. What only the remote
-    has is lost to one that doesn't ask it, and fetched before it runs again."""
-    if asked and (remote := workspace.store.remote) is not None:
-        remote.join({}, *asked[1:])
-    compiled: list[Any] = []
-    done = _perform_here(action, workspace, stages, always, lambda *result: compiled.append(result))
-    counts = {kind: vars(each) for kind, each in done.usage.items()}
-    return [done.outcome, done.error, counts, _asked(workspace), done.result, compiled]
+    def collect(result: Mapping[str, Any], joined: Any) -> None:
+        results.append(result)
 
-
-def _perform_here(
-    action: Action, workspace: Workspace, stages: Stages, always: bool, keep: Any = None
-) -> _Done:
-    from pipeline.compile.preprocess.cache import counted_preprocess
-    from pipeline.run.explain_error import explain_error
-    from pipeline.run.perform import perform
-    from pipeline.run.trace.isolated import ChildError
-
-    delivered: list[Mapping[str, Any]] = [{}]
-    try:
-        with counted_preprocess() as counts:
-            found = perform(action, workspace, stages, always, keep, delivered.append)
-        made = Usage(counts.hits, counts.misses, counts.saved, counts.seconds)
-        usage = {"preprocess": made} if counts.hits or counts.misses else {}
-        return _Done("hit" if found else "built", "", usage, delivered[-1] or None)
-    except MissingBlobError as problem:
-        traceback.print_exc()
-        return _Done("lost", str(problem))
-    except ChildError as problem:  # whose traceback is in the log
-        if problem.signal == signal.SIGKILL:  # as for lack of memory: tried again, alone
-            os.kill(os.getpid(), signal.SIGKILL)
-        return _Done("failed", str(problem))
-    except BaseException as problem:  # SystemExit too: it would end the worker in silence
-        traceback.print_exc()
-        said = explain_error(problem, workspace.root)
-        return _Done("failed", said, {}, delivered[-1] or None)
-
-
-@contextmanager
-def worker_process(seldom: bool) -> Iterator[None]:
-    """Prepare a worker process for an action, during which it collects garbage as usual or seldom.
-
-    As usual that costs 11 to 20 % of lowering, most of whose objects live to its end; seldom it
-    costs 1 to 3 %, and memory of graphs that passes are done with is used again. Validation makes
-    modules and packages for each method, and is done with them one after another. Afterwards only
-    what the action made is looked at: torch's own 400,000 objects stay frozen, unless the process
-    has grown so large that something may hide among them.
-    """
-    gc.freeze()
-    usual = gc.get_threshold()
-    if seldom:
-        gc.set_threshold(*_SELDOM)
-    reset_peak()
-    try:
-        yield
-    finally:
-        _forget_programs()
-        gc.set_threshold(*usual)
-        if held_memory("VmRSS") > _LARGE:
-            gc.unfreeze()
-        gc.collect()
-
-
-def _forget_programs() -> None:
-    for module, name in _CACHES:
-        if module in sys.modules:
-            getattr(sys.modules[module], name).cache_clear()
-
-
-@cache
-def _prepare() -> None:
-    """Compute on one thread in this process, so that results depend neither on the number of
-    workers nor on that of cores."""
-    import torch
-
-    torch.set_num_threads(1)
-    torch.set_num_interop_threads(1)
-    torch.set_default_device(None)  # whatever a plugin did when it was imported
-    torch.set_default_dtype(torch.float32)
+    if not relink_package(action, workspace, stages, collect):
+        return None
+    return Performed("refit", "", {}, results[-1] if results else None)

@@ -110,12 +110,12 @@ class BlobStore:
         """Return those whose files are not here, where a remote can be asked for them."""
         if self.remote is None:
             return []
-        return [each for each in dict.fromkeys(digests) if not is_plain(path(each))]
+        return [blob for blob in dict.fromkeys(digests) if not is_plain(path(blob))]
 
     def each_at_once(self, function: Callable[[Digest], _T], digests: Sequence[Digest]) -> list[_T]:
         """Call a function that asks the remote with each digest, some at a time."""
         if len(digests) < 2 or self.remote is None:
-            return [function(each) for each in digests]
+            return [function(blob) for blob in digests]
         from concurrent.futures import ThreadPoolExecutor
 
         threads = ThreadPoolExecutor(AT_ONCE, "pte-store")
@@ -155,9 +155,9 @@ class BlobStore:
         """Tell whether a blob is here. It is kept as one that is used now: until a result refers to
         it, nothing but its age keeps it."""
         path = self.blob_path(blob)
-        if there := is_plain(path) and self._is_good(blob):
+        if is_intact := is_plain(path) and self._is_good(blob):
             touch(path)
-        return there
+        return is_intact
 
     @contextmanager
     def writer(self) -> Iterator[BlobWriter]:
@@ -217,14 +217,14 @@ class BlobStore:
             if not is_plain(path):
                 continue
             try:
-                found = read(path)
+                content = read(path)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 why = f"cannot be read ({error.strerror})"
                 continue
-            if found is not None:
-                return found
+            if content is not None:
+                return content
             drop(path)
             why = _CORRUPT
         raise self._missing(blob, why)

@@ -15,10 +15,10 @@ _LITTLE = 1 << 20  # bytes: a disk that has fewer left is full
 
 def iter_causes(error: BaseException, handled: bool = False) -> Iterator[BaseException]:
     """Yield an error and those that it was raised from, or also those that were being handled."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
+    while cause is not None and id(cause) not in visited:
+        visited.add(id(cause))
         yield cause
         cause = cause.__cause__ or (cause.__context__ if handled else None)
 

@@ -51,8 +51,8 @@ def add_costs(store: Store, more: Mapping[Name, Cost]) -> None:
     if not more:
         return
     with suppress(OSError), store.lock("costs"):
-        known = read_costs(store)
-        kept = {name: cost for name, cost in known.items() if name not in more} | dict(more)
-        rows = [[*name, round(cost.seconds, 3), cost.peak] for name, cost in kept.items()]
+        recorded = read_costs(store)
+        costs = {name: cost for name, cost in recorded.items() if name not in more} | dict(more)
+        rows = [[*name, round(cost.seconds, 3), cost.peak] for name, cost in costs.items()]
         data = canonical_json({"costs": rows[-_MOST:]})
         write_atomically(store.root / "costs.json", data, store.root)

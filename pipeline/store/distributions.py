@@ -47,13 +47,13 @@ def identity(name: str) -> str:
     """Return the version of an installed distribution, with a digest of the files that are not as
     its wheel brought them, or "not installed"."""
     try:
-        found = distribution(name)
+        installed = distribution(name)
     except PackageNotFoundError:
         return NOT_INSTALLED
-    info = getattr(found, "_path", None)
+    info = getattr(installed, "_path", None)
     if not isinstance(info, Path):  # in an archive, which nobody edits in place
-        return found.version
-    return _cached(info, lambda: _identify(found, info))
+        return installed.version
+    return _cached(info, lambda: _identify(installed, info))
 
 
 @cache
@@ -69,13 +69,13 @@ def find_folders(name: str) -> list[str]:
 
 def find_installations(names: Iterable[str]) -> list[str]:
     """Return the folders in which the wheels of some distributions are, as far as there are any."""
-    found = []
+    folders = []
     for name in names:
         with suppress(PackageNotFoundError):
             info = getattr(distribution(name), "_path", None)
             if isinstance(info, Path) and info.suffix == ".dist-info":
-                found.append(str(info.parent))
-    return list(dict.fromkeys(found))
+                folders.append(str(info.parent))
+    return list(dict.fromkeys(folders))
 
 
 _NOWHERE = Path(os.sep, "nowhere")  # no RECORD vouches for what stands there
@@ -84,29 +84,32 @@ _NOWHERE = Path(os.sep, "nowhere")  # no RECORD vouches for what stands there
 def _cached(info: Path, compute: Callable[[], dict[str, Any]]) -> str:
     """Return the `identity` of what is computed, or of the last time where no file that it was
     computed from is another one since."""
-    cached, own = _cache_path(info), _own_stamps(info)
-    known = read_record(cached) or {}
+    cached, stamps = _cache_path(info), _own_stamps(info)
+    record = read_record(cached) or {}
     with suppress(LookupError, TypeError, ValueError, AttributeError):  # not written by this
         if (
-            known["own"] == own
-            and known["places"] == _find_places(info, known["names"])
-            and known["stamp"] == _stamp(known["files"].split("\n"))
+            record["own"] == stamps
+            and record["places"] == _find_places(info, record["names"])
+            and record["stamp"] == _stamp(record["files"].split("\n"))
         ):
-            return str(known["identity"])
+            return str(record["identity"])
     started = time.time_ns()
-    made = {"own": own, **compute()}
-    if started - made["stamp"][-1] > RACY_NS:
+    record = {"own": stamps, **compute()}
+    if started - record["stamp"][-1] > RACY_NS:
         with suppress(OSError):  # computed again each time, where nothing can be kept
-            write_atomically(cached, canonical_json(made))
-    return str(made["identity"])
+            write_atomically(cached, canonical_json(record))
+    return str(record["identity"])
 
 
-def _identify(found: Distribution, info: Path) -> dict[str, Any]:
+def _identify(installed: Distribution, info: Path) -> dict[str, Any]:
     """Return what a distribution is, and all that says whether it still is that."""
-    listed = _read_listed(found)
-    made = _look(info, _top_level(found, listed), listed)
-    changes = made["identity"]
-    return {**made, "identity": found.version + (f", changed: {changes}" if changes else "")}
+    listed = _read_listed(installed)
+    description = _look(info, _top_level(installed, listed), listed)
+    changes = description["identity"]
+    return {
+        **description,
+        "identity": installed.version + (f", changed: {changes}" if changes else ""),
+    }
 
 
 def _cache_path(info: Path) -> Path:
@@ -118,24 +121,24 @@ def _cache_path(info: Path) -> Path:
 
 def _own_stamps(info: Path) -> list[Any]:
     """Return stamps of the files that say what is installed, and the digest of this module."""
-    found: list[Any] = [hash_file(Path(__file__))]
+    stamps: list[Any] = [hash_file(Path(__file__))]
     for name in ("METADATA", "RECORD", "direct_url.json", "top_level.txt", "entry_points.txt"):
         try:
-            found.append(read_stamp(info / name))
+            stamps.append(read_stamp(info / name))
         except OSError:
-            found.append(None)
-    return found
+            stamps.append(None)
+    return stamps
 
 
-def _read_listed(found: Distribution) -> dict[str, _Listed]:
+def _read_listed(installed: Distribution) -> dict[str, _Listed]:
     """Return the files of RECORD by their paths beside it; {} for an editable installation, whose
     RECORD lists none of its code."""
     with suppress(ValueError, AttributeError):
-        about = json.loads(found.read_text("direct_url.json") or "{}")
+        about = json.loads(installed.read_text("direct_url.json") or "{}")
         if about.get("dir_info", {}).get("editable"):
             return {}
     listed = {}
-    for row in csv.reader((found.read_text("RECORD") or "").splitlines()):
+    for row in csv.reader((installed.read_text("RECORD") or "").splitlines()):
         path, checked, size = (*row, "", "", "")[:3]
         algorithm, _, digest = checked.partition("=")
         if _counts(path):
@@ -143,36 +146,36 @@ def _read_listed(found: Distribution) -> dict[str, _Listed]:
     return listed
 
 
-def _top_level(found: Distribution, listed: Mapping[str, _Listed]) -> list[str]:
+def _top_level(installed: Distribution, listed: Mapping[str, _Listed]) -> list[str]:
     """Return the names that a distribution is imported by."""
     names = {path.split("/")[0] for path in listed}
     names = {name for name in names if not name.endswith((".dist-info", ".data")) and name != ".."}
     if not listed:
-        names |= set((found.read_text("top_level.txt") or "").split())
-        names |= {each.module.split(".")[0] for each in found.entry_points}
-    return sorted(names or {found.metadata["Name"].replace("-", "_")})
+        names |= set((installed.read_text("top_level.txt") or "").split())
+        names |= {entry_point.module.split(".")[0] for entry_point in installed.entry_points}
+    return sorted(names or {installed.metadata["Name"].replace("-", "_")})
 
 
 def _find_places(info: Path, names: Sequence[str]) -> list[_Place]:
     """Find what is imported by some names: in the folder of RECORD, or elsewhere."""
     base, places = str(info.parent), []
     for name in names:
-        own = os.path.join(base, name)
+        installed_path = os.path.join(base, name)
         module = name.partition(".")[0] if name.endswith(tuple(all_suffixes())) else name
-        found = [own]
+        paths = [installed_path]
         if module.isidentifier():  # not so `numpy.libs`
             spec = None
             with suppress(ImportError, ValueError):
                 spec = find_spec(module)
             if spec is not None and spec.submodule_search_locations is not None:
-                found = [os.fspath(each) for each in spec.submodule_search_locations]
+                paths = [os.fspath(location) for location in spec.submodule_search_locations]
             elif spec is not None and spec.origin is not None:
-                found = [spec.origin]
+                paths = [spec.origin]
         # What Python's own library brings instead, such as `test`, is of Python's version.
-        found = [path for path in found if os.path.dirname(path) != os.path.dirname(os.__file__)]
-        for number, path in enumerate(found):
+        paths = [path for path in paths if os.path.dirname(path) != os.path.dirname(os.__file__)]
+        for number, path in enumerate(paths):
             shown = f"{name}#{number}" if number else name
-            places.append([shown, path, path == own])
+            places.append([shown, path, path == installed_path])
     return places
 
 
@@ -192,10 +195,10 @@ def _look(info: Path, names: Sequence[str], listed: Mapping[str, _Listed]) -> di
             if not is_file:
                 continue
             name = top + path[len(start) :].replace(os.sep, "/")
-            own = listed.get(name) if is_own else None
-            if own is not None:
+            entry = listed.get(name) if is_own else None
+            if entry is not None:
                 missing.discard(name)
-            if own is None or not _is_vouched(path, own, limits):
+            if entry is None or not _is_vouched(path, entry, limits):
                 changes.append([name, hash_file(Path(path))])
     changes += [[name, None] for name in missing]
     return {
@@ -214,16 +217,16 @@ def _walk(top: str) -> Iterator[tuple[str, bool]]:
         if os.path.isfile(top):
             yield top, True
         return
-    waiting, seen = [top], set()
+    waiting, visited = [top], set()
     while waiting:
         folder = waiting.pop()
         about = os.stat(folder)
-        if (about.st_dev, about.st_ino) in seen:  # a link to a folder above it
+        if (about.st_dev, about.st_ino) in visited:  # a link to a folder above it
             continue
-        seen.add((about.st_dev, about.st_ino))
+        visited.add((about.st_dev, about.st_ino))
         any_file = folder == top
         with os.scandir(folder) as entries:
-            for entry in sorted(entries, key=lambda each: each.name):
+            for entry in sorted(entries, key=lambda entry: entry.name):
                 if entry.is_symlink() and not os.path.exists(entry.path):
                     continue  # it leads nowhere, or to itself
                 if entry.is_dir():

@@ -1,16 +1,26 @@
-"""Entries of actions in a store: what one holds, when it is good, which blobs it names."""
+"""Entries of actions in a store: what one holds, when it is good, which blobs it names.
+
+An entry is good where its result fits its key: by its form, which `results.py` declares, and by
+what fields agree with. Whoever reads one, from the store or from a remote, reads a good one: the
+store takes any other for damaged.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.moments import find_link_files
 from pipeline.store import digest
-from pipeline.store.agreement import fits_action
-from pipeline.store.digest import Digest
+from pipeline.store.digest import Digest, hash_json
+from pipeline.store.files import ETRECORD, MANIFEST, REPORT
+from pipeline.store.forms import fits
+from pipeline.store.names import are_distinct
 
+REPORTS = frozenset({REPORT, "report.md", "report.html", "junit.xml"})
+Json = Mapping[str, Any]
 _STAGE = re.compile(r"[\w.+:() -]{1,200}")  # a name that can be shown
 _REFERENCE = re.compile(rb'"([0-9a-f]{64})"')
 
@@ -67,7 +77,7 @@ def _are_stages(value: Any) -> bool:
 
 
 def _are_seconds(values: Iterable[Any]) -> bool:
-    return all(type(each) in (int, float) and 0 <= each < 1e9 for each in values)
+    return all(type(value) in (int, float) and 0 <= value < 1e9 for value in values)
 
 
 def _is_count(value: Any) -> bool:
@@ -85,3 +95,134 @@ def find_references(content: bytes) -> list[Digest]:
 def find_blobs_of(entry: ActionEntry) -> list[Digest]:
     """Find what may be blobs in the result of an entry, which needs them; its key does not."""
     return find_references(digest.canonical_json(entry.result))
+
+
+def fits_action(key: Json, result: Any) -> bool:
+    """Tell whether a value can be the result of the action with this key.
+
+    Which blobs a result names is a matter of trust; that it names blobs, and files that this action
+    makes, is not.
+    """
+    from pipeline.store.results import FORMS  # a run with nothing to do reads no result
+
+    kind = str(key.get("kind"))
+    if kind not in FORMS:
+        return True
+    agrees = _AGREEMENTS.get(kind)
+    return fits(result, FORMS[kind]) and (agrees is None or agrees(key, result))
+
+
+def _agrees_programs(key: Json, result: Json) -> bool:
+    return are_distinct(program["entry"] for program in result["programs"])
+
+
+def _agrees_export(key: Json, result: Json) -> bool:
+    methods = result["methods"]
+    names = [method["name"] for method in methods]
+    names += [name for name, _ in result["constant_methods"]]
+    for method in methods:
+        batches = method["batches"]
+        if method["calibration"] != (hash_json(batches) if batches else None):
+            return False
+    return (
+        bool(methods)
+        and are_distinct(method["name"] for method in methods)
+        and len({*names}) == len(names)
+    )
+
+
+def _agrees_quantize(key: Json, result: Json) -> bool:
+    return bool(result["blobs"] == [result["program"]])
+
+
+def _agrees_compile(key: Json, result: Json) -> bool:
+    parts, methods = result["object"], result["methods"]
+    named = _list_named_blobs(parts)
+    blobs = [parts["program"], *(entry["blob"] for entry in named), *result["etrecord"].values()]
+    for group in ("constants", "mutable", "delegates", "external_constants"):
+        blobs += parts[group]
+    external = [place for pairs in parts["external"].values() for _, place in pairs]
+    return (
+        methods.keys() == key["methods"].keys()
+        and parts["keys"].keys() in (set(), set(methods))
+        and result["blobs"] == sorted({blob["digest"] for blob in blobs})
+        and all(place < len(parts["external_constants"]) for place in external)
+        and all(map(_agrees_method, methods.values()))
+        and all(map(_is_placeable, named))
+        and are_distinct({*parts["external"], *parts["named_external"]})
+    )
+
+
+def _list_named_blobs(parts: Json) -> list[Json]:
+    named = list(parts["named"])
+    for entries in parts["named_external"].values():
+        named += entries
+    return named
+
+
+def _agrees_method(method: Json) -> bool:
+    """Tell whether a compiled method has all fields of a delegation that this version writes, and
+    refers to no constant that it lacks."""
+    from pipeline.store.compiled import Delegation
+
+    required = Delegation.__annotations__.keys() - {"kernels", "estimates"}
+    constants = method["constants"]
+    for places in constants["consumed"].values():
+        if max(places, default=-1) >= len(constants["tensors"]):
+            return False
+    return bool(method["delegation"].keys() >= required)
+
+
+def _agrees_refit(key: Json, result: Json) -> bool:
+    return bool(result["proven"] == (result["recipe"] is not None))
+
+
+def _agrees_preprocess(key: Json, result: Json) -> bool:
+    for partition in result["results"]:
+        if not all(_is_placeable(entry) for _, entry in partition["named"] or ()):
+            return False
+    return True
+
+
+def _is_placeable(named: Json) -> bool:
+    """Tell whether named data stand at an alignment, a power of two of at most a page of 64 KiB."""
+    alignment = named["alignment"]
+    return bool(0 < alignment <= 1 << 16 and alignment & (alignment - 1) == 0)
+
+
+def _agrees_link(key: Json, result: Json) -> bool:
+    stem = key.get("file", key["model"])  # earlier versions called it as the model
+    files = result["files"]
+    required = {f"{stem}.pte", MANIFEST, *find_link_files()}
+    optional = files.keys() - required - {ETRECORD}
+    program_files = {name for name in files if name.endswith((".pte", ".ptd"))}
+    return (
+        required <= files.keys()
+        and all(name.endswith(".ptd") for name in optional)
+        and are_distinct(files)
+        and result.get("joined", {}).keys() <= program_files
+    )
+
+
+def _agrees_measure(key: Json, result: Json) -> bool:
+    return bool(result["blobs"]) and bool(result["record"] == result["blobs"][0])
+
+
+def _agrees_validate(key: Json, result: Json) -> bool:
+    measured = key["measured"]
+    bundles = {f"{n.removesuffix('.pte')}.bpte" for n in measured["files"] if n.endswith(".pte")}
+    names = result["files"].keys()
+    return names - bundles == REPORTS and result["facts"]["measured"] == hash_json(measured)
+
+
+_AGREEMENTS: Mapping[str, Callable[[Json, Json], bool]] = {
+    "programs": _agrees_programs,
+    "export": _agrees_export,
+    "quantize": _agrees_quantize,
+    "compile": _agrees_compile,
+    "refit": _agrees_refit,
+    "preprocess": _agrees_preprocess,
+    "link": _agrees_link,
+    "measure": _agrees_measure,
+    "validate": _agrees_validate,
+}

@@ -58,8 +58,8 @@ class DeviceError(PipelineError):
         self.instruction = instruction
 
     def __reduce__(self) -> tuple[object, ...]:
-        known = (self.subject, self.reason, self.debug_handle, self.code, self.instruction)
-        return type(self), known
+        details = (self.subject, self.reason, self.debug_handle, self.code, self.instruction)
+        return type(self), details
 
 
 @dataclass(frozen=True)
@@ -101,14 +101,14 @@ def format_new_problems(
     Those already `reported` for another package, such as mistakes in a file that many configs
     extend, take one line for each file and package. Adds the new ones to `reported`.
     """
-    others: Counter[tuple[str, str]] = Counter()
+    repeats: Counter[tuple[str, str]] = Counter()
     for problem in problems:
         first = reported.setdefault(problem, package)
         if first == package:
             yield str(problem)
         else:
-            others[problem.file, first] += 1
-    for (file, first), number in others.items():
+            repeats[problem.file, first] += 1
+    for (file, first), number in repeats.items():
         yield one_line(f"{file}: {plural(number, 'mistake')} reported for {first}")
 
 
@@ -145,9 +145,9 @@ def listed(words: Iterable[str], most: int | None = None) -> str:
     return ", ".join(words[:most]) + more
 
 
-def did_you_mean(word: str, known: Iterable[str], most: int = 100) -> str:
+def did_you_mean(word: str, candidates: Iterable[str], most: int = 100) -> str:
     """Suggest the nearest known word, if one is near, and list the known ones, at most `most`."""
-    names = list(known)
+    names = list(candidates)
     spelled = {name.lower(): name for name in reversed(names[:_COMPARED])}
     near = difflib.get_close_matches(word[:_COMPARED].lower(), spelled, n=1)
     guess = f"did you mean '{spelled[near[0]]}'? " if near else ""

@@ -22,13 +22,14 @@ RACY_NS = 100_000_000
 
 
 class FileDigests:
-    """Caches JSON values computed from files in one JSON file. None is not cached."""
+    """Caches JSON values computed from files in one JSON file, or in memory without one. None is
+    not cached."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None = None) -> None:
         self._path = path
-        found = read_own_record(path)
+        record = {} if path is None else read_own_record(path)
         # Older entries, which have a "stamp", hold other things.
-        self._entries = {p: e for p, e in found.items() if _is_entry(e)}
+        self._entries = {p: e for p, e in record.items() if _is_entry(e)}
         self._changed = False
         self._new: set[str] = set()
 
@@ -46,19 +47,19 @@ class FileDigests:
     def find_plain(self, path: str) -> Digest | None:
         """Return the digest of a file that is no link, or None if it can't be read."""
         try:
-            found = os.lstat(path)
+            status = os.lstat(path)
         except OSError:
             return None
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             return None
-        return self.find_cached(path, found) or self.find(Path(path))
+        return self.find_cached(path, status) or self.find(Path(path))
 
-    def find_cached(self, path: str, found: os.stat_result) -> Digest | None:
+    def find_cached(self, path: str, status: os.stat_result) -> Digest | None:
         """Return the cached digest of a file whose stat was just taken, None where there is none:
         of thousands of files this is all that is asked."""
         entry = self._entries.get(path)
-        if entry and entry["stat"] == _stamp_of(found) and (known := entry.get("digest")):
-            return Digest(known[1])
+        if entry and entry["stat"] == _stamp_of(status) and (content := entry.get("digest")):
+            return Digest(content[1])
         return None
 
     def cached(
@@ -66,10 +67,10 @@ class FileDigests:
         path: Path,
         name: str,
         compute: Callable[[Path], Any],
-        given: str = "",
+        origin: str = "",
         is_valid: Callable[[Any], bool] = lambda value: True,
     ) -> Any:
-        """Return `compute(path)`, a function of the file's content and of `given`, or its cached
+        """Return `compute(path)`, a function of the file's content and of `origin`, or its cached
         value while `is_valid` accepts that.
 
         The latest value is cached for each path and name.
@@ -78,9 +79,9 @@ class FileDigests:
         before = read_stamp(path)
         entry = self._entries.get(str(path))
         if entry and entry["stat"] == before and name in entry:
-            made_from, known = entry[name]
-            if made_from == given and is_valid(known):
-                return known
+            made_from, value = entry[name]
+            if made_from == origin and is_valid(value):
+                return value
         value = compute(path)
         unchanged = read_stamp(path) == before
         if value is not None and unchanged and is_settled(before, now):
@@ -88,13 +89,13 @@ class FileDigests:
             if entry is None or entry["stat"] != before:
                 self._new.add(str(path))
                 entry = self._entries[str(path)] = {"stat": before}
-            entry[name] = [given, value]
+            entry[name] = [origin, value]
             self._changed = True
         return value
 
     def save(self) -> None:
         """Write what is new. A folder that cannot be written is no error."""
-        if not self._changed:
+        if not self._changed or self._path is None:
             return
         alive = {path: entry for path, entry in self._entries.items() if os.path.exists(path)}
         for path in self._new:  # after power loss no entry may outlive the content that it is of
@@ -108,11 +109,11 @@ class FileDigests:
 
 def _is_entry(entry: Any) -> bool:
     """Tell whether an entry has a "stat" and, of each name, what it was made from and its value."""
-    pairs = isinstance(entry, dict) and [each for n, each in entry.items() if n != "stat"]
+    pairs = isinstance(entry, dict) and [pair for n, pair in entry.items() if n != "stat"]
     return (
         pairs is not False
         and "stat" in entry
-        and all(isinstance(each, list) and len(each) == 2 for each in pairs)
+        and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
     )
 
 
@@ -121,8 +122,8 @@ def read_stamp(path: Path) -> list[int]:
     return _stamp_of(stat_file(path))
 
 
-def _stamp_of(found: os.stat_result) -> list[int]:
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+def _stamp_of(status: os.stat_result) -> list[int]:
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def is_settled(stamp: list[int], now: int) -> bool:

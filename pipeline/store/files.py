@@ -35,10 +35,10 @@ BUILD_FILES = (
 def read_record(path: Path) -> dict[str, Any] | None:
     """Read a record in JSON; None where there is none that can be read."""
     try:
-        found = json.loads(path.read_bytes()) if is_plain(path) else None
+        record = json.loads(path.read_bytes()) if is_plain(path) else None
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return record if isinstance(record, dict) else None
 
 
 def read_own_record(path: Path) -> dict[str, Any]:
@@ -73,12 +73,12 @@ def record_bytes(record: Mapping[str, Any], sort_keys: bool = True) -> bytes:
 def stat_file(path: Path) -> os.stat_result:
     """Return the stat of a file. Raises OSError, for a folder, a pipe or a device too: opening one
     could wait forever."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        code = errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        code = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
         text = os.strerror(code) if code == errno.EISDIR else "It is no regular file"
         raise OSError(code, text, str(path))
-    return found
+    return status
 
 
 def inside(path: Path, folders: Iterable[Path]) -> Path:

@@ -83,11 +83,11 @@ def open_index(store: Store) -> Iterator[Index]:
         with closing(_open(store)) as connection:
             yield Index(store, connection)
     except sqlite3.Error as error:
-        what = "its index is in use by another process; run again"
+        problem = "its index is in use by another process; run again"
         if not _is_busy(error):
             _remove(store)
-            what = f"its index was damaged, and is made anew when you run this again ({error})"
-        raise PipelineError(f"store {store.root}: {what}") from error
+            problem = f"its index was damaged, and is made anew when you run this again ({error})"
+        raise PipelineError(f"store {store.root}: {problem}") from error
 
 
 def _open(store: Store) -> Connection:
@@ -153,27 +153,27 @@ class Index:
 
     def update(self) -> None:
         """Look at the folders whose time has changed."""
-        known = dict(self._sql.execute("select name, time from folders"))
+        times = dict(self._sql.execute("select name, time from folders"))
         with self._sql:
             self._sql.execute("begin immediate")
             for top in ("blobs", "actions"):
-                there = set(_folders(self._store.root / top))
-                for name in sorted(there):
+                present = set(_folders(self._store.root / top))
+                for name in sorted(present):
                     folder = f"{top}/{name}"
                     with suppress(OSError):
-                        self._update_folder(folder, known.get(folder))
-                gone = [
-                    f for f in known if f.startswith(f"{top}/") and f.split("/")[1] not in there
+                        self._update_folder(folder, times.get(folder))
+                removed = [
+                    f for f in times if f.startswith(f"{top}/") and f.split("/")[1] not in present
                 ]
-                for folder in gone:
+                for folder in removed:
                     self._replace(folder, [])
                     self._sql.execute("delete from folders where name = ?", (folder,))
 
-    def _update_folder(self, folder: str, known: int | None) -> None:
+    def _update_folder(self, folder: str, recorded_time: int | None) -> None:
         path = self._store.root / folder
         now = time.time_ns()  # before the folder is read
         stamp = os.stat(path).st_mtime_ns
-        if stamp == known:
+        if stamp == recorded_time:
             return
         with os.scandir(path) as entries:
             self._replace(folder, entries)
@@ -186,20 +186,20 @@ class Index:
         top, _, prefix = folder.partition("/")
         table = top.replace("actions", "results")
         query = f"select digest, inode from {table} where folder = ?"
-        gone = dict(self._sql.execute(query, (folder,)).fetchall())
+        removed = dict(self._sql.execute(query, (folder,)).fetchall())
         new = []
         for entry in entries:
             with suppress(ValueError):  # no name of ours
                 digest = bytes.fromhex(prefix + entry.name.removesuffix(".json"))
-                if gone.get(digest) == entry.inode():
-                    del gone[digest]
+                if removed.get(digest) == entry.inode():
+                    del removed[digest]
                 else:
                     new.append((digest, entry))
-        for digest in gone:
+        for digest in removed:
             self._drop(table, digest)
         if table == "results" and len(new) >= _MANY:
-            files = (each for _, each in new if each.is_file(follow_symlinks=False))
-            _read_ahead(each.path for each in files)
+            files = (entry for _, entry in new if entry.is_file(follow_symlinks=False))
+            _read_ahead(file.path for file in files)
         for digest, entry in new:
             with suppress(OSError):  # a file may vanish meanwhile
                 stat = entry.stat(follow_symlinks=False)
@@ -256,7 +256,7 @@ class Index:
 
     def size(self) -> int:
         """Return the bytes of all files."""
-        return int(self.blobs().size + sum(each.size for each in self.results().values()))
+        return int(self.blobs().size + sum(totals.size for totals in self.results().values()))
 
     def find(self, kind: str, about: Digest | None, most: int) -> list[Digest]:
         """Return results of a kind, and about a subject, the latest used first."""
@@ -299,8 +299,8 @@ class Index:
         """Return the bytes of the results and loose blobs that were used since then."""
         results = "select total(size) from results where used >= ?"
         blobs = "select total(size) from blobs where not named and used >= ?"
-        found = (self._sql.execute(query, (time,)).fetchone()[0] for query in (results, blobs))
-        return int(sum(found))
+        sizes = (self._sql.execute(query, (time,)).fetchone()[0] for query in (results, blobs))
+        return int(sum(sizes))
 
     @contextmanager
     def removing(self) -> Iterator[None]:
@@ -320,8 +320,10 @@ class Index:
                 time.sleep(_SETTLING)
             after = {folder: self._settled_time(folder) for folder in self._touched}
             alone = bool(before) and self._settled_time("tmp") == before
-            known = [folder for folder, gone in self._touched.items() if alone and gone]
-            times = [(after[f] if f in known else 0, f) for f in self._touched]
+            unchanged = [
+                folder for folder, is_removed in self._touched.items() if alone and is_removed
+            ]
+            times = [(after[f] if f in unchanged else 0, f) for f in self._touched]
             self._sql.executemany("update folders set time = ? where name = ?", times)
 
     def _settled_time(self, folder: str, patient: bool = False) -> int:
@@ -335,12 +337,12 @@ class Index:
                     return stamp
         return 0
 
-    def forget(self, table: str, digest: Digest, gone: bool) -> None:
+    def forget(self, table: str, digest: Digest, is_removed: bool) -> None:
         """Take out a file that was removed, or could not be, while `removing`; the folder of one
         that is not gone is listed again."""
         folder = f"{table.replace('results', 'actions')}/{digest[:2]}"
         self._drop(table, bytes.fromhex(digest))
-        self._touched[folder] = gone and self._touched.get(folder, True)
+        self._touched[folder] = is_removed and self._touched.get(folder, True)
 
 
 def _read_ahead(paths: Iterable[str]) -> None:

@@ -58,8 +58,8 @@ def statistics(store: Store) -> Stats:
     """Count what a store holds."""
     with open_index(store) as index:
         blobs, results = index.blobs(), index.results()
-    numbers = {kind: each.number for kind, each in results.items()}
-    sizes = sum(each.size for each in results.values())
+    numbers = {kind: totals.number for kind, totals in results.items()}
+    sizes = sum(totals.size for totals in results.values())
     used, moved = read_usage(store), read_moved(store)
     return Stats(blobs.number, int(blobs.size), numbers, sizes, used, moved)
 
@@ -71,8 +71,8 @@ def earlier_keys(
     keys can be compared with this one."""
     about = subject(like) if like is not None else None
     with open_index(store) as index:
-        found = index.find(kind, about, _MOST_EARLIER)
-    for digest in found:
+        earlier = index.find(kind, about, _MOST_EARLIER)
+    for digest in earlier:
         entry = store.read_entry(store.action_path(digest), digest)
         if entry is not None:
             yield digest, entry.key
@@ -129,9 +129,9 @@ def _is_whole(file: _File) -> bool:
 @contextmanager
 def lease(store: Store) -> Iterator[None]:
     """Keep everyone from evicting what is used of the store from now on, while the block lasts."""
-    with ExitStack() as held:
+    with ExitStack() as stack:
         with suppress(OSError):  # a store that can't be written, where nothing is evicted either
-            held.enter_context(temporary(store.root / "runs", store.root))
+            stack.enter_context(temporary(store.root / "runs", store.root))
         yield
 
 
@@ -179,34 +179,34 @@ def _evict(store: Store, cap: int) -> Evicted:
         if index.size() <= cap:
             return Evicted(left=index.size())
         with index.removing():
-            done = Evicted(left=index.size())
-            while done.left > cap and (row := index.oldest_loose(since)):
-                _drop_blob(store, index, row, done)
-            while done.left > cap and (row := index.oldest(since)):
-                gone = _drop(store.action_path(row.digest), row, done)
-                done.results += gone
-                index.forget("results", row.digest, gone)
+            evicted = Evicted(left=index.size())
+            while evicted.left > cap and (row := index.oldest_loose(since)):
+                _drop_blob(store, index, row, evicted)
+            while evicted.left > cap and (row := index.oldest(since)):
+                is_removed = _drop(store.action_path(row.digest), row, evicted)
+                evicted.results += is_removed
+                index.forget("results", row.digest, is_removed)
                 while blob := index.oldest_loose(since):  # what only this result named
-                    _drop_blob(store, index, blob, done)
-        if done.left > cap:
-            done.in_use = index.used_since(since)
-    return done
+                    _drop_blob(store, index, blob, evicted)
+        if evicted.left > cap:
+            evicted.in_use = index.used_since(since)
+    return evicted
 
 
-def _drop_blob(store: Store, index: Index, row: Row, done: Evicted) -> None:
-    gone = _drop(store.blob_path(row.digest), row, done)
-    done.blobs += gone
-    index.forget("blobs", row.digest, gone)
+def _drop_blob(store: Store, index: Index, row: Row, evicted: Evicted) -> None:
+    is_removed = _drop(store.blob_path(row.digest), row, evicted)
+    evicted.blobs += is_removed
+    index.forget("blobs", row.digest, is_removed)
 
 
-def _drop(path: Path, row: Row, done: Evicted) -> bool:
+def _drop(path: Path, row: Row, evicted: Evicted) -> bool:
     """Remove a file; tell whether it is gone."""
     try:
         remove(path)
     except OSError:
         return False
-    done.left -= row.size
-    done.size += row.size
+    evicted.left -= row.size
+    evicted.size += row.size
     return True
 
 

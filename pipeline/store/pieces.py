@@ -17,8 +17,7 @@ from pipeline.store import digest
 from pipeline.store.blobs import BlobStore, BlobWriter, MissingBlobError
 from pipeline.store.digest import Digest
 from pipeline.store.files import copy_atomically, make_folder, publish, replacing
-from pipeline.store.forms import ShortBytes
-from pipeline.store.results import Piece as Piece
+from pipeline.store.forms import Piece as Piece
 
 _SHORT = 64  # bytes; shorter than a key of named data
 _SHARED_FROM = 1 << 18  # bytes; smaller blobs are fewer files, and so fewer questions to a remote
@@ -55,7 +54,7 @@ def make_piece(data: bytes, store: BlobStore) -> Piece:
     """Return bytes as a piece of a file."""
     if len(data) > _SHORT:
         return "blob", store.put(data)
-    return "bytes", ShortBytes(data.hex())
+    return "bytes", data.hex()
 
 
 def iter_content(
@@ -92,17 +91,17 @@ def joined(pieces: Iterable[Piece], store: BlobStore) -> Iterator[JoinedFile]:
         whole, size = join_pieces(pieces, store)
         yield JoinedFile(store.blob_path(whole), whole, size, [], {})
         return
-    kept = list(_merge_small(pieces, store))
+    merged = list(_merge_small(pieces, store))
     with store.scratch() as file:
         writer, digests = BlobWriter(file), {}
-        for piece in kept:
+        for piece in merged:
             begin = writer.size
             for chunk in iter_content([piece], store):
                 writer.write(chunk)
             if piece[0] == "blob":
                 digests[begin, writer.size - begin] = piece[1]
         file.flush()
-        yield JoinedFile(Path(file.name), writer.digest, writer.size, kept, digests, file)
+        yield JoinedFile(Path(file.name), writer.digest, writer.size, merged, digests, file)
 
 
 def write_joined(
@@ -120,15 +119,15 @@ def write_joined(
         except digest.WrongContentError:
             for _ in iter_content(pieces, store):
                 pass  # a bad one is dropped, and missing
-            what = f"the pieces of {path.name} do not make {whole}"
-            raise MissingBlobError(f"store {store.root}: {what}") from None
+            problem = f"the pieces of {path.name} do not make {whole}"
+            raise MissingBlobError(f"store {store.root}: {problem}") from None
 
 
 def blobs_of_files(result: Mapping[str, Any]) -> list[Digest]:
     """Return the blobs that the files of a result are made of."""
     joined = result.get("joined", {})
     whole = [blob for name, blob in result["files"].items() if name not in joined]
-    parts = [value for own in joined.values() for kind, value in own if kind == "blob"]
+    parts = [value for pieces in joined.values() for kind, value in pieces if kind == "blob"]
     return list(dict.fromkeys([*whole, *parts]))
 
 
@@ -141,7 +140,7 @@ def _merge_small(pieces: Iterable[Piece], store: BlobStore) -> Iterator[Piece]:
         elif find_size(between, store) > _SHORT:
             yield "blob", join_pieces(between, store)[0]
         else:
-            yield "bytes", ShortBytes(b"".join(iter_content(between, store)).hex())
+            yield "bytes", b"".join(iter_content(between, store)).hex()
 
 
 def _is_large(piece: Piece, store: BlobStore) -> bool:

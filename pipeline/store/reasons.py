@@ -30,10 +30,10 @@ def reason(error: BaseException) -> str:
     """Return the message of an error on one line, with those of the errors that it was raised
     from, or its type if it has none."""
     parts: list[str] = []
-    for number, each in enumerate(chain(error)):
-        words = _shorten(str(each))
+    for number, cause in enumerate(chain(error)):
+        words = _shorten(str(cause))
         if words and not any(words in part for part in parts):
-            parts.append(f"{type(each).__name__}: {words}" if number else words)
+            parts.append(f"{type(cause).__name__}: {words}" if number else words)
     whole = ": ".join(parts) or type(error).__name__
     half = _LONGEST // 2
     return whole if len(whole) <= _LONGEST else f"{whole[:half]} ... {whole[-half:]}"
@@ -41,19 +41,19 @@ def reason(error: BaseException) -> str:
 
 def chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and those that it was raised from."""
-    seen: set[int] = set()
-    each: BaseException | None = error
-    while each is not None and id(each) not in seen:
-        seen.add(id(each))
-        yield each
-        each = each.__cause__
+    visited: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in visited:
+        visited.add(id(cause))
+        yield cause
+        cause = cause.__cause__
 
 
 def _shorten(text: str) -> str:
     """Return a message without noise, with its lines as sentences of one line."""
     text = _NOISE.sub("", _FRAMES.sub("", _ADVICE.sub("", text)))
-    said = ""
+    sentences = ""
     for line in filter(None, (" ".join(line.split()) for line in text.splitlines())):
-        joint = "" if not said else " " if _ENDED.search(said) else "; "
-        said += joint + line
-    return one_line(said.removesuffix('."').rstrip(":"))
+        joint = "" if not sentences else " " if _ENDED.search(sentences) else "; "
+        sentences += joint + line
+    return one_line(sentences.removesuffix('."').rstrip(":"))

@@ -65,10 +65,10 @@ def describe_unknown(installed: Mapping[str, str]) -> str:
     if not unmet:
         return ""
     versions = ", ".join(f"{name} {installed[name]}" for name in unmet)
-    known = " or ".join(map(str, RELEASES))
+    releases = " or ".join(map(str, RELEASES))
     remedy = " ".join(release.requirements()[name] for name in unmet)
     return (
-        f"untested toolchain: {versions}; this release was tested with {known}: "
+        f"untested toolchain: {versions}; this release was tested with {releases}: "
         f"`pip install {remedy}`"
     )
 

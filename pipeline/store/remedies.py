@@ -30,21 +30,22 @@ class Remedy:
 
     Attributes:
         name: of the cause.
-        pattern: is found in the text of such errors. `text` may use its groups.
+        pattern: is found in the text of such errors. `text` may use its groups. It is compiled
+            when an error is looked up: the driver of a run with nothing to do loads this table.
         text: goes on from the error.
         numbers: the `errno` of errors that have this cause whatever their text.
         fits: whether an error in whose text the pattern is found can have this cause.
     """
 
     name: str
-    pattern: re.Pattern[str]
+    pattern: str
     text: str
     numbers: tuple[int, ...] = ()
     fits: Callable[[BaseException], bool] = lambda error: True
 
 
 def _remedy(name: str, pattern: str, text: str, *numbers: int) -> Remedy:
-    return Remedy(name, re.compile(pattern), text, numbers)
+    return Remedy(name, pattern, text, numbers)
 
 
 # What the machine lacks, or does not allow.
@@ -139,6 +140,19 @@ REMEDIES = (
         "torch._check to bound a size that is computed from them",
     ),
     _remedy(
+        "torch.func",
+        r"storage of TensorWrapper|view functorch tensor"
+        r"|'Tensor' object has no attribute 'constant'",
+        "torch.export doesn't trace what torch.func differentiates: compute the gradient by "
+        "torch.autograd.grad under torch.enable_grad(), or write it out",
+    ),
+    _remedy(
+        "reference without gradients",
+        r"does not require grad and does not have a grad_fn",
+        "references and exported programs run without gradients: enter torch.enable_grad() where "
+        "the model computes one",
+    ),
+    _remedy(
         "violated constraints",
         r"Constraints violated",
         "apply the fixes that torch suggests to the exporter's `dynamic_shapes`",
@@ -180,17 +194,15 @@ REMEDIES = (
     ),
     Remedy(
         "missing module",
-        re.compile(r"No module named '(?P<module>\w+)"),
+        r"No module named '(?P<module>\w+)",
         "install {module} into the build environment, or put {module}.py next to the exporter or "
         "into the workspace folder",
         fits=lambda error: not is_of_installed(error),
     ),
     Remedy(
         "missing part of a library",
-        re.compile(
-            r"No module named '(?P<module>\w+)\."
-            r"|cannot import name '\w+' from '(?P<package>\w+)[\w.]*' \(.*(?:site|dist)-packages"
-        ),
+        r"No module named '(?P<module>\w+)\."
+        r"|cannot import name '\w+' from '(?P<package>\w+)[\w.]*' \(.*(?:site|dist)-packages",
         "the installed {library} lacks it: install the release that the model needs, or import "
         "what this one has",
         fits=lambda error: not is_of_this_package(error),
@@ -297,7 +309,7 @@ REMEDIES = (
     ),
     Remedy(
         "operator that a backend can't compile",
-        re.compile(r"(?:^|: )preprocess (?P<backend>\w+): "),
+        r"(?:^|: )preprocess (?P<backend>\w+): ",
         "{backend} took an operator that it can't compile: keep it out by listing the other "
         "modules under `modules` in the method's config, or with the partitioner's options "
         "(`doit backends` lists them)",
@@ -315,7 +327,7 @@ def add_remedy(text: str, operators: Sequence[str] = (), error: BaseException | 
     """
     error = error or Exception()
     for remedy in REMEDIES:
-        match = remedy.pattern.search(text)
+        match = re.search(remedy.pattern, text)
         if match is None and remedy not in _iter_machine(error):
             continue
         if not remedy.fits(error):
@@ -331,14 +343,14 @@ def _fill_in(remedy: Remedy, match: re.Match[str] | None, operators: Sequence[st
     values = match.groupdict() if match else {}
     values["library"] = values.get("module") or values.get("package") or ""
     training = [name for name in operators if _OF_TRAINING.search(name)]
-    others = [name for name in operators if name not in training]
+    untrained = [name for name in operators if name not in training]
     if "operator" in values:
-        values["operator"] = ", ".join([values["operator"], *others])
+        values["operator"] = ", ".join([values["operator"], *untrained])
         more = [_by_name("training mode")] if training else []
     else:
-        more = [_by_name("not core ATen")] if remedy.name == "training mode" and others else []
-    filled = {"operator": ", ".join(others), **values}
-    return "; ".join(each.text.format(**filled) for each in (remedy, *more))
+        more = [_by_name("not core ATen")] if remedy.name == "training mode" and untrained else []
+    filled = {"operator": ", ".join(untrained), **values}
+    return "; ".join(entry.text.format(**filled) for entry in (remedy, *more))
 
 
 def _by_name(name: str) -> Remedy:

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO, TypeVar
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
+from pipeline.store.forms import Count
 from pipeline.store.places import action_name, blob_name
 from pipeline.store.remote_fs import RemoteError, RemoteFiles
 from pipeline.store.signing import Keys, load_keys
@@ -78,17 +79,26 @@ class Counts:
     """Counts of how questions to the remote ended, one of the first five each, and uploads, as
     `pushed` or `errors`."""
 
-    hits: int = 0
-    misses: int = 0
-    unsigned: int = 0  # or signed by nobody trusted
-    corrupt: int = 0
-    errors: int = 0
-    pushed: int = 0
-    bytes_fetched: int = 0
-    bytes_pushed: int = 0
+    hits: Count = 0
+    misses: Count = 0
+    unsigned: Count = 0  # or signed by nobody trusted
+    corrupt: Count = 0
+    errors: Count = 0
+    pushed: Count = 0
+    bytes_fetched: Count = 0
+    bytes_pushed: Count = 0
 
-    def __add__(self, other: Counts) -> Counts:
-        return Counts(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+    def __add__(self, counts: Counts) -> Counts:
+        return Counts(*(a + b for a, b in zip(astuple(self), astuple(counts), strict=True)))
+
+
+@dataclass
+class RemoteUse(Counts):
+    """How questions to the remote of a run ended, what went there, and why it was given up, if it
+    was."""
+
+    believes_all: bool = False
+    problem: str = ""
 
 
 class Remote:
@@ -166,8 +176,8 @@ class Remote:
     def forget_misses(self) -> None:
         """Ask again for what was not there: somebody may have pushed it since."""
         with self._lock:
-            there = {n: each for n, each in self._answers.items() if each[0] == "there"}
-            self._answers = there
+            present = {n: answer for n, answer in self._answers.items() if answer[0] == "there"}
+            self._answers = present
 
     def _may_have(self, name: str) -> bool:
         return self._usable() and self._answer(name) in (None, "there")

@@ -79,8 +79,8 @@ class RemoteFiles:
         try:
             fsspec.get_filesystem_class(self._protocol)
         except ValueError:
-            known = "such as file://, s3://, gs://, abfs://, sftp://"
-            raise PipelineError(f"{where} is not known; {known}") from None
+            schemes = "such as file://, s3://, gs://, abfs://, sftp://"
+            raise PipelineError(f"{where} is not known; {schemes}") from None
         except ImportError as error:
             on_s3 = self._protocol in ("s3", "s3a")
             needs = f"s3fs: {INSTALL}" if on_s3 else f"a package: {error}"
@@ -149,8 +149,8 @@ class RemoteFiles:
         if self._protocol in _ATOMIC:
             return self._upload(name, pieces)
         temporary = f"tmp/{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}"
-        for each in (name, temporary):
-            self._ask("makedirs", each.rpartition("/")[0], exist_ok=True)
+        for path in (name, temporary):
+            self._ask("makedirs", path.rpartition("/")[0], exist_ok=True)
         try:
             size = self._upload(temporary, pieces)
             filesystem, root = self._connect()
@@ -218,21 +218,21 @@ class RemoteFiles:
     def _step(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call a function in a thread that may be left hanging: no process waits for it at its
         exit. Raises RemoteError, a miss for FileNotFoundError and an error for all else."""
-        done: Future[Any] = Future()
+        future: Future[Any] = Future()
 
         def run() -> None:
             try:
-                done.set_result(function(*args, **options))
+                future.set_result(function(*args, **options))
             except BaseException as error:
-                done.set_exception(error)
+                future.set_exception(error)
 
         try:
             threading.Thread(target=run, name="pte-remote", daemon=True).start()
-            error = done.exception(self._timeout)
+            error = future.exception(self._timeout)
         except (RuntimeError, TimeoutError) as problem:  # no thread can start, or it hangs
             error = problem
         if error is None:
-            return done.result()
+            return future.result()
         if isinstance(error, TimeoutError):
             error = TimeoutError(f"no answer within {self._timeout:g} s")
         count = "misses" if isinstance(error, FileNotFoundError) else "errors"

@@ -6,17 +6,18 @@ An environment variable wins over the file.
 from __future__ import annotations
 
 import os
-import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pipeline.store.errors import PipelineError, did_you_mean, shown
 from pipeline.store.files import read_text_file
 from pipeline.store.places import default_root
+from pipeline.store.setting_table import DEFAULT_CAP, SETTINGS, UNSIGNED
+from pipeline.store.setting_table import VARIABLES as VARIABLES
 from pipeline.store.sizes import parse_size
 
 if TYPE_CHECKING:
@@ -25,12 +26,6 @@ if TYPE_CHECKING:
 
 TABLE = "tool.pte-pipeline"
 UNTRUSTED_VARIABLE = "PTE_PIPELINE_UNTRUSTED"
-DEFAULT_CAP = "50GB"
-UNSIGNED = "unsigned"
-_MOST_JOBS = 4096
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_EXECUTOR = re.compile(r"dask(://[^/\s]+:\d{1,5})?")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -66,28 +61,43 @@ class OperatorSettings:
     folder: bool = True
 
 
+@dataclass(frozen=True, kw_only=True)
+class BuildSettings:
+    """The settings that every action of a workspace sees.
+
+    Attributes:
+        environment: the variables that configs may read.
+        data: folders outside of the workspace to which links in it may lead.
+        operators: the libraries that may be loaded.
+        fast_lowering: whether time is saved inside ExecuTorch's calls; changes no byte, and so is
+            in no key.
+        executor: where actions run: "" for this machine, "dask" for a cluster that is started on
+            it, or the address of a scheduler.
+        refit: whether new weights are put into what was lowered before; changes no byte either.
+        allow: the verdicts that end a build well beside passed.
+        unknown_toolchain: "allow", "refuse", or "" where that depends on CI.
+    """
+
+    environment: Environment = field(default_factory=Environment)
+    data: tuple[Path, ...] = ()
+    operators: OperatorSettings = field(default_factory=OperatorSettings)
+    fast_lowering: bool = True
+    executor: str = ""
+    refit: bool = True
+    allow: tuple[str, ...] = ()
+    unknown_toolchain: str = ""
+
+
 @dataclass(frozen=True)
 class WorkspaceSettings:
-    """`jobs` is the number of worker processes, `cap` the greatest size of the store in bytes;
-    `data` are folders outside of the workspace to which links in it may lead. `fast_lowering` is
-    whether time is saved inside ExecuTorch's calls, and `refit` whether new weights are put into
-    what was lowered before; both change no byte and so are in no key.
-    `executor` is where actions run: "" for this machine, "dask" for a cluster that is started on
-    it, or the address of a scheduler. `allow` are verdicts that end a build well beside passed.
-    `unknown_toolchain` is "allow", "refuse", or "" where that depends on CI."""
+    """The settings of a workspace: `jobs` is the number of worker processes, `cap` the greatest
+    size of the store in bytes."""
 
     jobs: int
     store: Path
     cap: int
     remote: RemoteSettings | None
-    environment: Environment
-    data: tuple[Path, ...]
-    operators: OperatorSettings
-    fast_lowering: bool
-    executor: str = ""
-    refit: bool = True
-    allow: tuple[str, ...] = ()
-    unknown_toolchain: str = ""
+    build: BuildSettings
 
 
 def read_settings(root: Path) -> WorkspaceSettings:
@@ -120,14 +130,16 @@ def read_settings(root: Path) -> WorkspaceSettings:
         store=get("store", default_root()),
         cap=get("store_size", parse_size(DEFAULT_CAP)),
         remote=remote,
-        environment=_environment(get, untrusted),
-        data=get("data", ()),
-        operators=OperatorSettings(get("operators", ()), not untrusted),
-        fast_lowering=get("fast_lowering", True),
-        executor=get("executor", ""),
-        refit=get("refit", True),
-        allow=get("allow", ()),
-        unknown_toolchain=get("unknown_toolchain", ""),
+        build=BuildSettings(
+            environment=_environment(get, untrusted),
+            data=get("data", ()),
+            operators=OperatorSettings(get("operators", ()), not untrusted),
+            fast_lowering=get("fast_lowering", True),
+            executor=get("executor", ""),
+            refit=get("refit", True),
+            allow=get("allow", ()),
+            unknown_toolchain=get("unknown_toolchain", ""),
+        ),
     )
 
 
@@ -199,186 +211,6 @@ def _check_keys_outside(signing_key: Path | None, trusted_keys: Sequence[Path], 
                 )
 
 
-def _parse_jobs(value: Any, _: Path) -> int:
-    jobs = int(value) if isinstance(value, str) and value.isdecimal() else value
-    return _checked(jobs, type(jobs) is int and 1 <= jobs <= _MOST_JOBS)
-
-
-def _parse_bool(value: Any, _: Path) -> bool:
-    switches = {"1": True, "true": True, "0": False, "false": False}
-    switch = switches.get(value) if isinstance(value, str) else value
-    return _checked(switch, type(switch) is bool)
-
-
-def _parse_size(value: Any, _: Path) -> int:
-    size = parse_size(value) if isinstance(value, str) else None
-    return _checked(size, size is not None)
-
-
-def _parse_seconds(value: Any, _: Path) -> float:
-    seconds = float(_checked(value, type(value) in (int, float, str)))
-    return _checked(seconds, 0 < seconds < 1e9)  # threads wait no longer than some 1e10
-
-
-def _parse_text(value: Any) -> str:
-    ok = isinstance(value, str) and 0 < len(value) < 4096 and not _CONTROL.search(value)
-    return str(_checked(value, ok))
-
-
-def _parse_path(value: Any, root: Path) -> Path:
-    path = root / Path(_parse_text(value)).expanduser()
-    return _checked(path, all(len(os.fsencode(part)) < 256 for part in path.parts))
-
-
-def _parse_texts(value: Any, _: Path) -> tuple[str, ...]:
-    values = value.split(os.pathsep) if isinstance(value, str) else value
-    return tuple(_parse_text(each) for each in _checked(values, isinstance(values, list)))
-
-
-def _parse_names(value: Any, _: Path) -> frozenset[str]:
-    names = re.split(r"[,\s]+", value.strip(", ")) if isinstance(value, str) else value
-    ok = isinstance(names, list) and all(isinstance(n, str) and _NAME.fullmatch(n) for n in names)
-    return frozenset(_checked(names, ok))
-
-
-def _parse_paths(value: Any, root: Path) -> tuple[Path, ...]:
-    values = value.split(os.pathsep) if isinstance(value, str) else value
-    return tuple(_parse_path(each, root) for each in _checked(values, isinstance(values, list)))
-
-
-def _parse_verdicts(value: Any, root: Path) -> tuple[str, ...]:
-    """Parse verdicts, of a list or with commas between them."""
-    words = value.split(",") if isinstance(value, str) else list(value)
-    verdicts = tuple(str(word).strip() for word in words)
-    return _checked(verdicts, {*verdicts} <= {"not-judged", "not-run"})
-
-
-def _checked(value: Any, ok: bool) -> Any:
-    if not ok:
-        raise ValueError
-    return value
-
-
-class Setting(NamedTuple):
-    """How the value of a setting is read, in a workspace at a root; what it must be; what it does;
-    its default in words. The parser raises ValueError."""
-
-    parse: Callable[[Any, Path], Any]
-    wanted: str
-    meaning: str
-    default: str = "not set"
-
-
-SETTINGS: Mapping[str, Setting] = {
-    "jobs": Setting(
-        _parse_jobs,
-        f"a whole number from 1 up to {_MOST_JOBS}",
-        "The number of worker processes; `-n` of doit comes first.",
-        "one per core",
-    ),
-    "store": Setting(
-        _parse_path,
-        "a path",
-        "The folder of the store; any number of builds may share it.",
-        "$XDG_CACHE_HOME/pte-pipeline, or ~/.cache/pte-pipeline",
-    ),
-    "store_size": Setting(
-        _parse_size,
-        "a size such as 50GB",
-        "The greatest size of the store; what was not used for longest goes first.",
-        DEFAULT_CAP,
-    ),
-    "remote": Setting(
-        lambda value, _: _checked(value, "://" in _parse_text(value)),
-        "an address such as s3://bucket/folder or file:///folder",
-        "A store that a team and its CI share, by any address of fsspec.",
-    ),
-    "remote_mode": Setting(
-        lambda value, _: _checked(value, value in ("read-write", "read-only")),
-        "read-write or read-only",
-        "Whether results are pushed to the remote.",
-        "read-write; read-only in an untrusted build",
-    ),
-    "remote_trust": Setting(
-        lambda value, _: _checked(value, value == UNSIGNED),
-        UNSIGNED,
-        "Believe unsigned results, and so all who can write to the remote; in place of keys.",
-    ),
-    "remote_timeout": Setting(
-        _parse_seconds,
-        "a number of seconds above 0",
-        "How long one step of a transfer may take.",
-        "20",
-    ),
-    "remote_options": Setting(
-        lambda value, _: _checked(value, isinstance(value, dict)),
-        "a table",
-        "What fsspec is given beside the address, such as endpoint_url.",
-    ),
-    "signing_key": Setting(
-        _parse_path,
-        "a path",
-        "The private Ed25519 key by which results are signed when pushed, and attestations.",
-    ),
-    "trusted_keys": Setting(
-        _parse_paths,
-        "a path or a list of paths",
-        "The public Ed25519 keys of those whose results and attestations are believed.",
-    ),
-    "variables": Setting(
-        _parse_names, "a list of names of variables", "The variables that configs may read."
-    ),
-    "secrets": Setting(
-        _parse_names,
-        "a list of names of variables",
-        "Variables that options of passes may read, and whose values are recorded nowhere.",
-    ),
-    "data": Setting(
-        _parse_paths,
-        "a path or a list of paths",
-        "Folders outside of the workspace to which links in it may lead.",
-    ),
-    "operators": Setting(
-        _parse_texts,
-        "a list of modules and of paths of libraries",
-        "Libraries of operators that every package and every exporter has.",
-    ),
-    "executor": Setting(
-        lambda value, _: _checked(value, bool(_EXECUTOR.fullmatch(_parse_text(value)))),
-        "dask, for a cluster on this machine, or the address of a scheduler: dask://host:8786",
-        "Where actions run.",
-        "worker processes of this machine",
-    ),
-    "fast_lowering": Setting(
-        _parse_bool,
-        "true or false",
-        "Save time inside of ExecuTorch's calls; changes no byte.",
-        "true",
-    ),
-    "refit": Setting(
-        _parse_bool,
-        "true or false",
-        "Put new weights into what was lowered before, where nothing else changed; changes no "
-        "byte.",
-        "true",
-    ),
-    "allow": Setting(
-        _parse_verdicts,
-        "not-judged, not-run, or both",
-        "The verdicts that end a build well beside passed; `--allow` of doit comes first.",
-        "none",
-    ),
-    "unknown_toolchain": Setting(
-        lambda value, _: _checked(value, value in ("allow", "refuse")),
-        "allow or refuse",
-        "Whether packages are built with another torch, executorch or torchao than this release "
-        "was tested with. A line says so anyway.",
-        "allow; refuse where CI=true",
-    ),
-}
-VARIABLES = {name: f"PTE_PIPELINE_{name.upper()}" for name in SETTINGS if name != "remote_options"}
-
-
 def _get(root: Path, table: Mapping[str, Any], name: str, default: Any = None) -> Any:
     """Return the value of a setting, or the default if nothing gives one."""
     text = os.environ.get(VARIABLES.get(name, ""))
@@ -390,7 +222,7 @@ def _get(root: Path, table: Mapping[str, Any], name: str, default: Any = None) -
         return setting.parse(value, root)
     except (OverflowError, RuntimeError, ValueError):  # RuntimeError: no such user's home
         where = VARIABLES[name] if text else f"pyproject.toml: {TABLE}.{name}"
-        raise PipelineError(f"{where}: is {shown(value)}; must be {setting.wanted}") from None
+        raise PipelineError(f"{where}: is {shown(value)}; must be {setting.expected}") from None
 
 
 def _read_table(path: Path) -> Mapping[str, Any]:

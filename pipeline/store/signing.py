@@ -61,27 +61,27 @@ def load_keys(signing_key: Path | None, trusted_keys: Sequence[Path]) -> Keys:
         raise PipelineError(f"keys of the remote need cryptography: {INSTALL}") from error
 
     signing = None
-    wanted = "public key in PEM; openssl pkey -in key.pem -pubout -out key.pub"
+    expected = "public key in PEM; openssl pkey -in key.pem -pubout -out key.pub"
     kind: type = ed25519.Ed25519PublicKey
-    public_keys = [_load(path, load_pem_public_key, kind, wanted) for path in trusted_keys]
+    public_keys = [_load(path, load_pem_public_key, kind, expected) for path in trusted_keys]
     if signing_key is not None:
-        wanted = "private key in PEM, without a password; "
-        wanted += "openssl genpkey -algorithm ed25519 -out key.pem"
+        expected = "private key in PEM, without a password; "
+        expected += "openssl genpkey -algorithm ed25519 -out key.pem"
         parse = partial(load_pem_private_key, password=None)
-        signing = _load(signing_key, parse, ed25519.Ed25519PrivateKey, wanted)
+        signing = _load(signing_key, parse, ed25519.Ed25519PrivateKey, expected)
         public_keys.append(signing.public_key())
     return Keys(signing, {_key_name(key): key for key in public_keys})
 
 
-def _load(path: Path, parse: Callable[[bytes], Any], kind: type, wanted: str) -> Any:
+def _load(path: Path, parse: Callable[[bytes], Any], kind: type, expected: str) -> Any:
     try:
         key = parse(path.read_bytes())
     except OSError as error:
         raise PipelineError(
-            f"{path}: cannot be read ({error.strerror}); must be an Ed25519 {wanted}"
+            f"{path}: cannot be read ({error.strerror}); must be an Ed25519 {expected}"
         ) from error
     except Exception:  # cryptography's, of many kinds
         key = None
     if not isinstance(key, kind):
-        raise PipelineError(f"{path}: is no Ed25519 {wanted}")
+        raise PipelineError(f"{path}: is no Ed25519 {expected}")
     return key

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.store import digest
-from pipeline.store.agreement import fits_action
 from pipeline.store.blobs import BlobStore, drop, touch
 from pipeline.store.blobs import MissingBlobError as MissingBlobError
 from pipeline.store.digest import Digest
-from pipeline.store.entries import ActionEntry, find_references
+from pipeline.store.entries import ActionEntry, find_references, fits_action
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import clear_place, is_plain, make_folder
 from pipeline.store.places import action_name, own_places
@@ -117,7 +116,7 @@ class Store(BlobStore):
         The remote gets the blobs first, so that no result there is without them.
         """
         action = digest.hash_json(key)
-        timed = {name: round(each, 3) for name, each in (stages or {}).items()}
+        timed = {name: round(duration, 3) for name, duration in (stages or {}).items()}
         entry = ActionEntry(key, result, round(seconds, 3), self.believes_all, timed, peak)
         if not fits_action(key, json.loads(digest.canonical_json(result))):
             kind = key.get("kind")
@@ -158,10 +157,10 @@ class Store(BlobStore):
         from filelock import FileLock, Timeout
 
         path = self.root / "locks" / name
-        with ExitStack() as held:
+        with ExitStack() as stack:
             with suppress(OSError, Timeout):
                 make_folder(path.parent, self.root)
                 clear_place(path)  # `FileLock` would empty the file that a link leads to
-                held.enter_context(FileLock(path, timeout=LOCK_TIMEOUT))
-                held.callback(drop, path)  # those who wait for it notice, and make another
+                stack.enter_context(FileLock(path, timeout=LOCK_TIMEOUT))
+                stack.callback(drop, path)  # those who wait for it notice, and make another
             yield

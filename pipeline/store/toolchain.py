@@ -12,7 +12,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from pipeline.moments import KEYS, find_features, find_modules
+from pipeline.moments import Feature, find_features, find_modules
 from pipeline.store.digest import hash_bytes, hash_file
 from pipeline.store.distributions import identity
 
@@ -29,7 +29,7 @@ _BUILDING = (
 )
 _UNITS = {
     "describe": _DESCRIBING,
-    "plan": _PLANNING,
+    "plan": (*_PLANNING, "features:names"),
     "export": (
         *(*_BUILDING, "features:export", "run/export", "validate", "devices"),
         "report/verdicts.py",
@@ -80,18 +80,28 @@ def _features(keys: str) -> bytes:
     what it is, of a folder its files. Modules that have no part in these moments are left out, so
     that a section of a report, or a verb, compiles nothing again."""
     hasher = blake3()
+    if keys == "names":  # by which keys of a config are refused
+        return blake3(",".join(feature.name for feature in find_features()).encode()).digest()
     for feature in find_features():
-        if not (modules := find_modules(feature, keys)):
+        if not find_modules(feature, keys):
             continue
         hasher.update(feature.name.encode() + b"\0")
         if feature.distribution:
             hasher.update(identity(feature.distribution).encode())
             continue
-        other_modules = {module for other in ("", *KEYS) for module in find_modules(feature, other)}
-        left_out = {module.rpartition(".")[2] for module in other_modules - {*modules}}
+        uncounted = find_uncounted(feature, keys)
         files = Path(__file__).parents[1].glob(f"features/{feature.name}/**/*")
-        hasher.update(_hash_files(path for path in files if path.stem not in left_out))
+        hasher.update(_hash_files(path for path in files if path.stem not in uncounted))
     return hasher.digest()
+
+
+def find_uncounted(feature: Feature, keys: str) -> set[str]:
+    """Return the names of the modules in a feature's folder that count in no such key: those of
+    verbs, and of reports in keys of other actions. Tests hold that no moment of these keys imports
+    one of them."""
+    modules = {*find_modules(feature, ""), *find_modules(feature, "report")}
+    modules -= {*find_modules(feature, keys)}
+    return {module.rpartition(".")[2] for module in modules}
 
 
 def _hash_files(paths: Iterable[Path]) -> bytes:
@@ -122,8 +132,8 @@ def toolchain(extra: Iterable[str] = ()) -> dict[str, str]:
 def hash_seed() -> str:
     """Return the seed of `hash` in workers, by which sets of texts are ordered: the user's, or 0.
     Exports count it; what is compiled does not depend on it."""
-    given = os.environ.get(HASH_SEED, "")
-    return given if given.isdigit() else "0"
+    seed = os.environ.get(HASH_SEED, "")
+    return seed if seed.isdigit() else "0"
 
 
 def _variables() -> dict[str, str]:
@@ -139,13 +149,13 @@ def _variables() -> dict[str, str]:
 @cache
 def _startup_code() -> dict[str, str]:
     """Return digests of the modules by which a site or a user can change any other."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name in ("sitecustomize", "usercustomize"):
         with suppress(ImportError, ValueError, OSError):
             spec = find_spec(name)
             if spec is not None and spec.origin is not None:
-                found[name] = hash_file(Path(spec.origin))
-    return found
+                versions[name] = hash_file(Path(spec.origin))
+    return versions
 
 
 _PREFIXES = (

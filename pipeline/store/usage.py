@@ -10,7 +10,7 @@ from typing import NamedTuple, TypedDict
 
 from pipeline.store.digest import canonical_json
 from pipeline.store.files import read_record, write_atomically
-from pipeline.store.forms import Count, fits
+from pipeline.store.forms import Count, Seconds, fits
 from pipeline.store.store import Store
 
 _FILE = "usage.json"
@@ -24,23 +24,24 @@ LEVELS = {
 
 @dataclass
 class Usage:
-    """Counts for one kind of action. `saved` are the seconds that the hits took when they were
-    computed, `spent` those that the misses took."""
+    """What was asked of the caches for one kind of action: how often it was there and how often
+    not, the seconds that the hits took when they were computed, and those that the misses took
+    now."""
 
-    hits: int = 0
-    misses: int = 0
-    saved: float = 0.0
-    spent: float = 0.0
+    hits: Count = 0
+    misses: Count = 0
+    saved: Seconds = 0.0
+    spent: Seconds = 0.0
 
-    def add(self, other: Usage) -> None:
-        for name, value in vars(other).items():
+    def add(self, usage: Usage) -> None:
+        for name, value in vars(usage).items():
             setattr(self, name, round(getattr(self, name) + value, 3))
 
     @property
     def rate(self) -> float | None:
         """The share of hits; None where nothing was asked."""
-        asked = self.hits + self.misses
-        return self.hits / asked if asked else None
+        questions = self.hits + self.misses
+        return self.hits / questions if questions else None
 
 
 class Moved(NamedTuple):
@@ -49,24 +50,17 @@ class Moved(NamedTuple):
     fetched: int = 0
     pushed: int = 0
 
-    def __add__(self, other: Moved) -> Moved:  # type: ignore[override]
-        return Moved(self.fetched + other.fetched, self.pushed + other.pushed)
+    def __add__(self, moved: Moved) -> Moved:  # type: ignore[override]
+        return Moved(self.fetched + moved.fetched, self.pushed + moved.pushed)
 
 
 _NOTHING = Moved()
 
 
-class _Counts(TypedDict):
-    hits: Count
-    misses: Count
-    saved: float
-    spent: float
-
-
 class UsageRecord(TypedDict):
-    """Usage by kind of action, and the bytes that were fetched and pushed."""
+    """Usage by kind of action, and the bytes that were fetched from the remote and pushed there."""
 
-    kinds: dict[str, _Counts]
+    kinds: dict[str, Usage]
     moved: tuple[Count, Count]
 
 
@@ -78,7 +72,7 @@ class CachesRecord(TypedDict):
 
 
 def usage_record(usage: Mapping[str, Usage], moved: Moved) -> UsageRecord:
-    kinds = {kind: vars(each) for kind, each in usage.items()}
+    kinds = {kind: vars(use) for kind, use in usage.items()}
     return {"kinds": kinds, "moved": (moved.fetched, moved.pushed)}  # type: ignore[typeddict-item]
 
 

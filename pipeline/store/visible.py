@@ -28,5 +28,5 @@ def one_line(text: object) -> str:
     return _HIDDEN_OR_SPACE.sub(_escape, str(text))
 
 
-def _escape(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape").decode()
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()

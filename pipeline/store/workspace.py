@@ -6,7 +6,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ from pipeline.store.files import (
 )
 from pipeline.store.forms import fits
 from pipeline.store.names import NAME_PATTERN
-from pipeline.store.results import PackageState
-from pipeline.store.settings import Environment, OperatorSettings, read_settings
+from pipeline.store.settings import BuildSettings, read_settings
+from pipeline.store.states import PackageState
 from pipeline.store.store import Store
 
 BASELINES = "baselines"
@@ -33,24 +33,14 @@ CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
-class Workspace:
-    """`jobs` is the number of worker processes; `build_folder` is where builds go, where that is
-    not `build/`; `environment` and `data` are what configs may read beside the workspace, and
-    `operators` the libraries that may be loaded; `fast_lowering`, `executor`, `refit`, `allow` and
-    `unknown_toolchain` are those of its settings."""
+class Workspace(BuildSettings):
+    """A project's folder, its store, and the settings of its builds. `jobs` is the number of worker
+    processes; `build_folder` is where builds go, where that is not `build/`."""
 
     root: Path
     store: Store
     jobs: int
     build_folder: Path | None = None
-    environment: Environment = field(default_factory=Environment)
-    data: tuple[Path, ...] = ()
-    operators: OperatorSettings = field(default_factory=OperatorSettings)
-    fast_lowering: bool = True
-    executor: str = ""
-    refit: bool = True
-    allow: tuple[str, ...] = ()
-    unknown_toolchain: str = ""
 
     def find_data(self, name: str | Path) -> Digest | None:
         """Return the digest of a data file of the workspace, or None if the file cannot be read or
@@ -93,15 +83,15 @@ class Workspace:
         """Read what the last build of a package recorded; empty if nothing can be trusted. It is
         read again when its file has another stamp."""
         path = self._state_path(package)
-        known, now = self._states.get(package), time.time_ns()
+        cached, now = self._states.get(package), time.time_ns()
         try:
             stamp = read_stamp(path)
         except OSError:
             return {}
-        if known and known[0] == stamp:
-            return known[1]
-        found = read_own_record(path)
-        state = found if fits(found, PackageState) else {}
+        if cached and cached[0] == stamp:
+            return cached[1]
+        record = read_own_record(path)
+        state = record if fits(record, PackageState) else {}
         if is_settled(stamp, now):
             self._states[package] = stamp, state
         return state
@@ -139,8 +129,8 @@ def config_files(folder: Path) -> dict[str, list[Path]]:
     """List the configs of a folder by the stem of their names, without hidden ones. Several files
     of one stem are a mistake. Raises PipelineError for a folder that cannot be read."""
     try:
-        found = [path for path in folder.iterdir() if path.suffix in CONFIG_SUFFIXES]
-        paths = sorted(found, key=lambda path: path.name)
+        paths = [path for path in folder.iterdir() if path.suffix in CONFIG_SUFFIXES]
+        paths = sorted(paths, key=lambda path: path.name)
     except FileNotFoundError:
         paths = []
     except OSError as error:
@@ -172,16 +162,4 @@ def open_workspace(root: Path) -> Workspace:
     root = root.resolve()
     settings = read_settings(root)
     store = Store(settings.store, settings.remote, settings.cap)
-    return Workspace(
-        root,
-        store,
-        settings.jobs,
-        environment=settings.environment,
-        data=settings.data,
-        operators=settings.operators,
-        fast_lowering=settings.fast_lowering,
-        refit=settings.refit,
-        unknown_toolchain=settings.unknown_toolchain,
-        executor=settings.executor,
-        allow=settings.allow,
-    )
+    return Workspace(root, store, settings.jobs, **vars(settings.build))

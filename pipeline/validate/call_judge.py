@@ -13,7 +13,7 @@ from pipeline.program.inputs import InputSet
 from pipeline.report.records import FailureSubject
 from pipeline.validate.call_limits import CallLimits, DerivedLimits
 from pipeline.validate.limits import OutputLimits, judge_output
-from pipeline.validate.metrics import compare
+from pipeline.validate.metrics import OutputError, compare
 from pipeline.validate.movement import MethodMovement
 from pipeline.validate.quantization import QuantizationJudge
 from pipeline.validate.references import References
@@ -105,21 +105,31 @@ class CallJudge:
         generated = call.inputs.generated or bool(call.run.case) or not self.has_examples
         self.quantization.add(call.actual, call.expected, generated)
         errors = _compare(call.actual, call.expected)
-        least = min((e.sqnr_db for e in errors if e.sqnr_db is not None), default=math.inf)
-        if not generated and least < self._least_sqnr:
-            self._least_sqnr, self.noisiest = least, tuple(calls)
-        limits: list[Limits] = [OutputLimits(integers=True) for _ in call.expected]
+        if not generated:
+            self._note_noise(errors, calls)
         config_limits = self.held_to.of_config(call.inputs, call.expected)
+        # Extreme inputs move outputs by more than any limit, which shows nothing.
         if not call.run.case:
             self.float_movement.add(call.expected, config_limits, call.inputs)
-        if not generated:  # agreement holds over all of them together
-            limits = [
-                OutputLimits(**{**dict(output_limits), "min_agreement": None}, integers=True)
-                for output_limits in config_limits
-            ]
+        limits: list[Limits] = []
+        for output_limits in config_limits:
+            if generated:
+                limits.append(OutputLimits(integers=True))
+            else:  # agreement holds over all examples together
+                set_limits = {**dict(output_limits), "min_agreement": None}
+                limits.append(OutputLimits(**set_limits, integers=True))
         judged_run = replace(call.run, outputs=errors, limits=tuple(limits))
         ratios = self._fail_beyond(judged_run, call, call.expected, _OF_FLOAT, "quantization")
         return replace(judged_run, of_limits=ratios)
+
+    def _note_noise(
+        self, errors: Sequence[OutputError], calls: Sequence[tuple[str, InputSet]]
+    ) -> None:
+        """Note the calls up to this one if it is the noisiest so far."""
+        for error in errors:
+            if error.sqnr_db is not None and error.sqnr_db < self._least_sqnr:
+                self._least_sqnr = error.sqnr_db
+                self.noisiest = tuple(calls)
 
     def _source_limits(
         self, call: Call, by_rounding: Sequence[DerivedLimits]
@@ -141,21 +151,22 @@ class CallJudge:
         """Judge outputs: beyond wide limits they are wrong, within capped ones right, and between
         them nothing is shown."""
         errors = _compare(call.actual, expected)
-        outputs = list(zip(errors, call.actual, expected, limits, strict=True))
-        unjudged = tuple(
-            place
-            for place, (error, a, e, derived) in enumerate(outputs)
-            if derived.capped != derived.wide and judge_output(error, a, e, derived.capped).wrong
-        )
-        applied_limits = tuple(
-            derived.wide if place in unjudged else derived.capped
-            for place, derived in enumerate(limits)
-        )
+        outputs = zip(errors, call.actual, expected, limits, strict=True)
+        unjudged = []
+        applied_limits = []
+        for place, (error, actual, reference, derived) in enumerate(outputs):
+            applied = derived.capped
+            is_capped = derived.capped != derived.wide
+            if is_capped and judge_output(error, actual, reference, derived.capped).wrong:
+                unjudged.append(place)
+                applied = derived.wide
+            applied_limits.append(applied)
+        # The first inputs are enough to look for where the source is ill-conditioned.
         if unjudged and self.unjudged is None:
             self.unjudged = call.inputs
-        judged_run = replace(call.run, outputs=errors, limits=applied_limits)
+        judged_run = replace(call.run, outputs=errors, limits=tuple(applied_limits))
         ratios = self._fail_beyond(judged_run, call, expected, suffix, about)
-        return replace(judged_run, of_limits=ratios, unjudged=unjudged)
+        return replace(judged_run, of_limits=ratios, unjudged=tuple(unjudged))
 
     def _fail_beyond(
         self, run: Run, call: Call, expected: Sequence[Any], suffix: str, about: FailureSubject
@@ -172,13 +183,18 @@ class CallJudge:
         return tuple(ratios)
 
 
-def _compare(actual: Sequence[Any], expected: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple(compare(a, e) for a, e in zip(actual, expected, strict=True))
+def _compare(actual: Sequence[Any], expected: Sequence[Any]) -> tuple[OutputError, ...]:
+    pairs = zip(actual, expected, strict=True)
+    return tuple(compare(value, reference) for value, reference in pairs)
 
 
 def _exceeds(
     actual: Sequence[Any], expected: Sequence[Any], by_rounding: Sequence[DerivedLimits]
 ) -> bool:
     """Return whether an output differs by more than a few runs with rounded values allow."""
-    outputs = zip(_compare(actual, expected), actual, expected, by_rounding, strict=True)
-    return any(judge_output(error, a, e, derived.capped).wrong for error, a, e, derived in outputs)
+    errors = _compare(actual, expected)
+    outputs = zip(errors, actual, expected, by_rounding, strict=True)
+    for error, value, reference, derived in outputs:
+        if judge_output(error, value, reference, derived.capped).wrong:
+            return True
+    return False

@@ -22,7 +22,7 @@ class DerivedLimits(NamedTuple):
     """The limits of an output by what rounding does to it.
 
     Attributes:
-        wide: beyond it, it is no rounding: the output is wrong.
+        wide: an error beyond it can't be rounding: the output is wrong.
         capped: the same, and no wider than a share of the signal: within it, the output is right.
     """
 
@@ -57,11 +57,12 @@ class CallLimits:
 
         Args:
             rounded: the outputs of each run with values rounded anew.
-            case: the kind of the inputs; large ones are no measure of what is usual.
+            case: the kind of the inputs; large ones don't tell what is usual.
         """
         derived_limits = []
         for place, value in enumerate(expected):
             usual = max(self._usual[place], greatest_magnitude(value))
+            # Large inputs would raise what later outputs are compared with.
             if case != "large":
                 self._usual[place] = usual
             rounded_values = [outputs[place] for outputs in rounded]

@@ -4,8 +4,8 @@ sizes, and tensors whose memory layout differs from that of the export."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from pipeline.program.random_inputs import (
 from pipeline.program.signature import flatten, nest_leaves, signature
 from pipeline.store.reasons import reason
 from pipeline.validate.budget import Budget, OutOfTimeError
+from pipeline.validate.layouts import STRIDED_VIEWS, View, expand_first, lay_out_by
 from pipeline.validate.limits import check_limits, drop_limits_of_noise, scale_limits
 from pipeline.validate.metrics import compare, greatest_magnitude
 
@@ -36,7 +37,6 @@ _UNITS = 8  # in the last place, by which inputs are changed to see what roundin
 _LEAST_SQNR = 20.0  # dB, that rounding inputs must leave where no other limits are set
 _SAME = Limits(atol=1e-3, rtol=1e-3)  # values of one source in another layout of its inputs
 _OWN_LAYOUT = "the source program takes strides, and gives other values in this layout"
-View = Callable[[torch.Tensor], torch.Tensor | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,12 +51,11 @@ class InputCase(InputSet):
         """Return the limits that an output of this case is held to."""
         if self.case in ("zeros", "expanded"):
             return drop_limits_of_noise(limits, expected)
-        if self.growth:
-            return scale_limits(limits, self.growth[output])
-        return limits
+        if not self.growth:
+            return limits
+        return scale_limits(limits, self.growth[output])
 
 
-@dataclass
 class CaseMaker:
     """Makes input sets for a source program, the same for the same seed. Raises PipelineError for
     an example that does not fit it.
@@ -78,19 +77,26 @@ class CaseMaker:
         left_out: those for which there was no time.
     """
 
-    source: Source
-    count: int
-    seed: int
-    examples: Sequence[InputSet]
-    limits: Limits
-    budget: Budget = field(default_factory=Budget)
-    shapes: Shapes | None = None
-    sets: list[InputCase] = field(default_factory=list)
-    skipped: list[tuple[str, str]] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.generator = Generator(self.source.program, self.seed, self.examples, self.shapes)
+    def __init__(
+        self,
+        source: Source,
+        count: int,
+        seed: int,
+        examples: Sequence[InputSet],
+        limits: Limits,
+        budget: Budget | None = None,
+        shapes: Shapes | None = None,
+    ) -> None:
+        self.source = source
+        self.count = count
+        self.seed = seed
+        self.examples = examples
+        self.limits = limits
+        self.budget = budget or Budget()
+        self.sets: list[InputCase] = []
+        self.skipped: list[tuple[str, str]] = []
+        self.left_out: list[str] = []
+        self.generator = Generator(source.program, seed, examples, shapes)
 
     def make(self, cases: Sequence[str]) -> Iterator[InputCase]:
         """Make cases of these kinds, each as it is asked for."""
@@ -115,7 +121,14 @@ class CaseMaker:
         return self.count + len(self.sets) + len(self.skipped)
 
     def add(self, inputs: InputSet, case: str, growth: Sequence[float] = ()) -> None:
-        input_case = InputCase(inputs.args, inputs.kwargs, inputs.origin, True, case, tuple(growth))
+        input_case = InputCase(
+            inputs.args,
+            inputs.kwargs,
+            inputs.origin,
+            generated=True,
+            case=case,
+            growth=tuple(growth),
+        )
         self.sets.append(input_case)
 
     def add_zeros(self) -> None:
@@ -135,8 +148,8 @@ class CaseMaker:
         except OutOfTimeError:
             raise
         except Exception as error:  # whatever an operator raises
-            reason = describe_source_error(error)
-            self.skipped.append((f"generated {number}: large", reason))
+            origin = f"generated {number}: large"
+            self.skipped.append((origin, describe_source_error(error)))
 
     def _add_large(self, number: int) -> None:
         usual = self.run(self.generator.set(number, 2))
@@ -144,10 +157,7 @@ class CaseMaker:
         usual_magnitudes = [greatest_magnitude(value) for value in usual]
         infinite: tuple[InputSet, list[float]] | None = None
         for exponent in _EXPONENTS:
-            note = "large"
-            if self._takes_floats():
-                note = f"large, {2**exponent} times"
-            inputs = self.generator.set(number, 2, partial(fill_large, exponent), note)
+            inputs = self._draw_large(number, exponent)
             outputs = self.run(inputs)
             growth = _measure_growth(outputs, usual_magnitudes)
             if finite and not all(map(_is_finite, outputs)):
@@ -158,11 +168,18 @@ class CaseMaker:
             else:
                 infinite = None
         if infinite is not None:  # however large
-            self.add(infinite[0], "large", infinite[1])
+            inputs, growth = infinite
+            self.add(inputs, "large", growth)
             return
         origin = f"generated {number} (seed {self.seed}): large"
         reason = "rounding the inputs alone moves the source's outputs beyond the limits"
         self.skipped.append((origin, reason))
+
+    def _draw_large(self, number: int, exponent: int) -> InputSet:
+        note = "large"
+        if self._takes_floats():
+            note += f", {2**exponent} times"
+        return self.generator.set(number, 2, partial(fill_large, exponent), note)
 
     def _takes_floats(self) -> bool:
         for argument in signature(self.source.program):
@@ -188,16 +205,16 @@ class CaseMaker:
         return True
 
     def add_strided(self) -> None:
-        for layout, view in _VIEWS.items():
+        for layout, view in STRIDED_VIEWS.items():
             self._add_view("strided", f"strided, {layout}", view)
 
     def add_expanded(self) -> None:
-        self._add_view("expanded", "expanded", _expanded)
+        self._add_view("expanded", "expanded", expand_first)
 
     def _add_view(self, case: str, layout: str, view: View) -> None:
         base = self.examples[0] if self.examples else self.generator.set(self.number, 2)
         leaves = flatten(self.source.program, base)
-        views = [_lay_out_by(view, leaf) for leaf in leaves]
+        views = [lay_out_by(view, leaf) for leaf in leaves]
         if all(map(operator.is_, leaves, views)):
             return
         origin = f"generated {self.number} (seed {self.seed}): {layout}"
@@ -256,58 +273,3 @@ def _round(value: Any) -> Any:
     signs = 1 - 2 * parity
     wide = value.to(torch.complex128 if value.is_complex() else torch.float64)
     return (wide * (1 + step * signs)).to(value.dtype)
-
-
-def _lay_out_by(view: View, value: Any) -> Any:
-    """Return the view of a tensor if its layout differs; the value itself if not."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    relaid = view(value)
-    if relaid is None:
-        return value
-    strides = zip(value.shape, value.stride(), relaid.stride(), strict=True)
-    for size, stride, new_stride in strides:
-        # The stride of a dimension of size 1 says nothing.
-        if size > 1 and stride != new_stride:
-            return relaid
-    return value
-
-
-# Views: tensors of the same dtype and sizes in another layout, or None where there is none.
-
-
-def _transposed(value: torch.Tensor) -> torch.Tensor | None:
-    if value.ndim < 2:
-        return None
-    return value.mT.contiguous().mT
-
-
-def _stepped(value: torch.Tensor) -> torch.Tensor | None:
-    """Interleave the values with those of the reverse, and view every second one."""
-    if value.ndim == 0 or value.shape[-1] < 2 or not value.numel():
-        return None
-    return torch.stack((value, value.flip(-1)), -1).flatten(-2)[..., ::2]
-
-
-def _expanded(value: torch.Tensor) -> torch.Tensor | None:
-    """Repeat the first along the first dimension that has several."""
-    for dimension, size in enumerate(value.shape):
-        if size > 1 and value.numel():
-            return value.narrow(dimension, 0, 1).expand(value.shape)
-    return None
-
-
-def _other_format(value: torch.Tensor) -> torch.Tensor | None:
-    memory_format = {4: torch.channels_last, 5: torch.channels_last_3d}.get(value.ndim)
-    if memory_format is None:
-        return None
-    if value.is_contiguous(memory_format=memory_format):
-        memory_format = torch.contiguous_format
-    return value.contiguous(memory_format=memory_format)
-
-
-_VIEWS: dict[str, View] = {
-    "transposed": _transposed,
-    "every second value": _stepped,
-    "other memory format": _other_format,
-}

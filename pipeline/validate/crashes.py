@@ -19,7 +19,7 @@ from pipeline.store.forms import fits
 
 
 class CrashLog:
-    """Two files beside the logs of a package: the step that its worker is at, and its crashes.
+    """Two files next to the logs of a package: the step that its worker is at, and its crashes.
     The timeout of each step is in seconds; 0 is none."""
 
     def __init__(self, logs: Path, package: str, timeout: float = 0) -> None:

@@ -1,4 +1,4 @@
-"""Derives the limits of an output from what its program computes in, where the config sets none.
+"""Derives the limits of an output from the dtypes of its program, where the config sets none.
 
 They are a small multiple of what rounding alone does to this output (rounding.py), and never closer
 than a share of it that depends on its dtype. So float16, bfloat16 and quantized programs are held
@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from pipeline.validate.limits import OutputLimits
-from pipeline.validate.metrics import compare, find_worst_place
+from pipeline.validate.metrics import compare
 from pipeline.validate.rounding import float_dtypes, is_quantized
+from pipeline.validate.worst_place import find_worst_place
 
 RUNS = 2  # of the program with every value rounded anew
 # What rounding does to the worst value, and to all of them as noise, with a margin: kernels round
@@ -73,34 +74,33 @@ def _limits_of_floats(
     least_units: int | None,
 ) -> OutputLimits:
     times = TIMES * more
+    eps = torch.finfo(expected.dtype).eps
+    if least_units is None:
+        least = max(LEAST_ATOL, _UNITS * eps)
+        rtol = max(LEAST_RTOL, _UNITS * eps)
+    else:
+        least = rtol = least_units * eps
     # Near the ends of what a dtype holds, rounding alone makes values infinite or NaN.
     nonfinite = False
-    finite = []
+    beyond = 0.0
+    least_sqnr = math.inf
     for value in rounded:
+        both = value.isfinite() & expected.isfinite()
         differs = value.isfinite() != expected.isfinite()
         nonfinite = nonfinite or bool(differs.any())
-        both = value.isfinite() & expected.isfinite()
-        finite.append(torch.where(both, value, expected))
-    eps = torch.finfo(expected.dtype).eps
-    least = max(LEAST_ATOL, _UNITS * eps)
-    rtol = max(LEAST_RTOL, _UNITS * eps)
-    if least_units is not None:
-        least = rtol = least_units * eps
-    excesses = []
-    ratios = []
-    for value in finite:
-        error = compare(value, expected)
-        worst = find_worst_place(error, value, expected, 0.0, rtol / times)
-        excesses.append(worst.excess)
+        finite = torch.where(both, value, expected)
+        error = compare(finite, expected)
+        worst = find_worst_place(error, finite, expected, 0.0, rtol / times)
+        beyond = max(beyond, times * worst.excess)
         if error.sqnr_db is not None:
-            ratios.append(error.sqnr_db)
-    beyond = times * max(excesses, default=0.0)
-    least_sqnr = min(ratios, default=math.inf) - decibels(TIMES_NOISE * more)
+            least_sqnr = min(least_sqnr, error.sqnr_db)
     floor = _SUBNORMAL if usual else 0.0
+    atol = max(beyond, least * min(1.0, usual), floor)
+    noisiest = least_sqnr - decibels(TIMES_NOISE * more)
     return OutputLimits(
-        atol=_round_up(max(beyond, least * min(1.0, usual), floor)),
+        atol=_round_up(atol),
         rtol=rtol,
-        min_sqnr=_round_down(min(least_sqnr, -decibels(least))),
+        min_sqnr=_round_down(min(noisiest, -decibels(least))),
         nonfinite=nonfinite,
     )
 
@@ -191,7 +191,8 @@ def _round_up(value: float) -> float:
     if not value or not math.isfinite(value):
         return value
     digits = 1 - math.floor(math.log10(value))
-    return float(f"{math.ceil(value * 10**digits - 1e-9) / 10**digits:.2g}")
+    scaled = math.ceil(value * 10**digits - 1e-9)
+    return float(f"{scaled / 10**digits:.2g}")
 
 
 def _round_down(value: float) -> float:

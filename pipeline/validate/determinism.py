@@ -1,7 +1,7 @@
 """Is the source itself deterministic? It runs twice on the same inputs before anything else.
 
-What differs between two runs of the source is no measure of a package: the limits that rounding
-sets would grow with it.
+A source that differs from itself can't measure a package: the limits that rounding sets would grow
+with the difference.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ def describe_nondeterminism(source: Source, inputs: InputSet, root: Path | None 
         operators = describe_random_operators(random)
         return f"the source is random: {difference} on the same inputs; it holds {operators}"
     memory = find_uninitialized(source.program, root)
+    # Two runs in one process often get the same memory back, with the same content.
     if not difference and memory:
         difference = _find_difference(FilledSource(source.program), inputs, RUNS)
     if difference and memory:

@@ -89,6 +89,7 @@ def _size_difference(
         if declared == expected:
             return None
         return f"declares size {declared}, must be {expected}"
+    # Whatever sizes the inputs have decide on it, and these are compared.
     if kind == "output":
         return None
     greatest = bounds(program, expression(expected))[1]

@@ -12,11 +12,10 @@ from pipeline.config.validation import Limits
 from pipeline.store.errors import plural
 from pipeline.validate.metrics import (
     OutputError,
-    WorstPlace,
     compare,
-    find_worst_place,
     greatest_magnitude,
 )
+from pipeline.validate.worst_place import WorstPlace, find_worst_place
 
 LIMITS = tuple(Limits.model_fields)
 AnyLimits = TypeVar("AnyLimits", bound=Limits)
@@ -62,6 +61,7 @@ def widest(limits: Iterable[Limits]) -> dict[str, float | None]:
 def scale_limits(limits: Limits, growth: float) -> Limits:
     """Widen the absolute limits for an output whose values are `growth` times as large as usual; no
     limit is made stricter."""
+    # An output that shrinks keeps its limits: rounding need not shrink with it.
     if growth <= 1:
         return limits
     update = {}
@@ -102,18 +102,17 @@ def judge_output(error: OutputError, actual: Any, expected: Any, limits: Limits)
     """
     if error.mismatch is not None:
         return Judgement((error.mismatch,), math.inf)
-    if error.disagreeing and isinstance(limits, OutputLimits) and limits.nonfinite:
+    takes_nonfinite = isinstance(limits, OutputLimits) and limits.nonfinite
+    takes_integers = isinstance(limits, OutputLimits) and limits.integers
+    if error.disagreeing and takes_nonfinite:
         both = actual.isfinite() & expected.isfinite()
         actual = torch.where(both, actual, expected)
         error = compare(actual, expected)
     atol = math.inf if limits.atol is None else limits.atol
-    integers = isinstance(limits, OutputLimits) and limits.integers
-    worst = find_worst_place(error, actual, expected, atol, limits.rtol or 0.0, integers)
+    rtol = limits.rtol or 0.0
+    worst = find_worst_place(error, actual, expected, atol, rtol, takes_integers)
     if error.disagreeing:
-        count = f"{error.disagreeing} value{'s' if error.disagreeing > 1 else ''}"
-        where = _describe_place(worst)
-        fault = f"{count} NaN or infinite, and not alike on both sides, as{where}"
-        return Judgement((fault,), math.inf)
+        return Judgement((_describe_disagreement(error, worst),), math.inf)
     ratios = []
     faults = []
     if limits.atol is not None or not worst.ok:
@@ -128,6 +127,12 @@ def judge_output(error: OutputError, actual: Any, expected: Any, limits: Limits)
         if fault:
             faults.append(fault)
     return Judgement(tuple(faults), max(ratios, default=None))
+
+
+def _describe_disagreement(error: OutputError, worst: WorstPlace) -> str:
+    noun = "value" if error.disagreeing == 1 else "values"
+    where = _describe_place(worst)
+    return f"{error.disagreeing} {noun} NaN or infinite, and not alike on both sides, as{where}"
 
 
 def _ratio_to_tolerance(worst: WorstPlace) -> float:
@@ -153,21 +158,28 @@ def _check_figures(error: OutputError, limits: Limits) -> Iterator[tuple[float |
         limit = getattr(limits, name)
         if value is None or limit is None:
             continue
+        fault = ""
         if name.startswith("max_"):
-            fault = ""
             if value > limit:
                 fault = f"{words} {value:.6g} exceeds {limit:g}"
             yield _ratio_to_limit(value, limit), fault
-        elif name == "min_sqnr":  # the ratio of the noise to the noise that is allowed
-            fault = ""
+        elif name == "min_sqnr":
             if value < limit:
                 fault = f"{words} {value:.1f} dB is below {limit:g} dB"
-            yield 10 ** (min(limit - value, _MOST_DECIBELS) / 20), fault
+            yield _ratio_of_noise(value, limit), fault
         else:
-            shown = f"{value:.6g}"
-            if name == "min_agreement" and error.rows:
-                shown = f"in {error.agreeing} of {plural(error.rows, 'row')}"
-            yield None, f"{words} {shown} is below {limit:g}" if value < limit else ""
+            if value < limit:
+                shown = f"{value:.6g}"
+                if name == "min_agreement" and error.rows:
+                    shown = f"in {error.agreeing} of {plural(error.rows, 'row')}"
+                fault = f"{words} {shown} is below {limit:g}"
+            yield None, fault
+
+
+def _ratio_of_noise(sqnr: float, limit: float) -> float:
+    """Return the ratio of the noise to the noise that a limit in dB allows."""
+    decibels = min(limit - sqnr, _MOST_DECIBELS)
+    return float(10 ** (decibels / 20))
 
 
 def _ratio_to_limit(value: float, limit: float) -> float:

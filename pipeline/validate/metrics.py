@@ -1,4 +1,4 @@
-"""Measures how far an output is from the expected one, and finds the place that is worst.
+"""Measures how far an output is from the expected one.
 
 Correlation hides errors, so it is one figure among others: the greatest, the mean and the 99.9th
 percentile of the absolute error, the error relative to the signal, the ratio of signal to
@@ -38,7 +38,7 @@ class OutputError:
             and not every expected one.
         agreement: the share of rows along the last dimension whose greatest value stands at the
             same place, from 0 to 1; a row whose expected values have several greatest takes any
-            of them. None for what is no floating-point tensor with at least two values in a row.
+            of them. None unless it is a floating-point tensor with at least two values in a row.
         rows: the number of those rows; 0 where nothing was counted.
         nonfinite: places where both are NaN, or the same infinity, which agree.
         disagreeing: places where one is NaN or infinite and the other is something else. With
@@ -65,10 +65,11 @@ class OutputError:
 
     def to_json(self) -> OutputErrorRecord:
         """Return the figures as strict JSON (`json_number`)."""
-        figures = {}
-        for n, v in vars(self).items():
-            figures[n] = json_number(v) if isinstance(v, float) else v
-        return cast(OutputErrorRecord, {**figures, "agreeing": self.agreeing})
+        figures: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            figures[name] = json_number(value) if isinstance(value, float) else value
+        figures["agreeing"] = self.agreeing
+        return cast(OutputErrorRecord, figures)
 
 
 # The error of an output that can't be compared.
@@ -80,13 +81,11 @@ def json_number(value: float | None) -> Figure:
     Strict JSON has no infinities: they are the strings "inf" and "-inf", NaN is "nan"."""
     if value is None:
         return None
-    if math.isfinite(value):
-        return float(f"{value:.6g}")
     if math.isnan(value):
         return "nan"
-    if value > 0:
-        return "inf"
-    return "-inf"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return float(f"{value:.6g}")
 
 
 def compare(actual: Any, expected: Any) -> OutputError:
@@ -105,16 +104,21 @@ def compare(actual: Any, expected: Any) -> OutputError:
 
 def _mismatch(actual: Any, expected: Any) -> str | None:
     if isinstance(actual, Tensor) and isinstance(expected, Tensor):
-        if actual.dtype != expected.dtype:
-            dtypes = (str(tensor.dtype).removeprefix("torch.") for tensor in (actual, expected))
-            return "dtype {}, must be {}".format(*dtypes)
-        if actual.shape != expected.shape:
-            return f"shape {tuple(actual.shape)}, must be {tuple(expected.shape)}"
-        return None
+        return _tensor_mismatch(actual, expected)
     if type(actual) is not type(expected):
         return f"{_describe_kind(actual)}, must be {_describe_kind(expected)}"
     if isinstance(expected, str) and actual != expected:
         return f"{actual!r}, must be {expected!r}"
+    return None
+
+
+def _tensor_mismatch(actual: Tensor, expected: Tensor) -> str | None:
+    if actual.dtype != expected.dtype:
+        dtype = str(actual.dtype).removeprefix("torch.")
+        expected_dtype = str(expected.dtype).removeprefix("torch.")
+        return f"dtype {dtype}, must be {expected_dtype}"
+    if actual.shape != expected.shape:
+        return f"shape {tuple(actual.shape)}, must be {tuple(expected.shape)}"
     return None
 
 
@@ -125,56 +129,108 @@ def _describe_kind(value: Any) -> str:
 
 
 def _measure(actual: Tensor, expected: Tensor) -> OutputError:
-    scale = max(greatest_magnitude(_flatten(tensor)) for tensor in (actual, expected)) or 1.0
-    nonfinite = disagreeing = 0
-    signal, noise, power, product, magnitude = torch.zeros(5, dtype=torch.float64)
-    distances = [torch.zeros(0, dtype=torch.float64)]
-    for a, e, distance in _chunks(actual, expected):
-        agree = (a == e) | (a.isnan() & e.isnan())
-        finite = a.isfinite() & e.isfinite()
-        nonfinite += int((~finite & agree).sum())
-        disagreeing += int((~finite & ~agree).sum())
-        # Divided by the greatest value first, since squares overflow and vanish.
-        a = a[finite] / scale
-        e = e[finite] / scale
-        distance = distance[finite]
-        signal += e.square().sum()
-        noise += (distance / scale).square().sum()
-        power += a.square().sum()
-        product += (a * e).sum()
-        magnitude += e.abs().sum()
-        distances.append(distance)
-    if disagreeing:
-        return replace(INFINITE, nonfinite=nonfinite, disagreeing=disagreeing)
-    (agreement, rows), distance = _agreement(actual, expected), torch.cat(distances)
+    # Divided by the greatest value, since squares overflow and vanish.
+    sums = _Sums(scale=_greatest_of_both(actual, expected) or 1.0)
+    for a, e, distance in iter_chunks(actual, expected):
+        sums.add(a, e, distance)
+    if sums.disagreeing:
+        return replace(INFINITE, nonfinite=sums.nonfinite, disagreeing=sums.disagreeing)
+    agreement, rows = _agreement(actual, expected)
+    distance = torch.cat(sums.distances)
     if not distance.any():
-        return OutputError(0.0, 0.0, math.inf, agreement=agreement, rows=rows, nonfinite=nonfinite)
-    cosine = (product / (signal.sqrt() * power.sqrt())).clamp(-1, 1).nan_to_num()
+        return OutputError(
+            0.0, 0.0, math.inf, agreement=agreement, rows=rows, nonfinite=sums.nonfinite
+        )
+    rank = math.ceil(distance.numel() * 0.999)
     return OutputError(
         float(distance.max()),
         float(distance.mean()),
-        10 * float((signal / noise).log10()) if magnitude else None,
-        p999_abs=float(distance.kthvalue(math.ceil(distance.numel() * 0.999)).values),
-        relative=float(distance.sum() / scale / magnitude) if magnitude else None,
-        cosine=float(cosine) if signal else None,
+        sums.sqnr_db,
+        p999_abs=float(distance.kthvalue(rank).values),
+        relative=sums.relative(distance),
+        cosine=sums.cosine,
         agreement=agreement,
         rows=rows,
-        nonfinite=nonfinite,
+        nonfinite=sums.nonfinite,
     )
+
+
+def _greatest_of_both(actual: Tensor, expected: Tensor) -> float:
+    return max(greatest_magnitude(_flatten(actual)), greatest_magnitude(_flatten(expected)))
+
+
+def _zero() -> Tensor:
+    return torch.zeros((), dtype=torch.float64)
+
+
+class _Sums:
+    """Sums over the places where both tensors are finite, of values divided by `scale`.
+
+    `signal` is the sum of e^2, `noise` of (a - e)^2, `power` of a^2, `product` of a e and
+    `magnitude` of |e|. The `distances` |a - e| are not divided.
+    """
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+        self.nonfinite = 0
+        self.disagreeing = 0
+        self.signal = _zero()
+        self.noise = _zero()
+        self.power = _zero()
+        self.product = _zero()
+        self.magnitude = _zero()
+        self.distances = [torch.zeros(0, dtype=torch.float64)]
+
+    def add(self, actual: Tensor, expected: Tensor, distance: Tensor) -> None:
+        agree = (actual == expected) | (actual.isnan() & expected.isnan())
+        finite = actual.isfinite() & expected.isfinite()
+        self.nonfinite += int((~finite & agree).sum())
+        self.disagreeing += int((~finite & ~agree).sum())
+        a = actual[finite] / self.scale
+        e = expected[finite] / self.scale
+        distance = distance[finite]
+        self.signal += e.square().sum()
+        self.noise += (distance / self.scale).square().sum()
+        self.power += a.square().sum()
+        self.product += (a * e).sum()
+        self.magnitude += e.abs().sum()
+        self.distances.append(distance)
+
+    @property
+    def sqnr_db(self) -> float | None:
+        if not self.magnitude:
+            return None
+        return 10 * float((self.signal / self.noise).log10())
+
+    def relative(self, distance: Tensor) -> float | None:
+        if not self.magnitude:
+            return None
+        return float(distance.sum() / self.scale / self.magnitude)
+
+    @property
+    def cosine(self) -> float | None:
+        if not self.signal:
+            return None
+        cosine = self.product / (self.signal.sqrt() * self.power.sqrt())
+        return float(cosine.clamp(-1, 1).nan_to_num())
 
 
 def _agreement(actual: Tensor, expected: Tensor) -> tuple[float | None, int]:
     """Return the share of rows that agree, and their number."""
-    last = 0
-    if expected.ndim:
-        last = expected.shape[-1]
-    if not expected.dtype.is_floating_point or last < 2 or expected.numel() == 0:
+    length = expected.shape[-1] if expected.ndim else 0
+    if not expected.dtype.is_floating_point or length < 2 or expected.numel() == 0:
         return None, 0
-    rows, actual_rows = (t.detach().cpu().double().reshape(-1, last) for t in (expected, actual))
-    chosen = rows.gather(1, actual_rows.argmax(1, keepdim=True)).squeeze(1)
+    rows = _rows(expected, length)
+    actual_rows = _rows(actual, length)
+    places = actual_rows.argmax(1, keepdim=True)
+    chosen = rows.gather(1, places).squeeze(1)
     greatest = rows.amax(1)
     agrees = (chosen == greatest) | (chosen.isnan() & greatest.isnan())
     return float(agrees.double().mean()), len(agrees)
+
+
+def _rows(tensor: Tensor, length: int) -> Tensor:
+    return tensor.detach().cpu().double().reshape(-1, length)
 
 
 def greatest_magnitude(value: Any) -> float:
@@ -188,7 +244,7 @@ def greatest_magnitude(value: Any) -> float:
     return 0.0
 
 
-def _chunks(actual: Tensor, expected: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def iter_chunks(actual: Tensor, expected: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield parts of both tensors in float64, in reading order, with |a - e|.
 
     Unequal integers are at least 1 apart, whatever float64 makes of them; a complex number counts
@@ -199,69 +255,16 @@ def _chunks(actual: Tensor, expected: Tensor) -> Iterator[tuple[Tensor, Tensor, 
     for start in range(0, a.numel(), _CHUNK):
         actual_part = a[start : start + _CHUNK]
         expected_part = e[start : start + _CHUNK]
-        distance = (actual_part.double() - expected_part.double()).abs()
+        actual_doubles = actual_part.double()
+        expected_doubles = expected_part.double()
+        distance = (actual_doubles - expected_doubles).abs()
         if not actual_part.dtype.is_floating_point:
-            distance = torch.where(actual_part == expected_part, 0.0, distance.clamp(min=1.0))
-        yield actual_part.double(), expected_part.double(), distance
+            is_equal = actual_part == expected_part
+            distance = torch.where(is_equal, 0.0, distance.clamp(min=1.0))
+        yield actual_doubles, expected_doubles, distance
 
 
 def _flatten(tensor: Tensor) -> Tensor:
     tensor = tensor.detach().cpu()
     parts = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     return parts.reshape(-1)
-
-
-@dataclass(frozen=True)
-class WorstPlace:
-    """The place of an output with the greatest `excess`, |a - e| - (atol + rtol |e|).
-
-    The output is near enough where that is not above zero. `index` is the place in the tensor,
-    `allowed` the limit there.
-    """
-
-    excess: float = -math.inf
-    index: tuple[int, ...] = ()
-    actual: float = 0.0
-    expected: float = 0.0
-    allowed: float = 0.0
-
-    @property
-    def ok(self) -> bool:
-        return self.excess <= 0
-
-
-def find_worst_place(
-    error: OutputError,
-    actual: Any,
-    expected: Any,
-    atol: float,
-    rtol: float,
-    integers: bool = False,
-) -> WorstPlace:
-    """Find the worst place of an output by the rule of `torch.allclose`, |a-e| <= atol + rtol |e|.
-
-    Integers and bools must be equal, whatever the tolerances. NaN is close to NaN, an infinity to
-    itself, and neither to anything else. A mismatch is infinitely far away.
-    """
-    if error.mismatch is not None:
-        return WorstPlace(excess=math.inf)
-    if expected is None or isinstance(expected, str):
-        return WorstPlace()
-    actual = torch.as_tensor(actual)
-    expected = torch.as_tensor(expected)
-    tolerated = expected.dtype.is_floating_point or expected.is_complex() or integers
-    worst, start = WorstPlace(), 0
-    for a, e, distance in _chunks(actual, expected):
-        allowed = atol + rtol * e.abs() if tolerated else torch.zeros_like(e)
-        excess = distance - allowed
-        finite = a.isfinite() & e.isfinite()
-        agree = (a == e) | (a.isnan() & e.isnan())
-        excess = torch.where(finite, excess, torch.where(agree, -math.inf, math.inf))
-        place = int(excess.argmax())
-        if excess[place] > worst.excess:
-            shape = (*expected.shape, 2) if expected.is_complex() else expected.shape
-            index = torch.unravel_index(torch.tensor(start + place), shape)
-            figures = (float(t[place]) for t in (excess, a, e, allowed))
-            worst = WorstPlace(next(figures), tuple(map(int, index)), *figures)
-        start += a.numel()
-    return worst

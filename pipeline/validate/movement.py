@@ -30,13 +30,13 @@ class FirstValue:
     """The first value of an output in one shape, and the inputs that gave it.
 
     Attributes:
-        other: later inputs, different from the first ones, on which the output has this shape.
+        later_inputs: different from the first ones, on which the output has this shape.
         moved: for a tensor, the places whose values have changed since.
     """
 
     value: Any
     inputs: InputSet
-    other: InputSet | None = None
+    later_inputs: InputSet | None = None
     moved: Tensor | None = None
 
     def move_to(self, value: Any) -> None:
@@ -93,11 +93,16 @@ class OutputMovement:
             self.moves_if_large |= first is not None and _exceeds(first.value, value, limits)
             return
         if first is None:
+            # Dynamic sizes can give a new shape in each call; a few show whether it moves.
             if len(self.firsts) < _MOST_SHAPES:
                 self.firsts[shape] = FirstValue(value, inputs)
             return
-        if not self.noticed and first.other is None and not have_same_values(first.inputs, inputs):
-            first.other = inputs
+        if (
+            not self.noticed
+            and first.later_inputs is None
+            and not have_same_values(first.inputs, inputs)
+        ):
+            first.later_inputs = inputs
         self._measure(first, value)
         self.noticed = self.noticed or _exceeds(first.value, value, limits)
 
@@ -137,11 +142,10 @@ class OutputMovement:
     @property
     def other_inputs(self) -> tuple[FirstValue, InputSet] | None:
         """The first value, and other inputs that left its shape as it was; None without any."""
-        pairs = ((first, first.other) for first in self.firsts.values())
-        return next(
-            ((first, later_inputs) for first, later_inputs in pairs if later_inputs is not None),
-            None,
-        )
+        for first in self.firsts.values():
+            if first.later_inputs is not None:
+                return first, first.later_inputs
+        return None
 
     @property
     def share(self) -> float | None:
@@ -200,10 +204,8 @@ def have_same_values(inputs: InputSet, other_inputs: InputSet) -> bool:
     """Return whether two input sets have the same values, whatever their layout."""
     if inputs is other_inputs:
         return True
-    leaves, other_leaves = (
-        pytree.tree_leaves((input_set.args, input_set.kwargs))
-        for input_set in (inputs, other_inputs)
-    )
+    leaves = pytree.tree_leaves((inputs.args, inputs.kwargs))
+    other_leaves = pytree.tree_leaves((other_inputs.args, other_inputs.kwargs))
     return len(leaves) == len(other_leaves) and all(map(_is_same, leaves, other_leaves))
 
 

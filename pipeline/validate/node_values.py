@@ -37,22 +37,23 @@ class NodeValues(Source):
         self.values: dict[int, list[Any]] = {}
         self.left_out: set[int] = set()
         # The module has a copy of the program's graph, and the very bodies of its control flow.
-        known, copied = NodePlaces(program), self._module.graph.nodes
+        places = NodePlaces(program)
+        copied = self._module.graph.nodes
         self._places = {node: place for place, node in enumerate(self.nodes)}
-        self._places |= {n: place for n in copied if (place := known.find(n)) is not None}
+        self._places |= {n: place for n in copied if (place := places.find(n)) is not None}
         self._wanted: Collection[int] | None = None
         self._bytes = 0
         self.budget = Budget()
 
-    def call(self, inputs: Sequence[Any], wanted: Collection[int] | None = None) -> list[Any]:
+    def call(self, inputs: Sequence[Any], places: Collection[int] | None = None) -> list[Any]:
         """Make one call on flat inputs, and return the flat outputs, as the runtime orders them.
 
         Args:
-            wanted: the places whose values are to be kept; by default all.
+            places: the places whose values are to be kept; by default all.
 
         Raises OutOfTimeError, after any node.
         """
-        self.values, self.left_out, self._wanted, self._bytes = {}, set(), wanted, 0
+        self.values, self.left_out, self._wanted, self._bytes = {}, set(), places, 0
         return self.run_flat(inputs)
 
     def buffers(self) -> dict[str, torch.Tensor]:
@@ -66,15 +67,25 @@ class NodeValues(Source):
     def _keep(self, node: Node, value: Any) -> None:
         self.budget.check()
         place = self._places.get(node)
-        if place is None or (self._wanted is not None and place not in self._wanted):
+        if place is None:
             return
-        size = sum(v.nbytes for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor))
+        if self._wanted is not None and place not in self._wanted:
+            return
+        size = 0
+        for leaf in pytree.tree_leaves(value):
+            if isinstance(leaf, torch.Tensor):
+                size += leaf.nbytes
         visits = self.values.setdefault(place, [])
         if len(visits) >= MOST_VISITS or self._bytes + size > MOST_BYTES:
             self.left_out.add(place)
             return
         self._bytes += size
-        visits.append(pytree.tree_map_only(torch.Tensor, lambda v: v.detach().clone(), value))
+        # Later nodes may write to this memory.
+        visits.append(pytree.tree_map_only(torch.Tensor, _copy, value))
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone()
 
 
 class Walker(Interpreter):
@@ -93,4 +104,6 @@ class Walker(Interpreter):
     def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return a body of control flow as a function that is walked through as well."""
         value = super().get_attr(target, args, kwargs)
-        return type(self)(value, self._keep).run if isinstance(value, GraphModule) else value
+        if isinstance(value, GraphModule):
+            return type(self)(value, self._keep).run
+        return value

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from itertools import cycle, islice
 from pathlib import Path
 
 import torch
@@ -22,7 +21,6 @@ from pipeline.config.validation import ValidateConfig
 from pipeline.devices.bindings import find_unpassable
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import INTERPRETER, Session
-from pipeline.program.eager import common_buffers
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import Shapes
 from pipeline.program.signature import signature
@@ -32,14 +30,15 @@ from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
 from pipeline.validate.interface import NarrowedSize
 from pipeline.validate.limits import LIMITS
-from pipeline.validate.method import Keep, MethodValidator
+from pipeline.validate.method import MethodValidator
+from pipeline.validate.method_calls import Keep
 from pipeline.validate.metrics import compare
 from pipeline.validate.references import References
 from pipeline.validate.results import MethodValidation, Run, Validation
+from pipeline.validate.sequences import rounds, usual_sequences
 
 _AMOUNTS = ("inputs", "seed", "steps")
 _MOST_SHOWN = 8  # values of a tensor, in a message
-MOST_ROUNDS = 2  # runs of a sequence, each on other inputs
 
 
 def validate_package(
@@ -73,7 +72,7 @@ def validate_package(
         not_run: by method, why this machine can't run it; only its declarations are compared.
         lines: by method and debug handle, the line of the source that a delegate's instruction
             comes from, for failures.
-        cases: by method, the kinds of inputs that are generated beside random ones (cases.py).
+        cases: by method, the kinds of inputs that are generated next to random ones (cases.py).
         sequences: methods that share state, in the order in which they are called on one opened
             package; None for the usual ones, by the programs' buffers.
         keep: is given each call from the initial state, also of methods that are not run.
@@ -138,6 +137,7 @@ def validate_package(
             validators[name].start(examples.get(name, ()), is_first=len(validators) == 1)
         else:
             _validate_other(result, present, constants, files)
+    # The worst first: a budget that runs out then leaves out calls of methods that pass.
     for validator in sorted(validators.values(), key=lambda validator: validator.result.badness):
         validator.finish()
     if sequences is None:
@@ -147,50 +147,6 @@ def validate_package(
     for validator in validators.values():
         validator.conclude()
     return Validation(pte.name, tuple(methods), (), kept_to)
-
-
-def usual_sequences(programs: Mapping[str, ExportedProgram], steps: int) -> list[tuple[str, ...]]:
-    """Return a sequence for each group of methods that have changing buffers in common: the first
-    one once, then each other `steps` times, in the order of the model."""
-    groups: list[set[str]] = []
-    for methods in common_buffers(programs).values():
-        joined = {*methods}.union(*(group for group in groups if group & {*methods}))
-        groups = [group for group in groups if not group & joined] + [joined]
-    sequences = []
-    for group in groups:
-        first, *later_names = (name for name in programs if name in group)
-        sequences.append((first, *(name for name in later_names for _ in range(steps))))
-    return sorted(sequences, key=lambda sequence: list(programs).index(sequence[0]))
-
-
-def with_shared_state(
-    selected: Collection[str],
-    programs: Mapping[str, ExportedProgram],
-    sequences: Sequence[Sequence[str]] | None,
-    steps: int,
-) -> list[str]:
-    """Return the `selected` methods and all that are called on the same state, so that these can be
-    validated without any other."""
-    connected = {*selected}
-    if sequences is None:
-        sequences = usual_sequences(programs, steps)
-    for _ in sequences:  # one may lead to the next
-        for sequence in sequences:
-            if connected & {*sequence}:
-                connected.update(sequence)
-    return [name for name in programs if name in connected]
-
-
-def rounds(
-    sequence: Sequence[str], sets: Mapping[str, Sequence[InputSet]]
-) -> list[list[tuple[str, InputSet]]]:
-    """Return the calls of each round of a sequence, on the sets of its methods in turn. The first
-    round comes again at the end."""
-    call_lists = []
-    for number in range(min(MOST_ROUNDS, max(len(sets[name]) for name in sequence))):
-        next_sets = {name: islice(cycle(sets[name]), number, None) for name in sequence}
-        call_lists.append([(name, next(next_sets[name])) for name in sequence])
-    return [*call_lists, *call_lists[:1]]
 
 
 def _run_together(
@@ -210,41 +166,53 @@ def _run_together(
     first = members[sequence[0]]
     times: Counter[str] = Counter()
     for calls in rounds(sequence, {name: member.sets for name, member in members.items()}):
+        # The last round is the first one again: what a call leaves behind must not change it.
         name = f"{' > '.join(sequence)} from {calls[0][1].origin}"
         times[name] += 1
-        name += ", again" if times[name] > 1 else ""
+        if times[name] > 1:
+            name += ", again"
         if budget.spent:
             first.result.left_out.append(name)
             continue
         package = Session(files, INTERPRETER)
         try:
-            package.load_together([*members])
-            references = References.make(
-                {m: member.program for m, member in members.items()},
-                {
-                    m: member.quantized
-                    for m, member in members.items()
-                    if member.quantized is not None
-                },
-                [m for m, member in members.items() if member.measures_rounding],
-            )
+            _prepare_together(members, package)
         except DeviceError as error:  # ExecuTorch's runtime, which loaded them, may know more
             first.result.skipped.append((name, f"the interpreter: {error.reason}"))
             return
         except Exception as error:
             first.fail_for(error)
             return
-        calls_so_far: list[tuple[str, InputSet]] = []
-        for method, member in members.items():
-            member.package = package
-            member.references = references[method]
-            member.calls = calls_so_far
-            member.is_observed = len(members) > 1
         for step, (method, inputs) in enumerate(calls, 1):
             if budget.spent:
                 first.result.left_out.append(f"{name}, from call {step} on")
-            if budget.spent or not members[method].call(inputs, step, name):
                 break
+            if not members[method].call(inputs, step, name):
+                break
+
+
+def _prepare_together(members: Mapping[str, MethodValidator], package: Session) -> None:
+    """Load methods that share state, and give them their sources with the same state.
+
+    Raises DeviceError, and whatever making the sources raises.
+    """
+    package.load_together([*members])
+    programs = {}
+    quantized = {}
+    rounding = []
+    for method, member in members.items():
+        programs[method] = member.program
+        if member.quantized is not None:
+            quantized[method] = member.quantized
+        if member.measures_rounding:
+            rounding.append(method)
+    references = References.make(programs, quantized, rounding)
+    calls_so_far: list[tuple[str, InputSet]] = []
+    for method, member in members.items():
+        member.package = package
+        member.references = references[method]
+        member.calls = calls_so_far
+        member.is_observed = len(members) > 1
 
 
 def _validate_other(
@@ -273,7 +241,8 @@ def _validate_other(
     except DeviceError as error:
         result.fail(error.reason)
         return
-    errors = tuple(compare(a, e) for a, e in zip(actual, expected, strict=False))
+    pairs = zip(actual, expected, strict=False)
+    errors = tuple(compare(value, reference) for value, reference in pairs)
     if len(actual) != len(expected) or any(e.mismatch or e.max_abs for e in errors):
         hint = ""
         if trained_method(result.method) != result.method:

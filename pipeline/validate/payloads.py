@@ -18,7 +18,10 @@ from pipeline.program.plan_values import count_delegate_results
 def checks(files: PackageFiles, method: str) -> bool:
     """Return whether a backend of a method's delegates checks payloads."""
     plan = files.plans.get(method)
-    return plan is not None and any(delegate.backend in _checked() for delegate in plan.delegates)
+    if plan is None:
+        return False
+    checked = _checked()
+    return any(delegate.backend in checked for delegate in plan.delegates)
 
 
 def find_payload_faults(files: PackageFiles, method: str) -> Iterator[str]:
@@ -43,8 +46,11 @@ def find_payload_faults(files: PackageFiles, method: str) -> Iterator[str]:
 
 
 def _checked() -> dict[str, PayloadCheck]:
-    entries = BACKENDS.values()
-    return {e.backend_id: e.execution.check_payload for e in entries if e.execution.check_payload}
+    checks = {}
+    for entry in BACKENDS.values():
+        if entry.execution.check_payload:
+            checks[entry.backend_id] = entry.execution.check_payload
+    return checks
 
 
 def _sizes(value: object) -> Sizes | None:

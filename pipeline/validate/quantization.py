@@ -64,7 +64,9 @@ class PooledOutput:
         self.agreeing += error.agreeing
         self.rows += error.rows
         self._add_integers(actual, expected)
-        self.least_sqnr = min(self.least_sqnr, math.inf if error.sqnr_db is None else error.sqnr_db)
+        if error.sqnr_db is not None:
+            self.least_sqnr = min(self.least_sqnr, error.sqnr_db)
+        # Integers and text have no noise; `_add_integers` has counted them.
         if not isinstance(expected, Tensor) or not expected.dtype.is_floating_point:
             return
         if error.mismatch is not None or error.disagreeing:
@@ -73,13 +75,15 @@ class PooledOutput:
         a = actual.detach().double().flatten()
         e = expected.detach().double().flatten()
         finite = a.isfinite() & e.isfinite()
-        a = a[finite]
-        e = e[finite]
-        self.values += a.numel()
-        self.signal += float(e.square().sum())
-        self.noise += float((a - e).square().sum())
-        self.power += float(a.square().sum())
-        self.product += float(torch.dot(a, e))
+        self._add_floats(a[finite], e[finite])
+
+    def _add_floats(self, actual: Tensor, expected: Tensor) -> None:
+        """Add finite values in float64."""
+        self.values += actual.numel()
+        self.signal += float(expected.square().sum())
+        self.noise += float((actual - expected).square().sum())
+        self.power += float(actual.square().sum())
+        self.product += float(torch.dot(actual, expected))
 
     def _add_integers(self, actual: Any, expected: Any) -> None:
         """Count equal integers and bools as agreement: they have no other figure."""
@@ -177,18 +181,12 @@ class QuantizationJudge:
         """Find what fails over all examples together."""
         departures = []
         if self.departs:
-            departures = [Departure("", self.departs)]
+            departures.append(Departure("", self.departs))
         for place, pool in self.examples.items():
             name = self.outputs[place]
-            over = f"over {pool.values:,} values of {plural(pool.calls, 'call')} on examples"
-            if pool.sqnr_db is not None and pool.sqnr_db < LEAST_SQNR:
-                fault = f"quantized, SQNR {pool.sqnr_db:.1f} dB {over} is below {LEAST_SQNR:g} dB"
-                departures.append(Departure(name, f"{fault}: half as much noise as signal"))
-            least = self.limits.min_agreement
-            if least is not None and pool.agreement is not None and pool.agreement < least:
-                share = f"in {pool.agreeing} of {plural(pool.rows, 'row')}"
-                fault = f"agreement of the greatest values {share} of the examples"
-                departures.append(Departure(name, f"{fault} is below {least:g}"))
+            for fault in (_check_noise(pool), _check_agreement(pool, self.limits.min_agreement)):
+                if fault:
+                    departures.append(Departure(name, fault))
         return departures
 
     def judge(self, failed: bool, left_out: int = 0, random: bool = False) -> QuantizationRecord:
@@ -212,7 +210,6 @@ class QuantizationJudge:
         }
 
     def _judge(self, failed: bool, left_out: int) -> tuple[Verdict, str]:
-        calls = max((pool.calls for pool in self.examples.values()), default=0)
         if failed:
             return "failed", "the quantized program departs too far from the float one"
         if not self.examples and not self.generated:
@@ -224,6 +221,7 @@ class QuantizationJudge:
                 "`example_inputs(method)` in the exporter, or `validate: {methods: {...: "
                 "{examples: [...]}}}`"
             )
+        calls = max(pool.calls for pool in self.examples.values())
         on = f"on examples ({plural(calls, 'call')}): {self._figures()}"
         if left_out:
             return "not judged", (
@@ -242,29 +240,48 @@ class QuantizationJudge:
         return "passed", f"within {limits}, {on}"
 
     def _find_uncovered(self) -> list[str]:
-        """Return the outputs of which no limit says anything, unless they are exact integers."""
-        return [
-            self.outputs[place]
-            for place, pool in self.examples.items()
-            if not pool.is_covered(self.limit_names) and not (pool.is_integer and pool.is_exact)
-        ]
+        """Return the outputs that no limit judges, unless they are exact integers."""
+        uncovered = []
+        for place, pool in self.examples.items():
+            is_exact_integer = pool.is_integer and pool.is_exact
+            if not is_exact_integer and not pool.is_covered(self.limit_names):
+                uncovered.append(self.outputs[place])
+        return uncovered
 
     def _figures(self) -> str:
         """Return the worst figures over all examples, in words."""
-        pools = list(self.examples.values())
         words = []
-        noisy = [pool for pool in pools if pool.sqnr_db is not None]
+        noisy = [pool for pool in self.examples.values() if pool.sqnr_db is not None]
         if noisy:
-            pool = min(noisy, key=lambda pool: pool.sqnr_db or 0.0)
-            worst_call = ""
-            if pool.calls > 1:
-                worst_call = f" ({pool.least_sqnr:.1f} dB on the worst)"
-            words.append(f"SQNR {pool.sqnr_db:.1f} dB{worst_call}")
-        rows = [pool for pool in pools if pool.rows]
-        if rows:
-            worst = min(rows, key=lambda pool: pool.agreeing / pool.rows)
+            noisiest = min(noisy, key=lambda pool: pool.sqnr_db or 0.0)
+            figure = f"SQNR {noisiest.sqnr_db:.1f} dB"
+            if noisiest.calls > 1:
+                figure += f" ({noisiest.least_sqnr:.1f} dB on the worst)"
+            words.append(figure)
+        with_rows = [pool for pool in self.examples.values() if pool.rows]
+        if with_rows:
+            worst = min(with_rows, key=lambda pool: pool.agreeing / pool.rows)
             words.append(f"agreement in {worst.agreeing} of {plural(worst.rows, 'row')}")
         return listed(words, _MOST_NAMED) or "exact"
+
+
+def _check_noise(pool: PooledOutput) -> str:
+    """Say that noise is too near the signal, over all examples; "" where it is not."""
+    if pool.sqnr_db is not None and pool.sqnr_db < LEAST_SQNR:
+        over = f"over {pool.values:,} values of {plural(pool.calls, 'call')} on examples"
+        return (
+            f"quantized, SQNR {pool.sqnr_db:.1f} dB {over} is below {LEAST_SQNR:g} dB: half as "
+            "much noise as signal"
+        )
+    return ""
+
+
+def _check_agreement(pool: PooledOutput, least: float | None) -> str:
+    """Say that too few rows agree, over all examples; "" where enough do, or none counts."""
+    if least is None or pool.agreement is None or pool.agreement >= least:
+        return ""
+    share = f"in {pool.agreeing} of {plural(pool.rows, 'row')}"
+    return f"agreement of the greatest values {share} of the examples is below {least:g}"
 
 
 def _pooled_json(names: Sequence[str], pools: dict[int, PooledOutput]) -> list[PooledRecord]:

@@ -50,12 +50,14 @@ def judge_random(
 
 def _judge_output(expected: Sequence[Any], actual: Sequence[Any]) -> str:
     """Say what is wrong with an output; "" where nothing is."""
+    first = expected[0]
     for value in actual:
-        is_text = isinstance(value, str) and isinstance(expected[0], str)
-        # Text has no distance: another one is no mismatch of a random output.
-        if (mismatch := compare(value, expected[0]).mismatch) and not is_text:
+        if isinstance(value, str) and isinstance(first, str):
+            continue  # a random output may be another text: texts have no distance
+        mismatch = compare(value, first).mismatch
+        if mismatch:
             return mismatch
-    if not isinstance(expected[0], Tensor) or not expected[0].numel():
+    if not isinstance(first, Tensor) or not first.numel():
         return ""
     shapes = {tuple(value.shape) for value in (*expected, *actual)}
     if len(shapes) > 1:
@@ -65,10 +67,13 @@ def _judge_output(expected: Sequence[Any], actual: Sequence[Any]) -> str:
 
 def _judge_values(expected: Tensor, actual: Tensor) -> str:
     """Compare values in float64, of shape (calls, elements)."""
-    finite = [float(values.isfinite().double().mean()) for values in (expected, actual)]
-    if abs(finite[0] - finite[1]) > 0.1:
-        return f"{finite[1]:.0%} of its values are finite, {finite[0]:.0%} of the source's"
-    expected, actual = (torch.nan_to_num(v, 0.0, 0.0, 0.0) for v in (expected, actual))
+    source_share = _share_of_finite(expected)
+    share = _share_of_finite(actual)
+    if abs(source_share - share) > 0.1:
+        return f"{share:.0%} of its values are finite, {source_share:.0%} of the source's"
+    # NaN and infinities would swallow sums; how many there are is compared above.
+    expected = torch.nan_to_num(expected, 0.0, 0.0, 0.0)
+    actual = torch.nan_to_num(actual, 0.0, 0.0, 0.0)
     least = float(expected.min())
     greatest = float(expected.max())
     rounding = _ROUNDING * max(greatest_magnitude(expected), torch.finfo(torch.float32).tiny)
@@ -79,6 +84,10 @@ def _judge_values(expected: Tensor, actual: Tensor) -> str:
         where = f"from {least:.3g} to {greatest:.3g}"
         return f"values from {low:.3g} to {high:.3g}; the source's are {where} over repeated calls"
     return _judge_moments(expected, actual, rounding)
+
+
+def _share_of_finite(values: Tensor) -> float:
+    return float(values.isfinite().double().mean())
 
 
 def _judge_moments(expected: Tensor, actual: Tensor, rounding: float) -> str:
@@ -105,9 +114,10 @@ def _judge_moments(expected: Tensor, actual: Tensor, rounding: float) -> str:
 def _mean_distance(expected: Tensor, actual: Tensor, rounding: float) -> float:
     """Return how far the means of elements are apart, in standard errors."""
     share = 1 / len(expected) + 1 / len(actual)
-    allowed = float((expected.var(0) * share + rounding**2).sum())
-    distance = float((expected.mean(0) - actual.mean(0)).square().sum())
-    return (distance / allowed) ** 0.5
+    variances = expected.var(0) * share + rounding**2
+    differences = expected.mean(0) - actual.mean(0)
+    distance = float(differences.square().sum())
+    return (distance / float(variances.sum())) ** 0.5
 
 
 def _most_of_splits(expected: Tensor, rounding: float) -> float:
@@ -120,10 +130,14 @@ def _most_of_splits(expected: Tensor, rounding: float) -> float:
         order = torch.randperm(len(expected), generator=generator)
         first = expected[order[:half]]
         second = expected[order[half:]]
-        most = max(most, _mean_distance(first, second, rounding))
+        distance = _mean_distance(first, second, rounding)
+        most = max(most, distance)
     return _TIMES_SPLIT * most
 
 
 def _stack(values: Sequence[Tensor]) -> Tensor:
-    flat = [torch.view_as_real(v.resolve_conj()) if v.is_complex() else v for v in values]
-    return torch.stack([value.reshape(-1).double() for value in flat])
+    rows = []
+    for value in values:
+        real = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+        rows.append(real.reshape(-1).double())
+    return torch.stack(rows)

@@ -135,21 +135,14 @@ class RecordingComparison:
             wrong = describe_structure(returned, call.outputs)
             return CallOutcome(call, where, wrong=wrong, is_form=True)
         if not rounds:
-            outcomes = [OutputOutcome(name, _glance(actual[name], e)) for name, e in pairs]
-            return CallOutcome(call, where, outcomes)
+            glances = []
+            for name, expected in pairs:
+                glances.append(OutputOutcome(name, _glance(actual[name], expected)))
+            return CallOutcome(call, where, glances)
         limits = self._choose_limits(references, call, values, step)
-        outcomes = [
-            _judge(name, actual[name], expected, limits[names.index(name)])
-            for name, expected in pairs
-        ]
-        is_form = any(
-            output.error.mismatch is not None and not isinstance(expected, type(actual[name]))
-            for output, (name, expected) in zip(outcomes, pairs, strict=True)
-        )
-        outcome = CallOutcome(call, where, outcomes, is_form=is_form)
+        outcome = _judge_outputs(call, where, actual, pairs, dict(zip(names, limits, strict=True)))
         if unchanged := describe_unchanged(outcome.wrong_outputs, call, source.program):
-            outcomes = [replace(output, wrong=()) for output in outcomes]
-            return replace(outcome, outputs=outcomes, wrong=unchanged, is_form=True)
+            return _explain_form(outcome, unchanged)
         return _find_order(outcome, actual)
 
     def _initial(self, methods: tuple[str, ...], rounds: bool) -> dict[str, References]:
@@ -168,9 +161,8 @@ class RecordingComparison:
         """Return the limits of a call's outputs: those of the config, or by rounding."""
         call_limits = self._limits_of(call.method)
         if not call_limits.derived:
-            return [
-                DerivedLimits(call_limits.config_limits, call_limits.config_limits) for _ in values
-            ]
+            limits = DerivedLimits(call_limits.config_limits, call_limits.config_limits)
+            return [limits] * len(values)
         rounded = references.run_rounded(call.inputs, step=step)
         return call_limits.with_config(call_limits.by_rounding(values, rounded))
 
@@ -182,13 +174,34 @@ class RecordingComparison:
         return self._limits[method]
 
 
+def _judge_outputs(
+    call: RecordedCall,
+    where: str,
+    actual: Outputs,
+    pairs: Sequence[tuple[str, Any]],
+    limits: Mapping[str, DerivedLimits],
+) -> CallOutcome:
+    outcomes = []
+    is_form = False
+    for name, expected in pairs:
+        output = _judge(name, actual[name], expected, limits[name])
+        outcomes.append(output)
+        is_other_type = not isinstance(expected, type(actual[name]))
+        if output.error.mismatch is not None and is_other_type:
+            is_form = True
+    return CallOutcome(call, where, outcomes, is_form=is_form)
+
+
 def _find_order(outcome: CallOutcome, actual: Outputs) -> CallOutcome:
-    """Return the outcome of a call with one sentence for outputs that stand in another order."""
+    """Return the outcome of a call with one sentence for outputs in another order."""
     order = describe_order(outcome.wrong_outputs, actual, outcome.call.outputs)
-    if not order:
-        return outcome
+    return _explain_form(outcome, order) if order else outcome
+
+
+def _explain_form(outcome: CallOutcome, sentence: str) -> CallOutcome:
+    """Return an outcome with one sentence in the place of what is wrong with single outputs."""
     outputs = [replace(output, wrong=()) for output in outcome.outputs]
-    return replace(outcome, outputs=outputs, wrong=order, is_form=True)
+    return replace(outcome, outputs=outputs, wrong=sentence, is_form=True)
 
 
 def _glance(actual: Any, expected: Any) -> OutputError:
@@ -234,9 +247,12 @@ def _pair(actual: Outputs, reference_outputs: Outputs) -> list[tuple[str, Any]] 
 
 
 def _is_exact(outcome: CallOutcome) -> bool:
-    return not outcome.wrong and all(
-        output.error.mismatch is None and not output.error.max_abs for output in outcome.outputs
-    )
+    if outcome.wrong:
+        return False
+    for output in outcome.outputs:
+        if output.error.mismatch is not None or output.error.max_abs:
+            return False
+    return True
 
 
 def describe_difference(outputs: Outputs, other_outputs: Outputs) -> str:

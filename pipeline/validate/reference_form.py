@@ -45,7 +45,8 @@ def describe_structure(actual: Outputs, recorded: Outputs) -> str:
     if not missing:
         which = " (None in the reference)" if _are_none(extra, recorded) else ""
         return f"the exported program does not return {listed(extra, _MOST_NAMED)}{which}"
-    names, other_names = listed(missing, _MOST_NAMED), listed(extra, _MOST_NAMED)
+    names = listed(missing, _MOST_NAMED)
+    other_names = listed(extra, _MOST_NAMED)
     return f"the exported program gives {names}, the reference {other_names}"
 
 
@@ -88,10 +89,10 @@ def _find_match(value: Any, name: str, actual: Outputs) -> str | None:
     """Return the name of another output that has a tensor's values."""
     if not isinstance(value, Tensor):
         return None
-    for other_name, other in actual.items():
-        if other_name == name or not isinstance(other, Tensor):
+    for other_name, candidate in actual.items():
+        if other_name == name or not isinstance(candidate, Tensor):
             continue
-        error = compare(other, value)
+        error = compare(candidate, value)
         if error.mismatch is None and error.relative is not None and error.relative <= _SAME:
             return other_name
     return None

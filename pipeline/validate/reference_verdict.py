@@ -110,7 +110,7 @@ class ReferenceJudge:
         for output in outcome.outputs:
             if output.unjudged:
                 self._unjudged[output.name] = None
-            for fault in output.wrong[:1]:  # the error; what follows from it stands in the record
+            for fault in output.wrong[:1]:  # the error; the record has what follows from it
                 limit = self._describe_limit(recording, output)
                 self._fail(recording, fault + limit, outcome.where, output.name, output.of_limit)
 

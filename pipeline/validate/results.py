@@ -86,7 +86,7 @@ class Run:
 
 @dataclass
 class MethodValidation:
-    """The results of one method, as far as they are known.
+    """The results of one method so far.
 
     Attributes:
         kind: `program`, `constant` or `unknown`.

@@ -71,25 +71,33 @@ class _Rounder(Interpreter):
     def run_node(self, n: Node) -> Any:
         if n.op != "call_function":
             return super().run_node(n)
+        name = base_name(n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        if base_name(n).startswith("choose_qparams"):
+        if name.startswith("choose_qparams"):
             args, kwargs = _without_least_step(n.target, args, kwargs)
-        number, length = find_sum(base_name(n), args)
-        many = math.sqrt(length)
+        number, length = find_sum(name, args)
+        terms = math.sqrt(length)
         if length > 1:
             coarser = _coarsening(args[number], n.meta.get("val"))
-            rounded_argument = self._round(args[number], _OF_SUMS * many * coarser)
+            rounded_argument = self._round(args[number], _OF_SUMS * terms * coarser)
             args = (*args[:number], rounded_argument, *args[number + 1 :])
         with self._set_current_node(n):
             result = self.call_function(n.target, args, kwargs)  # type: ignore[arg-type]
-        if base_name(n).startswith("quantize"):
-            return self._move(args[0], result, _MOVED_DYNAMIC if _is_dynamic(n) else _MOVED)
-        units = max(1.0, _OF_RESULTS * many)
-        given_memory = {_memory(v) for v in pytree.tree_leaves((args, kwargs))}
-        # What lies in the memory of an argument is a view of it, or was written in place.
-        return pytree.tree_map(
-            lambda v: v if _memory(v) in given_memory else self._round(v, units), result
-        )
+        if name.startswith("quantize"):
+            share = _MOVED_DYNAMIC if _is_dynamic(n) else _MOVED
+            return self._move(args[0], result, share)
+        return self._round_results(result, (args, kwargs), max(1.0, _OF_RESULTS * terms))
+
+    def _round_results(self, result: Any, arguments: Any, units: float) -> Any:
+        argument_memory = {_memory(value) for value in pytree.tree_leaves(arguments)}
+
+        def round_result(value: Any) -> Any:
+            # What lies in the memory of an argument is a view of it, or was written in place.
+            if _memory(value) in argument_memory:
+                return value
+            return self._round(value, units)
+
+        return pytree.tree_map(round_result, result)
 
     def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return a body of control flow as a function that rounds as well."""
@@ -118,23 +126,24 @@ class _Rounder(Interpreter):
         draw = torch.empty(quantized.shape).uniform_(-1, 1, generator=self._generator)
         if not quantized.numel():
             return quantized
-        inside = (quantized > quantized.min()) & (quantized < quantized.max()) & (values != 0)
+        is_between = (quantized > quantized.min()) & (quantized < quantized.max())
+        inside = is_between & (values != 0)
         nearest = draw.abs()[inside].sort().values[:_FEWEST]
-        moves = inside & (draw.abs() <= max(share, nearest.max().item() if len(nearest) else 0.0))
-        return quantized + (moves * draw.sign()).to(quantized.dtype)
+        if len(nearest):
+            share = max(share, nearest.max().item())
+        moves = inside & (draw.abs() <= share)
+        steps = moves * draw.sign()
+        return quantized + steps.to(quantized.dtype)
 
 
 def _decompose_sums(program: ExportedProgram) -> ExportedProgram:
     if not any(base_name(node) in _COMPOSED for node in iter_nodes(program)):
         return program
-    decompositions = torch.export.default_decompositions()
-    return program.run_decompositions(
-        {
-            op: decomposition
-            for op, decomposition in decompositions.items()
-            if op.__name__.partition(".")[0] in _COMPOSED
-        }
-    )
+    decompositions = {}
+    for op, decomposition in torch.export.default_decompositions().items():
+        if op.__name__.partition(".")[0] in _COMPOSED:
+            decompositions[op] = decomposition
+    return program.run_decompositions(decompositions)
 
 
 def _without_least_step(
@@ -152,15 +161,21 @@ def _without_least_step(
     return args, {**kwargs, "eps": least}
 
 
+def _is_float(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.dtype.is_floating_point
+
+
 def _coarsening(summed: Any, result: Any) -> float:
     """Return how much coarser the dtype of a sum is than that of what is summed. Under autocast an
     operator casts what it is given itself, as from float32 to the bfloat16 that it sums in."""
-    if not isinstance(summed, Tensor) or not summed.dtype.is_floating_point:
+    if not _is_float(summed):
         return 1.0
-    values = pytree.tree_leaves(result)
-    dtypes = {v.dtype for v in values if isinstance(v, Tensor) and v.dtype.is_floating_point}
     eps = torch.finfo(summed.dtype).eps
-    return max([1.0, *(torch.finfo(dtype).eps / eps for dtype in dtypes)])
+    coarsening = 1.0
+    for value in pytree.tree_leaves(result):
+        if _is_float(value):
+            coarsening = max(coarsening, torch.finfo(value.dtype).eps / eps)
+    return coarsening
 
 
 def _memory(value: Any) -> int | None:
@@ -171,8 +186,11 @@ def _memory(value: Any) -> int | None:
 
 def _is_dynamic(node: Node) -> bool:
     """Tell whether a node quantizes by a scale that is found as values come."""
-    makers = (i.args[0] if i.target is operator.getitem else i for i in node.all_input_nodes)
-    return any(isinstance(m, Node) and base_name(m).startswith("choose_qparams") for m in makers)
+    for argument in node.all_input_nodes:
+        maker = argument.args[0] if argument.target is operator.getitem else argument
+        if isinstance(maker, Node) and base_name(maker).startswith("choose_qparams"):
+            return True
+    return False
 
 
 def is_quantized(program: ExportedProgram) -> bool:
@@ -187,12 +205,10 @@ def finds_ranges(program: ExportedProgram) -> bool:
 
 def float_dtypes(program: ExportedProgram) -> list[str]:
     """Return the floating-point dtypes in which a program computes, the coarsest first."""
-    values = (
-        value
-        for node in iter_nodes(program)
-        if node.op == "call_function"
-        for value in pytree.tree_leaves(node.meta.get("val"))
-    )
-    dtypes = {v.dtype for v in values if isinstance(v, Tensor) and v.dtype.is_floating_point}
-    coarsest_first = sorted(dtypes, key=lambda dtype: -torch.finfo(dtype).eps)
+    dtypes = []
+    for node in iter_nodes(program):
+        if node.op == "call_function":
+            values = pytree.tree_leaves(node.meta.get("val"))
+            dtypes += [value.dtype for value in values if _is_float(value)]
+    coarsest_first = sorted({*dtypes}, key=lambda dtype: -torch.finfo(dtype).eps)
     return [str(dtype).removeprefix("torch.") for dtype in coarsest_first]

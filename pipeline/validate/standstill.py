@@ -110,6 +110,7 @@ class StandstillJudge:
             return f"{name} is NaN in every value of {calls}{where}; {_REMEDY_NAN}"
         if output.example_values and output.example_nans == output.example_values:
             return f"{name} is NaN in every value on the examples; {_REMEDY_NAN}"
+        # What is said of an output already needs no second reason.
         if output.noticed or self.is_random or place in self.unjudged:
             return ""
         if self._dependences[place] != "values":
@@ -172,9 +173,9 @@ class StandstillJudge:
     def _redraw(self, leaves: Sequence[Any], number: int) -> list[Any]:
         """Return random inputs of the same sizes; later ones have integers beyond the examples'."""
         generator = torch.Generator().manual_seed(_SEED + number)
-        example_leaves = [flatten(self.program, example) for example in self.examples] or [
-            list(leaves)
-        ]
+        example_leaves = [flatten(self.program, example) for example in self.examples]
+        if not example_leaves:
+            example_leaves = [list(leaves)]
         drawn: list[Any] = []
         for index, argument in enumerate(signature(self.program)):
             value = leaves[index]
@@ -217,11 +218,10 @@ def find_indifferent_outputs(
 ) -> list[str]:
     """Return the outputs that keep to the limits of the config in the place of each other, though
     they depend on the inputs."""
-    outputs = movement.outputs.items()
     still = []
-    for n, output in outputs:
+    for place, output in movement.outputs.items():
         if not output.noticed and output.other_inputs is not None:
-            still.append(n)
+            still.append(place)
     if not still:
         return []
     dependences = find_dependences(program, len(names), state)
@@ -235,11 +235,11 @@ def _leave_unjudged(record: MovementRecord, reason: str) -> None:
 
 def _widen(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return integers on both sides of those in the examples."""
-    integers = [
-        v for v in tensors if v.numel() and not is_floating(v.dtype) and v.dtype != torch.bool
-    ]
-    if not integers:
+    ends: list[int] = []
+    for tensor in tensors:
+        if not tensor.numel() or is_floating(tensor.dtype) or tensor.dtype == torch.bool:
+            continue
+        ends += [int(tensor.min()), int(tensor.max())]
+    if not ends:
         return []
-    least = min(int(v.min()) for v in integers)
-    greatest = max(int(v.max()) for v in integers)
-    return [torch.tensor([max(least - 1, 0), greatest + 1])]
+    return [torch.tensor([max(min(ends) - 1, 0), max(ends) + 1])]

@@ -28,51 +28,73 @@ def find_sum(name: str, args: Sequence[Any]) -> tuple[int, int]:
     if name in ("addmm", "addmv", "baddbmm"):
         return 1, args[1].shape[-1]
     if name in _ADDED and len(args) > _ADDED[name]:
-        return _ADDED[name], _added_to_one(args[2], args[_ADDED[name]].shape[args[1]])
+        number = _ADDED[name]
+        most = args[number].shape[args[1]]
+        return number, _added_to_one(args[2], most)
     first = args[0] if args else None
     if not isinstance(first, Tensor) or not first.ndim:
         return 0, 1
+    return 0, _count_summed(name, first, args)
+
+
+def _count_summed(name: str, first: Tensor, args: Sequence[Any]) -> int:
+    """Return how many values of the first argument an operator sums for each result."""
     if name in _LAST:
-        return 0, first.shape[-1]
+        return first.shape[-1]
     if name.startswith(("conv", "to_copy_conv")):
-        transposed = "transpose" in name or (name == "convolution" and args[6])
-        return 0, (args[1][:, 0] if transposed else args[1][0]).numel()
+        return _count_window(name, args)
     if name == "col2im":
-        return 0, math.prod(args[2])
-    if weighing := [count for prefix, count in _WEIGHING.items() if name.startswith(prefix)]:
-        # Weights follow from places, which float32 holds to a share of the size: what one neighbour
-        # loses, the other gains. Coarser values are weighed in float32 too.
-        size = 1
-        if first.dtype is torch.float32:
-            size = 2 * max(first.shape[2:], default=1)
-        return 0, max(weighing) * size**2
+        return math.prod(args[2])
+    weighing = [count for prefix, count in _WEIGHING.items() if name.startswith(prefix)]
+    if weighing:
+        return max(weighing) * _count_steps(first) ** 2
     if name == "scaled_dot_product_attention":
-        return 0, first.shape[-1] + args[1].shape[-2]
+        return first.shape[-1] + args[1].shape[-2]
     if name in ("layer_norm", "rms_norm"):
-        return 0, math.prod(args[1])
+        return math.prod(args[1])
     if name in ("group_norm", "instance_norm"):
-        return 0, first[0].numel()
+        return first[0].numel()
     if name == "cumsum":
-        return 0, first.shape[args[1]]
+        return first.shape[args[1]]
     if name.startswith("adaptive_avg_pool"):
-        return 0, first[0, 0].numel()
+        return first[0, 0].numel()
     if name.startswith("avg_pool"):
-        return 0, math.prod(args[1])
+        return math.prod(args[1])
     if name in _DIMENSIONS:
-        return 0, _reduced(first, args[1:])
-    return 0, 1
+        return _count_reduced(first, args[1:])
+    return 1
+
+
+def _count_window(name: str, args: Sequence[Any]) -> int:
+    """Return how many values a convolution sums."""
+    weight: Tensor = args[1]
+    if "transpose" in name or (name == "convolution" and args[6]):
+        return weight[:, 0].numel()
+    return weight[0].numel()
+
+
+def _count_steps(value: Tensor) -> int:
+    """Return how many steps the weights of neighbours round by: they follow from places, which
+    float32 holds to a share of the size, and what one neighbour loses, the other gains. Coarser
+    values are weighed in float32 too."""
+    if value.dtype is not torch.float32:
+        return 1
+    return 2 * max(value.shape[2:], default=1)
 
 
 def _added_to_one(index: Tensor, most: int) -> int:
     """Return how many values go to one place at most."""
-    if index.numel():
-        return min(most, int(torch.bincount(index.flatten()).max()))
-    return 1
+    if not index.numel():
+        return 1
+    counts = torch.bincount(index.flatten())
+    return min(most, int(counts.max()))
 
 
-def _reduced(value: Tensor, arguments: Sequence[Any]) -> int:
+def _count_reduced(value: Tensor, arguments: Sequence[Any]) -> int:
     """Return how many values are reduced to one along the dimensions that an argument lists."""
-    dimensions = next((r for r in arguments if isinstance(r, (list, tuple))), None)
-    if dimensions:
-        return math.prod(value.shape[d] for d in dimensions)
+    for argument in arguments:
+        if isinstance(argument, (list, tuple)):
+            if argument:
+                return math.prod(value.shape[dimension] for dimension in argument)
+            break
     return value.numel()

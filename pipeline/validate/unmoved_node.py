@@ -27,8 +27,8 @@ _TIMES = 4.0  # as much as the output moves: what moves by more than that, moves
 def describe_standstill(
     source: NodeValues,
     output: Node,
-    one: Sequence[Any],
-    other: Sequence[Any],
+    first_inputs: Sequence[Any],
+    second_inputs: Sequence[Any],
     root: Path | None = None,
 ) -> str:
     """Name the operator from which an output stands still, its module and line; "" where none is
@@ -40,19 +40,21 @@ def describe_standstill(
 
     Raises whatever an operator raises.
     """
-    node = _find_standstill(output, _measure_movements(source, output, one, other))
+    node = _find_standstill(output, _measure_movements(source, output, first_inputs, second_inputs))
     if node is None:
         return ""
     line = source_line(node, root)
     where = " in ".join(filter(None, (node_label(node), innermost_module(node))))
-    return f"{where} ({line})" if line else where
+    if line:
+        return f"{where} ({line})"
+    return where
 
 
 def _measure_movements(
-    source: NodeValues, output: Node, one: Sequence[Any], other: Sequence[Any]
+    source: NodeValues, output: Node, first_inputs: Sequence[Any], second_inputs: Sequence[Any]
 ) -> dict[Node, float]:
     """Return how far each node that the output is computed from moves, in the order of the graph.
-    Bodies of control flow, which are no values, are left out."""
+    Bodies of control flow, which have no values, are left out."""
     ancestors = _find_ancestors(output)
     places = {
         place: node
@@ -60,7 +62,7 @@ def _measure_movements(
         if node in ancestors and node.op != "get_attr"
     }
     values = []
-    for inputs in (one, other):
+    for inputs in (first_inputs, second_inputs):
         source.reset()
         source.call(inputs, places)
         values.append(source.values)
@@ -84,7 +86,8 @@ def _find_standstill(output: Node, movements: dict[Node, float]) -> Node | None:
 
 def _find_ancestors(node: Node) -> set[Node]:
     """Return a node and all that it is computed from."""
-    ancestors, waiting = {node}, [node]
+    ancestors = {node}
+    waiting = [node]
     while waiting:
         for argument in waiting.pop().all_input_nodes:
             if argument not in ancestors:
@@ -97,12 +100,12 @@ def _measure_share(actual: Sequence[Any], expected: Sequence[Any]) -> float:
     """Return how far values of a node are apart, as a share of their greatest magnitude."""
     greatest = 0.0
     pairs = zip(pytree.tree_leaves(actual), pytree.tree_leaves(expected), strict=False)
-    for one, other in pairs:
-        if not isinstance(other, Tensor | int | float):
+    for value, reference in pairs:
+        if not isinstance(reference, Tensor | int | float):
             continue
-        error = compare(one, other)
+        error = compare(value, reference)
         if error.mismatch or error.disagreeing:
             return 1.0
-        signal = greatest_magnitude(torch.as_tensor(other))
+        signal = greatest_magnitude(torch.as_tensor(reference))
         greatest = max(greatest, error.max_abs / signal if signal else float(error.max_abs > 0))
     return greatest

@@ -2,8 +2,8 @@
 the installed source."""
 
 import ast
+import copy
 import inspect
-import json
 import re
 import subprocess
 import sys
@@ -15,6 +15,7 @@ from executorch.backends.xnnpack.quantizer import xnnpack_quantizer
 
 from pipeline.backends import BACKENDS, constructors
 from pipeline.backends.cortex_m import CortexMOptions
+from pipeline.backends.families import find_files
 from pipeline.backends.xnnpack import XnnpackOptions, XnnpackQuantize
 from pipeline.plan.checks import check_options
 from tests.support.bench import REPOSITORY
@@ -49,7 +50,8 @@ def test_the_table_is_of_stages_that_there_are():
 
 def test_the_description_is_of_the_installed_library():
     remedy = "run python -m tools.describe_constructors"
-    assert constructors.FILE.read_text() == describe.text(), remedy
+    files = {path: path.read_text() for path in find_files(constructors.DESCRIPTION)}
+    assert files == describe.texts(), remedy
     assert constructors.outdated() == ""
 
 
@@ -135,7 +137,7 @@ def test_defaults_are_the_constructors_where_they_are_plain(backend):
 
 def test_describing_imports_no_backend_and_no_torch():
     script = (
-        "import sys, tools.describe_constructors as d; d.text()\n"
+        "import sys, tools.describe_constructors as d; d.texts()\n"
         "assert not [m for m in sys.modules if m.split('.')[0] in ('torch', 'executorch')]"
     )
     subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, check=True)
@@ -205,7 +207,7 @@ def config(tmp_path):
 
 
 def described_otherwise(monkeypatch, change):
-    told = json.loads(constructors.FILE.read_text())
+    told = copy.deepcopy(constructors.described())
     change(told)
     monkeypatch.setattr(constructors, "described", lambda: told)
 
@@ -260,8 +262,7 @@ def test_options_that_are_not_written_are_not_asked_for():
 
 
 def test_the_description_is_plain():
-    text = constructors.FILE.read_text()
-    for parameters in json.loads(text)["callables"].values():
+    for parameters in constructors.described()["callables"].values():
         for each in parameters:
             assert {"name", "kind"} <= each.keys() <= {"name", "kind", "default", "code"}
             ast.parse(each.get("code", "None"))

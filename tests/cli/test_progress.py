@@ -9,8 +9,8 @@ import pytest
 from pipeline.cli.progress import Tally, clock, is_live, progress_on, terminal_width
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event
+from pipeline.run.action_status import ActionStatus
 from pipeline.run.batch import Outlook
-from pipeline.run.under_way import UnderWay
 
 ACTIONS = [Action("compile", "m", "p", name, {}, None) for name in ("a", "b", "c")]
 
@@ -29,19 +29,19 @@ def ended(method, outcome="built"):
 
 
 def test_a_tally_knows_what_runs_and_how_long_it_takes_yet():
-    under_way = {"a": UnderWay("to edge"), "b": UnderWay("quantize", 12, 64)}
+    under_way = {"a": ActionStatus("to edge"), "b": ActionStatus("quantize", 12, 64)}
     tally = Tally(ACTIONS, outlook(under_way))
     running = tally.running(100.0)
     assert [(a.method, status, seconds) for a, status, seconds in running] == [
-        ("a", UnderWay("to edge"), 0.0),
-        ("b", UnderWay("quantize", 12, 64), 0.0),
+        ("a", ActionStatus("to edge"), 0.0),
+        ("b", ActionStatus("quantize", 12, 64), 0.0),
     ]
-    assert tally.left(tally.running(104.0)) == (6 + 6 + 10) / 2
-    assert tally.left(tally.running(130.0)) == 10  # of the one that has not begun
+    assert tally.remaining(tally.running(104.0)) == (6 + 6 + 10) / 2
+    assert tally.remaining(tally.running(130.0)) == 10  # of the one that has not begun
     tally.count(ended("a", "failed"))
     assert [a.method for a, _, _ in tally.running(131.0)] == ["b"]
-    assert (tally.done, tally.failed) == (1, 1)
-    assert Tally(ACTIONS, outlook({}, None)).left([]) is None  # nothing is known of them
+    assert (tally.finished, tally.failed) == (1, 1)
+    assert Tally(ACTIONS, outlook({}, None)).remaining([]) is None  # nothing is known of them
 
 
 def test_a_terminal_shows_each_action_with_stage_time_and_what_it_took_before(monkeypatch):
@@ -49,7 +49,7 @@ def test_a_terminal_shows_each_action_with_stage_time_and_what_it_took_before(mo
     monkeypatch.delenv("CI", raising=False)
     stream = Terminal()
     stream.unguarded = stream.write
-    under_way = {"b": UnderWay("quantize", 12, 64)}
+    under_way = {"b": ActionStatus("quantize", 12, 64)}
     with progress_on(stream, ACTIONS, outlook(under_way)) as show:
         show(ended("a"))
         time.sleep(0.3)  # it is drawn again meanwhile

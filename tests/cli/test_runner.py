@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.cli.runner import start_ahead
+from pipeline.cli.ahead import start_ahead
 from pipeline.run.executors import local
 from pipeline.store.workspace import open_workspace
 from tests.support.processes import gone

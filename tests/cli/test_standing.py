@@ -73,7 +73,7 @@ def test_what_is_only_lowered_has_a_verdict_but_no_say_in_the_status(name):
     assert list(describe_standing([standing])) == []
     assert find_standing(changed, lowered) == []
     both = [*lowered, Event("validate", name, None, "m", "up-to-date")]
-    assert [each.asked for each in find_standing(current, both)] == [True]
+    assert [each.selected for each in find_standing(current, both)] == [True]
 
 
 def test_a_record_without_a_verdict_has_not_passed():

@@ -22,9 +22,9 @@ from pipeline.plan.plan import Plan
 from pipeline.program.input_files import read_file
 from pipeline.program.inputs import InputSet
 from pipeline.program.sources import MethodSource
+from pipeline.run.action_status import ActionStatus, progress_path, read_progress
 from pipeline.run.batch import Batch
 from pipeline.run.pool import Pool
-from pipeline.run.under_way import UnderWay, progress_path, read_progress
 from pipeline.store.errors import ConfigErrors, PipelineError
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
@@ -404,8 +404,8 @@ def test_progress_is_read_from_what_a_worker_wrote(calibrated):
     path = progress_path(action, plan.workspace)
     whole = '{"pid": 1, "stage": "quantize", "done": %d, "total": %d}'
     for text, told in (
-        (whole % (12, 64), UnderWay("quantize", 12, 64)),
-        (whole % (0, 0), UnderWay("quantize")),
+        (whole % (12, 64), ActionStatus("quantize", 12, 64)),
+        (whole % (0, 0), ActionStatus("quantize")),
         ("", None),
     ):
         path.write_text(text)

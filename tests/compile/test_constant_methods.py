@@ -82,7 +82,7 @@ def test_values_as_the_joint_call_writes_them(tmp_path):
     store = Store(tmp_path)
     records = {n: encode_constant(v, store.put) for n, v in VALUES.items()}
     records = json.loads(json.dumps(records))
-    form = get_type_hints(_Export)["constant_methods"]
+    form = get_type_hints(_Export, include_extras=True)["constant_methods"]
     assert fits([[name, record] for name, record in records.items()], form)
     made = make_object(emit(lower({"forward": program}, {"forward": []})), store)
     linked = link([made], records, store)

@@ -16,8 +16,9 @@ from torch._higher_order_ops.scan import scan
 from torch.export import Dim, export
 
 from pipeline.backends import BACKENDS, CacheScope, PartitionerSpec
-from pipeline.compile.inspect.delegation import add_source_lines, describe_delegation
+from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.inspect.reasons import _neutralize
+from pipeline.compile.inspect.traced_facts import add_source_lines
 from pipeline.compile.lower import lower
 from pipeline.compile.module_filter import FilteredPartitioner, make_filtered_partitioners
 from pipeline.compile.preprocess.key import describe

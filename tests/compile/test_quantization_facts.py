@@ -8,12 +8,12 @@ from pipeline.compile.multiplications import count_multiplications
 from pipeline.compile.prepared import PreparedComparison
 from pipeline.compile.quantization_facts import describe_quantization
 from pipeline.compile.quantization_warnings import describe_undelegated, find_warnings
-from pipeline.compile.quantize import QuantizationWatch, quantize
+from pipeline.compile.quantize import QuantizationNotes, quantize
 from pipeline.program.graphs import find_origins, iter_nodes
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
 from pipeline.store.forms import fits
-from pipeline.store.results import Quantization
+from pipeline.store.quantized import Quantization
 from tests.compile.test_quantize import make_method_spec
 
 
@@ -38,14 +38,14 @@ def describe(model, args, count=2, **options):
     """The facts of a quantized model, and what was watched."""
     torch.manual_seed(0)
     program = export(model.eval().requires_grad_(False), args)
-    spec, watch = make_method_spec(**options), QuantizationWatch()
+    spec, notes = make_method_spec(**options), QuantizationNotes()
     inputs = [InputSet(args, {}, f"x[{n}]") for n in range(count)] if spec.calibrates else []
-    quantized = quantize(program, spec, inputs, watch=watch)
+    quantized = quantize(program, spec, inputs, notes=notes)
     source = {"source": "files" if inputs else "none", "inputs": len(inputs)}
     origins = find_origins(quantized, program)
-    facts = describe_quantization(program, quantized, spec, origins, source, watch.observers)
+    facts = describe_quantization(program, quantized, spec, origins, source, notes.observers)
     assert fits(facts, Quantization)
-    return facts, watch
+    return facts, notes
 
 
 def test_weights_of_an_lstm_show_up():
@@ -116,19 +116,19 @@ def test_schemes_that_observe_nothing(options, activations, share):
 
 
 def test_embeddings_are_counted_as_floats_and_need_no_partitioner():
-    facts, watch = describe(
+    facts, notes = describe(
         torch.nn.Embedding(50, 64), (torch.tensor([[1, 2]]),),
         quantizer="torchao", embedding={"bits": 4},
     )  # fmt: skip
     assert facts["weights"] == {"bytes": 4 * 50 * 64, "quantized": 4 * 50 * 64}
-    assert watch.prepared is None and facts["observers"] is None
+    assert notes.prepared is None and facts["observers"] is None
     assert describe_undelegated(facts) == ""
 
 
 def test_a_method_of_which_nothing_is_quantized_says_so():
     model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Softmax(-1))
-    facts, watch = describe(model, (torch.randn(2, 8),), **STATIC)
-    (first, *_) = find_warnings(facts, watch.prepared, 0)
+    facts, notes = describe(model, (torch.randn(2, 8),), **STATIC)
+    (first, *_) = find_warnings(facts, notes.prepared, 0)
     assert first.startswith("xnnpack quantized none of its weights and none of its compute; leave")
 
 
@@ -159,11 +159,11 @@ def test_weights_of_control_flow_show_up():
 
 def observed(model, *values):
     program = export(model.eval().requires_grad_(False), (values[0],))
-    watch = QuantizationWatch()
-    quantize(program, make_method_spec(**STATIC), [InputSet((v,)) for v in values], watch=watch)
+    notes = QuantizationNotes()
+    quantize(program, make_method_spec(**STATIC), [InputSet((v,)) for v in values], notes=notes)
     return {
-        (remark["kind"], remark["value"]): remark for remark in watch.observers["remarks"]
-    }, watch
+        (remark["kind"], remark["value"]): remark for remark in notes.observers["remarks"]
+    }, notes
 
 
 class Scaled(torch.nn.Module):
@@ -177,11 +177,11 @@ def test_an_observer_that_saw_one_value_is_told():
     with torch.no_grad():
         model[0].weight.mul_(0.1)
         model[0].bias.fill_(-9.0)  # the rectifier gives zeros alone
-    remarks, watch = observed(model, torch.randn(2, 4))
+    remarks, notes = observed(model, torch.randn(2, 4))
     remark = remarks["one value", "aten.relu in module 1"]
     assert (remark["seen"], remark["range"], remark["module"]) == ([0.0, 0.0], None, "1")
-    facts = {"quantizer": "xnnpack", "weights": {"quantized": 1}, "observers": watch.observers}
-    (warning,) = find_warnings(facts, watch.prepared, 0)
+    facts = {"quantizer": "xnnpack", "weights": {"quantized": 1}, "observers": notes.observers}
+    (warning,) = find_warnings(facts, notes.prepared, 0)
     assert warning.startswith("1 observer saw one value: aten.relu in module 1; their scales fit")
 
 
@@ -202,8 +202,8 @@ def test_observers_that_cut_off_are_told():
 
 
 def test_scalars_and_usual_values_are_not_remarked():
-    remarks, watch = observed(Scaled(), torch.randn(64, 64))
-    assert not remarks and watch.observers["count"] > 2
+    remarks, notes = observed(Scaled(), torch.randn(64, 64))
+    assert not remarks and notes.observers["count"] > 2
 
 
 def test_nan_in_calibration_is_explained():
@@ -214,8 +214,8 @@ def test_nan_in_calibration_is_explained():
 @pytest.mark.slow
 def test_a_prepared_program_that_rounds_is_compared_without_its_observers():
     """Core ML's quantizer prepares fake quantization, which rounds while it observes."""
-    facts, watch = describe(Recurrent(), (torch.randn(1, 4, 16),), quantizer="coreml")
-    assert watch.prepared["agrees"] is True and watch.prepared["calls"] == 2
+    facts, notes = describe(Recurrent(), (torch.randn(1, 4, 16),), quantizer="coreml")
+    assert notes.prepared["agrees"] is True and notes.prepared["calls"] == 2
     assert facts["weights"]["quantized"] == 4 * (32 * 8 + 8 * 8)
 
 
@@ -274,6 +274,6 @@ def test_a_comparison_that_fails_stops_no_quantization(monkeypatch, caplog):
         raise RuntimeError("no")
 
     monkeypatch.setattr(PreparedComparison, "expect", fail)
-    facts, watch = describe(*LINEAR, **STATIC)
-    assert watch.prepared is None and facts["weights"]["quantized"]
+    facts, notes = describe(*LINEAR, **STATIC)
+    assert notes.prepared is None and facts["weights"]["quantized"]
     assert "can't be compared with the float one" in caplog.text

@@ -14,8 +14,9 @@ from torch import nn
 from torch.export import Dim, export
 
 from pipeline.compile.emit import emit
+from pipeline.compile.inspect.traced_facts import trace_narrowed
 from pipeline.compile.lower import lower
-from pipeline.compile.ranges import InputSizes, trace_narrowed, watch_ranges
+from pipeline.compile.ranges import InputSizes, record_ranges
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
 from pipeline.program.graphs import NodePlaces
@@ -47,7 +48,7 @@ def lowered(keep: bool, store: Store | None = None):
     """Lower and emit, by hand; return the bytes and what was narrowed."""
     program = wave()
     places = NodePlaces(program)
-    with watch_ranges({"run": program}, keep) as ranges:
+    with record_ranges({"run": program}, keep) as ranges:
         edge = lower({"run": program}, {"run": [XnnpackPartitioner()]}, store=store)
         sizes = InputSizes(edge.exported_program("run"))
         pte = bytes(emit(edge).buffer)
@@ -60,19 +61,19 @@ alone = cache(lowered)  # without a store
 
 def takes(pte: bytes) -> int:
     """The most steps that a package takes."""
-    (declared,) = Package(PackageFiles("wave.pte", pte)).declared("run").inputs
+    (declared,) = Package(PackageFiles("wave.pte", pte)).signature("run").inputs
     return declared.sizes[2]
 
 
 def test_a_size_that_lowering_narrows_is_told_with_the_operator():
     pte, (narrowed,), program = alone(keep=False)
-    assert takes(pte) == narrowed.lowered[1] == 2560  # of 8 channels: 20,480 elements
-    assert (narrowed.size, narrowed.source, narrowed.lowered) == (
+    assert takes(pte) == narrowed["lowered"][1] == 2560  # of 8 channels: 20,480 elements
+    assert (narrowed["size"], narrowed["source"], narrowed["lowered"]) == (
         "x.shape[2]",
         (10, 4000),
         (10, 2560),
     )
-    (traced,) = trace_narrowed([narrowed.to_json()], program, REPOSITORY)
+    (traced,) = trace_narrowed([narrowed], program, REPOSITORY)
     assert (traced["operator"], traced["module"]) == ("aten.conv1d.default", "first")
     line = "return self.second(torch.cumsum(self.first(x), -1))  # tests/compile/test_ranges.py:"
     assert traced["line"].startswith(line)

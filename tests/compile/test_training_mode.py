@@ -16,12 +16,12 @@ def warnings(module):
 def test_operators_in_training_mode_are_named_once_each():
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.1), nn.BatchNorm1d(8), nn.Dropout(0.1))
     dropout, norm = warnings(model)
-    assert (dropout.operator, dropout.module) == ("aten.dropout", "1")
-    assert dropout.what == (
+    assert (dropout["operator"], dropout["module"]) == ("aten.dropout", "1")
+    assert dropout["what"] == (
         "is in training mode (2 calls); call .eval() on the model before the export, "
         "or declare that it samples, `validate: {random: true}`"
     )
-    assert norm.operator == "aten.batch_norm" and norm.module == "2"
+    assert norm["operator"] == "aten.batch_norm" and norm["module"] == "2"
     assert warnings(model.eval()) == []
 
 

@@ -13,8 +13,9 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch import nn
 from torch.export import Dim, export
 
-from pipeline.devices.bindings import Package, runtime_log
+from pipeline.devices.bindings import Package
 from pipeline.devices.interface import DeclaredTensor, DeviceError, PackageFiles
+from pipeline.devices.runtime_log import runtime_log
 from pipeline.devices.session import Session
 from pipeline.program.pte import read_plans
 from pipeline.store.errors import PipelineError
@@ -135,16 +136,16 @@ def test_memory_that_is_not_to_be_had_is_told_with_its_size():
 
 
 def test_declared_inputs_and_outputs(package):
-    declared = package.declared("encode")
+    declared = package.signature("encode")
     assert declared.inputs == (DeclaredTensor((10, 4), torch.float32),)
     assert declared.outputs == (DeclaredTensor((10, 3), torch.float32),)
-    tokens, scale = package.declared("embed").inputs
+    tokens, scale = package.signature("embed").inputs
     assert (tokens, scale) == (
         DeclaredTensor((3,), torch.int64),
         DeclaredTensor((), torch.float32),
     )
-    assert package.declared("pass").inputs[1] is None
-    assert package.declared("get_length").outputs == (None,)
+    assert package.signature("pass").inputs[1] is None
+    assert package.signature("get_length").outputs == (None,)
 
 
 def test_constants(package):
@@ -232,7 +233,7 @@ def test_a_package_goes_on_after_an_error(package):
 
 
 def test_unknown_methods_are_named_with_those_there_are(package):
-    for verb in (package.load, package.declared, lambda m: package.run(m, ())):
+    for verb in (package.load, package.signature, lambda m: package.run(m, ())):
         with pytest.raises(PipelineError, match=r"has no method 'decode'; it has again, count, "):
             verb("decode")
 

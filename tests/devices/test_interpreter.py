@@ -275,7 +275,7 @@ def test_damaged_packages(change, words):
 )
 def test_a_package_calls_no_operator_that_an_archive_may_not(name, overload):
     with pytest.raises(RefusalError, match="missing operator"):
-        load._operator(schema.Operator(name, overload))
+        load._find_operator(schema.Operator(name, overload))
 
 
 def test_what_is_run_is_the_file():

@@ -426,9 +426,10 @@ def test_fixed_values_are_defaults_where_python_allows_it():
 
 
 def test_the_least_size_of_a_second_export_counts_for_nothing_up_to_two():
-    for least, again, expected in ((2, False, 2), (2, True, 0), (3, True, 3)):
+    for least, reexported, expected in ((2, False, 2), (2, True, 0), (3, True, 3)):
         shapes = ({0: Dim("rows", min=least, max=8)},)
-        spec = make_method_spec(exported(Single(), torch.ones(4), shapes=shapes), again=again)
+        program = exported(Single(), torch.ones(4), shapes=shapes)
+        spec = make_method_spec(program, reexported=reexported)
         assert spec.args[0][1].value.sizes[0].least == expected
 
 

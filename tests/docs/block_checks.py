@@ -16,6 +16,7 @@ from pathlib import Path
 from doit.cmd_list import List
 from doit.cmd_run import Run
 
+from pipeline.backends.delegate_devices import VARIABLE as DEVICES_VARIABLE
 from pipeline.backends.delegate_libraries import VARIABLE as LIBRARIES_VARIABLE
 from pipeline.cli.commands import ANYWHERE, GROUPS, INIT, VERBS
 from pipeline.cli.workspace_commands import Clean
@@ -108,7 +109,10 @@ PROGRAMS = {
     "hf": "of transformers' hub client", "jq": "a reader's own", "mkdir": "shell",
     "mkdocs": "of the extra `docs`", "openssl": "a reader's own", "pip": "checked below",
     "printf": "shell", "pytest": "of the extra `test`", "python": "checked below",
-    "python3": "checked below", "sed": "shell", "sh": "shell", "tail": "shell",
+    "source": "shell", "rsync": "a reader's own", "scp": "a reader's own",
+    "examples/arm/setup.sh": "ExecuTorch's", "backends/arm/test/setup_testing.sh": "ExecuTorch's",
+    "python3.12": "checked below", "python3": "checked below",
+    "sed": "shell", "sh": "shell", "tail": "shell",
 }  # fmt: skip
 # Variables of others that a page may set, and whose they are.
 _VARIABLES_OF_OTHERS = {"VK_DRIVER_FILES": "the Vulkan loader"}
@@ -134,7 +138,9 @@ def commands_of(text: str) -> list[list[str]]:
 
 
 def _known_variables() -> set[str]:
-    settings = {*VARIABLES.values(), UNTRUSTED_VARIABLE, LIBRARIES_VARIABLE}
+    settings = {*VARIABLES.values(), UNTRUSTED_VARIABLE, LIBRARIES_VARIABLE, DEVICES_VARIABLE}
+    device = (REPOSITORY / "examples/delegates/corstone/pte_corstone.py").read_text()
+    settings |= set(re.findall(r'"(CORSTONE_\w+)"', device))
     return settings | _VARIABLES_OF_OTHERS.keys()
 
 

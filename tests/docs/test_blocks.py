@@ -45,7 +45,7 @@ def check_target(block: Block, folder: Path) -> None:
 
 
 def check_baseline(block: Block, folder: Path) -> None:
-    from pipeline.validate.gates.baseline import read_baseline
+    from pipeline.features.gates.baseline import read_baseline
 
     (folder / "pair.yaml").write_text(block.text, encoding="utf-8")
     figures = read_baseline(folder / "pair.yaml")

@@ -71,13 +71,13 @@ def _quantize(
     module: nn.Module | None = None,
 ) -> Wrong:
     """Quantize as the pipeline does, but for what a mistake would change."""
-    watch = quantizing.QuantizationWatch()
+    notes = quantizing.QuantizationNotes()
     program = task.export(module or task.for_quantizing)
     with mock.patch.object(quantizing, "prepare_pt2e", prepare):
         quantized = quantizing.quantize(
-            program, _spec(task), observed or task.calibration, watch=watch
+            program, _spec(task), observed or task.calibration, notes=notes
         )
-    prepared = watch.prepared
+    prepared = notes.prepared
     if prepared is None or prepared["agrees"] is not False:
         return Wrong(quantized, what)
     worst = prepared["outputs"][0]["sqnr_db"]

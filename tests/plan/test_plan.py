@@ -28,7 +28,7 @@ from tests.support.bench import bench_of
 
 
 def make_plan(bench):
-    listed = read_settings(bench.root).environment
+    listed = read_settings(bench.root).build.environment
     return Plan(Workspace(bench.root, Store(bench.store), 1, environment=listed))
 
 

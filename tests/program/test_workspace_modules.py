@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from pipeline.program.workspace_modules import describe_load_error, find_elsewhere, package_of
+from pipeline.program.import_errors import describe_load_error
+from pipeline.program.workspace_modules import find_elsewhere, package_of
 
 COUNTED = "import sys\nsys.counted += 1\n"
 

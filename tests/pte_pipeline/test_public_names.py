@@ -12,7 +12,7 @@ import pipeline
 import pte_pipeline
 from tests.support.bench import REPOSITORY
 
-MODULES = ("backends", "devices", "hugging_face", "report")
+MODULES = ("backends", "devices", "features", "hugging_face", "report")
 
 
 def test_the_names_at_the_top_are_those_of_the_package():

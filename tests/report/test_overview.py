@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from pipeline.features.gates import section as section_of_gates
 from pipeline.report import overview
 from pipeline.report.formatting import short
 from pipeline.report.markdown import markdown
@@ -43,7 +44,7 @@ def test_changes_are_those_of_all_packages_the_worse_ones_first():
     report = copy.deepcopy(golden.records()["seq2seq-int8"])
     smaller = copy.deepcopy(report) | {"package": "smaller"}
     smaller["baseline"]["size"] *= 2
-    section = overview.changes_section([Entry("smaller", smaller), Entry("larger", report)])
+    section = section_of_gates.changes_section([Entry("smaller", smaller), Entry("larger", report)])
     found = [(row["package"], row["figure"], row["change"][0]) for row in rows(section)]
     assert found[-1] == ("smaller", "size", "−") and len(found) == 6
     assert ("larger", "size", "+") in found[:-1]
@@ -52,9 +53,11 @@ def test_changes_are_those_of_all_packages_the_worse_ones_first():
 def test_equal_builds_say_so_and_those_without_a_baseline_nothing():
     report = copy.deepcopy(golden.records()["seq2seq-int8"])
     report["baseline"] = {"size": report["contents"]["size"], "methods": {}}
-    (said,) = overview.changes_section([Entry("equal", report)]).parts
+    (said,) = section_of_gates.changes_section([Entry("equal", report)]).parts
     assert said == "No figure of 1 package with a baseline changed."
-    assert overview.changes_section([Entry("bare", {**report, "baseline": None})]).parts == []
+    assert (
+        section_of_gates.changes_section([Entry("bare", {**report, "baseline": None})]).parts == []
+    )
 
 
 def test_nodes_of_backends_and_kernels_sum_up_to_all_nodes():

@@ -303,7 +303,7 @@ def test_one_operator_of_many_methods_is_one_row():
         for number in range(12)
     ]
     (group,) = group_failures(methods)
-    assert len(group.methods) == 12 and group.others == 11
+    assert len(group.methods) == 12 and group.more == 11
     methods[3]["culprits"] = [{"operator": "aten.add.Tensor"}]
     assert len(group_failures(methods)) == 2
 

@@ -1,12 +1,16 @@
 """Whether a package on disk is the one in its manifest, and that what the source asks for."""
 
 import json
+import os
 from copy import deepcopy
 
 import pytest
 
+from pipeline.run.prove.measure import check_files
 from pipeline.run.prove.validate import check_integrity
-from pipeline.store import digest
+from pipeline.store import digest, file_digests
+from pipeline.store.errors import PipelineError
+from pipeline.store.file_digests import FileDigests
 from tests.support.patches import patched
 
 CONTENT = b"a package"
@@ -23,7 +27,11 @@ def told(folder, content=CONTENT, programs=PROGRAMS, constants=None, **changes):
     if content is not None:
         (folder / "asr.pte").write_bytes(content)
     manifest = deepcopy(MANIFEST) | changes
-    return list(check_integrity(folder, manifest, "asr", programs, constants or {"get_size": 8}))
+    return list(
+        check_integrity(
+            folder, manifest, "asr", programs, constants or {"get_size": 8}, FileDigests()
+        )
+    )
 
 
 def test_what_is_as_it_should_be_is_told_nothing_of(tmp_path):
@@ -69,8 +77,28 @@ def test_the_manifest_is_what_source_and_config_ask_for(tmp_path, changes, sente
 
 
 def test_a_manifest_that_is_not_there(tmp_path):
-    (sentence,) = check_integrity(tmp_path, None, "asr", {}, {})
+    (sentence,) = check_integrity(tmp_path, None, "asr", {}, {}, FileDigests())
     assert sentence == "manifest.json is missing, or can't be read"
+
+
+def test_a_file_is_hashed_once_while_it_does_not_change(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_digests, "RACY_NS", -1)
+    hashed = []
+    monkeypatch.setattr(
+        file_digests, "hash_file", lambda path: hashed.append(path) or digest.hash_file(path)
+    )
+    path, digests = tmp_path / "asr.pte", FileDigests()
+    path.write_bytes(CONTENT)
+    files = {"asr.pte": digest.hash_bytes(CONTENT)}
+    check_files(tmp_path, files, digests)
+    assert not list(check_integrity(tmp_path, MANIFEST, "asr", PROGRAMS, {"get_size": 8}, digests))
+    check_files(tmp_path, files, digests)
+    assert hashed == [path]
+    stat = path.stat()
+    path.write_bytes(CONTENT.upper())
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with pytest.raises(PipelineError, match="changed while the build ran"):
+        check_files(tmp_path, files, digests)
 
 
 SWAP = """

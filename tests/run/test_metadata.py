@@ -10,7 +10,7 @@ import torch
 
 from pipeline import load_package
 from pipeline.store.names import METADATA
-from tests.run.test_refit import METHODS, PORTABLE, REFIT, XNNPACK, lower, start, write
+from tests.features.refit.test_refit import METHODS, PORTABLE, REFIT, XNNPACK, lower, start, write
 
 MEAN = [0.485, 0.456, 0.406]
 WITHOUT = {"constant_methods": {"get_image_mean": MEAN, "get_layout": "NCHW"}}

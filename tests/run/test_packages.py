@@ -154,7 +154,7 @@ def test_interpreter_and_executorch_agree(shipped, package):
         if chosen.choose_device(method) == "interpreter":
             assert package == "add_sub"
             continue
-        declared = runtime.declared(method)
+        declared = runtime.signature(method)
         generator = torch.Generator().manual_seed(0)
         inputs = [_value(shape, generator) for shape in declared.inputs]
         for _ in range(2):

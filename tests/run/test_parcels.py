@@ -43,6 +43,24 @@ validate:
   gates: {runs_on: [phone]}
   methods: {encode: {examples: data/a.npz}}
 """
+TOGETHER = """
+model: one
+target: arm
+emit: {metadata: true, etrecord: true, emit_stacktrace: true}
+methods:
+  encode: {partitioners: [coreml], allow_none: true}
+  decode: {partitioners: [coreml]}
+"""
+APART = """
+model: one
+methods:
+  encode:
+    quantize: {quantizer: xnnpack, dynamic: true}
+    partitioners: []
+    edge: {skip_dim_order: true}
+  decode: {partitioners: [vulkan], edge: {keep_ranges: true}}
+validate: {bundle: true, gates: {max_size_growth: 0.1}}
+"""
 TARGET = "backends: [XnnpackBackend]\noperators: ['aten::add.out']\n"
 PASS = "INPUTS = ['data/*.json']\nclass Mine: pass\n"
 
@@ -58,6 +76,10 @@ def workspace(tmp_path, monkeypatch):
     files = {
         "pyproject.toml": SETTINGS,
         "partition_configs/one.yaml": CONFIG,
+        "partition_configs/two.yaml": TOGETHER,
+        "partition_configs/three.yaml": APART,
+        "golden/one/encode.npz": "no real one",
+        "baselines/three.json": "{}",
         "targets/phone.yaml": TARGET,
         "passes/mine.py": PASS,
         "data/facts.json": "{}",
@@ -117,6 +139,74 @@ def test_every_kind_is_made_again_with_the_same_key(workspace, there, monkeypatc
     assert (there / "4" / "build" / "one" / "one.pte").read_bytes() == b"no real one"
     spec = found[1].inputs.configs["encode"].edge.passes[0]
     assert again.inputs.config.methods["encode"].edge.passes[0] == spec
+
+
+def requested(workspace, plan, package):
+    """All actions of a package that go to workers, as its config asks for them."""
+    files = {"one.pte": workspace.store.put(b"no real one")}
+    yield from plan.quantizes(package).values()
+    yield from plan.compiles(package)
+    yield plan.link(package)
+    yield plan.make_validation(package, files, plan.methods(package))
+    yield plan.make_validation(package, files, plan.methods(package), ["encode"])
+
+
+# Fields that only some keys have, by kind; a new one belongs here, and into a config above.
+OPTIONAL = {
+    "quantize": {"host", "operators", "operator_inputs"},
+    "compile": {
+        *("order", "content", "delegates_beside", "passes", "operators", "operator_inputs"),
+    },
+    "link": {"allow_none", "family", "metadata"},
+    "validate": {
+        *("measured.operators", "measured.operator_inputs", "measured.only"),
+        *("measured.share_mutable_buffers", "held_to.share_mutable_buffers"),
+        *("held_to.family", "held_to.targets", "held_to.requires_baseline"),
+    },
+}
+
+
+def places(key, path=()):
+    """The paths of a key's fields, two levels deep; below those, of what a whole value is."""
+    for name, value in key.items():
+        if isinstance(value, dict) and value and len(path) < 2:
+            yield from places(value, (*path, name))
+        else:
+            yield (*path, name)
+
+
+def with_another(request, place):
+    """A request whose key has another value at a place."""
+    changed = json.loads(json.dumps(request))
+    *folders, name = place
+    fields = changed["key"]
+    for folder in folders:
+        fields = fields[folder]
+    fields[name] = "another" if fields[name] != "another" else "different"
+    return json.dumps(changed)
+
+
+def test_a_worker_counts_every_field_of_a_key_as_the_build_does(workspace, there, monkeypatch):
+    """Where one differs, whichever it is, the action is refused in a line that says how."""
+    monkeypatch.setenv("CI", "true")
+    plan, fields = Plan(workspace), {}
+    for package in ("one", "two", "three"):
+        assert not plan.problems(package)
+        for action in requested(workspace, plan, package):
+            parcel = json.loads(Packer(workspace, always=False).pack(action))
+            other = unpack.open_workspace(
+                parcel, there / f"{package}-{action.kind}-{action.method}"
+            )
+            unpack.materialise(parcel, other)
+            assert unpack.find_differences(parcel["request"], other) is None
+            request = json.loads(parcel["request"])
+            for place in places(request["key"]):
+                refused = unpack.find_differences(with_another(request, place), other)
+                assert refused and refused["differences"], (action.title, place)
+                assert not any("\n" in line for line in refused["differences"])
+                fields.setdefault(action.kind, set()).update([place[0], ".".join(place[:2])])
+    missing = {kind: names - fields[kind] for kind, names in OPTIONAL.items()}
+    assert not any(missing.values()), missing
 
 
 def answer_of(text, folder):

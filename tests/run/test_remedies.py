@@ -118,6 +118,24 @@ def case(fails: Callable[[], object], *passes: Callable[[], object]) -> Case:
     return Case(fails, passes)
 
 
+def gradient(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """The gradient of a sum of squares, computed where gradients are on."""
+    with torch.enable_grad():
+        leaf = x.detach().requires_grad_()
+        return torch.autograd.grad((leaf * leaf).sum(), leaf)[0]
+
+
+def gradient_as_recorded(self: nn.Module | None, x: torch.Tensor) -> torch.Tensor:
+    leaf = x.detach().requires_grad_()
+    return torch.autograd.grad((leaf * leaf).sum(), leaf)[0]
+
+
+def without_gradients(compute: Callable[..., Any]) -> None:
+    """Call a function as references are called."""
+    with torch.no_grad():
+        compute(None, X)
+
+
 def linear() -> None:
     build(nn.Linear(8, 8).requires_grad_(False), **XNNPACK)
 
@@ -344,6 +362,15 @@ CASES: dict[str, Case] = {
         partial(build, lambda self, x: x.to(torch.uint32).float(), X.abs()),
         partial(build, lambda self, x: x.to(torch.int64).float(), X.abs()),
         partial(build, lambda self, x: x.to(torch.uint32).float(), runs=False, **UNCHECKED),
+    ),
+    "torch.func": case(
+        partial(build, lambda self, x: torch.vmap(torch.func.grad(lambda y: (y * y).sum()))(x)),
+        partial(build, gradient),
+        partial(build, lambda self, x: 2 * x),
+    ),
+    "reference without gradients": case(
+        partial(without_gradients, gradient_as_recorded),
+        partial(without_gradients, gradient),
     ),
     "data-dependent branch": case(
         partial(build, lambda self, x: x if x.sum() > 0 else -x),

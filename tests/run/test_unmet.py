@@ -16,8 +16,10 @@ SOME = {"bytes": 64, "quantized": 32}
 NONE = {"bytes": 64, "quantized": 0}
 
 
-def find(partitioners, quantization=None, **lowering):
-    delegation = {"partitioners": partitioners, "nodes": sum(u["offered"] for u in partitioners)}
+def find(partitioners, quantization=None, delegated_nodes=0, **lowering):
+    offered = sum(uptake["offered"] for uptake in partitioners)
+    delegation = {"partitioners": partitioners, "nodes": offered}
+    delegation["delegated_nodes"] = delegated_nodes
     method = {"delegation": delegation, "quantization": quantization}
     return [str(problem) for problem in find_unmet({"f": method}, {"f": lowering})]
 
@@ -35,6 +37,9 @@ def test_a_partitioner_that_takes_nothing_is_an_error():
         "aten.cumsum.default: no kernel); `partitioners: []` is for portable operators only, or "
         "say `allow_none: true` in methods.f"
     ]
+    assert find([IDLE], delegated_nodes=2)[0].startswith(
+        "methods.f.partitioners[0]: coreml takes none of its operators that compute (2 of aten.cum"
+    )
     assert find([IDLE], allow_none=True) == []
     assert find([TAKES]) == []
 
@@ -107,6 +112,9 @@ def test_packages_are_refused_and_drops_told(tmp_path):
     )
     assert bench.doit() == 0, bench.output
     assert "unmet/part: warning: 0.0 % of nodes delegated, 87.5 % in the last build" in bench.output
-    assert "What is delegated less than before" in (bench.root / "build/index.html").read_text()
+    for page in ("index.html", "unmet/report.html", "unmet/report.md"):
+        text = (bench.root / "build" / page).read_text()
+        assert "What is delegated less than before" in text, page
     assert bench.doit() == 0
+    assert "up to date: 1 package" in bench.output
     assert "in the last build" not in bench.output

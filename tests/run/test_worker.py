@@ -9,8 +9,7 @@ import torch
 from executorch.exir.backend.utils import is_same_node
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pipeline.run import worker
-from pipeline.run.worker import _forget_programs
+from pipeline.run.worker_process import forget_programs, worker_process
 from pipeline.store.names import is_file_name, shorten_name
 from tests.support.lowerable import bench_for
 
@@ -26,7 +25,7 @@ def test_no_program_outlives_its_action():
     del graph, node
     gc.collect()
     assert kept() is not None  # or ExecuTorch has mended it, and this can go
-    _forget_programs()
+    forget_programs()
     gc.collect()
     assert kept() is None and not FakeTensorMode.cache
 
@@ -49,7 +48,7 @@ def test_garbage_goes_meanwhile_and_before_the_next_action(seldom, collected_as_
         return len(gc.get_objects())
 
     usual = gc.get_threshold()
-    with worker.worker_process(seldom):
+    with worker_process(seldom):
         before = count_left(0)
         small = count_left(50_000) - before
         assert (small > 40_000) if seldom else (small < 10_000)

@@ -102,7 +102,7 @@ def test_cached_value_holds_for_what_is_given(tmp_path, monkeypatch):
         return lambda _: made.append(each) or [each]
 
     for each in ("a", "a", "b", "b", "a"):
-        assert digests.cached(path, "what", compute(each), given=each) == [each]
+        assert digests.cached(path, "what", compute(each), origin=each) == [each]
     assert made == ["a", "b", "a"]
     assert digests.cached(path, "none", lambda _: made.append("none")) is None
     assert digests.cached(path, "none", lambda _: made.append("none")) is None

@@ -48,7 +48,7 @@ def test_a_file_stands_in_the_store_as_its_pieces(store, tmp_path):
         loose = []
         while row := index.oldest_loose(float("inf")):
             loose.append(row.size)
-            index.forget("blobs", row.digest, gone=True)
+            index.forget("blobs", row.digest, is_removed=True)
     assert sorted(loose) == [SMALL, SMALL]  # which are within another by now
 
 

@@ -201,7 +201,7 @@ class _PoolOfOne:
 
     def run(self, ready: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
         from pipeline.plan.requests import write_request
-        from pipeline.run.under_way import log_path
+        from pipeline.run.action_status import log_path
         from pipeline.run.worker import run
         from pipeline.store.files import remove
 

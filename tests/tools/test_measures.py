@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.lines import find_excesses, room_of
+from tools.lines import find_excesses, measure_core, room_of
 from tools.measures import Measure, find_closure, find_imports, measure_modules
 
 RECORDS = '''
@@ -96,3 +96,16 @@ def test_a_figure_above_its_ceiling_is_named() -> None:
     assert find_excesses(Measure(), ceilings, {"shop.user": 3}) == [
         "shop.user: imports 3 modules, which exceeds 2"
     ]
+
+
+def test_the_core_imports_no_feature() -> None:
+    modules = {
+        "pipeline.run": "from pipeline.features.rooms import door",
+        "pipeline.features.rooms": "from pipeline import run",
+    }
+    core = measure_core(measure_modules(modules), find_imports(modules))
+
+    assert core == {"core-nodes": 3, "core-importing-features": 1}
+    ceilings = {"nodes-a-line": 1, "records": 0, "vague-names": 0, "core-nodes": 3}
+    excesses = find_excesses(Measure(), {**ceilings, "core-importing-features": 0}, {}, core)
+    assert excesses == ["core-importing-features: 1.00 exceeds 0"]

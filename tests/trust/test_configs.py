@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.features.gates.baseline import read_baseline
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import ConfigErrors, PipelineError
 from pipeline.store.file_digests import FileDigests
 from pipeline.store.settings import VARIABLES, read_settings
 from pipeline.store.workspace import open_workspace
-from pipeline.validate.gates.baseline import read_baseline
 from tests.support.bench import REPOSITORY
 
 GOOD = "model: m\nmethods: {f: {partitioners: []}}\n"

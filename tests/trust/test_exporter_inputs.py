@@ -27,8 +27,8 @@ from pipeline.plan.places import Places
 from pipeline.plan.plan import Plan
 from pipeline.plan.reads import parse_records
 from pipeline.plan.status import export_status
-from pipeline.run.build import chance
-from pipeline.run.build.chance import find_chance
+from pipeline.run.build import nondeterminism
+from pipeline.run.build.nondeterminism import find_nondeterminism
 from pipeline.run.export.export import export
 from pipeline.run.stages import Stages
 from pipeline.run.trace.isolated import has_kernel_view
@@ -686,19 +686,21 @@ def test_what_cannot_be_followed_exports_each_time(site, kind):
 def test_chance_is_found_in_text(tmp_path, code):
     path = tmp_path / "x.py"
     path.write_text(f"\n{code}")
-    assert [line.partition(" reads ")[0] for line in find_chance(path, "x.py")] == ["x.py:2"]
+    assert [line.partition(" reads ")[0] for line in find_nondeterminism(path, "x.py")] == [
+        "x.py:2"
+    ]
 
 
 def test_every_name_of_chance_is_found_in_text(tmp_path):
     """Most modules are not parsed, as they can't name one."""
     path = tmp_path / "x.py"
-    for name in (*chance._SOURCES, *chance._SEEDED):
+    for name in (*nondeterminism._SOURCES, *nondeterminism._SEEDED):
         module, _, attribute = name.rpartition(".")
         for text in (f"import {name.split('.')[0]}\n{name}()", f"from {module} import {attribute}"):
             path.write_text(f"{text} as x\nx()" if text.startswith("from") else text)
-            assert [*find_chance(path, "x.py")], text
+            assert [*find_nondeterminism(path, "x.py")], text
     path.write_text("import time\n\uff54ime.time()", encoding="utf-8")  # full width, the same name
-    assert [*find_chance(path, "x.py")]
+    assert [*find_nondeterminism(path, "x.py")]
 
 
 @pytest.mark.parametrize(
@@ -714,7 +716,7 @@ def test_every_name_of_chance_is_found_in_text(tmp_path):
 def test_seeded_generators_are_no_chance(tmp_path, code):
     path = tmp_path / "x.py"
     path.write_text(code)
-    assert not [*find_chance(path, "x.py")]
+    assert not [*find_nondeterminism(path, "x.py")]
 
 
 # INPUTS

@@ -12,9 +12,8 @@ import pytest
 
 from pipeline.plan.actions import Action
 from pipeline.run.install import install
-from pipeline.store.agreement import fits_action
 from pipeline.store.digest import hash_json
-from pipeline.store.entries import ActionEntry
+from pipeline.store.entries import ActionEntry, fits_action
 from pipeline.store.errors import PipelineError
 from pipeline.store.forms import Count, FileName, SystemName, fits
 from pipeline.store.names import is_file_name

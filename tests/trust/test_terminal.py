@@ -16,15 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.cli import tasks
+from pipeline.cli.commands import VERBS
 from pipeline.cli.console import Reporter
 from pipeline.cli.terminal import as_it_is, guard
+from pipeline.cli.workspace_commands import run_verb
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.report.events import Event
 from pipeline.report.packages import Entry
 from pipeline.report.render import render, render_all
+from pipeline.run.action_status import ActionStatus
 from pipeline.run.batch import Outlook
-from pipeline.run.under_way import UnderWay
 from pipeline.store.errors import ConfigErrors, PipelineError, Problem
 from pipeline.store.settings import OperatorSettings
 from pipeline.store.visible import one_line, visible
@@ -100,7 +102,7 @@ def test_an_error_has_the_lines_that_we_gave_it(texts):
         assert len(str(error).split("\n")) == len(texts)
 
 
-VERBS = [
+CALLS = [
     ("plan",), ("plan", "NAME"), ("explain", "NAME"), ("explain", "good/NAME"),
     ("backends", "NAME"), ("cache", "NAME"), ("report",), ("report", "NAME"),
     ("baseline",), ("baseline", "NAME"),
@@ -134,14 +136,13 @@ def test_no_verb_prints_what_is_obeyed(text, tmp_path_factory):
     root = tmp_path_factory.mktemp("verbs")
     _write_workspace(root, text)
     plan = Plan(open_workspace(root))
-    for verb, *words in VERBS:
+    for verb, *words in CALLS:
         printed = guard(io.StringIO())
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(tasks, "_plan", lambda: plan)
+            patch.setattr(tasks, "current_plan", lambda: plan)
             patch.setattr(sys, "stdout", printed)
             given_words = [word.replace("NAME", _word(text)) for word in words]
-            failed = tasks._run_verb(verb, given_words, **FLAGS.get(verb, {}))
-        Reporter(printed, {}).write(f"{failed.message if failed else ''}\n")
+            run_verb(VERBS[verb], given_words, FLAGS.get(verb, {}))
         assert not obeyed(printed.getvalue()), (verb, words)
 
 
@@ -152,7 +153,7 @@ def test_no_task_has_a_name_or_a_line_that_is_obeyed(text, tmp_path_factory):
     _write_workspace(root, text)
     plan = Plan(open_workspace(root))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tasks, "_plan", lambda: plan)
+        patch.setattr(tasks, "current_plan", lambda: plan)
         makers = [maker for name, maker in vars(tasks).items() if name.startswith("task_")]
         made = [task for maker in makers for task in maker()]
     texts = [f"{task.get('name') or ''}{task['doc']}" for task in made]
@@ -212,7 +213,7 @@ def test_bars_show_what_rich_writes_and_nothing_else(name):
     patch.delenv("CI", raising=False)
     for stream, word in ((quiet, "name"), (loud, name)):
         actions = [Action("quantize", word, word, word, {}, None)]
-        outlook = Outlook(lambda _, word=word: UnderWay(word, 1, 2), lambda _: 3.0, lambda: 1)
+        outlook = Outlook(lambda _, word=word: ActionStatus(word, 1, 2), lambda _: 3.0, lambda: 1)
         with Reporter(stream, {}).progress(actions, outlook) as show:
             for event in _events(word, word):
                 show(event)

@@ -142,14 +142,14 @@ def test_the_pass_is_given_the_secret_and_its_error_does_not_tell(tmp_path):
 def test_an_untrusted_build_asks_only_its_environment(tmp_path, monkeypatch):
     listed = 'variables = ["AWS_SECRET_ACCESS_KEY"]\nsecrets = ["X"]\ndata = ["/"]\n'
     (tmp_path / "pyproject.toml").write_text(f"[tool.pte-pipeline]\n{listed}")
-    found = read_settings(tmp_path)
+    found = read_settings(tmp_path).build
     assert found.environment.names == {"AWS_SECRET_ACCESS_KEY", "X"} and len(found.data) == 1
     monkeypatch.setenv("PTE_PIPELINE_UNTRUSTED", "1")
-    found = read_settings(tmp_path)
+    found = read_settings(tmp_path).build
     assert not found.environment.names and not found.environment.secrets and not found.data
     assert "PTE_PIPELINE_VARIABLES" in found.environment.remedy
     monkeypatch.setenv("PTE_PIPELINE_VARIABLES", "SHARDS, TARGET")
-    assert read_settings(tmp_path).environment.names == {"SHARDS", "TARGET"}
+    assert read_settings(tmp_path).build.environment.names == {"SHARDS", "TARGET"}
 
 
 KEYS = """\

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pipeline.config.validation import Limits
 from pipeline.validate import metrics
 from pipeline.validate.limits import judge_output
-from pipeline.validate.metrics import compare, find_worst_place, json_number
+from pipeline.validate.metrics import compare, json_number
+from pipeline.validate.worst_place import find_worst_place
 
 NAN, INF = math.nan, math.inf
 
@@ -168,9 +169,9 @@ def test_complex_numbers_are_two_numbers_each():
     [
         (torch.ones(2), torch.ones(3), "shape (2,), must be (3,)"),
         (torch.ones(2), torch.ones(2).double(), "dtype float32, must be float64"),
-        (torch.ones(2), 3, "a tensor, must be 3"),
+        (torch.ones(2), 3, "a tensor, must be int 3"),
         (None, torch.ones(2), "None, must be a tensor"),
-        (True, 1, "True, must be 1"),
+        (True, 1, "bool True, must be int 1"),
         ("a", "b", "'a', must be 'b'"),
     ],
 )

@@ -10,7 +10,7 @@ from torch.export import Dim, export
 
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
-from pipeline.compile.ranges import InputSizes, watch_ranges
+from pipeline.compile.ranges import InputSizes, record_ranges
 from pipeline.config.validation import ValidateConfig
 from pipeline.program.graphs import NodePlaces
 from pipeline.program.inputs import InputSet
@@ -42,12 +42,14 @@ def program_of(least: int = 2, example: int = 20):
 def validated(program, path, keep, *batches):
     """Lower by hand, and validate with examples of some batches."""
     places = NodePlaces(program)
-    with watch_ranges({"run": program}, keep) as ranges:
+    with record_ranges({"run": program}, keep) as ranges:
         edge = lower({"run": program}, {"run": [XnnpackPartitioner()]})
         sizes = InputSizes(edge.exported_program("run"))
         path.write_bytes(emit(edge).buffer)
         found = ranges.find_narrowed("run", sizes, places)
-    narrowed = [NarrowedSize(each.size, each.lowered, each.operator, keep) for each in found]
+    narrowed = [
+        NarrowedSize(each["size"], each["lowered"], each["operator"], keep) for each in found
+    ]
     examples = [InputSet((torch.randn(n, 3, 32, 32),), {}, f"example {n}") for n in batches]
     settings, given = LIMITS, {"run": narrowed}
     result = validate_package(
@@ -58,7 +60,7 @@ def validated(program, path, keep, *batches):
 
 def test_examples_outside_of_what_was_lowered_fail_and_keep_ranges_mends_it(tmp_path):
     found, failures = validated(program_of(), tmp_path / "a.pte", False, 4, 32, 8)
-    assert [(each.source, each.lowered) for each in found] == [((2, 64), (16, 64))]
+    assert [(each["source"], each["lowered"]) for each in found] == [((2, 64), (16, 64))]
     four, eight = failures
     assert four.endswith(
         "example 4: x.shape[0] is 4, and it is lowered for 16 to 64; `edge: {keep_ranges: true}` "

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from pipeline.validate.package import with_shared_state
+from pipeline.validate.sequences import with_shared_state
 
 
 def report_of(bench):

@@ -18,7 +18,8 @@ from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import INTERPRETER, Session
 from pipeline.program.eager import Source, common_buffers
 from pipeline.program.inputs import InputSet
-from pipeline.validate.package import rounds, usual_sequences, validate_package
+from pipeline.validate.package import validate_package
+from pipeline.validate.sequences import rounds, usual_sequences
 from tests.devices.test_bindings import lowered, write
 from tests.support.configs import parse_config
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from pipeline.backends import BACKENDS, QUANTIZERS, RECIPES, Options
+from pipeline.backends.families import find_files
 from pipeline.config.models import PackageConfig
 from pipeline.config.schema import json_schema
 from pipeline.config.value_kinds import definition_of, describe_values, format_yaml
@@ -248,8 +249,12 @@ def _row(name: str, role: str, option: Option) -> str:
 
 @cache
 def _given_examples() -> Json:
-    given: Json = yaml.safe_load(OPTION_EXAMPLES.read_text(encoding="utf-8"))
-    return given
+    examples: dict[str, Any] = {"beside": {}}
+    for path in (OPTION_EXAMPLES, *find_files("examples.yaml")):
+        part = yaml.safe_load(path.read_text(encoding="utf-8"))
+        examples["beside"] |= part.pop("beside", {})
+        examples |= part
+    return examples
 
 
 def beside(name: str, role: str, option: str) -> Json:

@@ -29,7 +29,7 @@ _ANYWHERE = {
 }
 _IN_ROOMS = {"add": ("config/parser",), "problem": ("config/", "plan/")}
 # Raised to be caught, and put into words elsewhere.
-_INSIDE = ("compile/refit/arrays.py", "compile/refit/recipes.py", "store/sizes.py")
+_INSIDE = ("compile/inspect/arrays.py", "features/refit/recipes.py", "store/sizes.py")
 _FEW = 8  # letters: a message of fewer is made elsewhere
 
 
@@ -149,7 +149,7 @@ def known_causes() -> Iterator[str]:
     yield "| cause | the error contains | remedy |"
     yield "|---|---|---|"
     for remedy in REMEDIES:
-        text = re.sub(r"\(\?P<\w+>[^()]*\)", "…", remedy.pattern.pattern)
+        text = re.sub(r"\(\?P<\w+>[^()]*\)", "…", remedy.pattern)
         text = re.sub(r"\(\?:\^[^()]*\)|\\d\+|\\b", "", text)
         text = re.sub(r"\(\?:([^()|]*)[^()]*\)|\.\*", r"\1", text).partition("|")[0]
         shown = re.sub(r"(?<!\\)[?*]|(?<=\w)\\w", "", text)

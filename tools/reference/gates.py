@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from pipeline.config.validation import Limits
 from pipeline.config.value_kinds import describe_values
-from pipeline.validate.gates.gates import METHOD_GATES, PACKAGE_GATES
+from pipeline.features.gates.gates import METHOD_GATES, PACKAGE_GATES
 from pipeline.validate.limits import FIGURES
 from pipeline.validate.metrics import OutputError
 from tools.reference.config import example, keys

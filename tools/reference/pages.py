@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tools.reference.config import config_keys, options
 from tools.reference.errors import errors, index, known_causes
+from tools.reference.features import features
 from tools.reference.gates import gates, limits
 from tools.reference.linking import linking
 from tools.reference.settings import settings
@@ -27,6 +28,7 @@ PARTS: dict[tuple[Path, str], Callable[[], Iterator[str]]] = {
     (_REFERENCE / "targets.md", "targets"): targets,
     (_REFERENCE / "errors.md", "errors"): errors,
     (_REFERENCE / "errors.md", "known causes"): known_causes,
+    (DOCS / "guides" / "writing-a-feature.md", "features"): features,
     (DOCS / "troubleshooting.md", "index"): index,
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipeline.store.settings import SETTINGS, VARIABLES
+from pipeline.store.setting_table import SETTINGS, VARIABLES
 from tools.reference.markdown import row
 
 
@@ -14,4 +14,4 @@ def settings() -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for name, each in SETTINGS.items():
         variable = f"`{VARIABLES[name]}`" if name in VARIABLES else ""
-        yield row(f"`{name}`", variable, each.wanted, each.default, each.meaning)
+        yield row(f"`{name}`", variable, each.expected, each.default, each.meaning)

@@ -1,4 +1,4 @@
-"""The preprocess function: compiles a partition to text. There is no `BackendDetails` class."""
+"""Compile a partition to text: the preprocess function. There is no `BackendDetails` class."""
 
 from __future__ import annotations
 
@@ -31,40 +31,55 @@ def preprocess(program: ExportedProgram, compile_specs: list[CompileSpec]) -> Pr
     """Compile a partition in edge dialect; its constants become named data, keyed by content.
 
     `debug_handle_map` leads from the number of a line to the debug handle of its node. The same
-    partition gives the same bytes.
+    partition becomes the same bytes.
 
     Raises PipelineError: a node has no instruction; with its source line.
     """
     numbers = {node: number for number, node in enumerate(program.graph.nodes, 1)}
-    data, lines = NamedDataStore(), list[Instruction]()
+    data = NamedDataStore()
+    lines: list[Instruction] = []
     for node in numbers:
-        line: dict[str, Any] = {"operation": "output" if node.op == "output" else "input"}
         operands: Any = node.args[0] if node.op == "output" else node.args
-        if is_param_node(program, node):
-            tensor: Any = get_param_tensor(program, node)
-            content = tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-            line = {"operation": "constant", "data": f"add_sub/{hash_bytes(content)}"}
-            data.add_named_data(line["data"], content)
-        elif node.op == "call_function":
-            if not has_instruction(node):
-                what = f"{node_label(node)}: {describe_node(node)}"
-                raise PipelineError(f"add_sub has no instruction for {what}")
-            line = {"operation": OPERATIONS[node.target], "handle": node.meta.get("debug_handle")}
-            line["alpha"] = node.kwargs.get("alpha", 1)
-        if node.op != "output":
-            line["type"] = type_of(node.meta["val"])
-        lines.append(Instruction(**line, operands=tuple(numbers[each] for each in operands)))
+        line = _compile_node(program, node, data)
+        line["operands"] = tuple(numbers[operand] for operand in operands)
+        lines.append(Instruction(**line))
     handles = {number: (line.handle,) for number, line in enumerate(lines, 1) if line.handle}
     payload = "\n".join(line.model_dump_json(exclude_defaults=True) for line in lines)
     store = data.get_named_data_store_output()
     return PreprocessResult(payload.encode(), handles, store if store.buffers else None)
 
 
+def _compile_node(program: ExportedProgram, node: Node, data: NamedDataStore) -> dict[str, Any]:
+    """Return the fields of a node's instruction, without operands, and store its constant."""
+    if node.op == "output":
+        return {"operation": "output"}
+    line = {"operation": "input", "type": type_of(node.meta["val"])}
+    if is_param_node(program, node):
+        tensor: Any = get_param_tensor(program, node)
+        content = tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        key = f"add_sub/{hash_bytes(content)}"
+        data.add_named_data(key, content)
+        return {**line, "operation": "constant", "data": key}
+    if node.op != "call_function":
+        return line
+    if not has_instruction(node):
+        raise PipelineError(
+            f"add_sub has no instruction for {node_label(node)}: {describe_node(node)}"
+        )
+    return {
+        **line,
+        "operation": OPERATIONS[node.target],
+        "handle": node.meta.get("debug_handle"),
+        "alpha": node.kwargs.get("alpha", 1),
+    }
+
+
 def has_instruction(node: Node) -> bool:
-    """Return whether a call can be compiled; the partitioner asks too."""
-    operands = [each.meta.get("val") if isinstance(each, Node) else each for each in node.args]
-    return (
-        node.target in OPERATIONS
-        and all(isinstance(operand, torch.Tensor) for operand in operands)
-        and type(node.kwargs.get("alpha", 1)) in (int, float)  # and no number of the run
-    )
+    """Return whether a call can be compiled, for the partitioner, too."""
+    if node.target not in OPERATIONS:
+        return False
+    for operand in node.args:
+        value = operand.meta.get("val") if isinstance(operand, Node) else operand
+        if not isinstance(value, torch.Tensor):
+            return False
+    return type(node.kwargs.get("alpha", 1)) in (int, float)  # not computed in the run

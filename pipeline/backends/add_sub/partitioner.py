@@ -1,4 +1,4 @@
-"""Partitions a method: finds the nodes that the add/sub backend takes."""
+"""Partition a method: find the nodes that the add/sub backend takes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from pipeline.program.graphs import graph_modules
 
 
 class AddSubPartitioner(Partitioner):
-    """Takes what the compiler has an instruction for, in branches of control flow too."""
+    """Takes nodes that the compiler has an instruction for, also in branches of control flow."""
 
     delegation_spec = DelegationSpec("AddSubBackend", [])
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
-        taken, tags = create_op_support(_is_taken), dict[str, DelegationSpec]()
+        support = create_op_support(_is_taken)
+        tags: dict[str, DelegationSpec] = {}
         for module in graph_modules(exported_program.graph_module):
-            proposer = CapabilityBasedPartitioner(module, taken, allows_single_node_partition=True)
+            proposer = CapabilityBasedPartitioner(
+                module, support, allows_single_node_partition=True
+            )
             for partition in proposer.propose_partitions():
                 tag = f"add_sub_{len(tags)}"
                 tags[tag] = self.delegation_spec
                 for node in partition.nodes:
                     node.meta["delegation_tag"] = tag
         tag_constant_data(exported_program)
-        # State stays outside. The line above leaves out only what is first read by its change.
+        # State stays outside. The line above tags buffers that are read before their change.
         signature = exported_program.graph_signature
         for node in exported_program.graph.nodes:
             if signature.inputs_to_buffers.get(node.name) in signature.buffers_to_mutate.values():
@@ -37,6 +40,7 @@ class AddSubPartitioner(Partitioner):
 
 
 def _is_taken(_: object, node: Node) -> bool:
-    # A cast that feeds nothing else would cost a call and save none.
-    useful = OPERATIONS.get(node.target) != "cast" or any(map(has_instruction, node.users))
-    return node.op == "call_function" and has_instruction(node) and useful
+    if node.op != "call_function" or not has_instruction(node):
+        return False
+    # A cast by itself would cost a call and save none.
+    return OPERATIONS[node.target] != "cast" or any(map(has_instruction, node.users))

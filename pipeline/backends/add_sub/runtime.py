@@ -1,4 +1,4 @@
-"""The runtime in Python. Every instruction is the operator of torch of its name, so that
+"""Run delegates in Python. Each instruction calls torch's operator of its name, so that
 broadcasting, alpha and rounding are those of eager mode."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pipeline.store.reasons import reason
 
 @dataclass
 class Loaded:
-    """A payload that was read; constants by the number of their line, timings of the last call."""
+    """A loaded payload; constants by the number of their line, timings of the last call."""
 
     instructions: list[Instruction]
     constants: dict[int, Tensor]
@@ -28,7 +28,7 @@ class Loaded:
 
 
 class AddSubRuntime(DelegateRuntime):
-    """Runs what `compiler.preprocess` made."""
+    """Runs payloads of `compiler.preprocess`."""
 
     def init(
         self,
@@ -36,35 +36,38 @@ class AddSubRuntime(DelegateRuntime):
         compile_specs: Sequence[tuple[str, bytes]],
         named_data: Mapping[str, bytes],
     ) -> Loaded:
-        """Raises DelegateError: the payload is damaged, or its constants are not there."""
+        """Load a payload. Raises DelegateError: it is damaged, or its constants are missing."""
         instructions = read(processed_bytes)
-        constants = {
-            number: _value(number, line, named_data.get(line.data, b""))
-            for number, line in enumerate(instructions, 1)
-            if line.operation == "constant"
-        }
+        constants = {}
+        for number, line in enumerate(instructions, 1):
+            if line.operation == "constant":
+                constants[number] = _value(number, line, named_data.get(line.data, b""))
         return Loaded(instructions, constants)
 
     def execute(self, handle: Loaded, inputs: Sequence[Any]) -> list[Tensor]:
-        """Raises DelegateError: an input is not what the payload declares, or an instruction
-        fails; then with its debug handle."""
+        """Run a payload. Raises DelegateError: an input is not what the payload declares, or an
+        instruction fails; then with its debug handle."""
         *lines, output = handle.instructions
-        values, given, handle.timings = {**handle.constants}, iter(inputs), []
+        values = {**handle.constants}
+        remaining_inputs = iter(inputs)
+        handle.timings = []
         for number, line in enumerate(lines, 1):
             if line.operation == "input":
-                values[number] = _value(number, line, next(given, None))
+                values[number] = _value(number, line, next(remaining_inputs, None))
             elif line.operation != "constant":
+                operands = [values[operand] for operand in line.operands]
                 started = perf_counter()
-                values[number] = _value(number, line, *(values[each] for each in line.operands))
-                handle.timings.append(Timing(line.operation, perf_counter() - started, line.handle))
+                values[number] = _value(number, line, *operands)
+                seconds = perf_counter() - started
+                handle.timings.append(Timing(line.operation, seconds, line.handle))
         try:
             return [values[number].clone() for number in output.operands]
-        except RuntimeError as error:  # of types that torch names and makes no copies of
-            what = f"line {len(handle.instructions)}: output: {reason(error)}"
-            raise DelegateError(what, output.handle) from error
+        except RuntimeError as error:  # of dtypes that torch has, but can't copy
+            message = f"line {len(handle.instructions)}: output: {reason(error)}"
+            raise DelegateError(message, output.handle) from error
 
     def timings(self, handle: Loaded) -> Iterable[Timing]:
-        """Return those of `add`, `sub` and `cast` in the last call, up to the one that failed."""
+        """Return the times of `add`, `sub` and `cast` in the last call, up to one that failed."""
         return tuple(handle.timings)
 
 
@@ -72,12 +75,13 @@ def _value(number: int, line: Instruction, *operands: Any) -> Tensor:
     """Return the value of an instruction, which must be of the type that its line declares."""
     try:
         value = _compute(line, *operands)
-        found = type_of(value) if isinstance(value, Tensor) else type(value).__name__
-        if not re.fullmatch(re.escape(line.type).replace(r"\?", r"\d+"), found):
-            raise ValueError(f"must be {line.type}, is {found}")
-    except Exception as error:  # whatever torch raises, of operands or of a damaged line
-        what = f"line {number}: {line.operation}: {reason(error)}"
-        raise DelegateError(what, line.handle) from error
+        value_type = type_of(value) if isinstance(value, Tensor) else type(value).__name__
+        pattern = re.escape(line.type).replace(r"\?", r"\d+")
+        if not re.fullmatch(pattern, value_type):
+            raise ValueError(f"must be {line.type}, is {value_type}")
+    except Exception as error:  # whatever torch raises for operands or a damaged line
+        message = f"line {number}: {line.operation}: {reason(error)}"
+        raise DelegateError(message, line.handle) from error
     return value
 
 

@@ -1,6 +1,6 @@
-"""The text that a partition is compiled to and that the runtime reads. No torch.
+"""Define the text between the compiler and the runtime. No torch.
 
-Each line is an instruction. It gives a value, which later lines name by the number of that line:
+Each line is an instruction. Later lines refer to its value by the number of the line:
 
     {"operation":"input","type":"float32[2,?]"}
     {"operation":"constant","type":"float32[64,1]","data":"add_sub/1f5a..."}
@@ -37,14 +37,17 @@ def type_of(tensor: Any) -> str:
 
 def read(payload: bytes) -> list[Instruction]:
     """Return the instructions of a payload. Raises DelegateError, which names the wrong line."""
-    instructions, lines = list[Instruction](), payload.split(b"\n")
+    instructions: list[Instruction] = []
+    lines = payload.split(b"\n")
     for number, line in enumerate(lines, 1):
         try:
-            each = Instruction.model_validate_json(line)
-            known = all(0 < operand < number for operand in each.operands)
-            if not known or (each.operation == "output") != (number == len(lines)):
-                raise ValueError("an operand stands behind it, or it is no output at the end")
+            instruction = Instruction.model_validate_json(line)
+            if not all(0 < operand < number for operand in instruction.operands):
+                raise ValueError("an operand isn't computed before")
+            is_last = number == len(lines)
+            if (instruction.operation == "output") != is_last:
+                raise ValueError("the last line, and no other, is the output")
         except ValueError as error:
             raise DelegateError(f"line {number} is no instruction there: {line[:80]!r}") from error
-        instructions.append(each)
+        instructions.append(instruction)
     return instructions

@@ -1,4 +1,4 @@
-"""Arm's emulation layers, with which any Vulkan driver runs VGF, and what of them is missing.
+"""Set up Arm's emulation layers, with which any Vulkan driver runs VGF, or tell what is missing.
 
 `eval "$(python -m pte_pipeline.emulation FOLDER)"` sets them up for a shell.
 """
@@ -21,31 +21,33 @@ _SETUP = 'eval "$(python -m pte_pipeline.emulation FOLDER)" sets it up'
 
 
 def missing() -> str:
-    """Return why this machine can't run VGF, or "". Nothing is run: a driver that is too old shows
-    when a method is run."""
+    """Explain that this machine can't run VGF, or return "".
+
+    Nothing is run: a driver that is too old only fails when a method runs.
+    """
     if not has_loader():
         return "it takes the Vulkan loader (libvulkan.so.1), a driver and Arm's emulation layers"
     if not has_driver():
         return "it takes a Vulkan driver, such as mesa's lavapipe, version 25 or later"
     if not LAYERS.keys() <= set(os.environ.get("VK_INSTANCE_LAYERS", "").split(os.pathsep)):
         return f"VK_INSTANCE_LAYERS lacks {' and '.join(LAYERS)}; {_SETUP}"
-    found = set()
+    layers = set()
     for path in manifests(*paths_of("VK_LAYER_PATH"), *paths_of("VK_ADD_LAYER_PATH")):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            found.add(json.loads(path.read_text(encoding="utf-8"))["layer"]["name"])
-    if not LAYERS.keys() <= found:
+            layers.add(json.loads(path.read_text(encoding="utf-8"))["layer"]["name"])
+    if not LAYERS.keys() <= layers:
         return f"VK_LAYER_PATH leads to no manifests of the emulation layers; {_SETUP}"
     return ""
 
 
 def set_up(folder: Path) -> dict[str, str]:
-    """Write the layers' manifests, each into a folder of its own, and return the variables that
-    make the Vulkan loader use them.
+    """Write the layers' manifests, each into its own folder, and return the variables that make the
+    Vulkan loader use them.
 
-    The wheel's manifests name their libraries without a folder, so that only LD_LIBRARY_PATH,
-    which acts on every library, would lead to them.
+    The wheel's manifests name their libraries without a folder, so that only LD_LIBRARY_PATH, which
+    affects every library, would lead to them.
 
-    Raises FileNotFoundError where the wheel is not installed.
+    Raises FileNotFoundError if the wheel isn't installed.
     """
     folders = package_folders("emulation_layer")
     if not folders:

@@ -65,8 +65,10 @@ def _suggested(names: Sequence[str]) -> WithJsonSchema:
 
 
 def _undefined_sections(options: EthosUOptions, path: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield what options ask for and a file of the user's own does not define. vela only prints so,
-    and then ExecuTorch fails as it finds no output."""
+    """Yield sections that options name and the user's file doesn't define.
+
+    vela only prints that they are missing, and then ExecuTorch fails since it finds no output.
+    """
     ini = configparser.ConfigParser()
     try:
         ini.read_string(path.read_text(encoding="utf-8"))
@@ -74,15 +76,15 @@ def _undefined_sections(options: EthosUOptions, path: Path) -> Iterator[tuple[st
         yield "config_ini", f"is no .ini file: {' '.join(str(error).split())}", ""
         return
     system, memory = ETHOS_U_DEFAULTS[options.target.split("-")[1]]
-    asked = {  # by option, how such sections begin (ethosu/vela/architecture_features.py)
+    sections = {  # by option, with their prefixes (ethosu/vela/architecture_features.py)
         "system_config": ("System_Config.", options.system_config or system),
         "memory_mode": ("Memory_Mode.", options.memory_mode or memory),
     }
-    for option, (start, name) in asked.items():
-        known = [each.removeprefix(start) for each in ini.sections() if each.startswith(start)]
-        if name not in known:
-            what = f"is '{name}', but {options.config_ini} has no section [{start}{name}]"
-            yield option, what, did_you_mean(name, known)
+    for option, (prefix, name) in sections.items():
+        defined = [s.removeprefix(prefix) for s in ini.sections() if s.startswith(prefix)]
+        if name not in defined:
+            mistake = f"is '{name}', but {options.config_ini} has no section [{prefix}{name}]"
+            yield option, mistake, did_you_mean(name, defined)
 
 
 class EthosUOptions(PassOptions, _EthosUTarget):
@@ -110,22 +112,24 @@ class EthosUOptions(PassOptions, _EthosUTarget):
             raise rule("must be a name without spaces")
         if value is None or info.data.get("config_ini") != OWN_INI:
             return value
-        known = SYSTEMS if info.field_name == "system_config" else MEMORIES
-        if value not in known:
-            raise PydanticCustomError("unknown", "unknown", {"known": known})
+        is_system = info.field_name == "system_config"
+        names = SYSTEMS if is_system else MEMORIES
+        if value not in names:
+            raise PydanticCustomError("unknown", "unknown", {"known": names})
         family = str(info.data.get("target", "")).rpartition("-")[0].replace("-", "_")
-        if known is SYSTEMS and not value.lower().startswith(family):
+        if is_system and not value.lower().startswith(family):
             raise rule("must be a system with the target's NPU")
         return value
 
     def arguments(self, names: Iterable[str]) -> dict[str, Any]:
-        given = super().arguments(names)
+        arguments = super().arguments(names)
         if self.config_ini != OWN_INI:
-            # A name made of the content: the package holds it, and no path of this machine may.
+            # Named by its content: the package holds the name, but must hold no path of a machine.
             content = Path(self.config_ini).read_bytes()
-            given["config_ini"] = f"{digest.hash_bytes(content)}.ini"
-            _inis[given["config_ini"]] = content
-        return given
+            name = f"{digest.hash_bytes(content)}.ini"
+            arguments["config_ini"] = name
+            _inis[name] = content
+        return arguments
 
 
 class EthosUQuantize(ArmQuantize, PassOptions, _EthosUTarget):
@@ -135,14 +139,14 @@ class EthosUQuantize(ArmQuantize, PassOptions, _EthosUTarget):
     partitioners_own = ("target", *ArmQuantize.partitioners_own)
 
 
-# Contents of users' own files for vela, by the names that compile specs have of them.
+# Contents of users' files for vela, by their names in compile specs.
 _inis: dict[str, bytes] = {}
 
 
 @contextmanager
 def _with_vela() -> Iterator[None]:
-    """Let vela read users' own files, within the context, by the names that compile specs have of
-    them, and keep its estimates."""
+    """Let vela read users' files within the context, by their names in compile specs, and record
+    its estimates."""
     from executorch.backends.arm.ethosu import backend
 
     def compile_with_inis(
@@ -159,6 +163,8 @@ def _with_vela() -> Iterator[None]:
         yield
 
 
+_RECIPE = "docs/guides/running-delegates.md says how"
+
 ENTRIES = (
     arm_backend(
         "ethos-u",
@@ -172,7 +178,7 @@ ENTRIES = (
             distributions=(*TOSA, "ethos-u-vela"),
         ),
         execution=Execution(
-            cannot_run=lambda: "it takes an Ethos-U NPU, or Arm's FVP of one",
+            cannot_run=lambda: f"it takes an Ethos-U NPU, or Arm's FVP of one; {_RECIPE}",
             elsewhere="NPU, FVP",
         ),
     ),

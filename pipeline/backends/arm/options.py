@@ -48,14 +48,14 @@ def _check_tosa_spec(spec: str) -> str:
         raise rule("must be a TOSA specification such as TOSA-1.0+INT+int16 or TOSA-1.1+FP")
     version, *parts = spec.removeprefix("TOSA-").split("+")
     profiles = [part for part in parts if part in TOSA_EXTENSIONS[version]]
-    known = {"8k"}.union(*(TOSA_EXTENSIONS[version][profile] for profile in profiles))
+    extensions = {"8k"}.union(*(TOSA_EXTENSIONS[version][profile] for profile in profiles))
     if not profiles:
         raise rule("must name a profile, FP or INT or both")
     if len(set(parts)) < len(parts):
         raise rule("must name each part only once")
-    unknown = [part for part in parts if part not in known and part not in profiles]
+    unknown = [part for part in parts if part not in extensions and part not in profiles]
     if unknown:
-        raise rule(f"must have extensions of its profiles: {', '.join(sorted(known))}")
+        raise rule(f"must have extensions of its profiles: {', '.join(sorted(extensions))}")
     return spec
 
 
@@ -106,10 +106,13 @@ class PassOptions(Options):
     """The value that inf is quantized as."""
 
     def arguments(self, names: Iterable[str]) -> dict[str, Any]:
-        """Return the arguments of a compile spec, of those that it takes: options by their name."""
-        given = {name: getattr(self, name, None) for name in names}
-        given = {name: value for name, value in given.items() if value is not None}
-        return {n: list(v) if isinstance(v, tuple) else v for n, v in given.items()}
+        """Return the arguments of a compile spec, by the names of its parameters."""
+        arguments = {}
+        for name in names:
+            value = getattr(self, name, None)
+            if value is not None:
+                arguments[name] = list(value) if isinstance(value, tuple) else value
+        return arguments
 
     @field_validator("softmax")
     @classmethod
@@ -198,11 +201,11 @@ class ArmQuantize(ArmScheme, MixedQuantize):
                 continue
             if info.field_name == "operators" and name in _FOLLOWERS:
                 raise rule(f"must say {NOT} of {name}, which else is quantized as its neighbours")
-            given = override.model_fields_set
-            if "activations" in given:
+            option_names = override.model_fields_set
+            if "activations" in option_names:
                 if override.activations == "int16" and _lacks_int16(info):
                     raise rule(f"must not say int16 of {name}, or tosa_spec have that extension")
-            elif info.data.get("activations") == "int16" and not given.isdisjoint(RANGES):
-                option = next(name for name in RANGES if name in given)
+            elif info.data.get("activations") == "int16" and not option_names.isdisjoint(RANGES):
+                option = next(name for name in RANGES if name in option_names)
                 raise rule(f"must not say {option} of {name}, whose int16 activations take none")
         return overrides

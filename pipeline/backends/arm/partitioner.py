@@ -1,6 +1,7 @@
-"""Arm's partitioners, mended: what they make follows no set's order, they leave alone what their
-backend then fails on, and they say of a method of which they can take nothing that Arm's quantizer
-saw nothing of it.
+"""Fix Arm's partitioners.
+
+Their partitions don't follow a set's order, they leave nodes alone that their backend fails on, and
+they warn if they can take nothing of a method since Arm's quantizer didn't quantize it.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ def make_partitioner(
         name: of the backend.
         hint: the options of `quantize` that such a method lacks.
     """
-    made = kind(spec, [create_op_support(partial(_can_be_lowered, spec))])
-    original = made.partition
+    partitioner = kind(spec, [create_op_support(partial(_can_be_lowered, spec))])
+    original = partitioner.partition
 
     def partition(program: ExportedProgram) -> PartitionResult:
         _forget_constants_of_branches(program)
         with wrapped(upstream, "_find_connected_components", _find_in_order):
             result = original(program)
-        integer_only = not made.tosa_spec.support_float()
+        integer_only = not partitioner.tosa_spec.support_float()
         if not result.partition_tags and integer_only and _is_float(program):
             _log.warning(
                 "%s takes operators that its own quantizer has seen, and the method has none, "
@@ -58,15 +59,15 @@ def make_partitioner(
         numbered = {tag: result.partition_tags[tag] for tag in tags}
         return PartitionResult(result.tagged_exported_program, numbered)
 
-    made.partition = partition  # the classes are final
-    return made
+    partitioner.partition = partition  # the classes are final
+    return partitioner
 
 
 def _can_be_lowered(
     spec: ArmCompileSpec, submodules: Mapping[str, torch.nn.Module], node: Node
 ) -> bool:
-    """Return False for operators that TOSAPartitioner takes, and whose partitions TOSABackend then
-    fails on with a traceback out of one of its passes. Bytes of what it lowers stay as they are."""
+    """Return False for operators that TOSAPartitioner takes, but TOSABackend fails on, with a
+    traceback out of one of its passes. The bytes of other partitions stay as they are."""
     takes_int64 = spec.tosa_spec.support_extension("int64")
     return (takes_int64 or not _reads_int64_of_branch(node)) and not _drops_dimensions(node)
 
@@ -83,27 +84,32 @@ def _reads_int64_of_branch(node: Node) -> bool:
 
 
 def _drops_dimensions(node: Node) -> bool:
-    """Return whether a node takes the last dimensions of a tensor, as a sum over all of it does,
-    and its result goes to a control flow, as a predicate, to the caller, or to be quantized. Where
-    an operator of the partition reads it in floating point, upstream gives it dimensions again."""
+    """Return whether a node removes all dimensions of a tensor, as a sum over all of it does, and
+    its result goes to a control flow, as a predicate, to the caller, or to be quantized.
+
+    If an operator of the partition reads it in floating point, upstream adds dimensions again.
+    """
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dim():
         return False
-    given = [i.meta.get("val") for i in node.all_input_nodes]
     leaves = any(user.op == "output" or user.target in Q_OPS for user in node.users)
-    return (leaves or feeds_control_flow(node)) and any(
-        isinstance(v, torch.Tensor) and v.dim() for v in given
-    )
+    if not leaves and not feeds_control_flow(node):
+        return False
+    inputs = [input_node.meta.get("val") for input_node in node.all_input_nodes]
+    return any(isinstance(value, torch.Tensor) and value.dim() for value in inputs)
 
 
 def _forget_constants_of_branches(program: ExportedProgram) -> None:
-    """Keep of what is computed from constants alone, in a branch, the type instead of the value.
-    Where a partition has such a one as an input, torch would run the passes' operators of TOSA on
-    it, which have no kernels."""
+    """Replace values that a branch computes from constants alone by fake values of their type.
+
+    If a partition has such a value as an input, torch would run the passes' operators of TOSA on
+    it, which have no kernels.
+    """
     for node in iter_nodes(program):
+        if node.op != "call_function" or node.graph is program.graph:
+            continue
         value = node.meta.get("val")
-        known = isinstance(value, FakeTensor) and value.constant is not None
-        if known and node.op == "call_function" and node.graph is not program.graph:
+        if isinstance(value, FakeTensor) and value.constant is not None:
             with value.fake_mode:
                 node.meta["val"] = torch.empty_strided(
                     value.shape, value.stride(), dtype=value.dtype
@@ -128,6 +134,7 @@ def _find_in_order(
     """Find the components of a partition that falls apart, in the order of the graph.
     TOSAPartitioner numbers them as a set of nodes, which hash by their addresses, happens to give
     them (executorch #19045)."""
-    graphs = {node.graph for node in nodes}
-    places = {node: place for graph in graphs for place, node in enumerate(graph.nodes)}
+    places: dict[Node, int] = {}
+    for graph in {node.graph for node in nodes}:
+        places.update({node: place for place, node in enumerate(graph.nodes)})
     return sorted(original(nodes), key=lambda part: min(places[node] for node in part))

@@ -1,4 +1,4 @@
-"""Arm's quantizers, made of a config's options."""
+"""Make Arm's quantizers of a config's options."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _MARK = "pte_pipeline.scheme"  # in `node.meta`, which upstream's passes copy
 
 def make_quantizer(config: Any, quantizer: TOSAQuantizer) -> Quantizer:
     """Return a quantizer with the options of a config, for the method, its inputs and outputs."""
-    made = _Mixed(quantizer, config) if config.mixed else quantizer
+    mixed = _Mixed(quantizer, config) if config.mixed else None
     quantizer.set_global(quantization(config))
     if config.io is not None:
         quantizer.set_io(_io_quantization(config))  # of which only activations count
-    return made
+    return quantizer if mixed is None else mixed
 
 
 class _Mixed(Quantizer):
     """One of Arm's quantizers, which annotates each node by its own scheme.
 
-    Upstream's `set_module_name` and `set_node_target` see what it has made of an operator, such as
-    the sums and quotients of a softmax, and let the options of the method take what those of a
-    module don't cover. Here nodes are marked before that, and what they become is marked alike.
+    Upstream's `set_module_name` and `set_node_target` see operators after their decomposition, such
+    as the sums and quotients of a softmax, and apply the method's options to whatever a module's
+    don't cover. Here nodes are marked before that, and their decompositions inherit the mark.
     """
 
     def __init__(self, quantizer: TOSAQuantizer, config: Any) -> None:
@@ -70,8 +70,8 @@ class _Mixed(Quantizer):
         """Note the scheme of each node; what is no call has the method's."""
         for node in model.graph.nodes:
             if _MARK not in node.meta:
-                call = node.op == "call_function"
-                scheme = self._config.which(node) if call else self._schemes[1]
+                is_call = node.op == "call_function"
+                scheme = self._config.scheme_of(node) if is_call else self._schemes[1]
                 node.meta[_MARK] = self._schemes.index(scheme)
 
 
@@ -85,7 +85,7 @@ class _Marked(NodeFinder):
 
 def _io_quantization(config: Any) -> Any:
     if config.io == "uint8":
-        return get_uint8_io_quantization_config(**_given(config, "eps"))
+        return get_uint8_io_quantization_config(**_set_options(config, "eps"))
     kind = ArmScheme.model_construct(activations=config.io, eps=config.eps)
     return quantization(config if config.io == config.activations else kind)
 
@@ -95,9 +95,9 @@ def quantization(scheme: Any) -> Any:
     if scheme.activations == "int16":
         epsilon = {} if scheme.eps is None else {"epsilon": scheme.eps}
         return get_symmetric_a16w8_quantization_config(scheme.per_channel, **epsilon)
-    given = _given(scheme, *RANGES, "eps")
-    return get_symmetric_quantization_config(is_per_channel=scheme.per_channel, **given)
+    options = _set_options(scheme, *RANGES, "eps")
+    return get_symmetric_quantization_config(is_per_channel=scheme.per_channel, **options)
 
 
-def _given(scheme: Any, *names: str) -> dict[str, Any]:
+def _set_options(scheme: Any, *names: str) -> dict[str, Any]:
     return scheme.model_dump(include=set(names), exclude_none=True)  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
-"""vela's summary of a partition that it compiled, kept as an estimate with the result.
+"""Read vela's summary of a partition that it compiled, and attach it to the result as an estimate.
 
-It must not know of options and flags: those are `ethos_u`'s. The columns are those of
-`write_summary_metrics_csv_common` (ethosu/vela/stats_writer.py), where memory is in KiB.
+Options and flags are the business of `ethos_u`. The columns are written by
+`write_summary_metrics_csv_common` (ethosu/vela/stats_writer.py), memory in KiB.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def kept_estimates() -> Iterator[None]:
-    """Within the context, give what Ethos-U's preprocess function returns vela's estimate."""
+    """Attach vela's estimates, within the context, to results of Ethos-U's preprocess function."""
     from executorch.backends.arm.ethosu import backend
 
     estimates: list[Estimate | None] = []
 
     def compile_in_folder(original: Callable[..., bytes], *args: Any, **more: Any) -> bytes:
-        """Compile in a folder that is still there when vela is done, and read its summary. A
-        compile spec may name one, for whoever reads what vela writes."""
+        """Compile in a folder that outlives vela's call, and read its summary.
+
+        A compile spec may name the folder, for people who read vela's output.
+        """
         with TemporaryDirectory() as temporary:
             folder = more.get("intermediate_path") or temporary
             payload = original(*args, **{**more, "intermediate_path": folder})
@@ -66,8 +68,8 @@ def _find_summary(folder: Path) -> Estimate | None:
 
 
 def read_summary(text: str) -> Estimate | None:
-    """Read a summary in CSV, a line of names and one of values; None where a figure is missing, or
-    is no number."""
+    """Read a summary in CSV, a line of names and one of values; None if a figure is missing, or
+    isn't a number."""
     rows = list(csv.DictReader(text.splitlines()))
     if len(rows) != 1:
         return None

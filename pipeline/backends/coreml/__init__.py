@@ -36,9 +36,12 @@ def _make_partitioner(options: CoreMLOptions) -> Partitioner:
 
     names = options.skip_ops_for_coreml_delegation or ()
     edge_operators(names, "skip_ops_for_coreml_delegation")  # they must be installed
-    lowered = [name.lower() for name in names]
-    # The partitioner compares in lower case and, before the edge dialect, without a namespace.
-    skipped = [form for name in lowered for form in (name, name.partition(".")[2])]
+    skipped: list[str] = []
+    for name in names:
+        # The partitioner compares in lower case and, before the edge dialect, without a namespace.
+        lower_case = name.lower()
+        without_namespace = lower_case.partition(".")[2]
+        skipped += [lower_case, without_namespace]
     arguments = {
         "skip_ops_for_coreml_delegation": skipped or None,
         "compile_specs": _make_compile_specs(options),
@@ -62,7 +65,8 @@ def _make_compile_specs(options: CoreMLOptions) -> list[CompileSpec]:
         MULTIMETHOD_WEIGHT_SHARING_STRATEGY as STRATEGY,
     )
 
-    if unknown := [name for name in options.pass_names or () if name not in PASS_REGISTRY]:
+    unknown = [name for name in options.pass_names or () if name not in PASS_REGISTRY]
+    if unknown:
         hint = did_you_mean(unknown[0], sorted(PASS_REGISTRY.passes))
         raise PipelineError(f"pass_names: no pass {', '.join(unknown)}; {hint}")
     targets = {name.lower(): target for name, target in ct.target.__members__.items()}
@@ -117,7 +121,7 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
     from executorch.backends.apple.coreml.partition import coreml_partitioner
 
     support = coreml_partitioner._OperatorsSupportedForCoreMLBackend
-    found: Why = {}
+    why: Why = {}
     current: list[Node] = []
 
     def ask(original: Callable[..., bool], checker: Any, submodules: Any, node: Node) -> bool:
@@ -132,11 +136,11 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
             # "Skipping op for CoreML delegation because it is ...: aten.x"
             reason = message.partition(" because ")[2] or message
             reason = reason.removesuffix("  Overriding support.")
-            found.setdefault(current[-1], reason.removesuffix("  Overriding op support."))
+            why.setdefault(current[-1], reason.removesuffix("  Overriding op support."))
         original(checker, message)
 
     with wrapped(support, "is_node_supported", ask), wrapped(support, "log_once", listen):
-        yield found
+        yield why
 
 
 _COREML = "executorch.backends.apple.coreml."

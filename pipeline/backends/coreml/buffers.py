@@ -1,4 +1,4 @@
-"""Mutable buffers that Core ML takes over although `take_over_mutable_buffer` is false.
+"""Find mutable buffers that Core ML takes over against `take_over_mutable_buffer: false`.
 
 Upstream's `tag_constant_data` (executorch/exir/backend/utils.py) takes a buffer for mutable only
 where an operator that reads it gives its new value, as `add` does for `total.add_(x)`. A window
@@ -30,11 +30,13 @@ def find_taken_over(options: CoreMLOptions, program: ExportedProgram) -> Iterato
         return
     signature = program.graph_signature
     names = signature.inputs_to_buffers
-    tagged = [n for n in program.graph.find_nodes(op="placeholder") if _TAG in n.meta]
-    taken = {names[node.name] for node in tagged if node.name in names}
+    taken_over = set()
+    for node in program.graph.find_nodes(op="placeholder"):
+        if _TAG in node.meta and node.name in names:
+            taken_over.add(names[node.name])
     nodes = {node.name: node for node in program.graph.nodes}
     for value, buffer in signature.buffers_to_mutate.items():
-        if buffer in taken:
+        if buffer in taken_over:
             yield (
                 f"Core ML keeps the buffer '{buffer}' as a state in the model, which needs ios18, "
                 "against `take_over_mutable_buffer: false`: its new value comes from "

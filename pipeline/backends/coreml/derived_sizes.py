@@ -25,8 +25,8 @@ def with_derived_ranges(programs: Iterable[ExportedProgram]) -> Iterator[None]:
     for program in programs:
         ranges = program.range_constraints
         for size in _input_sizes(program):
-            known = size.free_symbols <= ranges.keys()
-            if not size.is_Symbol and size not in ranges and known:
+            has_ranges = size.free_symbols <= ranges.keys()
+            if not size.is_Symbol and size not in ranges and has_ranges:
                 added.append((ranges, size))
                 ranges[size] = bound_sympy(size, {s: ranges[s] for s in size.free_symbols})
     try:

@@ -28,14 +28,14 @@ def takes_several(target: str | None) -> bool:
     return target is not None and target not in _ONE_INPUT
 
 
-def _parse(given: Any) -> str | dict[str, tuple[Shape, ...]]:
+def _parse(value: Any) -> str | dict[str, tuple[Shape, ...]]:
     """Return what a config lists, checked. Raises PydanticCustomError: one error, which names the
     input, where a union of types would raise one for each type."""
-    if given == ALL:
+    if value == ALL:
         return ALL
-    if not isinstance(given, Mapping) or not given:
+    if not isinstance(value, Mapping) or not value:
         raise rule("must be all, or a mapping from inputs to lists of shapes")
-    shapes = {name: _parse_list(name, listed) for name, listed in given.items()}
+    shapes = {name: _parse_list(name, listed) for name, listed in value.items()}
     lists = list(shapes.values())
     if len({len(listed) for listed in lists}) > 1:
         raise rule("must be as many shapes for every input: the first go together, and so on")

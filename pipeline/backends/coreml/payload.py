@@ -1,5 +1,5 @@
-"""Core ML's payloads, checked without Core ML: whether the model in one is whole, and takes and
-gives what the package's call of it does. coremltools reads models on every system.
+"""Check Core ML's payloads without Core ML: is the model complete, and does its interface fit
+the package's call? coremltools reads models on every system.
 """
 
 from __future__ import annotations
@@ -94,12 +94,13 @@ def _compare(
 ) -> Iterator[str]:
     """Yield how a model's features differ from the names of its metadata, by which the delegate
     passes them, and from the sizes of the package's call."""
-    found = [feature.name for feature in features]
-    if found != list(names):
-        yield f"Core ML's model has the {kind}s {found}, and its metadata says {list(names)}"
+    model_names = [feature.name for feature in features]
+    if model_names != list(names):
+        yield f"Core ML's model has the {kind}s {model_names}, and its metadata says {list(names)}"
         return
-    if len(found) != len(expected):
-        yield f"Core ML's model has {len(found)} {kind}s, and the package's call {len(expected)}"
+    number = len(model_names)
+    if number != len(expected):
+        yield f"Core ML's model has {number} {kind}s, and the package's call {len(expected)}"
         return
     for feature, sizes in zip(features, expected, strict=True):
         array = feature.type.multiArrayType
@@ -116,12 +117,12 @@ def _compare(
 def _find_lost_weights(spec: Any, files: dict[str, bytes]) -> Iterator[str]:
     """Yield weights that the model names and the payload doesn't hold, each file once."""
     folder = _MODEL.rpartition("/")[0]
-    told = set()
+    reported = set()
     for function in spec.mlProgram.functions.values():
         for block in function.block_specializations.values():
             for operation in block.operations:
                 blob = operation.attributes["val"].blobFileValue
                 path = blob.fileName.replace("@model_path", folder)
-                if path and blob.offset >= len(files.get(path, b"")) and path not in told:
-                    told.add(path)
+                if path and blob.offset >= len(files.get(path, b"")) and path not in reported:
+                    reported.add(path)
                     yield f"Core ML's payload lacks weights: {path} at {blob.offset}"

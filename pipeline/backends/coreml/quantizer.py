@@ -1,4 +1,4 @@
-"""Core ML's quantizer, without the patterns that a model can't match.
+"""Run Core ML's quantizer without the patterns that a model can't match.
 
 Upstream (executorch/backends/apple/coreml/quantizer) exports some 400 patterns for every model,
 every activation after every kind of layer, each as slowly as a small model. A pattern matches only
@@ -54,9 +54,9 @@ class Quantizer(CoreMLQuantizer):
         # its scheme.
         for annotator in _AnnotationPatternRegistry.get_annotators().values():
             for scheme, config in zip(schemes, configs, strict=True):
-                annotator(model, config, self._options.takes(scheme))
+                annotator(model, config, self._options.filter_of(scheme))
         for node in model.graph.nodes:
-            scheme = self._options.which(node) if node.op == "call_function" else None
+            scheme = self._options.scheme_of(node) if node.op == "call_function" else None
             if scheme is not None:
                 _quantize_input(node, configs[schemes.index(scheme)])
         return model
@@ -82,18 +82,21 @@ def _possible_patterns(model: GraphModule) -> Iterator[None]:
     exported, and match nothing."""
     model.graph.eliminate_dead_code()  # every match begins with this
     model.recompile()
-    there = {node.target for node in model.graph.nodes}
+    model_operators = {node.target for node in model.graph.nodes}
 
     def export(
-        original: Callable[..., Any], pattern: torch.nn.Module, inputs: tuple[Any, ...], *rest: Any
+        original: Callable[..., Any],
+        pattern: torch.nn.Module,
+        inputs: tuple[Any, ...],
+        *options: Any,
     ) -> Any:
-        possible = _find_operators(pattern, inputs) <= there
-        return original(pattern, inputs, *rest) if possible else None
+        possible = _find_operators(pattern, inputs) <= model_operators
+        return original(pattern, inputs, *options) if possible else None
 
     def annotate(
-        original: Callable[..., Any], model: GraphModule, pattern: GraphModule | None, *rest: Any
+        original: Callable[..., Any], model: GraphModule, pattern: GraphModule | None, *options: Any
     ) -> Any:
-        return original(model, pattern, *rest) if pattern is not None else []
+        return original(model, pattern, *options) if pattern is not None else []
 
     with ExitStack() as patches:
         patches.enter_context(wrapped(upstream, "_get_aten_graph_module", export))
@@ -107,7 +110,7 @@ def _find_operators(pattern: torch.nn.Module, inputs: tuple[Any, ...]) -> frozen
     their `forward` closes over, functions and settings, and in the shapes of their inputs."""
     function = pattern.forward.__func__  # type: ignore[attr-defined]
     closed = tuple(cell.cell_contents for cell in function.__closure__ or ())
-    key = (function.__code__, closed, tuple(each.shape for each in inputs))
+    key = (function.__code__, closed, tuple(tensor.shape for tensor in inputs))
     if key not in _operators:
         traced = make_fx(pattern, tracing_mode="fake", pre_dispatch=True)(*inputs)
         nodes = traced.graph.nodes

@@ -1,4 +1,4 @@
-"""Core ML's preprocess function, made to give the same bytes for the same programs.
+"""Make Core ML's preprocess function return the same bytes for the same programs.
 
 Upstream (executorch/backends/apple/coreml/compiler/coreml_preprocess.py, coremltools) names every
 model by a random identifier, gives a package's manifest random ids, writes the date of the
@@ -39,8 +39,8 @@ _REFERENCE = b"CMJR"  # begins a payload that names the model of several methods
 
 @contextmanager
 def reproducible() -> Iterator[None]:
-    """Make `CoreMLBackend`, within the context, give the same bytes for the same programs, and name
-    what it can't do in words of a config."""
+    """Make `CoreMLBackend`, within the context, return the same bytes for the same programs, and
+    explain what it can't do in terms of configs."""
     from executorch.backends.apple.coreml.compiler import coreml_preprocess as upstream
 
     identifiers: dict[str, str] = {}
@@ -55,10 +55,10 @@ def reproducible() -> Iterator[None]:
             _check_sharing(cls, programs, specs)
             with with_derived_ranges(chain.from_iterable(programs.values())):
                 results = original.__func__(cls, programs, specs)
-            return {
-                method: [_rename(result, identifiers) for result in made]
-                for method, made in results.items()
-            }
+            renamed = {}
+            for method, method_results in results.items():
+                renamed[method] = [_rename(result, identifiers) for result in method_results]
+            return renamed
 
         return classmethod(preprocess_multimethod)
 
@@ -72,14 +72,14 @@ def reproducible() -> Iterator[None]:
 def _check_sharing(
     backend: type[Any], programs: Mapping[str, Sequence[Any]], specs: Mapping[str, Sequence[Any]]
 ) -> None:
-    """Say where methods are not joined in the way that their configs say.
+    """Warn if methods are joined otherwise than their configs say.
 
-    Upstream takes the strategy of the first method for that of all, and raises the deployment
-    target of joined methods to iOS 18 without a word, which is logged. It fails on methods of
-    different numbers of partitions, which raises PipelineError.
+    Upstream applies the strategy of the first method to all, and silently raises the deployment
+    target of joined methods to iOS 18. It fails on methods with different numbers of partitions,
+    for which this raises PipelineError.
     """
     strategy = backend.multimethod_weight_sharing_strategy_from_compile_specs
-    strategies = {method: strategy(own[0]).value for method, own in specs.items()}
+    strategies = {method: strategy(method_specs[0]).value for method, method_specs in specs.items()}
     if len(set(strategies.values())) > 1:
         _log.warning(
             "coreml: %s of the first method counts for all, and they differ: %s",
@@ -88,18 +88,22 @@ def _check_sharing(
         )
     if len(programs) < 2 or next(iter(strategies.values())) == "disabled":
         return
-    counts = {method: len(own) for method, own in programs.items()}
+    counts = {method: len(partitions) for method, partitions in programs.items()}
     if len(set(counts.values())) > 1:
         raise PipelineError(
             "coreml: methods share weights partition by partition, and these differ in how many "
             f"they have: {_list_values(counts)}; set `{_OPTION}: disabled` in every method"
         )
-    targets = {m: backend.min_deployment_target_from_compile_specs(s[0]) for m, s in specs.items()}
-    if old := {m: t.name.lower() for m, t in targets.items() if t and t.name.lower() in _SINGLE}:
+    old_targets = {}
+    for method, method_specs in specs.items():
+        target = backend.min_deployment_target_from_compile_specs(method_specs[0])
+        if target and target.name.lower() in _SINGLE:
+            old_targets[method] = target.name.lower()
+    if old_targets:
         _log.warning(
             "coreml: methods that share weights need ios18 or later, which they get: %s; raise "
             "minimum_deployment_target, or set `%s: disabled` in every method",
-            _list_values(old),
+            _list_values(old_targets),
             _OPTION,
         )
 
@@ -126,8 +130,8 @@ def _rename(result: Any, identifiers: Mapping[str, str]) -> Any:
 
 
 def _flatten(identifiers: dict[str, str], path: str) -> bytes:
-    """Return a folder that holds a model and its metadata as one payload, and note which identifier
-    took the place of which. Stands in for upstream's `flatten_directory_contents`."""
+    """Return a folder of a model and its metadata as one payload, and record the new identifier of
+    the old one. Replaces upstream's `flatten_directory_contents`."""
     from coremltools.proto import Model_pb2
 
     folder = Path(path)

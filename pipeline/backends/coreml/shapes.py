@@ -1,7 +1,7 @@
-"""Enumerated shapes of Core ML: the few sizes that a method's inputs may have on a device.
+"""Enumerate the shapes that a method's inputs may have on a device, for Core ML.
 
-Checks what a config lists against a method's program, or lists what the program's dynamic sizes
-allow, and gives upstream's partitioner the compile spec that it makes of the program itself.
+The shapes of a config are checked against the method's program, or follow from the program's
+dynamic sizes; upstream's partitioner gets the compile spec that upstream makes of the program.
 """
 
 from __future__ import annotations
@@ -82,19 +82,20 @@ def make_spec(program: ExportedProgram, shapes: Listed, several: bool) -> Compil
             f"minimum_deployment_target: ios18 or later"
         )
     _check_shapes(program, by_name)
-    # Upstream calls inputs as the graph does, and people as the model does: a nested one differs.
-    graph_names = dict(
-        zip((a.name for a in arguments), program.graph_signature.user_inputs, strict=True)
-    )
-    listed = {graph_names[name]: [list(s) for s in by_name[name]] for name in dynamic}
+    # Upstream uses the graph's names of inputs, and people the model's: nested inputs differ.
+    names = [argument.name for argument in arguments]
+    graph_names = dict(zip(names, program.graph_signature.user_inputs, strict=True))
+    by_graph_name = {}
+    for name in dynamic:
+        by_graph_name[graph_names[name]] = [list(shape) for shape in by_name[name]]
     try:
-        return CoreMLBackend.generate_enumerated_shapes_compile_spec(program, listed)
+        return CoreMLBackend.generate_enumerated_shapes_compile_spec(program, by_graph_name)
     except (AssertionError, ValueError) as error:
         raise _error(str(error)) from error
 
 
-def _error(what: str) -> PipelineError:
-    return PipelineError(f"coreml: enumerated_shapes: {what}")
+def _error(mistake: str) -> PipelineError:
+    return PipelineError(f"coreml: enumerated_shapes: {mistake}")
 
 
 def _sizes(arguments: Sequence[Argument]) -> list[tuple[str, torch.SymInt]]:
@@ -123,7 +124,8 @@ def _check_names(shapes: Shapes, dynamic: Sequence[str], arguments: Sequence[Arg
             raise _error(f"the method has no input {name}; {did_you_mean(name, names)}")
         if name not in dynamic:
             raise _error(f"input {name} has one size only; leave it out")
-    if missing := [name for name in dynamic if name not in shapes]:
+    missing = [name for name in dynamic if name not in shapes]
+    if missing:
         raise _error(f"lists no shapes of {', '.join(missing)}, whose sizes are dynamic")
 
 
@@ -136,18 +138,23 @@ def _check_shapes(program: ExportedProgram, shapes: Shapes) -> None:
                 shape = _export_shape(argument.value, shapes[argument.name][place])
                 dtype = argument.value.dtype
                 pairs.append((argument, torch.empty(shape, dtype=dtype, device="meta")))
-        if wrong := check_values(pairs):
-            shown = ", ".join(f"{name} {list(own[place])}" for name, own in shapes.items())
-            raise _error(f"the method does not take {shown}: {'; '.join(wrong)}")
+        mistakes = check_values(pairs)
+        if mistakes:
+            texts = [f"{name} {list(listed[place])}" for name, listed in shapes.items()]
+            raise _error(f"the method does not take {', '.join(texts)}: {'; '.join(mistakes)}")
 
 
 def _export_shape(spec: TensorSpec, shape: Sequence[int]) -> list[int]:
-    """Return a shape with 2 for each size of 1 that a size of at least 2 stands for: torch exports
-    none that begins at 1, and upstream takes 1 for it (`_create_enumeration_map`)."""
-    return [
-        2 if size == 1 and extent is not None and extent.least == 2 else size
-        for size, extent in itertools.zip_longest(shape, spec.sizes[: len(shape)])
-    ]
+    """Return a shape with 2 for each size of 1 whose dimension is at least 2 in the export.
+
+    torch exports no dynamic size from 1 on, and upstream takes 1 for it
+    (`_create_enumeration_map`).
+    """
+    export_shape = list(shape)
+    for dimension, extent in enumerate(spec.sizes[: len(shape)]):
+        if shape[dimension] == 1 and extent.least == 2:
+            export_shape[dimension] = 2
+    return export_shape
 
 
 def _all_shapes(

@@ -35,9 +35,9 @@ class CortexMOptions(Options):
     @classmethod
     def _is_the_cpus(cls, isa: str | None, info: ValidationInfo) -> str | None:
         cpu = info.data.get("cpu")
-        known = ["SCALAR", *(name for name, cores in _CORES.items() if cpu in cores)]
-        if isa is not None and cpu is not None and isa not in known:
-            raise rule(f"must be one of those that {cpu} has: {', '.join(known)}")
+        instruction_sets = ["SCALAR", *(name for name, cores in _CORES.items() if cpu in cores)]
+        if isa is not None and cpu is not None and isa not in instruction_sets:
+            raise rule(f"must be one of those that {cpu} has: {', '.join(instruction_sets)}")
         return isa
 
 

@@ -53,16 +53,16 @@ def _openvino_partitioner(options: OpenvinoOptions) -> Partitioner:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
     from openvino import Core
 
-    found = Core().available_devices
-    if options.device not in found:
+    devices = Core().available_devices
+    if options.device not in devices:
         raise PipelineError(
             f"openvino: device {options.device} is not on this machine, and OpenVINO compiles "
-            f"where the device is; found: {', '.join(found)}"
+            f"where the device is; found: {', '.join(devices)}"
         )
     types, names = set(options.op_types_to_skip or ()), set(options.op_names_to_skip or ())
 
     def skip(original: Callable[..., bool], checker: Any, submodules: Any, node: Node) -> bool:
-        # Upstream asks what is to be skipped only of operators that it does not support.
+        # Upstream applies the lists only to operators that it doesn't support anyway.
         if getattr(node.target, "__name__", "") in types or node.name in names:
             return False
         return original(checker, submodules, node)
@@ -92,8 +92,8 @@ def _warn_of_scalars(partition: Any) -> None:
 
 
 def _around_preprocess() -> AbstractContextManager[None]:
-    """Keep, within the context, names that OpenVINO counts through the life of a process out of
-    blobs, and explain partitions that can't be compiled or run."""
+    """Renumber names in blobs, within the context, which OpenVINO counts through the life of a
+    process, and explain partitions that can't be compiled or run."""
     from executorch.backends.openvino import preprocess
 
     from pipeline.backends.openvino.blob import without_counters
@@ -103,7 +103,7 @@ def _around_preprocess() -> AbstractContextManager[None]:
         try:
             blob = original(*args, **kwargs).export_model().getvalue()
         except Exception as error:  # whatever it runs into
-            if not any(type(each).__name__ == "SymInt" for each in args):
+            if not any(type(arg).__name__ == "SymInt" for arg in args):
                 raise
             raise PipelineError(
                 "openvino: a partition has a dynamic size among its inputs, which ExecuTorch's "
@@ -119,26 +119,26 @@ def _around_preprocess() -> AbstractContextManager[None]:
 
 @contextmanager
 def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
-    """Note the operators that OpenVINO's frontend for PyTorch lacks; nothing else is asked."""
+    """Collect the operators that OpenVINO's frontend for PyTorch lacks; it checks nothing else."""
     from executorch.backends.openvino.partitioner import OpenvinoOperatorsSupport
 
-    found: Why = {}
+    why: Why = {}
 
     def listen(original: Callable[..., bool], checker: Any, submodules: Any, node: Node) -> bool:
-        taken = original(checker, submodules, node)
-        if not taken:
-            found.setdefault(node, NOT_OF_THIS_TYPE)
-        return taken
+        is_supported = original(checker, submodules, node)
+        if not is_supported:
+            why.setdefault(node, NOT_OF_THIS_TYPE)
+        return is_supported
 
     with wrapped(OpenvinoOperatorsSupport, "is_node_supported", listen):
-        yield found
+        yield why
     names = partitioner._op_names_to_skip or ()  # type: ignore[attr-defined]
     types = partitioner._op_types_to_skip or ()  # type: ignore[attr-defined]
     for node in program.graph.nodes:
         if node.name in names:
-            found[node] = "`op_names_to_skip` names it"
+            why[node] = "`op_names_to_skip` names it"
         elif getattr(node.target, "__name__", "") in types:
-            found[node] = "`op_types_to_skip` names it"
+            why[node] = "`op_types_to_skip` names it"
 
 
 def _facts() -> Mapping[str, str]:

@@ -101,12 +101,14 @@ class OpenvinoQuantize(MixedQuantize):
 
 
 def _ignored(module: GraphModule, config: OpenvinoQuantize) -> dict[str, Any]:
-    """Return the scope that NNCF leaves as it is, if any. It does not find what it fuses before it
-    looks, such as batch norms, which is no mistake."""
+    """Return the scope that NNCF must not quantize, if any.
+
+    Without validation: NNCF doesn't find operators that it has fused before, such as batch norms.
+    """
     import nncf
 
     calls = (node for node in module.graph.nodes if node.op == "call_function")
-    names = [node.name for node in calls if config.which(node) is None]
+    names = [node.name for node in calls if config.scheme_of(node) is None]
     return {"ignored_scope": nncf.IgnoredScope(names=names, validate=False)} if names else {}
 
 
@@ -158,12 +160,15 @@ def describe_place(node: Node) -> str:
 def _explain_control_flow(module: GraphModule) -> Iterator[None]:
     """Raise PipelineError where NNCF fails on control flow: it takes a branch for a constant with a
     shape."""
-    branches = {name for name, each in module.named_modules() if name and hasattr(each, "graph")}
-    calls = [
-        f"{node.target}{describe_place(node)}"
-        for node in module.graph.nodes
-        if any(n.op == "get_attr" and n.target in branches for n in node.all_input_nodes)
-    ]
+    branches = set()
+    for name, submodule in module.named_modules():
+        if name and hasattr(submodule, "graph"):
+            branches.add(name)
+    calls = []
+    for node in module.graph.nodes:
+        attributes = [i.target for i in node.all_input_nodes if i.op == "get_attr"]
+        if not branches.isdisjoint(attributes):
+            calls.append(f"{node.target}{describe_place(node)}")
     try:
         yield
     except Exception as error:  # whatever it runs into

@@ -1,5 +1,6 @@
-"""torchao's schemes on an exported program, where there is no `nn.Linear` any more: the weights of
-its linears are quantized by `quantize_` all the same, and put back.
+"""Apply torchao's schemes to an exported program, which has no `nn.Linear` any more.
+
+`quantize_` quantizes the weights of its linears in modules of their own, which are then put back.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _log = logging.getLogger(__name__)
 
 
 def quantize_weights(module: GraphModule, config: TorchaoQuantize, batches: object) -> GraphModule:
-    """Return an ATen module, in which linears and embeddings compute with quantized weights."""
-    found = 0
+    """Return an ATen module whose linears and embeddings compute with quantized weights."""
+    number_quantized = 0
     if config.scheme is not None:
-        found += _quantize_linears(module, config)
+        number_quantized += _quantize_linears(module, config)
     if config.embedding is not None:
-        found += _quantize_embeddings(module, config.embedding)
-    if not found:
+        number_quantized += _quantize_embeddings(module, config.embedding)
+    if not number_quantized:
         _log.warning(
             "torchao quantizes nothing in it: there is no linear or embedding with a constant "
             "weight whose row is a whole number of groups"
@@ -51,7 +52,7 @@ class _Linear(torch.nn.Linear):
 
 
 def _weights(module: GraphModule, operator: Any, place: int) -> dict[str, list[Node]]:
-    """Return the calls of an operator by the attribute that their argument at `place` is."""
+    """Return the calls of an operator by the attribute that is their argument at `place`."""
     calls: dict[str, list[Node]] = {}
     for node in module.graph.nodes:
         if node.op == "call_function" and node.target is operator:
@@ -82,10 +83,12 @@ def _replace(call: Node, op: str, target: Any, args: tuple[Any, ...], kwargs: An
 
 
 def _quantize_linears(module: GraphModule, config: TorchaoQuantize) -> int:
-    """Quantize linears and return how many. Each weight gets a module of its own, since embeddings
-    may share the old one."""
+    """Quantize linears and return how many.
+
+    Each weight gets a module of its own, since embeddings may share the attribute.
+    """
     recipe = _linear_config(config)
-    found = 0
+    number_quantized = 0
     for target, calls in _weights(module, torch.ops.aten.linear.default, 1).items():
         weight = attrgetter(target)(module)
         if config.group_size and weight.shape[1] % config.group_size:
@@ -97,8 +100,8 @@ def _quantize_linears(module: GraphModule, config: TorchaoQuantize) -> int:
         module.add_submodule(name, holder)
         for call in calls:
             _replace(call, "call_module", name, (call.args[0], *call.args[2:]), call.kwargs)
-        found += 1
-    return found
+        number_quantized += 1
+    return number_quantized
 
 
 def _free_name(module: GraphModule, target: str) -> str:
@@ -109,16 +112,18 @@ def _free_name(module: GraphModule, target: str) -> str:
 
 
 def _quantize_embeddings(module: GraphModule, config: EmbeddingOptions) -> int:
-    """Quantize embeddings and return how many. Each lookup becomes that of ExecuTorch's quantized
-    kernels, which take a row's values and scales and give floats; of 4 bits, two values stand in a
-    byte."""
+    """Quantize embeddings and return how many.
+
+    Each lookup becomes a call of ExecuTorch's quantized kernels, which take a row's values and
+    scales and return floats; a byte holds two values of 4 bits.
+    """
     least, greatest = -(2 ** (config.bits - 1)), 2 ** (config.bits - 1) - 1
     operators = torch.ops.quantized_decomposed
     dtype, lookup = {
         4: (torch.int4, operators.embedding_4bit.default),
         8: (torch.int8, operators.embedding_byte.default),
     }[config.bits]
-    found = 0
+    number_quantized = 0
     for target, calls in _weights(module, torch.ops.aten.embedding.default, 0).items():
         table = attrgetter(target)(module).detach()
         width = table.shape[1]
@@ -134,8 +139,9 @@ def _quantize_embeddings(module: GraphModule, config: EmbeddingOptions) -> int:
         module.register_buffer(f"{name}_scales", scales.squeeze(1) if group == width else scales)
         for call in calls:
             with module.graph.inserting_before(call):
-                parts = [module.graph.get_attr(each) for each in (name, f"{name}_scales")]
-            taken = (*parts, None, least, greatest, call.args[1])
-            _replace(call, "call_function", lookup, taken)
-        found += 1
-    return found
+                data_node = module.graph.get_attr(name)
+                scales_node = module.graph.get_attr(f"{name}_scales")
+            arguments = (data_node, scales_node, None, least, greatest, call.args[1])
+            _replace(call, "call_function", lookup, arguments)
+        number_quantized += 1
+    return number_quantized

@@ -57,11 +57,11 @@ class XnnpackScheme(Options):
 
     @model_validator(mode="after")
     def _ranges_are_of_static_activations(self) -> Self:
-        given = sorted({"act_qmin", "act_qmax"} & self.model_fields_set)
-        if self.dynamic and given:
+        ranges = sorted({"act_qmin", "act_qmax"} & self.model_fields_set)
+        if self.dynamic and ranges:
             raise rule(
-                f"must not hold `{given[0]}`: XNNPACK itself chooses the range of activations that "
-                "are quantized as they come"
+                f"must not hold `{ranges[0]}`: XNNPACK itself chooses the range of activations "
+                "that are quantized as they come"
             )
         return self
 
@@ -82,14 +82,14 @@ def _make_partitioner(options: XnnpackOptions) -> Partitioner:
     from executorch.backends.xnnpack.partition import config, xnnpack_partitioner
     from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
 
-    given = options.model_dump()
+    arguments = options.model_dump()
     if options.configs:
-        configs = {each.__name__: each for each in config.ALL_PARTITIONER_CONFIGS}
-        given["configs"] = [configs[name] for name in options.configs]
+        classes = {kind.__name__: kind for kind in config.ALL_PARTITIONER_CONFIGS}
+        arguments["configs"] = [classes[name] for name in options.configs]
     if options.config_precisions:
         precisions = [ConfigPrecisionType[name.upper()] for name in options.config_precisions]
-        given["config_precisions"] = precisions
-    partitioner = xnnpack_partitioner.XnnpackPartitioner(**given)
+        arguments["config_precisions"] = precisions
+    partitioner = xnnpack_partitioner.XnnpackPartitioner(**arguments)
     # It looks at the source of all frames for a warning that is not for us (0.03 s).
     partitioner._check_if_called_from_to_backend = _is_called_from_to_backend  # type: ignore[method-assign]
     return partitioner
@@ -122,30 +122,31 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
     from executorch.exir.backend.canonical_partitioners import config_partitioner
 
     listen = reasons.reported_by("executorch.exir.backend.utils:WhyNoPartition", "__call__")
-    with listen(partitioner, program) as found:
-        yield found
-    taken = partitioner.target_partitioner_configs  # type: ignore[attr-defined]
-    known = {config.target_name for config in ALL_PARTITIONER_CONFIGS}
+    with listen(partitioner, program) as why:
+        yield why
+    used_configs = partitioner.target_partitioner_configs  # type: ignore[attr-defined]
+    all_names = {config.target_name for config in ALL_PARTITIONER_CONFIGS}
     for node in program.graph.nodes:
-        name = config_partitioner.format_target_name(getattr(node.target, "__name__", ""))
         if node.op != "call_function":
             continue
-        if node in found:
-            found[node] += _list_dtypes(node) if found[node] == "invalid dtype" else ""
-        elif name in taken:
-            what = "its partitioner takes such operators, but not this one, and does not say why"
-            found[node] = what
-        elif name in known:
-            found[node] = "`configs` leaves its config out"
+        name = config_partitioner.format_target_name(getattr(node.target, "__name__", ""))
+        if node in why:
+            why[node] += _list_dtypes(node) if why[node] == "invalid dtype" else ""
+        elif name in used_configs:
+            why[node] = (
+                "its partitioner takes such operators, but not this one, and does not say why"
+            )
+        elif name in all_names:
+            why[node] = "`configs` leaves its config out"
         else:
-            found[node] = reasons.NOT_OF_THIS_TYPE
+            why[node] = reasons.NOT_OF_THIS_TYPE
 
 
 def _list_dtypes(node: Node) -> str:
     """Return the dtypes of a node's tensors, in the order of its arguments, and of its value."""
     import torch
 
-    values = [each.meta.get("val") for each in (*node.all_input_nodes, node)]
+    values = [operand.meta.get("val") for operand in (*node.all_input_nodes, node)]
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     dtypes = dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
     return f": {', '.join(dtypes)}" if dtypes else ""

@@ -1,8 +1,8 @@
-"""The part of a partition that XNNPACK's preprocess function reads, and payloads' debug handles.
+"""Describe the part of a partition that XNNPACK's preprocess function reads, and remap the debug
+handles of payloads.
 
 Found by reading executorch/backends/xnnpack and by changing partitions one thing at a time;
-tests/compile/preprocess/test_key.py holds both to it. Nothing here outlives a new ExecuTorch
-untested.
+tests/compile/preprocess/test_key.py checks both. A new ExecuTorch needs both to be tested again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from pipeline.backends.entry import CacheScope
 from pipeline.program import flatbuffer
 
-# Metadata that passes copy and that nothing reads, but for what `read` finds in it.
+# Metadata that passes copy and that nothing reads, except for what `read` returns.
 UNREAD = frozenset({
     "desc", "eager_input_vals", "nn_module_stack", "original_aten", "source_fn_stack",
     "tensor_meta", "torch_fn", "xnn_partitioner_config",
@@ -29,21 +29,23 @@ FIXED_HANDLES = frozenset({0, 65535})
 
 
 def read(nodes: Sequence[torch.fx.Node]) -> list[Any]:
-    """Return what it reads of `UNREAD`, node by node.
+    """Return what it does read of `UNREAD`, node by node.
 
     `get_source_partitions` groups the nodes of each linear layer, by a name of which only
     equality counts; `tensor_meta` stands in for a missing `val` (exir/pass_base.py).
     """
     layers: dict[str, int] = {}
-    return [
-        [
-            [layers.setdefault(name, len(layers)), _qualified_name(source)]
-            for name, source in _sources(node)
-            if "linear" in _qualified_name(source).lower()  # what only sounds like one counts too
-        ]
-        + ([node.meta.get("tensor_meta")] if "val" not in node.meta else [])
-        for node in nodes
-    ]
+    values = []
+    for node in nodes:
+        node_values: list[Any] = []
+        for name, source in _sources(node):
+            qualified_name = _qualified_name(source)
+            if "linear" in qualified_name.lower():  # also what only has this in its name
+                node_values.append([layers.setdefault(name, len(layers)), qualified_name])
+        if "val" not in node.meta:
+            node_values.append(node.meta.get("tensor_meta"))
+        values.append(node_values)
+    return values
 
 
 def _sources(node: torch.fx.Node) -> list[tuple[str, Any]]:
@@ -61,23 +63,29 @@ def _qualified_name(source: Any) -> str:
     return " ".join(f"{base.__module__}.{base.__qualname__}" for base in bases)
 
 
-_MADE = ("_fused_bn", "_bias_fused_bn", "_decomposed_bn_weight", "_decomposed_bn_bias")
+_NEW_SUFFIXES = ("_fused_bn", "_bias_fused_bn", "_decomposed_bn_weight", "_decomposed_bn_bias")
 
 
 def names_count(program: ExportedProgram) -> bool:
     """Return whether names can matter: where batch norm is folded into other weights.
 
-    The new weights are named after the old ones with dots made underscores, and one whose name is
-    taken is not made (backends/transforms/utils.py, `create_constant_placeholder`).
+    The new weights are named after the old ones, with underscores for dots, and one whose name
+    exists is not made (backends/transforms/utils.py, `create_constant_placeholder`).
     """
     if not any("batch_norm" in str(node.target) for node in program.graph.nodes):
         return False
     specs = program.graph_signature.input_specs
     tensors = {spec.target for spec in specs if spec.target is not None}
-    made = [name.replace(".", "_") + suffix for name in tensors for suffix in _MADE]
-    taken = tensors | {str(each) for node in program.graph.nodes for each in (node, node.target)}
-    clash = len(set(made)) < len(made) or not taken.isdisjoint(made)
-    return clash or not all(name.isidentifier() for name in made)
+    new_names = []
+    for tensor in tensors:
+        stem = tensor.replace(".", "_")
+        new_names += [stem + suffix for suffix in _NEW_SUFFIXES]
+    old_names = set(tensors)
+    for node in program.graph.nodes:
+        old_names |= {str(node), str(node.target)}
+    if len(set(new_names)) < len(new_names) or not old_names.isdisjoint(new_names):
+        return True
+    return not all(name.isidentifier() for name in new_names)
 
 
 # The layout of a payload: xnnpack_graph_serialize.py (XNNHeader) and schema.fbs.
@@ -89,7 +97,7 @@ _DEBUG_HANDLE = 2  # of XNode
 
 def remap_handles(payload: bytes, handles: Mapping[int, int]) -> bytes | None:
     """Return the payload with other debug handles, byte for byte as if it had been made with them,
-    or None where that can't be promised."""
+    or None if that can't be guaranteed."""
     if payload[_MAGIC] != b"XH00":
         return None
     patched = bytearray(payload)

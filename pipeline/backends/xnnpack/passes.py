@@ -1,4 +1,4 @@
-"""XNNPACK's passes over a partition, without what they do in vain.
+"""Run XNNPACK's passes over a partition without their needless work.
 
 Each of the 17 passes ends by tracing its graph again, which copies it node by node, though most
 changed nothing; all are checked before and after, and two export patterns whose operators few
@@ -36,8 +36,9 @@ from pipeline.program.traced import Traced
 
 _log = logging.getLogger(__name__)
 
-# What this module was written for: the digest of these texts of ExecuTorch's, and the releases
-# whose patterns are below. tests/backends/test_xnnpack_passes.py holds it to what is installed.
+# What this module was written for: the digest of these sources of ExecuTorch, and the releases
+# whose patterns are below. tests/backends/test_xnnpack_passes.py checks it against what is
+# installed.
 KNOWN = "7b7a1b8df0c821748bec7e913b31c73f75b1ec6dfa3a3f8196733639b0e08b40"
 SOURCES = (
     XNNPACKPassManager.transform,
@@ -53,15 +54,15 @@ SOURCES = (
     ConvertToUpsampleBilinear2d.create_upsample_bilinear_2d,
 )
 RELEASES = {"executorch": "1.4.1", "torch": "2.13.0"}
-# Operators that every pattern holds. A match of the other pass's patterns, which are this operator
-# and no more, is left as it is.
+# Operators in every pattern of a pass. The patterns of the other pass are this operator alone,
+# which it replaces by itself.
 SDPA = frozenset({"aten.any.dim", "dim_order_ops._clone_dim_order.default"})
 BILINEAR = frozenset({"aten.upsample_bilinear2d.vec"})
 
 
 @contextmanager
 def fast_passes() -> Iterator[None]:
-    """Run XNNPACK's passes by `FastPassManager` within the context, where this process may."""
+    """Run XNNPACK's passes by `FastPassManager` within the context, if this process may."""
     if not (lowers_fast.get() and _is_known()):
         yield
         return
@@ -71,10 +72,10 @@ def fast_passes() -> Iterator[None]:
 
 @cache
 def _is_known() -> bool:
-    known = digest_source(*SOURCES) == KNOWN
-    if not known:
+    is_known = digest_source(*SOURCES) == KNOWN
+    if not is_known:
         _log.warning("XNNPACK's passes are others than were known, and run as they are")
-    return known
+    return is_known
 
 
 class FastPassManager(XNNPACKPassManager):
@@ -84,10 +85,10 @@ class FastPassManager(XNNPACKPassManager):
         program, traced = self.exported_program, Traced()
         with replaced(GraphModule, "print_readable", lambda original: _print_nothing):
             for kind in self.passes:
-                own = _make_thrifty(kind)
-                one = own(program) if issubclass(kind, XNNPACKPass) else own()
-                one.traced = traced
-                program = _transform_with_pass_manager(program, _Unchecked([one]))
+                thrifty = _make_thrifty(kind)
+                instance = thrifty(program) if issubclass(kind, XNNPACKPass) else thrifty()
+                instance.traced = traced
+                program = _transform_with_pass_manager(program, _Unchecked([instance]))
         ExportedProgramPassManager().check(program)
         return program
 
@@ -103,7 +104,7 @@ class _Unchecked(ExportedProgramPassManager):
 
 
 class _Thrifty(ExportPass):
-    """A base that a pass gets between its own and `ExportPass`, whose `call` traces the graph."""
+    """A base class between a pass and `ExportPass`, whose `call` traces the graph."""
 
     traced: Traced
     changes: Callable[[GraphModule], bool]  # whether tracing itself can change a graph
@@ -118,28 +119,28 @@ class _Thrifty(ExportPass):
 
 @cache
 def _make_thrifty(kind: type[ExportPass]) -> Any:
-    """Make a subclass of a pass that traces no graph in vain, and looks for no pattern that can't
-    be there."""
+    """Make a subclass of a pass that skips tracing a graph that it can't change, and searching for
+    a pattern that can't match."""
     overrides = _overrides(kind)
     changes = _CHANGES.get(kind, lambda module: overrides)
     matches = _MATCHES.get(kind) if _has_known_patterns() else None
 
     def call(self: Any, module: GraphModule) -> PassResult:
-        vain = matches is not None and not matches(module)
-        return (_Thrifty if vain else kind).call(self, module)
+        can_match = matches is None or matches(module)
+        return (kind if can_match else _Thrifty).call(self, module)
 
-    facts = {"changes": staticmethod(changes), "call": call, "__module__": __name__}
-    return type(kind.__name__, (kind, _Thrifty), facts)
+    attributes = {"changes": staticmethod(changes), "call": call, "__module__": __name__}
+    return type(kind.__name__, (kind, _Thrifty), attributes)
 
 
 @cache
 def _has_known_patterns() -> bool:
-    return all(version(name).partition("+")[0] == known for name, known in RELEASES.items())
+    return all(version(name).partition("+")[0] == release for name, release in RELEASES.items())
 
 
 def _overrides(kind: type[ExportPass]) -> bool:
     """Return whether a pass does more than `ExportPass` while it traces."""
-    names = {name for each in (ExportPass, _ExportPassBase) for name in vars(each)}
+    names = {*vars(ExportPass), *vars(_ExportPassBase)}
     hooks = {name for name in names if not name.startswith("__")} - {"call", "_abc_impl"}
     return any(getattr(kind, name) is not getattr(ExportPass, name) for name in hooks)
 
@@ -155,18 +156,17 @@ def _has_constants(module: GraphModule) -> bool:
 
 def find_operators(module: GraphModule) -> set[str]:
     """Return the names of the operators that a graph calls."""
-    return {
-        getattr(n.target, "__name__", "") for n in module.graph.nodes if n.op == "call_function"
-    }
+    calls = [node for node in module.graph.nodes if node.op == "call_function"]
+    return {getattr(call.target, "__name__", "") for call in calls}
 
 
 _Ask: TypeAlias = Callable[[GraphModule], bool]
-# Whether a pattern that a pass looks for can be in a graph, and be changed there.
+# Whether a pattern of a pass can be in a graph, so that the pass changes it.
 _MATCHES: Mapping[type[ExportPass], _Ask] = {
     ConvertToSDPAPass: lambda module: find_operators(module) >= SDPA,
     ConvertToUpsampleBilinear2d: lambda module: False,
 }
-# Whether tracing changes a graph, by what a pass does meanwhile.
+# Whether a pass changes a graph while it traces.
 _CHANGES: Mapping[type[ExportPass], _Ask] = {
     DimOrderOpsRevertPass: _has_dim_order,
     ConstPropPass: _has_constants,

@@ -15,8 +15,8 @@ from pipeline.store.errors import PipelineError
 def find_path(plan: Plan, word: str) -> Path:
     """Return the path that a word names from the folder in which doit was started, or else from the
     workspace."""
-    here = Path(loader.initial_workdir or plan.workspace.root) / word
-    return here if here.exists() else plan.workspace.root / word
+    path = Path(loader.initial_workdir or plan.workspace.root) / word
+    return path if path.exists() else plan.workspace.root / word
 
 
 def known_packages(plan: Plan, words: Sequence[str]) -> list[str]:
@@ -24,5 +24,9 @@ def known_packages(plan: Plan, words: Sequence[str]) -> list[str]:
     for names that no package has, and where there is no package at all."""
     if not plan.packages:
         raise PipelineError(describe_no_packages(plan.workspace))
-    named = [package for word in words for package in find_named(word, plan.packages, "package")]
-    return list(dict.fromkeys(named) if words else plan.packages)
+    if not words:
+        return list(plan.packages)
+    packages: dict[str, None] = {}
+    for word in words:
+        packages |= dict.fromkeys(find_named(word, plan.packages, "package"))
+    return list(packages)

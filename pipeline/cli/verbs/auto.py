@@ -84,6 +84,7 @@ def find_stamps(root: Path, apart: set[str]) -> Stamps:
             path = os.path.join(folder, name)
             with suppress(OSError):  # gone meanwhile
                 if not name.startswith("."):
-                    found = os.stat(path)
-                    stamps[os.path.relpath(path, root)] = found.st_mtime_ns, found.st_size
+                    status = os.stat(path)
+                    stamp = status.st_mtime_ns, status.st_size
+                    stamps[os.path.relpath(path, root)] = stamp
     return stamps

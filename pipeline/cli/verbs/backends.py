@@ -51,7 +51,7 @@ def list_backends() -> Iterator[str]:
                 _same_bytes(backend).removeprefix("not known").partition(":")[0].partition(",")[0],
             )
         )
-        rows += [("", each, "", "", "", "", "") for each in more]
+        rows += [("", line, "", "", "", "", "") for line in more]
     yield from columns(rows, rule=True)
     for plugin, problem in PLUGIN_PROBLEMS.items():
         yield f"plugin {plugin} cannot be used: {problem}"
@@ -59,16 +59,16 @@ def list_backends() -> Iterator[str]:
     yield "Lowers, runs: on this machine, or (what) would run it; what isn't run is compared by its"
     yield "declared inputs and outputs alone. A library: docs/guides/running-delegates.md."
     yield "Methods: of a package, in one call or each by itself."
-    others = ", ".join(name for name in QUANTIZERS if name not in BACKENDS)
-    yield f"Without a partitioner, portable kernels run a method. Quantizers alone: {others}."
+    quantizers = ", ".join(_lone_quantizers())
+    yield f"Without a partitioner, portable kernels run a method. Quantizers alone: {quantizers}."
     yield "doit backends <name> tells of one what it needs and all of its options."
 
 
 def describe_backend(name: str) -> Iterator[str]:
     """Describe a backend, or a quantizer without one. Raises PipelineError for an unknown name."""
-    known = [*BACKENDS, *(each for each in QUANTIZERS if each not in BACKENDS)]
-    if name not in known:
-        raise PipelineError(f"no backend '{name}'; {did_you_mean(name, known)}")
+    names = [*BACKENDS, *_lone_quantizers()]
+    if name not in names:
+        raise PipelineError(f"no backend '{name}'; {did_you_mean(name, names)}")
     if name not in BACKENDS:
         host = QUANTIZERS[name].host
         yield f"{name}: a quantizer without a partitioner of its own"
@@ -82,6 +82,11 @@ def describe_backend(name: str) -> Iterator[str]:
         yield from _options(QUANTIZERS[name].options)
 
 
+def _lone_quantizers() -> list[str]:
+    """Return the quantizers without a backend of their name."""
+    return [name for name in QUANTIZERS if name not in BACKENDS]
+
+
 def _describe(backend: Backend) -> Iterator[str]:
     """Describe a backend and its partitioner."""
     yield f"{backend.name}: {backend.summary}"
@@ -93,7 +98,7 @@ def _describe(backend: Backend) -> Iterator[str]:
     facts = {
         "delegate": f"none; kernels {kernels}::" if kernels else backend.backend_id,
         "lowers here": "; ".join(_needs(backend.host.missing())) or "yes",
-        "runs here": _cannot_run(backend) or _runs(backend) or "not known",
+        "runs here": backend.explain_not_run() or _runs(backend) or "not known",
         "methods": methods,
         "preprocess": f"{makes}, not {details}" if makes and details else makes or details,
         "same bytes": _same_bytes(backend),
@@ -113,13 +118,13 @@ def _describe(backend: Backend) -> Iterator[str]:
 
 
 def _facts(facts: Mapping[str, str]) -> Iterator[str]:
-    for what, found in facts.items():
-        if found:
-            yield from _wrapped(f"  {what + ':':<13}{found}", 15)
+    for title, fact in facts.items():
+        if fact:
+            yield from _wrapped(f"  {title + ':':<13}{fact}", 15)
 
 
 def _versions(distributions: Collection[str]) -> str:
-    return ", ".join(f"{each} {version_of(each)}" for each in distributions)
+    return ", ".join(f"{name} {version_of(name)}" for name in distributions)
 
 
 def _same_bytes(backend: Backend) -> str:
@@ -129,25 +134,22 @@ def _same_bytes(backend: Backend) -> str:
 
 def _runs(backend: Backend) -> str:
     """Say whether delegates run here; nothing where none can be lowered, so that nobody knows."""
-    if _cannot_run(backend):
+    if backend.explain_not_run():
         elsewhere = backend.execution.elsewhere
         return f"no ({elsewhere})" if elsewhere else "no"
     if any(backend.host.missing()):
         return ""
+    if backend.device:
+        return f"on {backend.device}"
     return "in Python" if backend.execution.make_runtime is not None else "yes"
 
 
 def _needs(missing: Iterable[Requirement]) -> list[str]:
     """Describe what is needed, with its remedy."""
-    by_remedy: dict[str, list[str]] = {}
+    remedy_to_needs: dict[str, list[str]] = {}
     for need in missing:
-        by_remedy.setdefault(need.remedy, []).append(need.what)
-    return [f"needs {' and '.join(what)}: {remedy}" for remedy, what in by_remedy.items()]
-
-
-def _cannot_run(backend: Backend) -> str:
-    cannot_run = backend.execution.cannot_run
-    return cannot_run() if cannot_run is not None else ""
+        remedy_to_needs.setdefault(need.remedy, []).append(need.what)
+    return [f"needs {' and '.join(needs)}: {remedy}" for remedy, needs in remedy_to_needs.items()]
 
 
 def _options(model: type[Options], only: Collection[str] = ()) -> Iterator[str]:
@@ -166,20 +168,27 @@ def _properties(
     for name, part in schema.get("properties", {}).items():
         if name == "quantizer" or (only and name not in only):
             continue
-        inner = next((each for each in part.get("anyOf", ()) if "description" in each), part)
-        description = part.get("description") or inner.get("description", "")
-        default = part.get("default")
-        said = "" if default in (None, {}) or "const" in part else f" = {format_yaml(default)}"
-        if name in schema.get("required", ()):
-            said = ", required"
         deeper = len(indent) + 4
-        yield from _wrapped(f"{indent}{name}: {describe_values(part, definitions)}{said}", deeper)
-        if description:
-            yield from _wrapped(" " * deeper + description, deeper)
-        for each in (part, *part.get("anyOf", ())):
-            if "$ref" in each:
-                inner = definition_of(each, definitions)
+        values = describe_values(part, definitions)
+        default = _describe_default(part, name in schema.get("required", ()))
+        yield from _wrapped(f"{indent}{name}: {values}{default}", deeper)
+        alternatives = (part, *part.get("anyOf", ()))
+        descriptions = [branch["description"] for branch in alternatives if "description" in branch]
+        if descriptions:
+            yield from _wrapped(" " * deeper + descriptions[0], deeper)
+        for branch in alternatives:
+            if "$ref" in branch:
+                inner = definition_of(branch, definitions)
                 yield from _properties(inner, definitions, " " * deeper)
+
+
+def _describe_default(part: Mapping[str, Any], required: bool) -> str:
+    if required:
+        return ", required"
+    default = part.get("default")
+    if default in (None, {}) or "const" in part:
+        return ""
+    return f" = {format_yaml(default)}"
 
 
 def _wrapped(text: str, indent: int) -> list[str]:

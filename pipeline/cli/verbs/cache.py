@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.cli.columns import columns
 from pipeline.plan.plan import Plan
@@ -11,7 +11,7 @@ from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.maintenance import evict, statistics, verify
 from pipeline.store.sizes import human_size
 from pipeline.store.store import Store
-from pipeline.store.usage import LEVELS
+from pipeline.store.usage import LEVELS, Usage
 
 
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
@@ -33,15 +33,7 @@ def _show_statistics(store: Store) -> Iterator[str]:
     yield f"  {number} results, {human_size(stats.result_bytes)}" + (f": {kinds}" if kinds else "")
     if stats.usage:
         yield ""
-        rows = [("level", "action", "hits", "misses", "hit rate", "time saved", "time spent")]
-        for level, kind in sorted((LEVELS.get(kind, ""), kind) for kind in stats.usage):
-            use = stats.usage[kind]
-            times = duration(use.saved), duration(use.spent)
-            rows.append((level, kind, str(use.hits), str(use.misses), percent(use.rate, 0), *times))
-        saved = sum(use.saved for use in stats.usage.values())
-        spent = sum(use.spent for use in stats.usage.values())
-        rows.append(("", "all", "", "", "", duration(saved), duration(spent)))
-        yield from columns(rows, right=range(2, 7))
+        yield from _usage_table(stats.usage)
     if store.remote is not None or any(stats.moved):
         yield ""
         fetched, pushed = map(human_size, stats.moved)
@@ -51,13 +43,27 @@ def _show_statistics(store: Store) -> Iterator[str]:
         store.remote.check()
 
 
+def _usage_table(usage: Mapping[str, Usage]) -> Iterator[str]:
+    rows = [("level", "action", "hits", "misses", "hit rate", "time saved", "time spent")]
+    saved = spent = 0.0
+    for level, kind in sorted((LEVELS.get(kind, ""), kind) for kind in usage):
+        use = usage[kind]
+        saved += use.saved
+        spent += use.spent
+        counts = str(use.hits), str(use.misses), percent(use.rate, 0)
+        rows.append((level, kind, *counts, duration(use.saved), duration(use.spent)))
+    rows.append(("", "all", "", "", "", duration(saved), duration(spent)))
+    yield from columns(rows, right=range(2, 7))
+
+
 def _verify(store: Store) -> Iterator[str]:
-    found = verify(store)
-    for name in found.bad:
-        yield f"bad: {name}" + ("; it could not be dropped" if name in found.stuck else "; dropped")
-    result = f"{len(found.bad)} bad" if found.bad else "all good"
-    yield f"{found.files} files, {human_size(found.size)}: {result}"
-    if found.bad:
+    verification = verify(store)
+    for name in verification.bad:
+        is_stuck = name in verification.stuck
+        yield f"bad: {name}; {'it could not be dropped' if is_stuck else 'dropped'}"
+    result = f"{len(verification.bad)} bad" if verification.bad else "all good"
+    yield f"{verification.files} files, {human_size(verification.size)}: {result}"
+    if verification.bad:
         raise PipelineError("what was dropped is built again when it is needed")
 
 
@@ -66,13 +72,11 @@ def _collect_garbage(store: Store) -> Iterator[str]:
         yield f"removed {swept} half-written files from the remote"
     if store.cap is None:
         return
-    done = evict(store, store.cap)
-    if done.busy:
+    eviction = evict(store, store.cap)
+    if eviction.busy:
         yield "another eviction is under way"
         return
-    yield (
-        f"evicted {done.results} results and {done.blobs} blobs, {human_size(done.size)}; "
-        f"{human_size(done.left)} left of at most {human_size(store.cap)}"
-    )
-    if done.left > store.cap and done.in_use:
-        yield f"{human_size(done.in_use)} are in use by builds that are under way"
+    freed = f"{eviction.results} results and {eviction.blobs} blobs, {human_size(eviction.size)}"
+    yield f"evicted {freed}; {human_size(eviction.left)} left of at most {human_size(store.cap)}"
+    if eviction.left > store.cap and eviction.in_use:
+        yield f"{human_size(eviction.in_use)} are in use by builds that are under way"

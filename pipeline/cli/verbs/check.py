@@ -20,7 +20,10 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     Raises:
         PipelineError: there are mistakes, after they were told, or a word names nothing.
     """
-    packages = known_packages(plan, [each for word in words for each in _packages_of(plan, word)])
+    names: list[str] = []
+    for word in words:
+        names += _packages_of(plan, word)
+    packages = known_packages(plan, names)
     shown: dict[Problem, str] = {}
     wrong = 0
     for package in packages:
@@ -28,12 +31,13 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         wrong += bool(problems)
         yield from format_new_problems(problems, package, shown)
     if not words:  # those that no package names too
-        found = [*check_targets(plan.workspace.root), *find_broken_files(plan)]
-        found = [each for each in found if each not in shown]
-        yield from map(str, found)
-        wrong += bool(found)
+        faults = [*check_targets(plan.workspace.root), *find_broken_files(plan)]
+        faults = [fault for fault in faults if fault not in shown]
+        yield from map(str, faults)
+        wrong += bool(faults)
     remarks = find_remarks(plan) if not words else []
-    yield from (f"warning: {remark}" for remark in remarks)
+    for remark in remarks:
+        yield f"warning: {remark}"
     if wrong:
         raise PipelineError(f"{wrong} of {plural(len(packages), 'package')} with mistakes")
     warned = f", {plural(len(remarks), 'warning')}" if remarks else ""

@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.cli.grammar import Target, find_targets
 from pipeline.cli.verbs.plan import VERDICTS, Expected, expected
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import describe_changes
@@ -37,22 +38,28 @@ def explain(plan: Plan, target: Target) -> Iterator[str]:
     """
     plan.check(target.package)
     timed: list[tuple[str, ActionEntry]] = []
-    for each in expected(plan, target.package):
-        if each.is_of(target):
-            yield f"{each.kind} {each.title}: {VERDICTS[each.status.state]}"
-            yield from (f"  {line}" for line in _explain_action(plan, each))
-            if (entry := _find_timed(plan, each)) is not None:
-                timed.append((f"{each.kind} {each.title}", entry))
+    for expectation in expected(plan, target.package):
+        if not expectation.is_of(target):
+            continue
+        title = f"{expectation.kind} {expectation.title}"
+        yield f"{title}: {VERDICTS[expectation.status.state]}"
+        for line in _explain_action(plan, expectation):
+            yield f"  {line}"
+        entry = _find_timed(plan, expectation)
+        if entry is not None:
+            timed.append((title, entry))
     if timed:
         yield "where the time went:"
         timed.sort(key=lambda item: -item[1].seconds)
-        yield from (f"  {title} {_describe_time(entry)}" for title, entry in timed[:_SLOWEST])
+        for title, entry in timed[:_SLOWEST]:
+            yield f"  {title} {_describe_time(entry)}"
 
 
-def _find_timed(plan: Plan, each: Expected) -> ActionEntry | None:
+def _find_timed(plan: Plan, expectation: Expected) -> ActionEntry | None:
     """Return the entry of an action that was done, if it says how long its stages took. That of a
     link counts what it joins, so it says nothing of its own."""
-    if each.kind == "link" or (action := each.action) is None:
+    action = expectation.action
+    if expectation.kind == "link" or action is None:
         return None
     entry = plan.workspace.store.get(action.digest)
     return entry if entry is not None and entry.stages else None
@@ -60,62 +67,74 @@ def _find_timed(plan: Plan, each: Expected) -> ActionEntry | None:
 
 def _describe_time(entry: ActionEntry) -> str:
     """Say where the time went when an action was done, whether here or elsewhere."""
-    parts = sorted(entry.stages.items(), key=lambda item: -item[1])
-    told = [f"{name} {seconds:.1f} s" for name, seconds in parts if seconds >= _SHOWN]
-    return f"{entry.seconds:.1f} s{': ' if told else ''}{', '.join(told)}"
+    stages = sorted(entry.stages.items(), key=lambda item: -item[1])
+    parts = [f"{name} {seconds:.1f} s" for name, seconds in stages if seconds >= _SHOWN]
+    total = f"{entry.seconds:.1f} s"
+    return f"{total}: {', '.join(parts)}" if parts else total
 
 
-def _explain_action(plan: Plan, each: Expected) -> Iterator[str]:
-    action = each.action
-    known = each.kind == "export" and action and plan.workspace.store.get(action.digest)
-    if each.status.current or action is None or known:
-        yield each.status.reason
+def _explain_action(plan: Plan, expectation: Expected) -> Iterator[str]:
+    action, reason = expectation.action, expectation.status.reason
+    if expectation.status.current or action is None:
+        yield reason
         return
-    since, old = _nearest_key(each, action)
+    if expectation.kind == "export" and plan.workspace.store.get(action.digest):
+        yield reason
+        return
+    since, old = _nearest_key(expectation, action)
     if old is None:
-        yield f"{each.status.reason}; there is no earlier build of this package to compare with"
+        yield f"{reason}; there is no earlier build of this package to compare with"
     elif changes := list(describe_changes(plan, old, action)):
         yield f"compared with {since}:"
-        yield from (f"- {line}" for line in changes)
+        for line in changes:
+            yield f"- {line}"
     else:
-        yield each.status.reason
-    if each.action is not None and each.kind == "compile" and each.status.state == "stale":
-        from pipeline.run.build.refit import explain_refit  # numpy, which little else needs
-
-        yield from filter(None, [explain_refit(each.action, plan.workspace)])
+        yield reason
+    if expectation.kind == "compile" and expectation.status.state == "stale":
+        yield from filter(None, call_all("explain_compile", action, plan.workspace))
 
 
-def _nearest_key(each: Expected, action: Action) -> tuple[str, Mapping[str, Any] | None]:
+def _nearest_key(expectation: Expected, action: Action) -> tuple[str, Mapping[str, Any] | None]:
     """Return the key of the last build in this workspace, else the most similar one of this package
     in the store, and which of them it is; of equally similar ones the latest used."""
-    store, previous = each.plan.workspace.store, each.previous
+    store, previous = expectation.plan.workspace.store, expectation.previous
     if previous is not None and previous != action.digest:
         entry = store.get(previous)
-        if (old := entry.key if entry else each.unkept_key) is not None:
+        old = entry.key if entry else expectation.unkept_key
+        if old is not None:
             return "the last build in this workspace", old
-    own = _is_of_package(each)
-    comparable = [
-        key
-        for digest, key in earlier_keys(store, action.kind, action.key)
-        if digest != action.digest and _comparable(key, action.key) and own(digest, key)
-    ]
-    nearest = min(comparable, key=lambda k: sum(1 for _ in diff_json(k, action.key)), default=None)
+    is_of_package = _is_of_package(expectation)
+    comparable = []
+    for digest, key in earlier_keys(store, action.kind, action.key):
+        if digest == action.digest or not is_of_package(digest, key):
+            continue
+        if _comparable(key, action.key):
+            comparable.append(key)
+
+    def count_differences(key: Mapping[str, Any]) -> int:
+        return sum(1 for _ in diff_json(key, action.key))
+
+    nearest = min(comparable, key=count_differences, default=None)
     return "the nearest one in the store", nearest
 
 
-def _is_of_package(each: Expected) -> Callable[[Digest, Mapping[str, Any]], bool]:
+def _is_of_package(expectation: Expected) -> Callable[[Digest, Mapping[str, Any]], bool]:
     """Return a function that tells of an action's digest and key whether it is one of the same
     package, or the export of the same model.
 
     Packages share what is quantized and compiled, so these keys name none; the links of a package
     name what they are made of.
     """
-    if each.kind in ("compile", "quantize"):
-        used = _used_by_links(each.plan, each.package)
+    package = expectation.package
+    if expectation.kind in ("compile", "quantize"):
+        used = _used_by_links(expectation.plan, package)
         return lambda digest, _: digest in used
-    return lambda _, key: (
-        key.get("package", key.get("measured", {}).get("package", each.package)) == each.package
-    )
+
+    def names_package(_: Digest, key: Mapping[str, Any]) -> bool:
+        measured = key.get("measured", {})
+        return key.get("package", measured.get("package", package)) == package
+
+    return names_package
 
 
 def _used_by_links(plan: Plan, package: str) -> set[Digest]:
@@ -124,9 +143,13 @@ def _used_by_links(plan: Plan, package: str) -> set[Digest]:
     for _, key in earlier_keys(store, "link", {"model": plan.model(package)}):
         if key["package"] == package:
             used.update(key["compiles"].values())
-    for entry in [found for digest in used if (found := store.get(digest)) is not None]:
-        methods = entry.key["methods"].values()
-        used.update(each["quantize"] for each in methods if each["quantize"])
+    for digest in list(used):
+        entry = store.get(digest)
+        if entry is None:
+            continue
+        for method in entry.key["methods"].values():
+            if method["quantize"]:
+                used.add(method["quantize"])
     return used
 
 

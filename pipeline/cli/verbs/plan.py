@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from pipeline.cli.columns import columns
@@ -13,10 +12,10 @@ from pipeline.cli.verbs import known_packages
 from pipeline.plan.actions import Action, unit_name
 from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
+from pipeline.plan.prefetch import ask_for_packages
 from pipeline.plan.remarks import find_broken_files, find_remarks
 from pipeline.plan.status import Status
 from pipeline.plan.tasks import find_action, find_last, find_status
-from pipeline.plan.waves import ask_for_packages
 from pipeline.store.digest import Digest
 from pipeline.store.errors import (
     ConfigErrors,
@@ -50,21 +49,27 @@ def run(plan: Plan, words: Sequence[str], resolved: bool = False) -> Iterator[st
     else:
         yield from preview(plan, find_targets(plan, words))
         if not words:
-            remarks = (*find_broken_files(plan), *find_remarks(plan))
-            yield from (f"warning: {remark}" for remark in remarks)
+            for remark in (*find_broken_files(plan), *find_remarks(plan)):
+                yield f"warning: {remark}"
 
 
 def _resolve(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
     """Yield the resolved configs of packages. Raises ConfigErrors for the others, after these."""
     from pipeline.config.resolved import resolved_view  # pydantic, which a preview does without
 
-    problems = [plan.configs.parsed(package).problems for package in packages]
-    sound = [each for each, found in zip(packages, problems, strict=True) if not found]
+    problems: list[Problem] = []
+    sound: list[str] = []
+    for package in packages:
+        package_problems = plan.configs.parsed(package).problems
+        problems += package_problems
+        if not package_problems:
+            sound.append(package)
     for number, package in enumerate(sound):
-        yield from [""] if number else []
+        if number:
+            yield ""
         yield from resolved_view(plan.config(package), plan.document(package))
-    if len(sound) < len(packages):
-        raise ConfigErrors(chain.from_iterable(problems))
+    if problems:
+        raise ConfigErrors(problems)
 
 
 @dataclass(frozen=True)
@@ -92,8 +97,9 @@ class Expected:
         model."""
         if self.kind == "export":
             return self.package == self.plan.exporter(target.package)
-        own = not target.methods or bool(set(self.unit) & set(target.methods))
-        return own and self.package == target.package
+        if self.package != target.package:
+            return False
+        return not target.methods or bool(set(self.unit) & set(target.methods))
 
     @property
     def previous(self) -> Digest | None:
@@ -146,50 +152,81 @@ def preview(plan: Plan, targets: Sequence[Target]) -> Iterator[str]:
     """Yield a line for each action that a run would not find current, and a sum.
 
     Raises:
-        PipelineError: packages have mistakes, after the others were told.
+        PipelineError: packages have mistakes, after the others were reported.
     """
-    counts = dict.fromkeys(VERDICTS, 0)
-    seen: dict[Digest, str] = {}
-    exported: set[str] = set()
-    shown: dict[Problem, str] = {}
-    rows: list[tuple[str, str, str, str]] = []
-    notes: dict[str, None] = {}
     packages = list(dict.fromkeys(target.package for target in targets))
     faulty = [package for package in packages if plan.problems(package)]
     sound = [package for package in packages if package not in faulty]
     whole = not any(target.methods for target in targets)
     plan.workspace.store.look(ask_for_packages(plan, sound, methods=not whole))
+    table = _Preview(plan, targets)
     for package in packages:
         if package in faulty:
-            lines = format_new_problems(plan.problems(package), package, shown)
-            rows += [("", package, "faulty", line) for line in lines]
+            table.add_problems(package)
             continue
-        for each in expected(plan, package, whole):
-            if not any(each.is_of(target) for target in targets):
-                continue
-            if each.kind == "export" and each.title in exported:
-                continue
-            exported.add(each.title)
-            counts[each.status.state] += 1
-            if each.status.current:
-                continue
-            reason = each.status.reason
-            if each.status.state == "stale" and (action := each.action) is not None:
-                first = seen.setdefault(action.digest, each.title)
-                reason += f"; the same as {first}" if first != each.title else ""
-            rows.append((each.kind, each.title, VERDICTS[each.status.state], reason))
-            if each.kind == "compile":
-                config = plan.config(package)
-                backends = config.backends(config.methods)
-                notes |= dict.fromkeys(backend.overridden for backend in backends)
-    yield from (line.strip() for line in columns(rows))
-    if rows:
+        for action in expected(plan, package, whole):
+            table.add(action)
+    yield from (line.strip() for line in columns(table.rows))
+    if table.rows:
         from pipeline.backends.constructors import outdated  # pydantic
 
         yield from filter(None, [outdated()])
-    yield from filter(None, notes)
-    verbs = VERDICTS | ({"waiting": "wait"} if counts["waiting"] > 1 else {})
-    sums = [f"{count} {verbs[state]}" for state, count in counts.items() if count]
-    yield ", ".join([*sums, *([f"{len(faulty)} faulty"] if faulty else [])])
+    yield from filter(None, table.notes)
+    sums = table.sums()
+    if faulty:
+        sums.append(f"{len(faulty)} faulty")
+    yield ", ".join(sums)
     if faulty:
         raise PipelineError(f"{plural(len(faulty), 'package')} with mistakes: {listed(faulty, 10)}")
+
+
+class _Preview:
+    """The table of `doit plan`: its rows, counts of all actions, and notes on backends."""
+
+    def __init__(self, plan: Plan, targets: Sequence[Target]) -> None:
+        self.rows: list[tuple[str, str, str, str]] = []
+        self.notes: dict[str, None] = {}
+        self._plan = plan
+        self._targets = targets
+        self._counts = dict.fromkeys(VERDICTS, 0)
+        self._titles: dict[Digest, str] = {}  # of the first action of a digest
+        self._exported: set[str] = set()
+        self._shown: dict[Problem, str] = {}
+
+    def add_problems(self, package: str) -> None:
+        for line in format_new_problems(self._plan.problems(package), package, self._shown):
+            self.rows.append(("", package, "faulty", line))
+
+    def add(self, action: Expected) -> None:
+        """Count an action of one of the targets, with a row where it is not current."""
+        if not any(action.is_of(target) for target in self._targets):
+            return
+        if action.kind == "export":  # which several packages share
+            if action.title in self._exported:
+                return
+            self._exported.add(action.title)
+        self._counts[action.status.state] += 1
+        if action.status.current:
+            return
+        verdict = VERDICTS[action.status.state]
+        self.rows.append((action.kind, action.title, verdict, self._reason(action)))
+        if action.kind == "compile":
+            config = self._plan.config(action.package)
+            for backend in config.backends(config.methods):
+                self.notes[backend.overridden] = None
+
+    def _reason(self, action: Expected) -> str:
+        """Return why an action is not current, and the action that it is the same as."""
+        reason = action.status.reason
+        if action.status.state == "stale" and action.action is not None:
+            first = self._titles.setdefault(action.action.digest, action.title)
+            if first != action.title:
+                reason += f"; the same as {first}"
+        return reason
+
+    def sums(self) -> list[str]:
+        """Return how many actions there are of each state."""
+        verbs = dict(VERDICTS)
+        if self._counts["waiting"] > 1:
+            verbs["waiting"] = "wait"
+        return [f"{count} {verbs[state]}" for state, count in self._counts.items() if count]

@@ -15,9 +15,9 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
-from pipeline.compile.refit.arrays import logical_bytes, look
-from pipeline.compile.refit.forms import find_forms
-from pipeline.compile.refit.watch import note_described, storage_bytes, view_of
+from pipeline.compile.inspect.arrays import logical_bytes, look
+from pipeline.compile.inspect.forms import find_forms
+from pipeline.compile.inspect.storages import note_described, storage_bytes, view_of
 from pipeline.program.constant_tags import iter_constants
 from pipeline.program.graphs import called_delegate, iter_nodes
 from pipeline.program.module_paths import innermost_module
@@ -39,9 +39,9 @@ class _Tensor:
     forms: set[Digest] = field(default_factory=set)
 
     def to_json(self) -> dict[str, Any]:
-        given = {name for name in self.names if not _is_made_up(name)}
+        model_names = {name for name in self.names if not _is_made_up(name)}
         return {
-            "names": sorted(given or self.names),
+            "names": sorted(model_names or self.names),
             "dtype": self.dtype,
             "shape": self.shape,
             "size": self.size,
@@ -63,60 +63,78 @@ def describe_constants(source: ExportedProgram, lowered: ExportedProgram) -> dic
         digest of a delegate's payload, the numbers, in the order of those digests, of the tensors
         that it took over.
     """
-    known: dict[Digest, _Tensor] = {}
+    table = _ConstantTable()
+    table.add_program(source)
+    table.add_program(lowered)
     consumed: dict[Digest, set[Digest]] = {}
-    seen: dict[int, Digest | None] = {}  # tensors that several of these programs hold
-
-    def add(program: ExportedProgram) -> set[Digest]:
-        found = set()
-        for name, tensor in _constants(program).values():
-            if id(tensor) not in seen:
-                seen[id(tensor)] = _add(known, tensor)
-            base = seen[id(tensor)]
-            if base is not None:
-                known[base].names.add(name)
-                found.add(base)
-        return found
-
-    add(source)
-    add(lowered)
     for delegate in filter(None, map(called_delegate, iter_nodes(lowered))):
         payload = hash_bytes(delegate.processed_bytes)
-        consumed.setdefault(payload, set()).update(add(delegate.original_module))
+        digests = table.add_program(delegate.original_module)
+        consumed.setdefault(payload, set()).update(digests)
         for name, tensor in _computed(delegate.original_module):
-            base = _add(known, tensor)
-            if base is not None:
-                known[base].names.add(name)
-    places = {base: number for number, base in enumerate(sorted(known))}
+            table.add(name, tensor)
+    places = {digest: number for number, digest in enumerate(sorted(table.tensors))}
+    numbers = {}
+    for payload, digests in consumed.items():
+        numbers[payload] = sorted(places[digest] for digest in digests)
     return {
-        "tensors": {base: tensor.to_json() for base, tensor in known.items()},
-        "consumed": {p: sorted(places[base] for base in own) for p, own in consumed.items()},
+        "tensors": {digest: tensor.to_json() for digest, tensor in table.tensors.items()},
+        "consumed": numbers,
     }
 
 
-def _add(known: dict[Digest, _Tensor], tensor: torch.Tensor) -> Digest | None:
+class _ConstantTable:
+    """The constants of several programs, which hold some of them in common."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[Digest, _Tensor] = {}
+        self._digests: dict[int, Digest | None] = {}  # by id, of tensors that programs hold
+
+    def add_program(self, program: ExportedProgram) -> set[Digest]:
+        """Add the constants of a program, and return their digests."""
+        digests = set()
+        for name, tensor in _constants(program).values():
+            if id(tensor) not in self._digests:
+                self._digests[id(tensor)] = _add(self.tensors, tensor)
+            digest = self._digests[id(tensor)]
+            if digest is not None:
+                self.tensors[digest].names.add(name)
+                digests.add(digest)
+        return digests
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        """Add a tensor that no program holds."""
+        digest = _add(self.tensors, tensor)
+        if digest is not None:
+            self.tensors[digest].names.add(name)
+
+
+def _add(tensors: dict[Digest, _Tensor], tensor: torch.Tensor) -> Digest | None:
     """Add a tensor; return the digest of its logical bytes, None where it has none of its own."""
-    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
-    if not plain or tensor.device.type == "meta":
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    if tensor.layout != torch.strided or tensor.device.type == "meta":
         return None
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
     view = view_of(tensor)
     values = look(storage_bytes(tensor), view)
-    base = hash_bytes(logical_bytes(values))
-    note_described(tensor, base)
-    if base not in known:
-        forms = find_forms(view, lambda: values) - {base}
-        known[base] = _Tensor(set(), view.dtype, list(tensor.shape), tensor.nbytes, forms)
-    return base
+    digest = hash_bytes(logical_bytes(values))
+    note_described(tensor, digest)
+    if digest not in tensors:
+        forms = find_forms(view, lambda: values) - {digest}
+        tensors[digest] = _Tensor(set(), view.dtype, list(tensor.shape), tensor.nbytes, forms)
+    return digest
 
 
 def _constants(program: ExportedProgram) -> dict[Node, tuple[str, torch.Tensor]]:
     """Return the qualified name and the value of each constant by its placeholder."""
     values = {**program.constants, **program.state_dict}
-    found = ((node, target, values.get(target)) for target, node in iter_constants(program))
-    return {
-        n: (constant_name(t, n), value) for n, t, value in found if isinstance(value, torch.Tensor)
-    }
+    constants = {}
+    for target, node in iter_constants(program):
+        value = values.get(target)
+        if isinstance(value, torch.Tensor):
+            constants[node] = (constant_name(target, node), value)
+    return constants
 
 
 def constant_name(target: str, node: Node) -> str:
@@ -127,17 +145,16 @@ def constant_name(target: str, node: Node) -> str:
         return target
     path: list[str] = []
     while node.users:
-        user = min(node.users, key=lambda each: each.name)
+        user = min(node.users, key=lambda reader: reader.name)
         schema = getattr(user.target, "_schema", None)
         if schema is None:
             break
         path.insert(0, _argument(user, node))
         library, _, operation = schema.name.partition("::")
-        if library in _BETWEEN or operation in _LAYOUTS:
-            path = [part for part in path if part not in ("", "input", "self")]
-            node = user
-            continue
-        return ".".join([innermost_module(user) or operation, *path])
+        if library not in _BETWEEN and operation not in _LAYOUTS:
+            return ".".join([innermost_module(user) or operation, *path])
+        path = [part for part in path if part not in ("", "input", "self")]
+        node = user
     return target
 
 
@@ -150,8 +167,13 @@ def _is_made_up(name: str) -> bool:
 def _argument(user: Node, node: Node) -> str:
     """Return the name of an operator's parameter that a node is given for."""
     names = [argument.name for argument in user.target._schema.arguments]
-    given = [*zip(names, user.args, strict=False), *user.kwargs.items()]
-    return next((str(name) for name, value in given if value is node), "")
+    for name, value in zip(names, user.args, strict=False):
+        if value is node:
+            return str(name)
+    for name, value in user.kwargs.items():
+        if value is node:
+            return str(name)
+    return ""
 
 
 def _computed(program: ExportedProgram) -> Iterator[tuple[str, torch.Tensor]]:
@@ -162,12 +184,12 @@ def _computed(program: ExportedProgram) -> Iterator[tuple[str, torch.Tensor]]:
         if base_name(node) not in ("convolution", "linear"):
             continue
         norms = [user for user in node.users if base_name(user) in _NORMS]
-        known = values.get(node.args[1])
+        weight = values.get(node.args[1])
         if norms and len(node.users) == 1:
             for name, tensor in _fold(node, norms[0], values):
                 yield name, _swap_channels(node, tensor)
-        elif known is not None and _is_grouped(node):
-            yield known[0], _swap_channels(node, known[1])
+        elif weight is not None and _is_grouped(node):
+            yield weight[0], _swap_channels(node, weight[1])
 
 
 def _fold(
@@ -175,19 +197,25 @@ def _fold(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the weight and the bias of an operator with the batch norm after it folded in."""
     # backends/xnnpack/_passes/fuse_batch_norm.py
-    weight, bias = before.args[1], before.args[2] if len(before.args) > 2 else None
-    given = [values.get(each, ("", None)) for each in (weight, bias, *norm.args[1:5])]
-    (name, kernel), (own, offset), (_, scale), (_, shift), (_, mean), (_, variance) = given
+
+    def find(argument: Any) -> tuple[str, torch.Tensor | None]:
+        return values.get(argument, ("", None))
+
+    weight = before.args[1]
+    bias = before.args[2] if len(before.args) > 2 else None
+    name, kernel = find(weight)
+    bias_name, offset = find(bias)
+    scale, shift, mean, variance = (find(argument)[1] for argument in norm.args[1:5])
     if kernel is None or mean is None or variance is None:
         return
-    arguments = (kernel, offset, mean, variance, norm.args[-1], scale, shift)
+    arguments: tuple[Any, ...] = (kernel, offset, mean, variance, norm.args[-1], scale, shift)
     if base_name(before) == "linear":
         fused = fuse_linear_bn_weights(*arguments)
     else:
         fused = fuse_conv_bn_weights(*arguments, before.args[6])
     yield name, fused[0]
     if fused[1] is not None:
-        yield own or f"{name.removesuffix('weight')}bias", fused[1]
+        yield bias_name or f"{name.removesuffix('weight')}bias", fused[1]
 
 
 def _is_grouped(node: Node) -> bool:

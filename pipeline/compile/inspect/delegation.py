@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, groupby
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,16 +35,7 @@ from pipeline.program.graphs import (
 )
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import base_name, operator_name
-from pipeline.program.source_lines import source_line
-
-if TYPE_CHECKING:  # shapes, which change nothing that is done
-    from pipeline.report.package_records import (
-        BackendCounts,
-        BoundaryRecord,
-        CrossingRecord,
-        EstimateRecord,
-        GraphSegmentRecord,
-    )
+from pipeline.store.compiled import BackendCounts, Boundary, Crossing, GraphSegment
 
 # Operators that give the values that they are given, in another layout or dtype, or elsewhere.
 _COPIES = frozenset({"_to_dim_order_copy", "_clone_dim_order", "_to_copy", "clone"})
@@ -75,7 +65,7 @@ def describe_delegation(
         places: of the method's nodes; without it, calls that are left have no place.
 
     Returns:
-        A `DelegationRecord`, in which each call in `left` has its `place` in the source program
+        A `Delegation`, in which each call in `left` has its `place` in the source program
         (`NodePlaces`; None where lowering or quantizing made it) instead of its line. `getitem` and
         constants do not count, and what the bodies of control flow call, of which there are
         `subgraphs`, counts once. `delegated_operators` have no call outside of delegates.
@@ -85,47 +75,66 @@ def describe_delegation(
     """
     kernels = {s.backend.lowering.kernels: s.backend.backend_id for s in partitioners or ()}
     calls = list(_iter_calls(program.graph_module, kernels))
-    delegates = _by_backend(each for each in calls if each.delegate is not None)
-    outside = _by_backend(each for each in calls if each.delegate is None)
-    delegated, not_delegated = (_sum(chain(*each.values())) for each in (delegates, outside))
-    left = outside.pop(None, [])
-    by_kernels = {name: dict(sorted(_sum(own).items())) for name, own in outside.items()}
-    inside = [each.delegate.original_module.graph_module for each in calls if each.delegate]
+    delegates = _by_backend(call for call in calls if call.delegate is not None)
+    outside = _by_backend(call for call in calls if call.delegate is None)
+    delegated = _sum(chain(*delegates.values()))
+    not_delegated = _sum(chain(*outside.values()))
+    # Calls of portable kernels have no backend.
+    undelegated = outside.pop(None, [])
+    by_kernels = {}
+    for backend, kernel_calls in outside.items():
+        by_kernels[backend] = dict(sorted(_sum(kernel_calls).items()))
     estimates = list(_iter_estimates(calls))
-    return {
+    record: dict[str, Any] = {
         "nodes": not_delegated.total() + delegated.total(),
         "delegated_nodes": delegated.total(),
         "operators": len(not_delegated.keys() | delegated.keys()),
         "delegated_operators": len(delegated.keys() - not_delegated.keys()),
-        "partitions": {name: len(own) for name, own in delegates.items()},
-        "undelegated": dict(sorted(_sum(left).items())),
-        **({"kernels": by_kernels} if by_kernels else {}),
-        "backends": {name: _share(own) for name, own in delegates.items()},
-        "subgraphs": sum(
-            len([*graph_modules(each)]) - 1 for each in (program.graph_module, *inside)
-        ),
-        "left": [
-            {
-                "operator": operator_name(each.node),
-                "place": places.find(each.node) if places is not None else None,
-                "module": each.module,
-                "reason": format_reason(each.node) or _general_reason(partitioners),
-            }
-            for each in left
-        ],
+        "partitions": {backend: len(group) for backend, group in delegates.items()},
+        "undelegated": dict(sorted(_sum(undelegated).items())),
+    }
+    if by_kernels:
+        record["kernels"] = by_kernels
+    record |= {
+        "backends": {backend: _share(group) for backend, group in delegates.items()},
+        "subgraphs": _count_subgraphs(program, calls),
+        "left": [_describe_undelegated(call, partitioners, places) for call in undelegated],
         "boundary": _measure_boundary(program.graph_module),
         "segments": list(_join_segments(calls)),
-        **({"estimates": estimates} if estimates else {}),
+    }
+    if estimates:
+        record["estimates"] = estimates
+    return record
+
+
+def _count_subgraphs(program: ExportedProgram, calls: Iterable[_Call]) -> int:
+    """Count the bodies of control flow, inside delegates and out of them."""
+    modules = [program.graph_module]
+    for call in calls:
+        if call.delegate:
+            modules.append(call.delegate.original_module.graph_module)
+    return sum(len([*graph_modules(module)]) - 1 for module in modules)
+
+
+def _describe_undelegated(
+    call: _Call, partitioners: Sequence[PartitionerSpec] | None, places: NodePlaces | None
+) -> dict[str, Any]:
+    return {
+        "operator": operator_name(call.node),
+        "place": places.find(call.node) if places is not None else None,
+        "module": call.module,
+        "reason": format_reason(call.node) or _general_reason(partitioners),
     }
 
 
-def _iter_estimates(calls: Iterable[_Call]) -> Iterator[EstimateRecord]:
+def _iter_estimates(calls: Iterable[_Call]) -> Iterator[dict[str, Any]]:
     """Yield the estimates of called delegates whose backend's compiler makes one."""
     for call in calls:
-        estimate = find_estimate(call.delegate) if call.delegate is not None else None
+        if call.delegate is None:
+            continue
+        estimate = find_estimate(call.delegate)
         if estimate is not None:
-            record: Any = {"backend": call.backend, **asdict(estimate)}
-            yield record
+            yield {"backend": call.backend, **asdict(estimate)}
 
 
 def _share(delegates: Sequence[_Call]) -> BackendCounts:
@@ -134,18 +143,18 @@ def _share(delegates: Sequence[_Call]) -> BackendCounts:
 
 
 def _sum(calls: Iterable[_Call]) -> Counter[str]:
-    return sum((each.operators for each in calls), Counter())
+    return sum((call.operators for call in calls), Counter())
 
 
 def _by_backend(calls: Iterable[_Call]) -> dict[str | None, list[_Call]]:
-    found: dict[str | None, list[_Call]] = {}
-    for each in sorted(calls, key=lambda call: call.backend or ""):
-        found.setdefault(each.backend, []).append(each)
-    return found
+    calls_by_backend: dict[str | None, list[_Call]] = {}
+    for call in sorted(calls, key=lambda call: call.backend or ""):
+        calls_by_backend.setdefault(call.backend, []).append(call)
+    return calls_by_backend
 
 
 def _general_reason(partitioners: Sequence[PartitionerSpec] | None) -> str:
-    """Return why calls are left of which no partitioner said anything."""
+    """Return why calls are left that no partitioner gave a reason for."""
     by_passes = [spec.name for spec in partitioners or () if spec.backend.lowering.make_passes]
     if by_passes:
         return f"the passes of {', '.join(by_passes)} made no kernel of it"
@@ -153,9 +162,9 @@ def _general_reason(partitioners: Sequence[PartitionerSpec] | None) -> str:
     return "portable only: the config says so" if by_config else ""
 
 
-def _join_segments(calls: Iterable[_Call]) -> Iterator[GraphSegmentRecord]:
+def _join_segments(calls: Iterable[_Call]) -> Iterator[GraphSegment]:
     """Yield each delegate, and calls in a row that one backend's, or portable, kernels run."""
-    joined = groupby(calls, key=lambda each: (each.backend, each.delegate and each.node))
+    joined = groupby(calls, key=lambda call: (call.backend, call.delegate and call.node))
     for (backend, _), row in joined:
         operators = _sum(row)
         yield {"backend": backend, "nodes": operators.total(), "operators": dict(operators)}
@@ -168,7 +177,7 @@ def _iter_calls(
 
     Args:
         kernels: namespaces of operators that are a backend's own kernels, with the backend's id.
-        around: the module that the graph stands in; torch.export gives none to nodes of a branch.
+        around: the module around the graph; torch.export gives none to nodes of a branch.
     """
     bodies = control_flow_bodies(module)
     for node in module.graph.nodes:
@@ -184,13 +193,13 @@ def _iter_calls(
             yield from _iter_calls(body, kernels, place)
 
 
-def _measure_boundary(module: GraphModule) -> BoundaryRecord:
+def _measure_boundary(module: GraphModule) -> Boundary:
     """Measure the data that goes into delegates and out of them in a call of a method, at most."""
     # Dynamic sizes count with their upper bounds, of a condition the dearer branch, and the body of
     # a loop as often as it is run. What goes from one delegate to another counts on both sides.
-    # `copies` are operators beside a delegate that only change layout or dtype, or copy.
+    # `copies` are operators next to a delegate that only change layout or dtype, or copy.
     crossings, copies = _measure_crossings(module)
-    records: list[CrossingRecord] = [
+    records: list[Crossing] = [
         {"tensors": tensors, "bytes": size} for tensors, size in crossings.tolist()
     ]
     return {"into": records[0], "out_of": records[1], "copies": copies}
@@ -202,13 +211,15 @@ def _measure_crossings(module: GraphModule) -> tuple[npt.NDArray[np.object_], in
     crossings = np.zeros((2, 2), np.object_)  # Python's integers, which do not overflow
     for node in module.graph.nodes:
         if called_delegate(node) is not None:
-            given = [each.meta.get("val") for each in node.args[1:] if isinstance(each, Node)]
-            crossings += [_count(given), _count(node.meta.get("val"))]
+            arguments = [argument for argument in node.args[1:] if isinstance(argument, Node)]
+            inputs = [argument.meta.get("val") for argument in arguments]
+            crossings += [_count(inputs), _count(node.meta.get("val"))]
     for flow, bodies in control_flow_bodies(module).items():
-        own = [_measure_crossings(body) for body in bodies]
-        dearest = max((each for each, _ in own), key=lambda each: each[:, 1].sum())
+        measured = [_measure_crossings(body) for body in bodies]
+        # One branch runs, and the method must have room for the dearer one.
+        dearest = max((body for body, _ in measured), key=lambda body: body[:, 1].sum())
         crossings += dearest * _max_runs(flow)
-        copies += sum(each for _, each in own)
+        copies += sum(body_copies for _, body_copies in measured)
     return crossings, copies
 
 
@@ -217,16 +228,20 @@ def _max_runs(flow: Node) -> int:
     if flow.target is torch.ops.higher_order.cond:
         return 1
     # map_impl(body, xs, others), scan(body, carries, xs, others)
-    xs: Any = flow.args[1] if flow.target is torch.ops.higher_order.map_impl else flow.args[2]
+    xs: Any = flow.args[2]
+    if flow.target is torch.ops.higher_order.map_impl:
+        xs = flow.args[1]
     value = xs[0].meta.get("val") if xs else None
-    return _upper_bound(value.shape[0]) if isinstance(value, torch.Tensor) else 1
+    if not isinstance(value, torch.Tensor):
+        return 1
+    return _upper_bound(value.shape[0])
 
 
 def _is_copy_beside_delegate(node: Node) -> bool:
     if base_name(node) not in _COPIES:
         return False
     makers = map(_maker, node.all_input_nodes)
-    return any(called_delegate(each) is not None for each in (*makers, *node.users))
+    return any(called_delegate(neighbour) is not None for neighbour in (*makers, *node.users))
 
 
 def _maker(node: Node) -> Node:
@@ -237,9 +252,14 @@ def _maker(node: Node) -> Node:
 
 
 def _count(values: Any) -> list[int]:
-    tensors = [v for v in pytree.tree_leaves(values) if isinstance(v, torch.Tensor)]
-    sizes = (math.prod([t.dtype.itemsize, *map(_upper_bound, t.shape)]) for t in tensors)
-    return [len(tensors), sum(sizes)]
+    """Count the tensors among values, and their bytes."""
+    tensors = 0
+    size = 0
+    for value in pytree.tree_leaves(values):
+        if isinstance(value, torch.Tensor):
+            tensors += 1
+            size += math.prod([value.dtype.itemsize, *map(_upper_bound, value.shape)])
+    return [tensors, size]
 
 
 def _upper_bound(size: int | torch.SymInt) -> int:
@@ -254,39 +274,13 @@ def find_debug_handles(
     lowered: ExportedProgram, places: NodePlaces, backends: Collection[str]
 ) -> list[tuple[int, int]]:
     """Return debug handles of what these backends run of the source, sorted, with places."""
-    found: dict[int, int] = {}
+    places_by_handle: dict[int, int] = {}
     for call in _iter_calls(lowered.graph_module, {}):
-        if call.delegate is not None and call.backend in backends:
-            for node in iter_nodes(call.delegate.original_module):
-                handle, place = node.meta.get("debug_handle"), places.find(node)
-                if type(handle) is int and place is not None:
-                    found[handle] = place
-    return sorted(found.items())
-
-
-def add_source_lines(
-    delegation: Mapping[str, Any], program: ExportedProgram, root: Path
-) -> dict[str, Any]:
-    """Return a manifest's record of a delegation as reports have it.
-
-    `line`, such as `x + y  # models/small.py:12, in Small.forward` or "", replaces `place`.
-
-    Args:
-        program: the method as its source gives it, not quantized.
-        root: the workspace.
-    """
-    nodes = list(iter_nodes(program))
-
-    def find_line(place: int | None) -> str:
-        return "" if place is None else str(source_line(nodes[place], root) or "")
-
-    left = [
-        {
-            "operator": each["operator"],
-            "line": find_line(each["place"]),
-            "module": each["module"],
-            "reason": each["reason"],
-        }
-        for each in delegation["left"]
-    ]
-    return {**delegation, "left": left}
+        if call.delegate is None or call.backend not in backends:
+            continue
+        for node in iter_nodes(call.delegate.original_module):
+            handle = node.meta.get("debug_handle")
+            place = places.find(node)
+            if type(handle) is int and place is not None:
+                places_by_handle[handle] = place
+    return sorted(places_by_handle.items())

@@ -37,10 +37,10 @@ class PackageFile:
     @cached_property
     def named(self) -> dict[int, list[str]]:
         """The keys of each segment of named data, sorted."""
-        found: dict[int, list[str]] = defaultdict(list)
+        named_pieces: dict[int, list[str]] = defaultdict(list)
         for key, segment in sorted((entry[0], entry[1]) for entry in self.layout.named):
-            found[segment].append(key)
-        return dict(sorted(found.items()))
+            named_pieces[segment].append(key)
+        return dict(sorted(named_pieces.items()))
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,12 @@ class PackageView:
         self._constants = constants
         self._keys = keys
         # In the order that the numbers in `consumed` refer to, and by the digest of each form.
-        self._tensors = {method: _parse_tensors(each) for method, each in constants.items()}
+        self._tensors = {method: _parse_tensors(record) for method, record in constants.items()}
         self._forms = {
             method: {
-                digest: known
-                for known in self._tensors[method]
-                for digest in (known.base, *record["tensors"][known.base]["forms"])
+                digest: tensor
+                for tensor in self._tensors[method]
+                for digest in (tensor.base, *record["tensors"][tensor.base]["forms"])
             }
             for method, record in constants.items()
         }
@@ -103,50 +103,60 @@ class PackageView:
     @cached_property
     def users(self) -> dict[str, set[str]]:
         """The methods that use each key of named data, also of tensors in `.ptd` files."""
-        found = {key: set(own) for key, own in self.external.items()}
-        for method, own in self._keys.items():
-            for key in own:
-                found.setdefault(key, set()).add(method)
-        return found
+        methods_by_key = {key: set(methods) for key, methods in self.external.items()}
+        for method, methods in self._keys.items():
+            for key in methods:
+                methods_by_key.setdefault(key, set()).add(method)
+        return methods_by_key
 
     @cached_property
     def external(self) -> dict[str, set[str]]:
         """The methods that use each key of tensors of portable operators outside of the `.pte`."""
-        found: dict[str, set[str]] = defaultdict(set)
+        methods_by_key: dict[str, set[str]] = defaultdict(set)
         for plan in self.plans:
             for tensor in plan.tensors:
                 if tensor.key:
-                    found[tensor.key].add(plan.name)
-        return dict(found)
+                    methods_by_key[tensor.key].add(plan.name)
+        return dict(methods_by_key)
 
     def indices(self, planned: bool) -> dict[int, tuple[TensorType, set[str]]]:
         """Return, by index, the largest type of constants (or of mutable data) and their users."""
-        found: dict[int, tuple[TensorType, set[str]]] = {}
+        types_by_index: dict[int, tuple[TensorType, set[str]]] = {}
         for plan in self.plans:
             for tensor in plan.tensors:
-                if not tensor.key and tensor.planned == planned:
-                    known, methods = found.get(tensor.index, (tensor.type, set()))
-                    largest = max(known, tensor.type, key=lambda each: each.size)
-                    found[tensor.index] = (largest, methods | {plan.name})
-        return found
+                if tensor.key or tensor.planned != planned:
+                    continue
+                largest, methods = types_by_index.get(tensor.index, (tensor.type, set()))
+                if tensor.type.size > largest.size:
+                    largest = tensor.type
+                types_by_index[tensor.index] = (largest, methods | {plan.name})
+        return types_by_index
 
     @cached_property
     def payloads(self) -> dict[Span, list[tuple[str, int, str]]]:
         """The delegates that share each payload: method, number and backend."""
-        found: dict[Span, list[tuple[str, int, str]]] = defaultdict(list)
+        delegates_by_payload: dict[Span, list[tuple[str, int, str]]] = defaultdict(list)
         for plan in self.plans:
             for number, delegate in enumerate(plan.delegates):
                 if delegate.payload is not None:
-                    found[delegate.payload].append((plan.name, number, delegate.backend))
-        return dict(found)
+                    delegates_by_payload[delegate.payload].append(
+                        (plan.name, number, delegate.backend)
+                    )
+        return dict(delegates_by_payload)
 
     def lookup(self, digest: Digest, methods: Collection[str]) -> KnownTensor | None:
         """Find the tensor of these bytes in the programs of methods; of any if none is given."""
-        forms = (self._forms.get(method, {}) for method in sorted(methods or self._forms))
-        found = [own[digest] for own in forms if digest in own]
-        if not found:
+        tensors = []
+        for method in sorted(methods or self._forms):
+            forms = self._forms.get(method, {})
+            if digest in forms:
+                tensors.append(forms[digest])
+        if not tensors:
             return None
-        return replace(found[0], names=frozenset().union(*(known.names for known in found)))
+        names: set[str] = set()
+        for tensor in tensors:
+            names |= tensor.names
+        return replace(tensors[0], names=frozenset(names))
 
     def consumed(self, method: str, payload: Digest) -> list[KnownTensor]:
         """Return the tensors of a method that went into a payload."""

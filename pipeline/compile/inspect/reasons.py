@@ -56,12 +56,15 @@ def note_reasons(
     name = "" if backend is None else backend.name
     looks_into = None if backend is None else backend.lowering.control_flow
     for node, unseen in _iter_left(program.graph_module, looks_into):
-        reason = (
-            outside.get(node) or (unseen and _NOT_LOOKED_AT) or _neutralize(why.get(node, ""), node)
-        )
-        given = node.meta.get(NOTES, ())
-        if (name, reason) not in given:
-            node.meta[NOTES] = (*given, (name, reason))
+        if outside.get(node):
+            reason = outside[node]
+        elif unseen:
+            reason = _NOT_LOOKED_AT
+        else:
+            reason = _neutralize(why.get(node, ""), node)
+        notes = node.meta.get(NOTES, ())
+        if (name, reason) not in notes:
+            node.meta[NOTES] = (*notes, (name, reason))
 
 
 def format_reason(node: Node) -> str:
@@ -84,8 +87,10 @@ def _iter_left(
         if node.op == "call_function" and TAG not in node.meta:
             yield node, unseen
     for flow, bodies in control_flow_bodies(module).items():
+        if TAG in flow.meta:
+            continue
         hidden = looks_into is not None and control_flow_name(flow) not in looks_into
-        for body in bodies if TAG not in flow.meta else ():
+        for body in bodies:
             yield from _iter_left(body, looks_into, unseen or hidden)
 
 
@@ -94,12 +99,25 @@ def _neutralize(reason: str, node: Node) -> str:
     # That is the names of nodes, the numbers of symbols, addresses, and the order of sets. Schemas,
     # which are long, are left out as well.
     reason = _OPERATOR.sub(r"\1", reason.partition(_TRACE)[0])
-    reason = _FUNCTION.sub(r"\1", _ADDRESS.sub("", reason))
-    for each in (node, *node.all_input_nodes):
-        if "_" in each.name:  # others are words as well
-            what = getattr(each.target, "__name__", "an input") if each is not node else "it"
-            reason = re.sub(rf"\b{re.escape(each.name)}\b", what, reason)
+    reason = _ADDRESS.sub("", reason)
+    reason = _FUNCTION.sub(r"\1", reason)
+    for named_node in (node, *node.all_input_nodes):
+        if "_" not in named_node.name:  # a word as well
+            continue
+        replacement = "it"
+        if named_node is not node:
+            replacement = getattr(named_node.target, "__name__", "an input")
+        reason = re.sub(rf"\b{re.escape(named_node.name)}\b", replacement, reason)
     symbols: dict[str, str] = {}
-    reason = _SYMBOL.sub(lambda m: symbols.setdefault(m[0], f"s{len(symbols)}"), reason)
-    reason = _SET.sub(lambda m: f"{{{', '.join(sorted(m[1].split(', ')))}}}", reason)
+
+    def number_symbol(match: re.Match[str]) -> str:
+        return symbols.setdefault(match[0], f"s{len(symbols)}")
+
+    reason = _SYMBOL.sub(number_symbol, reason)
+    reason = _SET.sub(_sort_set, reason)
     return " ".join(reason.split()).rstrip(".")
+
+
+def _sort_set(match: re.Match[str]) -> str:
+    elements = sorted(match[1].split(", "))
+    return f"{{{', '.join(elements)}}}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch.export import ExportedProgram
@@ -17,62 +16,53 @@ from torch.fx import Node
 from pipeline.backends import PartitionerSpec
 from pipeline.compile.split_partition import TAG
 from pipeline.program.graphs import called_delegate, iter_nodes
-from pipeline.program.operators import NOTES, node_label, operator_name
+from pipeline.program.operators import NOTES, node_label, only_moves, operator_name
+from pipeline.store.compiled import OperatorRefusal, Uptake
 
 MOST_REFUSALS = 3
 OUTSIDE = "outside of `modules"  # how the reason begins of what the config keeps from a partitioner
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """An operator that a partitioner left, in how many calls, and why, where it is known."""
-
-    operator: str
-    calls: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class Uptake:
-    """The calls of operators that a partitioner was offered, which those before it had left, and
-    those that it took. Where it took none, `refusals` has the most frequent reasons."""
-
-    partitioner: str
-    offered: int
-    taken: int
-    refusals: tuple[Refusal, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
 def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> Uptake:
     """Measure what a partitioner took of a program, which has its tags and its reasons."""
-    calls = [n for n in iter_nodes(program) if operator_name(n) and called_delegate(n) is None]
-    taken = sum(TAG in node.meta for node in calls)
-    refusals = () if taken else _find_refusals(spec.backend.name, calls)
-    return Uptake(spec.name, len(calls), taken, refusals)
+    calls = []
+    for node in iter_nodes(program):
+        if operator_name(node) and called_delegate(node) is None:
+            calls.append(node)
+    calls = [node for node in calls if not only_moves(node)] or calls
+    taken_calls = sum(TAG in node.meta for node in calls)
+    # Why some calls were left matters to nobody as long as others were taken.
+    refusals = [] if taken_calls else _find_refusals(spec.backend.name, calls)
+    return Uptake(partitioner=spec.name, offered=len(calls), taken=taken_calls, refusals=refusals)
 
 
 def measure_kernels(spec: PartitionerSpec, delegation: dict[str, Any]) -> Uptake:
     """Measure what a backend that lowers by passes took: the calls of its own kernels."""
     kernels = delegation.get("kernels", {}).get(spec.backend.backend_id, {})
-    taken = sum(kernels.values())
-    left = Counter({} if taken else delegation["undelegated"])
-    refusals = [Refusal(name, calls, "") for name, calls in left.most_common(MOST_REFUSALS)]
-    return Uptake(spec.name, delegation["nodes"], taken, tuple(refusals))
+    kernel_calls = sum(kernels.values())
+    undelegated = Counter({} if kernel_calls else delegation["undelegated"])
+    refusals = [
+        OperatorRefusal(operator=name, calls=calls, reason="")
+        for name, calls in undelegated.most_common(MOST_REFUSALS)
+    ]
+    return Uptake(
+        partitioner=spec.name, offered=delegation["nodes"], taken=kernel_calls, refusals=refusals
+    )
 
 
-def _find_refusals(backend: str, calls: Sequence[Node]) -> tuple[Refusal, ...]:
+def _find_refusals(backend: str, calls: Sequence[Node]) -> list[OperatorRefusal]:
     """Return the most frequent reasons, those of the partitioner before those of the config."""
     counted = Counter((node_label(node), _find_reason(backend, node)) for node in calls)
 
-    def rank(refusal: Refusal) -> tuple[bool, int, str, str]:
-        by_config = refusal.reason.startswith(OUTSIDE)
-        return by_config, -refusal.calls, refusal.operator, refusal.reason
+    def rank(refusal: OperatorRefusal) -> tuple[bool, int, str, str]:
+        by_config = refusal["reason"].startswith(OUTSIDE)
+        return by_config, -refusal["calls"], refusal["operator"], refusal["reason"]
 
-    refusals = [Refusal(name, count, reason) for (name, reason), count in counted.items()]
-    return tuple(sorted(refusals, key=rank)[:MOST_REFUSALS])
+    refusals = [
+        OperatorRefusal(operator=name, calls=count, reason=reason)
+        for (name, reason), count in counted.items()
+    ]
+    return sorted(refusals, key=rank)[:MOST_REFUSALS]
 
 
 def _find_reason(backend: str, node: Node) -> str:

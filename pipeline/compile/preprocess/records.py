@@ -32,15 +32,18 @@ def to_json(
     It is None if JSON can't hold the result, or its debug handles are not those of the partition.
     """
     meta = result._delegate_info_meta
-    known, data = result.debug_handle_map, result.data_store_output
-    others = with_handles(result, handles, handles, scope) is None
-    if others or not (meta is None or isinstance(meta, Estimate)):
+    debug_handles = result.debug_handle_map
+    data = result.data_store_output
+    has_other_handles = with_handles(result, handles, handles, scope) is None
+    if has_other_handles or not (meta is None or isinstance(meta, Estimate)):
         return None
     named = None if data is None else put_named_data(store, data)
     return {
         "handles": list(handles),
         "processed_bytes": store.put(result.processed_bytes),
-        "debug_handles": None if known is None else [[k, list(v)] for k, v in known.items()],
+        "debug_handles": None
+        if debug_handles is None
+        else [[k, list(v)] for k, v in debug_handles.items()],
         "named": None if named is None else [[tag, asdict(entry)] for tag, entry in named],
         **({} if meta is None else {"estimate": asdict(meta)}),
     }
@@ -65,11 +68,12 @@ def from_json(
     def read(blob: Blob) -> bytes:
         return stand_in(blob, names_data, store) or store.read(blob.digest)
 
-    known, named = record["debug_handles"], record["named"]
+    debug_handles = record["debug_handles"]
+    named = record["named"]
     estimate = record.get("estimate")
     result = PreprocessResult(
         processed_bytes=store.read(record["processed_bytes"]),
-        debug_handle_map=None if known is None else {k: tuple(v) for k, v in known},
+        debug_handle_map=None if debug_handles is None else {k: tuple(v) for k, v in debug_handles},
         data_store_output=None
         if named is None
         else merge_named_data(_TAGGED_BLOBS.validate_python(named), read),
@@ -84,12 +88,14 @@ def with_handles(
     """Return a result with the new debug handles for the old; None if it has others."""
     if scope.remap is None:
         return result
-    handles = dict(zip(old, new, strict=True)) | {each: each for each in scope.fixed_handles}
+    handles = dict(zip(old, new, strict=True)) | {handle: handle for handle in scope.fixed_handles}
     payload = scope.remap(result.processed_bytes, handles)
-    known = result.debug_handle_map
+    debug_handles = result.debug_handle_map
     if payload is None or not handles.keys() >= {
-        each for v in (known or {}).values() for each in v
+        handle for v in (debug_handles or {}).values() for handle in v
     }:
         return None
-    renamed = known and {key: tuple(handles[each] for each in v) for key, v in known.items()}
+    renamed = debug_handles and {
+        key: tuple(handles[handle] for handle in v) for key, v in debug_handles.items()
+    }
     return replace(result, processed_bytes=payload, debug_handle_map=renamed)

@@ -50,7 +50,7 @@ def register_preprocess(backend_id: str, function: Preprocess) -> Preprocess:
             returned.
 
     Raises:
-        TypeError: the name is no text, or the function can't be called.
+        TypeError: the name is not a text, or the function can't be called.
         RegisteredTwiceError: the backend has a function.
     """
     if not isinstance(backend_id, str) or not backend_id:
@@ -87,10 +87,14 @@ def registered() -> Mapping[str, str]:
 
     It is a function or a class that the catalogue names, or that this process knows.
     """
-    entries = BACKENDS.values()
-    named = {e.backend_id: e.preprocessing.details for e in entries if e.preprocessing.details}
-    loaded = {name: reference(details) for name, details in loaded_details().items()}
-    return dict(sorted({**named, **loaded, **functions()}.items()))
+    references = {}
+    for entry in BACKENDS.values():
+        if entry.preprocessing.details:
+            references[entry.backend_id] = entry.preprocessing.details
+    for name, details in loaded_details().items():
+        references[name] = reference(details)
+    references |= functions()
+    return dict(sorted(references.items()))
 
 
 def preprocess_function(backend_id: str) -> Preprocess:
@@ -130,8 +134,8 @@ def find_function(backend_id: str) -> Preprocess | None:
     entry = find_entry(backend_id)
     if entry is None or not entry.preprocessing.function:
         return None
-    what = f"the preprocess function of {entry.name}"
-    function: Preprocess = _import(entry.preprocessing.function, what)
+    description = f"the preprocess function of {entry.name}"
+    function: Preprocess = _import(entry.preprocessing.function, description)
     return function
 
 
@@ -148,12 +152,16 @@ def find_entry(backend_id: str) -> Backend | None:
     """
     if backend_id in _registered:
         return None
-    found = [
-        e
-        for e in BACKENDS.values()
-        if e.backend_id == backend_id and (e.preprocessing.function or e.lowers)
-    ]
-    return max(found, key=lambda entry: bool(entry.preprocessing.function), default=None)
+    lowering = None
+    for entry in BACKENDS.values():
+        if entry.backend_id != backend_id:
+            continue
+        # Several rows may have one id, of which one says how to preprocess.
+        if entry.preprocessing.function:
+            return entry
+        if entry.lowers and lowering is None:
+            lowering = entry
+    return lowering
 
 
 def reference(function: Any) -> str:
@@ -165,24 +173,27 @@ def reference(function: Any) -> str:
 
 def functions() -> dict[str, str]:
     """Return references to the functions that backends have apart from any class, sorted."""
-    entries = BACKENDS.values()
-    named = {e.backend_id: e.preprocessing.function for e in entries if e.preprocessing.function}
-    own = {name: reference(each) for name, each in _registered.items()}
-    return dict(sorted({**named, **own}.items()))
+    references = {}
+    for entry in BACKENDS.values():
+        if entry.preprocessing.function:
+            references[entry.backend_id] = entry.preprocessing.function
+    for name, function in _registered.items():
+        references[name] = reference(function)
+    return dict(sorted(references.items()))
 
 
 def loaded_details() -> dict[str, type[BackendDetails]]:
     """Return the classes that are imported; ExecuTorch's are direct subclasses."""
     module = sys.modules.get(_DETAILS)
     classes: Sequence[Any] = module.BackendDetails.__subclasses__() if module is not None else ()
-    return {each.__name__: each for each in classes}
+    return {details_class.__name__: details_class for details_class in classes}
 
 
-def _import(target: str, what: str) -> Any:
+def _import(target: str, description: str) -> Any:
     try:
-        found = resolve_name(target)
+        imported = resolve_name(target)
     except (ImportError, AttributeError) as error:
-        raise PipelineError(f"{what}, {target}, can't be imported: {error}") from error
-    if not callable(found):
-        raise PipelineError(f"{what}, {target}, can't be called")
-    return found
+        raise PipelineError(f"{description}, {target}, can't be imported: {error}") from error
+    if not callable(imported):
+        raise PipelineError(f"{description}, {target}, can't be called")
+    return imported

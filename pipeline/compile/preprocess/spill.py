@@ -47,8 +47,8 @@ def spilled_data(module: str, store: Store | None) -> Iterator[None]:
 
 def _spill_to(store: Store) -> type[NamedDataStore]:
     class Spilling(NamedDataStore):
-        def add_named_data(self, key: str, data: Any, *args: Any, **given: Any) -> None:
-            super().add_named_data(key, _spill(data, store), *args, **given)
+        def add_named_data(self, key: str, data: Any, *args: Any, **kwargs: Any) -> None:
+            super().add_named_data(key, _spill(data, store), *args, **kwargs)
 
     return Spilling
 
@@ -69,10 +69,14 @@ def spilled_constants(store: Store | None) -> Iterator[None]:
 
 def _spill(data: Any, store: Store) -> Any:
     large = type(data) is bytes and len(data) >= _SPILLED_FROM
-    return BlobBytes(put_blob(store, data)) if large else data
+    if large:
+        return BlobBytes(put_blob(store, data))
+    return data
 
 
 def stand_in(blob: Blob, module: str, store: Store) -> BlobBytes | None:
     """Return what `spilled_data` has in place of a blob of a module's, None for its bytes."""
     stands_in = module and _spills.get() and blob.size >= _SPILLED_FROM
-    return BlobBytes(blob) if stands_in and store.intact([blob.digest]) else None
+    if stands_in and store.intact([blob.digest]):
+        return BlobBytes(blob)
+    return None

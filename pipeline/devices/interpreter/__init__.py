@@ -1,10 +1,10 @@
-"""Runs the bytes of a `.pte` in Python: a device for what ExecuTorch's runtime has no backend for.
+"""Run the bytes of a `.pte` in Python: a device for backends that ExecuTorch's runtime lacks.
 
 The file is read back by ExecuTorch's own deserializer, and the instructions of its plans are run
 one by one: kernels are torch's operators, delegates the Python runtimes of their backends
-(pipeline/backends/delegate_runtime.py), or ExecuTorch's runtime where it has theirs. Tensors lie
-where the memory plan of the file puts them, so a plan by which two of them overlap gives wrong
-numbers here as it does on a device. Nothing of the source program is looked at.
+(pipeline/backends/delegate_runtime.py), or ExecuTorch's runtime if it has the backend. Tensors lie
+where the memory plan of the file puts them, so a plan that overlaps two of them computes wrong
+numbers here as on a device. The source program isn't used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pipeline.backends.delegate_runtime import Timing
 from pipeline.devices.interface import Device, DeviceError, PackageFiles
 from pipeline.devices.interpreter.execute import describe_instruction, run
 from pipeline.devices.interpreter.load import (
-    Method,
+    InterpretedMethod,
     PackageData,
     SharedMemory,
     get_instructions,
@@ -35,7 +35,7 @@ from pipeline.devices.interpreter.load import (
 @dataclass(frozen=True)
 class _Loaded:
     subject: str
-    method: Method
+    method: InterpretedMethod
 
 
 class InterpreterDevice(Device):
@@ -52,20 +52,24 @@ class InterpreterDevice(Device):
             return _Loaded(subject, load_method(plan, self._data(files), shared))
 
     def load_together(self, files: PackageFiles, methods: Sequence[str]) -> dict[str, Any]:
-        """Load methods that share the memory which their plans have beyond their own. All are
-        loaded before any runs, since loading one puts the initial values into it."""
+        """Load methods that share memory beyond their own arenas.
+
+        All are loaded before any runs, since loading a method writes initial values there.
+        """
         shared = shared_memory([self._plan(files, method) for method in methods])
         return {method: self.load(files, method, shared) for method in methods}
 
     def call(self, loaded: _Loaded, values: Sequence[Any]) -> list[Any]:
-        method, wanted = loaded.method, len(loaded.method.plan.inputs)
-        if len(values) != wanted:
-            raise DeviceError(loaded.subject, f"takes {wanted} inputs, {len(values)} given")
+        method = loaded.method
+        arity = len(method.plan.inputs)
+        if len(values) != arity:
+            raise DeviceError(loaded.subject, f"takes {arity} inputs, {len(values)} given")
         with torch.no_grad(), _device_errors(loaded.subject, "fails"):
             outputs = run(method, values)
-        self._timings[method.plan.name] = [
-            timing for d in method.delegates for timing in d.runtime.timings(d.handle)
-        ]
+        timings: list[Timing] = []
+        for delegate in method.delegates:
+            timings += delegate.runtime.timings(delegate.handle)
+        self._timings[method.plan.name] = timings
         return outputs
 
     def timings(self, method: str) -> list[Timing]:
@@ -74,10 +78,10 @@ class InterpreterDevice(Device):
 
     def describe(self, files: PackageFiles, method: str) -> list[str]:
         plan = self._plan(files, method)
-        return [
-            f"{number}: {describe_instruction(plan, each.instr_args)}"
-            for number, each in enumerate(get_instructions(plan))
-        ]
+        lines = []
+        for number, instruction in enumerate(get_instructions(plan)):
+            lines.append(f"{number}: {describe_instruction(plan, instruction.instr_args)}")
+        return lines
 
     def _data(self, files: PackageFiles) -> PackageData:
         if files not in self._read:
@@ -87,14 +91,14 @@ class InterpreterDevice(Device):
     def _plan(self, files: PackageFiles, method: str) -> schema.ExecutionPlan:
         plans = self._data(files).plans
         if method not in plans:
-            known = ", ".join(sorted(plans)) or "none"
-            raise DeviceError(f"{files.name}: ", f"has no method '{method}'; it has {known}")
+            names = ", ".join(sorted(plans)) or "none"
+            raise DeviceError(f"{files.name}: ", f"has no method '{method}'; it has {names}")
         return plans[method]
 
 
 @contextmanager
-def _device_errors(subject: str, what: str) -> Iterator[None]:
+def _device_errors(subject: str, failure: str) -> Iterator[None]:
     try:
         yield
     except DeviceError as error:
-        raise DeviceError(subject, f"{what}: {error.reason}", error.debug_handle) from error
+        raise DeviceError(subject, f"{failure}: {error.reason}", error.debug_handle) from error

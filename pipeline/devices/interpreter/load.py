@@ -1,4 +1,4 @@
-"""Loads the methods of a `.pte` for the interpreter: values, operators and delegates of a plan."""
+"""Load the methods of a `.pte` for the interpreter: values, operators and delegates of a plan."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from pipeline.backends import BACKENDS
 from pipeline.backends.delegate_runtime import DelegateRuntime
 from pipeline.devices.bindings import DTYPES, registered_backends
 from pipeline.devices.interface import DeviceError, PackageFiles
-from pipeline.devices.interpreter.prims import OWN, PRIMS, Prim
+from pipeline.devices.interpreter.prims import KERNELS, PRIMS, Prim
 from pipeline.devices.interpreter.single import ExecutorchDelegate
 from pipeline.devices.interpreter.slots import RefusalError, Slot, ValueList, allocate
 from pipeline.program.archive_grammar import check_document
 from pipeline.program.operator_libraries import register_operators
 from pipeline.program.plan_values import LISTS, count_delegate_results, is_external
 
-# Whose out variants take a tensor of any size to write to. The others are ExecuTorch's own kernels
-# behind torch's dispatcher, which crash on a wrong one: their functional variants are called.
-_TORCH = ("aten", "dim_order_ops")
+# Namespaces whose out variants resize the tensor that they write to. Others are ExecuTorch's own
+# kernels behind torch's dispatcher, which crash on a wrong size: they are called without `out`.
+_RESIZING = ("aten", "dim_order_ops")
 
 
 @dataclass(frozen=True)
 class PackageData:
-    """A package that was read, and the named data of its `.pte` and its `.ptd` files."""
+    """A package, and the named data of its `.pte` and its `.ptd` files."""
 
     file: PTEFile
     named: Mapping[str, bytes]
@@ -52,7 +52,7 @@ def read_package(files: PackageFiles) -> PackageData:
     content = files.contents()
     try:
         file = deserialize_pte_binary(content)
-    except Exception as error:  # whatever a file that is none makes it raise
+    except Exception as error:  # it raises whatever damaged bytes lead to
         reason = f"does not open: corrupt file ({type(error).__name__}: {error})"
         raise DeviceError(f"{files.name}: ", reason) from error
     named = named_bytes(file.named_data)
@@ -62,7 +62,8 @@ def read_package(files: PackageFiles) -> PackageData:
         except Exception as error:  # as above
             reason = f"does not open: corrupt external data (.ptd) ({error})"
             raise DeviceError(f"{files.name}: ", reason) from error
-        named |= {k: bytes(payload.buffers[e.buffer_index]) for k, e in payload.named_data.items()}
+        for key, entry in payload.named_data.items():
+            named[key] = bytes(payload.buffers[entry.buffer_index])
     return PackageData(file, named)
 
 
@@ -74,23 +75,28 @@ def named_bytes(data: NamedDataStoreOutput | None) -> dict[str, bytes]:
 
 
 def read_payload(data: PackageData, delegate: schema.BackendDelegate) -> bytes:
-    """Return the processed bytes of a delegate; none where the file does not have them."""
-    table, index = data.file.program.backend_delegate_data, delegate.processed.index
-    return bytes(table[index].data) if index < len(table) else b""
+    """Return the processed bytes of a delegate; none if the file lacks them."""
+    payloads = data.file.program.backend_delegate_data
+    index = delegate.processed.index
+    return bytes(payloads[index].data) if index < len(payloads) else b""
 
 
 @dataclass(eq=False)
 class Delegate:
-    """A delegate that its runtime has made ready."""
+    """A delegate that its runtime has initialized."""
 
     runtime: DelegateRuntime
     handle: Any
 
 
 @dataclass(eq=False)
-class Method:
-    """A loaded method: its values, which live from call to call as those of the runtime do, its
-    operators, and how many results each delegate call gives, by the number of its instruction."""
+class InterpretedMethod:
+    """A loaded method.
+
+    Attributes:
+        values: they live from call to call, as in ExecuTorch's runtime.
+        results: the number of results of each delegate call, by its instruction.
+    """
 
     plan: schema.ExecutionPlan
     values: list[Any]
@@ -99,10 +105,11 @@ class Method:
     delegates: list[Delegate] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        finalize(self, _give_up, self.delegates)
+        # Unlike `__del__`, also when the interpreter of Python exits.
+        finalize(self, _destroy, self.delegates)
 
 
-def _give_up(delegates: list[Delegate]) -> None:
+def _destroy(delegates: list[Delegate]) -> None:
     for delegate in delegates:
         delegate.runtime.destroy(delegate.handle)
 
@@ -114,14 +121,14 @@ def get_instructions(plan: schema.ExecutionPlan) -> list[schema.Instruction]:
     return plan.chains[0].instructions
 
 
-# The memory of a method by its number in the plan: 1 is its own, what lies beyond is that of the
-# buffers that methods share (exir's MemoryPlanningPass.share_mutable_buffers).
+# Of the arenas of a method, number 1 is its own, and the next ones hold the buffers that methods
+# share (exir's MemoryPlanningPass.share_mutable_buffers).
 _SHARED_FROM = 2
 SharedMemory = Mapping[int, torch.Tensor]
 
 
 def shared_memory(plans: Sequence[schema.ExecutionPlan]) -> SharedMemory:
-    """Allocate the memory that these methods share, by number, each with the greatest size."""
+    """Allocate the arenas that these methods share, by number, each with the greatest size."""
     sizes: dict[int, int] = {}
     for plan in plans:
         for number, size in enumerate(plan.non_const_buffer_sizes):
@@ -132,31 +139,31 @@ def shared_memory(plans: Sequence[schema.ExecutionPlan]) -> SharedMemory:
 
 def load_method(
     plan: schema.ExecutionPlan, data: PackageData, shared: SharedMemory | None = None
-) -> Method:
+) -> InterpretedMethod:
     """Load a method, with its initial state.
 
     Args:
-        shared: memory that it has in common with other methods, by number.
+        shared: the arenas that it shares with other methods, by number.
 
     Raises:
         RefusalError: the file lacks data, an operator or a backend, or contradicts itself.
         DelegateError: a delegate refuses its bytes.
     """
     shared = shared or {}
-    arenas = [
-        shared[number] if number in shared else allocate(size)
-        for number, size in enumerate(plan.non_const_buffer_sizes)
-    ]
-    values = [_value(each.val, arenas, data) for each in plan.values]
+    arenas = []
+    for number, size in enumerate(plan.non_const_buffer_sizes):
+        arenas.append(shared[number] if number in shared else allocate(size))
+    values = [_value(value.val, arenas, data) for value in plan.values]
     results = count_delegate_results(plan, get_instructions(plan))
-    method = Method(plan, values, [_operator(each) for each in plan.operators], results)
+    operators = [_find_operator(operator) for operator in plan.operators]
+    method = InterpretedMethod(plan, values, operators, results)
     for number in range(len(plan.delegates)):
         method.delegates.append(_delegate(method, number, data))
     return method
 
 
 def _value(value: Any, arenas: Sequence[torch.Tensor], data: PackageData) -> Any:
-    """Convert a plan's value to what the interpreter holds: a slot, a list or a scalar."""
+    """Convert a plan's value to the interpreter's: a slot, a list or a scalar."""
     if isinstance(value, schema.Tensor):
         return _slot(value, arenas, data)
     if isinstance(value, LISTS):
@@ -172,26 +179,35 @@ def _slot(tensor: schema.Tensor, arenas: Sequence[torch.Tensor], data: PackageDa
     if int(tensor.scalar_type) not in DTYPES:
         raise RefusalError(f"a tensor of the dtype {tensor.scalar_type!r}, which torch has not")
     slot = Slot(tensor)
-    if (where := tensor.allocation_info) is not None:
-        slot.memory, slot.offset = arenas[where.memory_id], where.memory_offset
+    allocation = tensor.allocation_info
+    if allocation is not None:
+        slot.memory, slot.offset = arenas[allocation.memory_id], allocation.memory_offset
         if slot.offset + slot.size_in_bytes() > len(slot.memory):
             raise RefusalError("a tensor beyond the end of its planned memory")
     content = constant_bytes(tensor, data)
     if content is not None:
-        content = content[: slot.size_in_bytes()]  # behind it may be padding
-        if len(content) < slot.size_in_bytes():
-            raise RefusalError(f"{len(content)} bytes for a tensor of {slot.size_in_bytes()}")
-        if slot.memory is None:
-            slot.memory = allocate(len(content))
-        if content:  # of a constant, or a mutable buffer's initial value
-            target = slot.memory[slot.offset : slot.offset + len(content)]
-            target.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+        _fill(slot, content)
     return slot
 
 
+def _fill(slot: Slot, content: bytes) -> None:
+    """Write a constant, or the initial value of a mutable buffer, to its memory."""
+    size = slot.size_in_bytes()
+    content = content[:size]  # without padding
+    if len(content) < size:
+        raise RefusalError(f"{len(content)} bytes for a tensor of {size}")
+    if slot.memory is None:
+        slot.memory = allocate(size)
+    if content:
+        target = slot.memory[slot.offset : slot.offset + size]
+        target.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+
+
 def constant_bytes(tensor: schema.Tensor, data: PackageData) -> bytes | None:
-    """Return the bytes of a constant or of a buffer's initial value, or None if it has none.
-    Raises RefusalError if the file lacks them."""
+    """Return the bytes of a constant or of a buffer's initial value; None for other tensors.
+
+    Raises RefusalError if the file lacks them.
+    """
     if is_external(tensor):
         name = tensor.extra_tensor_info.fully_qualified_name or ""
         if name not in data.named:
@@ -199,62 +215,77 @@ def constant_bytes(tensor: schema.Tensor, data: PackageData) -> bytes | None:
         return data.named[name]
     if tensor.data_buffer_idx == 0:
         return None
-    planned, file = tensor.allocation_info is not None, data.file
-    buffers = (file.mutable_data or []) if planned else file.program.constant_buffer
+    if tensor.allocation_info is not None:
+        buffers = data.file.mutable_data or []
+    else:
+        buffers = data.file.program.constant_buffer
     if tensor.data_buffer_idx >= len(buffers):
         raise RefusalError(f"constant {tensor.data_buffer_idx}, of {len(buffers)}")
     return bytes(buffers[tensor.data_buffer_idx].storage)
 
 
-def _operator(known: schema.Operator) -> Any:
-    """Find the interpreter's own function (of values and arguments) or torch's overload, of those
-    that an archive may call too."""
-    namespace, _, name = known.name.partition("::")
-    full = f"{name}.{known.overload}" if known.overload else name
-    if namespace == "executorch_prim" and full in PRIMS:
-        return Prim(PRIMS[full])
-    if full in OWN:
-        return OWN[full]
-    whole = f"{namespace}.{name}.{known.overload or 'default'}"
+def _find_operator(operator: schema.Operator) -> Any:
+    """Return a function of the interpreter, or torch's overload, for a plan's operator.
+
+    torch's are restricted to those that an archive may call.
+    """
+    namespace, _, name = operator.name.partition("::")
+    name_and_overload = f"{name}.{operator.overload}" if operator.overload else name
+    if namespace == "executorch_prim" and name_and_overload in PRIMS:
+        return Prim(PRIMS[name_and_overload])
+    if name_and_overload in KERNELS:
+        return KERNELS[name_and_overload]
+    qualified_name = f"{namespace}.{name}.{operator.overload or 'default'}"
     try:
-        check_document("operator", f"torch.ops.{whole}")
+        check_document("operator", f"torch.ops.{qualified_name}")
     except ValueError as error:
         raise RefusalError(f"missing operator: {error}") from None
-    overload = _find_overload(namespace, name, known.overload)
-    if overload is None and not register_operators([whole]):
-        overload = _find_overload(namespace, name, known.overload)
+    overload = _find_overload(namespace, name, operator.overload)
+    if overload is None and not register_operators([qualified_name]):
+        overload = _find_overload(namespace, name, operator.overload)
     if overload is None:
-        raise RefusalError(f"missing operator {known.name}{known.overload and '.'}{known.overload}")
+        suffix = f".{operator.overload}" if operator.overload else ""
+        raise RefusalError(f"missing operator {operator.name}{suffix}")
     return overload
 
 
-def _find_overload(namespace: str, name: str, overload: str) -> OpOverload | None:
+def _find_overload(namespace: str, name: str, overload_name: str) -> OpOverload | None:
     packet = getattr(getattr(torch.ops, namespace), name, None)
-    found = getattr(packet, overload or "default", None)
-    if namespace not in _TORCH and overload.lower().endswith("out"):
-        found = getattr(packet, overload[: -len("out")].rstrip("_") or "default", found)
-    return found if isinstance(found, OpOverload) else None
+    overload = getattr(packet, overload_name or "default", None)
+    if namespace not in _RESIZING and overload_name.lower().endswith("out"):
+        functional_name = overload_name[: -len("out")].rstrip("_") or "default"
+        overload = getattr(packet, functional_name, overload)
+    return overload if isinstance(overload, OpOverload) else None
 
 
-def _delegate(method: Method, number: int, data: PackageData) -> Delegate:
-    plan, delegate = method.plan, method.plan.delegates[number]
+def _delegate(method: InterpretedMethod, number: int, data: PackageData) -> Delegate:
+    delegate = method.plan.delegates[number]
     if delegate.processed.location != schema.DataLocation.INLINE:
         raise RefusalError(f"delegate {number}: its bytes are not where the file says")
     processed = read_payload(data, delegate)
     specs = [(spec.key, bytes(spec.value)) for spec in delegate.compile_specs]
-    calls = ((get_instructions(plan)[n].instr_args, count) for n, count in method.results.items())
-    own = ((call.args, count) for call, count in calls if call.delegate_index == number)
-    args, count = next(own, ((), 0))
-    runtime = delegate_runtime(delegate.id, [plan.values[i].val for i in args], count)
+    arguments, results = _first_call(method, number)
+    values = [method.plan.values[index].val for index in arguments]
+    runtime = delegate_runtime(delegate.id, values, results)
     return Delegate(runtime, runtime.init(processed, specs, data.named))
 
 
+def _first_call(method: InterpretedMethod, delegate: int) -> tuple[Sequence[int], int]:
+    """Return the arguments of a delegate's first call, and how many of them are results."""
+    instructions = get_instructions(method.plan)
+    for instruction, results in method.results.items():
+        call = instructions[instruction].instr_args
+        if call.delegate_index == delegate:
+            return call.args, results
+    return (), 0
+
+
 def delegate_runtime(backend_id: str, values: Sequence[Any], results: int) -> DelegateRuntime:
-    """Return what runs one delegate: the Python runtime of its backend, or ExecuTorch's.
+    """Return the runtime of one delegate: the Python runtime of its backend, or ExecuTorch's.
 
     Args:
         values: the arguments of its call, as a plan declares them.
-        results: how many of the last ones it gives.
+        results: how many of the last ones are results.
 
     Raises:
         RefusalError: nothing here runs it.
@@ -269,6 +300,8 @@ def delegate_runtime(backend_id: str, values: Sequence[Any], results: int) -> De
 
 @cache
 def _python_runtime(backend_id: str) -> DelegateRuntime | None:
-    own = (each.execution for each in BACKENDS.values() if each.backend_id == backend_id)
-    make_runtime = next((each.make_runtime for each in own if each.make_runtime), None)
-    return make_runtime() if make_runtime is not None else None
+    for backend in BACKENDS.values():
+        make_runtime = backend.execution.make_runtime
+        if backend.backend_id == backend_id and make_runtime is not None:
+            return make_runtime()
+    return None

@@ -1,4 +1,4 @@
-"""ExecuTorch's operators that torch has no kernels for: on scalars, sizes and views."""
+"""Implement ExecuTorch's operators that torch has no kernels for: on scalars, sizes and views."""
 
 from __future__ import annotations
 
@@ -30,33 +30,34 @@ PRIMS: Mapping[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True)
 class Prim:
-    """An operator that gives a scalar."""
+    """An operator that returns a scalar."""
 
     function: Callable[..., Any]
 
     def __call__(self, values: list[Any], args: Sequence[int]) -> None:
-        *given, result = args
+        *operands, result = args
         try:
-            values[result] = self.function(*(values[index] for index in given))
+            values[result] = self.function(*(values[index] for index in operands))
         except (ArithmeticError, TypeError) as error:
             raise RefusalError(f"{type(error).__name__}: {error}") from error
 
 
 def _view(values: list[Any], args: Sequence[int]) -> None:
     """Make a view of a tensor, in the same memory; one of its sizes may be -1."""
-    source, out = values[args[0]], values[args[-1]]
+    source, view = values[args[0]], values[args[-1]]
     sizes = [values[index] for index in values[args[1]]]
     number = math.prod(source.sizes)
-    rest = math.prod(size for size in sizes if size != -1)
-    sizes = [number // rest if size == -1 and rest else size for size in sizes]
+    known_number = math.prod(size for size in sizes if size != -1)
+    if known_number:
+        sizes = [number // known_number if size == -1 else size for size in sizes]
     if math.prod(sizes) != number:
         raise RefusalError(f"a view of sizes {sizes} of {number} values")
-    out.share(source, sizes)
+    view.share(source, sizes)
 
 
 def _copy_index(values: list[Any], args: Sequence[int]) -> None:
-    """Write a tensor at an index of another one, which ends there."""
-    target, source, index = values[args[0]], values[args[1]], values[args[2]]
+    """Write a tensor at an index of another tensor, which ends there."""
+    target, source, index = (values[arg] for arg in args[:3])
     row = source.tensor().clone()
     target.sizes = (index + 1, *source.sizes)
     if target.sizes[0] > target.most[0] or target.sizes[1:] != tuple(row.shape):
@@ -64,7 +65,7 @@ def _copy_index(values: list[Any], args: Sequence[int]) -> None:
     target.tensor()[index].copy_(row)
 
 
-OWN: Mapping[str, Callable[[list[Any], Sequence[int]], None]] = {
+KERNELS: Mapping[str, Callable[[list[Any], Sequence[int]], None]] = {
     "et_view.default": _view,
     "et_copy_index.tensor": _copy_index,
     "sym_size.int": Prim(lambda slot, dimension: slot.sizes[dimension]),
@@ -72,7 +73,7 @@ OWN: Mapping[str, Callable[[list[Any], Sequence[int]], None]] = {
     "sym_stride.int": Prim(lambda slot, dimension: slot.tensor().stride(dimension)),
     "_local_scalar_dense": Prim(lambda slot: slot.tensor().item()),
     "item": Prim(lambda slot: slot.tensor().item()),
-    # Constraints, which lowering has read.
+    # Constraints are for lowering alone.
     "sym_constrain_range": lambda values, args: None,
     "sym_constrain_range_for_size": lambda values, args: None,
 }

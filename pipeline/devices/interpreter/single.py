@@ -1,5 +1,5 @@
-"""Runs one delegate of a backend that ExecuTorch's runtime has, in a package of its call alone, so
-that a method can mix such delegates with others."""
+"""Run one delegate on ExecuTorch's runtime, in a package of its call alone, so that the interpreter
+can mix such delegates with others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ExecutorchDelegate(DelegateRuntime):
 
     Args:
         values: the arguments of its call, as the plan declares them.
-        results: how many of the last ones it gives.
+        results: how many of the last ones are results.
     """
 
     def __init__(self, backend_id: str, values: Sequence[Any], results: int) -> None:
@@ -56,20 +56,26 @@ class ExecutorchDelegate(DelegateRuntime):
     def execute(self, handle: Package, inputs: Sequence[Any]) -> Sequence[Any]:
         return handle.run(_NAME, inputs)
 
-    def _program(self, processed: bytes, specs: Sequence[tuple[str, bytes]]) -> schema.Program:
+    def _place_values(self) -> tuple[list[schema.EValue], int]:
+        """Return the arguments with planned memory for each tensor, one behind the other, and the
+        size of that memory."""
         values, size = [], 0
         for value in self._values:
             if isinstance(value, schema.Tensor):
-                # Constants of the package too become inputs here.
-                place = schema.AllocationDetails(1, size & 0xFFFFFFFF, size >> 32)
+                # Also a constant of the package is an input here.
+                allocation = schema.AllocationDetails(1, size & 0xFFFFFFFF, size >> 32)
                 value = replace(
-                    value, data_buffer_idx=0, allocation_info=place, extra_tensor_info=None
+                    value, data_buffer_idx=0, allocation_info=allocation, extra_tensor_info=None
                 )
                 item = DTYPES[int(value.scalar_type)].itemsize
                 size += -(-math.prod(value.sizes) * item // _ALIGNMENT) * _ALIGNMENT
             values.append(schema.EValue(value))
+        return values, size
+
+    def _program(self, processed: bytes, specs: Sequence[tuple[str, bytes]]) -> schema.Program:
+        values, memory_size = self._place_values()
         data = schema.BackendDelegateDataReference(schema.DataLocation.INLINE, 0)
-        own_specs = [CompileSpec(key, value) for key, value in specs]
+        compile_specs = [CompileSpec(key, value) for key, value in specs]
         places = list(range(len(values)))
         call = schema.Instruction(schema.DelegateCall(0, places))
         plan = schema.ExecutionPlan(
@@ -80,8 +86,8 @@ class ExecutorchDelegate(DelegateRuntime):
             outputs=places[self._split :],
             chains=[schema.Chain([], [], [call], None)],
             operators=[],
-            delegates=[schema.BackendDelegate(self._backend_id, data, own_specs)],
-            non_const_buffer_sizes=[0, size],
+            delegates=[schema.BackendDelegate(self._backend_id, data, compile_specs)],
+            non_const_buffer_sizes=[0, memory_size],
         )
         return schema.Program(
             version=EXECUTORCH_SCHEMA_VERSION,

@@ -1,4 +1,4 @@
-"""The values of a loaded method: tensors in planned memory, and lists of values."""
+"""Hold the values of a loaded method: tensors in planned memory, and lists of values."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ def allocate(size: int) -> torch.Tensor:
 
 
 class Slot:
-    """A tensor of a plan: its place in memory, and the sizes that it has now.
+    """A tensor of a plan: its place in memory, and its current sizes.
 
-    `memory` is a tensor of bytes, in which other slots may lie too, and `offset` a place in it.
+    `memory` is a tensor of bytes, which other slots may share, and `offset` a place in it. `most`
+    are the greatest sizes that the plan has room for.
     """
 
     def __init__(self, tensor: schema.Tensor) -> None:
@@ -50,11 +51,7 @@ class Slot:
     def resize(self, sizes: Sequence[int]) -> None:
         """Change the sizes. Raises RefusalError if the plan leaves no room for these."""
         sizes = tuple(sizes)
-        room = len(sizes) == len(self.most) and (
-            self.unbound
-            or (sizes == self.most if self.fixed else all(map(operator.le, sizes, self.most)))
-        )
-        if not room:
+        if not self._has_room(sizes):
             kind = "exactly" if self.fixed else "at most"
             raise RefusalError(f"a tensor of sizes {list(sizes)}, {kind} {list(self.most)} planned")
         self.sizes = sizes
@@ -62,22 +59,31 @@ class Slot:
             self.memory, self.offset = None, 0
             self.most = sizes
 
+    def _has_room(self, sizes: tuple[int, ...]) -> bool:
+        if len(sizes) != len(self.most):
+            return False
+        if self.unbound:
+            return True
+        if self.fixed:
+            return sizes == self.most
+        return all(map(operator.le, sizes, self.most))
+
     def assign(self, value: torch.Tensor) -> None:
-        """Copy a tensor here. Raises RefusalError if its dtype or sizes do not fit."""
+        """Copy a tensor here. Raises RefusalError if its dtype or sizes don't fit."""
         if value.dtype != self.dtype:
             raise RefusalError(f"a tensor of {value.dtype}, must be {self.dtype}")
         self.resize(value.shape)
         self.tensor().copy_(value)
 
-    def share(self, other: Slot, sizes: Sequence[int]) -> None:
-        """Take the memory of another slot, with other sizes."""
-        other.tensor()  # it has memory now
-        self.memory, self.offset = other.memory, other.offset
+    def share(self, source: Slot, sizes: Sequence[int]) -> None:
+        """Use the memory of another slot, with other sizes."""
+        source.tensor()  # allocates its memory
+        self.memory, self.offset = source.memory, source.offset
         self.resize(sizes)
 
 
 class RefusalError(DelegateError):
-    """A plan, an operator or an input cannot be run; the message says why."""
+    """A plan, an operator or an input can't be run; the message says why."""
 
 
 class ValueList(tuple[int, ...]):

@@ -55,20 +55,21 @@ class BundleCases:
         self, method: str, origin: str, inputs: Sequence[Any], expected: Sequence[Any]
     ) -> None:
         """Add a case, unless there is one of this origin, or no room."""
-        known, case = self.cases.setdefault(method, []), BundleCase(origin, inputs, expected)
-        if any(origin == other.origin for other in known):
+        cases = self.cases.setdefault(method, [])
+        case = BundleCase(origin, inputs, expected)
+        if any(origin == earlier.origin for earlier in cases):
             return
-        room = self.limit - sum(other.size for other in known)
+        room = self.limit - sum(earlier.size for earlier in cases)
         if case.size <= room:
-            known.append(case)
+            cases.append(case)
             return
         limit = f"{human_size(room)} of bundle_limit {human_size(self.limit)} are left"
         self.leave_out(method, origin, f"{human_size(case.size)}, and {limit}")
 
     def leave_out(self, method: str, origin: str, reason: str) -> None:
-        left = self.left_out.setdefault(method, [])
-        if (origin, reason) not in left:
-            left.append((origin, reason))
+        omissions = self.left_out.setdefault(method, [])
+        if (origin, reason) not in omissions:
+            omissions.append((origin, reason))
 
 
 def bundle(pte: Path, collected: BundleCases) -> bytes:
@@ -84,18 +85,19 @@ def bundle(pte: Path, collected: BundleCases) -> bytes:
     )
 
     plans = {plan.name: plan for plan in program_from_bytes(pte.read_bytes()).execution_plan}
-    made = []
+    suites = []
     for method, cases in sorted(collected.cases.items()):
-        kept, plan = [], plans[method]
+        expressible = []
+        plan = plans[method]
         for case in cases:
             if reason := _inexpressible(plan, case):
                 collected.leave_out(method, "", reason)
             else:
-                kept.append(case)
-        collected.cases[method] = kept
-        tests = [MethodTestCase(list(case.inputs), list(case.expected)) for case in kept]
-        made += [MethodTestSuite(method, tests)] if tests else []
-    bundled = BundledProgram(None, made, pte_file_path=str(pte))
+                expressible.append(case)
+        collected.cases[method] = expressible
+        tests = [MethodTestCase(list(case.inputs), list(case.expected)) for case in expressible]
+        suites += [MethodTestSuite(method, tests)] if tests else []
+    bundled = BundledProgram(None, suites, pte_file_path=str(pte))
     for suite in bundled.serialize_to_schema().method_test_suites:
         plan = plans[suite.method_name]
         for test, case in zip(suite.test_cases, collected.cases[suite.method_name], strict=True):
@@ -112,18 +114,18 @@ def describe_bundle(collected: BundleCases, methods: Iterable[MethodValidation])
     method is loaded anew for it.
     """
     return {
-        each.method: {
-            "cases": [case.origin for case in collected.cases.get(each.method, [])],
-            "rtol": each.tolerances[1],
-            "atol": each.tolerances[0],
-            "state": list(each.state),
+        method.method: {
+            "cases": [case.origin for case in collected.cases.get(method.method, [])],
+            "rtol": method.tolerances[1],
+            "atol": method.tolerances[0],
+            "state": list(method.state),
             "left_out": [
                 {"origin": origin, "reason": reason}
-                for origin, reason in collected.left_out.get(each.method, [])
+                for origin, reason in collected.left_out.get(method.method, [])
             ],
         }
-        for each in methods
-        if each.kind == "program"
+        for method in methods
+        if method.kind == "program"
     }
 
 
@@ -147,14 +149,14 @@ def _inexpressible(plan: ExecutionPlan, case: BundleCase) -> str:
 
 
 def _lay_out(
-    plan: ExecutionPlan, indices: Sequence[int], made: Sequence[Any], values: Sequence[Any]
+    plan: ExecutionPlan, indices: Sequence[int], serialized: Sequence[Any], values: Sequence[Any]
 ) -> None:
     """Give tensors the dim order that the plan reads and writes them in. ExecuTorch makes all of
     them contiguous, refuses them so as inputs of another order, and compares them anyway."""
-    for index, each, value in zip(indices, made, values, strict=True):
+    for index, serialized_value, value in zip(indices, serialized, values, strict=True):
         declared = plan.values[index].val
         if isinstance(declared, Tensor):
             order = list(declared.dim_order)
             dense = value.detach().permute(order).contiguous().reshape(-1)
-            each.val.data = dense.view(torch.uint8).numpy().tobytes()
-            each.val.dim_order = order
+            serialized_value.val.data = dense.view(torch.uint8).numpy().tobytes()
+            serialized_value.val.dim_order = order

@@ -32,22 +32,22 @@ def cmake_lines(contract: Json, name: str, selection: str) -> Iterator[str]:
         selection: the path of its `selected_operators.yaml`.
     """
     links = [*contract["backends"].values(), *contract["kernels"].values()]
-    options = [each["option"] for each in links if each["option"]]
+    options = [item["option"] for item in links if item["option"]]
     options += [_DATA_FILES] if contract["data_files"] else []
     options += [_ALSO[option] for option in options if option in _ALSO]
     for option in dict.fromkeys(options):
         yield f"set({option} ON)"
     yield "add_subdirectory(${EXECUTORCH_ROOT} executorch)"
-    known = kernel_libraries()
-    used = [known[each] for each in contract["kernels"] if each in known]
-    selected = [each for each in used if each.kernels]
+    known_libraries = kernel_libraries()
+    used = [known_libraries[item] for item in contract["kernels"] if item in known_libraries]
+    selected = [item for item in used if item.kernels]
     if selected:
         yield from _selected_kernels(selected, name, selection)
-    whole = [each.library for each in used if not each.kernels and each.option]
+    whole = [item.library for item in used if not item.kernels and item.option]
     linked = ["executorch", "executorch_extensions"]
     linked += ["executorch_backends"] if contract["backends"] else []
     linked += [name] if selected else []
-    linked += [f"$<LINK_LIBRARY:WHOLE_ARCHIVE,{each}>" for each in whole]
+    linked += [f"$<LINK_LIBRARY:WHOLE_ARCHIVE,{item}>" for item in whole]
     yield f"target_link_libraries(app PRIVATE {' '.join(linked)})"
     yield from _remarks(contract)
 
@@ -55,14 +55,16 @@ def cmake_lines(contract: Json, name: str, selection: str) -> Iterator[str]:
 def _selected_kernels(libraries: list[KernelLibrary], name: str, selection: str) -> Iterator[str]:
     """Yield the lines of a library of the selected operators alone, and of their dtypes, which
     ExecuTorch selects of portable kernels."""
-    used = {each.name: each for each in libraries}
-    lists, kernels = "", [each.kernels for each in libraries if each.name != "portable"]
+    used = {library.name: library for library in libraries}
+    lists = ""
+    kernels = [library.kernels for library in libraries if library.name != "portable"]
     by_dtype = ""
     if "optimized" in used:  # which come with the portable ones
         lists += f" FUNCTIONS_YAML {_MERGED}"
     elif "portable" in used:
         lists += f" FUNCTIONS_YAML ${{EXECUTORCH_ROOT}}/{used['portable'].listing}"
-        kernels, by_dtype = ["portable_kernels", *kernels], " DTYPE_SELECTIVE_BUILD ON"
+        kernels = ["portable_kernels", *kernels]
+        by_dtype = " DTYPE_SELECTIVE_BUILD ON"
     if "quantized" in used:
         lists += f" CUSTOM_OPS_YAML ${{EXECUTORCH_ROOT}}/{used['quantized'].listing}"
     yield "include(${EXECUTORCH_ROOT}/tools/cmake/Codegen.cmake)"
@@ -91,6 +93,6 @@ def _remarks(contract: Json) -> Iterator[str]:
     for link in contract["backends"].values():
         if link["more"]:
             yield f"# {link['library'] or link['name']}: {link['more']}."
-    for operator, each in contract["operators"].items():
-        if each["kernels"] == "own":
-            yield f"# {operator}: link your kernel ({each['library'] or 'no library is known'})."
+    for operator, facts in contract["operators"].items():
+        if facts["kernels"] == "own":
+            yield f"# {operator}: link your kernel ({facts['library'] or 'no library is known'})."

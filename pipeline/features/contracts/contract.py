@@ -54,7 +54,7 @@ def describe_contract(
 
     Raises PipelineError for a `.pte` that is damaged.
     """
-    (name,) = (each for each in files if each.endswith(".pte"))
+    (name,) = (item for item in files if item.endswith(".pte"))
     file = open_file(name, files[name])
     layout = file.layout
     assert isinstance(layout, ProgramFile)
@@ -63,8 +63,10 @@ def describe_contract(
     except CorruptError as error:
         raise PipelineError(f"{name}: is corrupt: {error}") from None
     methods = {plan.name: _describe_method(plan, needs) for plan in layout.plans}
-    own = {operator: each["name"] for each in libraries for operator in each["operators"]}
-    operators = {each: own.get(each, "") for plan in layout.plans for each in plan.operators}
+    library_names = {operator: item["name"] for item in libraries for operator in item["operators"]}
+    operators = {
+        item: library_names.get(item, "") for plan in layout.plans for item in plan.operators
+    }
     described = _describe_operators(operators, methods)
     return {
         "format": 1,
@@ -72,7 +74,7 @@ def describe_contract(
         "executorch": [executorch],
         "schemas": [{"identifier": needs.identifier, "version": needs.version}],
         "alignment": _alignment(file, layout, needs),
-        "data_files": sorted(each for each in files if each.endswith(".ptd")),
+        "data_files": sorted(item for item in files if item.endswith(".ptd")),
         "operators": described,
         "kernels": _describe_kernels(described),
         "backends": _describe_backends(methods),
@@ -84,27 +86,29 @@ def join_contracts(contracts: Sequence[Any]) -> ContractRecord:
     """Join the contracts of packages: that of a runtime which runs all of them."""
     libraries = {
         operator: facts["library"] if facts["kernels"] == OWN else ""
-        for each in contracts
-        for operator, facts in each["operators"].items()
+        for contract in contracts
+        for operator, facts in contract["operators"].items()
     }
     methods = {
-        f"{each['packages'][0]}/{name}": own
-        for each in contracts
-        for name, own in each["methods"].items()
+        f"{contract['packages'][0]}/{name}": method
+        for contract in contracts
+        for name, method in contract["methods"].items()
     }
     described = _describe_operators(libraries, methods)
-    schemas = {(s["identifier"], s["version"]) for each in contracts for s in each["schemas"]}
-    kept: Any = {
+    schemas = {
+        (s["identifier"], s["version"]) for contract in contracts for s in contract["schemas"]
+    }
+    alignment: Any = {
         part: min((n for e in contracts if (n := e["alignment"][part])), default=None)
         for part in ("segments", "constants", "payloads", "planned_memory")
     }
     return {
         "format": 1,
-        "packages": sorted({name for each in contracts for name in each["packages"]}),
-        "executorch": sorted({name for each in contracts for name in each["executorch"]}),
+        "packages": sorted({name for contract in contracts for name in contract["packages"]}),
+        "executorch": sorted({name for contract in contracts for name in contract["executorch"]}),
         "schemas": [{"identifier": name, "version": version} for name, version in sorted(schemas)],
-        "alignment": kept,
-        "data_files": sorted({name for each in contracts for name in each["data_files"]}),
+        "alignment": alignment,
+        "data_files": sorted({name for contract in contracts for name in contract["data_files"]}),
         "operators": described,
         "kernels": _describe_kernels(described),
         "backends": _describe_backends(methods),
@@ -117,15 +121,14 @@ def format_selection(contract: Json) -> bytes:
     codegen/tools/gen_oplist.py writes; equal contracts have the same bytes."""
     import yaml  # which nothing else of a link needs
 
-    operators = {
-        operator: {
+    operators = {}
+    for operator in contract["operators"]:
+        operators[operator] = {
             "is_root_operator": True,
             "is_used_for_training": True,
             "include_all_overloads": False,
             "debug_info": list(contract["packages"]),
         }
-        for operator in contract["operators"]
-    }
     selection = {
         "operators": operators,
         "custom_classes": [],
@@ -134,7 +137,9 @@ def format_selection(contract: Json) -> bytes:
         "include_all_operators": False,
         "kernel_metadata": {},
         "et_kernel_metadata": {
-            name: list(each["keys"]) for name, each in contract["operators"].items() if each["keys"]
+            name: list(facts["keys"])
+            for name, facts in contract["operators"].items()
+            if facts["keys"]
         },
     }
     text: str = yaml.safe_dump(selection, default_flow_style=False)
@@ -143,7 +148,7 @@ def format_selection(contract: Json) -> bytes:
 
 def _alignment(file: PackageFile, layout: ProgramFile, needs: RuntimeNeeds) -> AlignmentRecord:
     payloads = (e.payload for plan in layout.plans for e in plan.delegates if e.payload)
-    planned = [each for each in needs.memory_alignment.values() if each]
+    planned = [alignment for alignment in needs.memory_alignment.values() if alignment]
     return {
         "segments": alignment_of(span.offset for span in layout.segments),
         "constants": alignment_of(span.offset for span in layout.constants if span.size),
@@ -155,7 +160,7 @@ def _alignment(file: PackageFile, layout: ProgramFile, needs: RuntimeNeeds) -> A
 def _describe_method(plan: PlanFacts, needs: RuntimeNeeds) -> MethodContract:
     return {
         "kernels": list(_group(needs.calls[plan.name])),
-        "backends": sorted({each.backend for each in plan.delegates}),
+        "backends": sorted({delegate.backend for delegate in plan.delegates}),
         "planned_memory": [
             {"arena": number, "size": size} for number, size in enumerate(plan.arenas, 1)
         ],
@@ -166,14 +171,14 @@ def _group(calls: Iterable[KernelCall]) -> Iterator[KernelRecord]:
     """Yield calls of the same operator on the same forms together, by operator and key."""
     groups: dict[tuple[str, str, tuple[str, ...]], list[KernelCall]] = defaultdict(list)
     for call in calls:
-        dtypes = tuple("" if each is None else each.dtype for each in call.arguments)
+        dtypes = tuple("" if argument is None else argument.dtype for argument in call.arguments)
         groups[call.operator, call.key, dtypes].append(call)
-    for (operator, key, dtypes), own in sorted(groups.items()):
+    for (operator, key, dtypes), group in sorted(groups.items()):
         yield {
             "operator": operator,
-            "arguments": [each or None for each in dtypes],
+            "arguments": [argument or None for argument in dtypes],
             "key": key,
-            "instructions": [call.instruction for call in own],
+            "instructions": [call.instruction for call in group],
         }
 
 
@@ -187,45 +192,45 @@ def _describe_operators(
     """
     calls: dict[str, list[KernelRecord]] = {operator: [] for operator in libraries}
     for method in methods.values():
-        for each in method["kernels"]:
-            calls.setdefault(each["operator"], []).append(each)
+        for kernel in method["kernels"]:
+            calls.setdefault(kernel["operator"], []).append(kernel)
     return {
-        name: _describe_operator(name, libraries.get(name, ""), own)
-        for name, own in sorted(calls.items())
+        name: _describe_operator(name, libraries.get(name, ""), operator_calls)
+        for name, operator_calls in sorted(calls.items())
     }
 
 
 def _describe_kernels(operators: Mapping[str, OperatorContract]) -> dict[str, LinkedRecord]:
-    used = {each["kernels"] for each in operators.values()}
+    used = {entry["kernels"] for entry in operators.values()}
     return {
-        name: {"name": name, "option": each.option, "library": each.library, "more": ""}
-        for name, each in kernel_libraries().items()
+        name: {"name": name, "option": entry.option, "library": entry.library, "more": ""}
+        for name, entry in kernel_libraries().items()
         if name in used
     }
 
 
 def _describe_backends(methods: Mapping[str, MethodContract]) -> dict[str, LinkedRecord]:
-    ids = {each for method in methods.values() for each in method["backends"]}
-    return {each: _describe_backend(each) for each in sorted(ids)}
+    ids = {backend_id for method in methods.values() for backend_id in method["backends"]}
+    return {backend_id: _describe_backend(backend_id) for backend_id in sorted(ids)}
 
 
 def _describe_operator(
     operator: str, library: str, calls: Sequence[KernelRecord]
 ) -> OperatorContract:
-    known = find_kernels(operator)
-    dtypes = {dtype for each in calls for dtype in each["arguments"] if dtype is not None}
+    kernels = find_kernels(operator)
+    dtypes = {dtype for call in calls for dtype in call["arguments"] if dtype is not None}
     return {
-        "kernels": known.name if known else OWN,
-        "library": known.library if known else library,
+        "kernels": kernels.name if kernels else OWN,
+        "library": kernels.library if kernels else library,
         "dtypes": sorted(dtypes),
-        "keys": sorted({each["key"] for each in calls}),
+        "keys": sorted({call["key"] for call in calls}),
     }
 
 
 def _describe_backend(backend_id: str) -> LinkedRecord:
     """Describe what is linked for the delegates of an id, which several backends may have; one of a
     plugin brings its own."""
-    names = [name for name, each in BACKENDS.items() if each.backend_id == backend_id]
+    names = [name for name, entry in BACKENDS.items() if entry.backend_id == backend_id]
     links = backend_links()
-    known = asdict(next((links[name] for name in names if name in links), Linked()))
-    return {"name": next(iter(names), ""), **known}  # type: ignore[typeddict-item]
+    linked = asdict(next((links[name] for name in names if name in links), Linked()))
+    return {"name": next(iter(names), ""), **linked}  # type: ignore[typeddict-item]

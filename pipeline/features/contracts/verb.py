@@ -32,7 +32,8 @@ def run(
     if of_runtime:
         yield from _write_target(plan, words)
         return
-    contracts, refused = dict[str, Json](), list[str]()
+    contracts = dict[str, Json]()
+    refused = list[str]()
     for package in known_packages(plan, words):
         try:
             contracts[package] = _read(plan, package)
@@ -52,7 +53,8 @@ def _describe_joined(plan: Plan, contracts: Mapping[str, Json]) -> Iterator[str]
     """Write the contract of several packages to build/, and yield the lines on it."""
     from pipeline.features.contracts.contract import format_selection, join_contracts
 
-    joined, build = join_contracts(list(contracts.values())), plan.workspace.build
+    joined = join_contracts(list(contracts.values()))
+    build = plan.workspace.build
     write_atomically(build / CONTRACT, record_bytes(joined), build)
     write_atomically(build / SELECTION, format_selection(joined), build)
     title = plural(len(contracts), "package")
@@ -62,7 +64,8 @@ def _describe_joined(plan: Plan, contracts: Mapping[str, Json]) -> Iterator[str]
 
 def _read(plan: Plan, package: str) -> Json:
     plan.check(package)
-    lowered, first = link_status(plan, package), f"run `doit lower {package}` first"
+    lowered = link_status(plan, package)
+    first = f"run `doit lower {package}` first"
     if not lowered.current:
         raise PipelineError(f"{package}: not built as it is asked for ({lowered.reason}); {first}")
     contract = read_fitting(plan.workspace.package(package) / CONTRACT)
@@ -78,10 +81,11 @@ def _shown(plan: Plan, path: Path) -> str:
 
 def _describe(title: str, contract: Json, selection: Path, name: str = "") -> Iterator[str]:
     """Yield the lines on one contract."""
-    operators, backends = contract["operators"], contract["backends"]
+    operators = contract["operators"]
+    backends = contract["backends"]
     yield f"{title}: {plural(len(operators), 'operator')}, {plural(len(backends), 'backend')}"
-    releases = (f"executorch {each}" for each in contract["executorch"])
-    schemas = (f"schema {each['identifier']}.{each['version']}" for each in contract["schemas"])
+    releases = (f"executorch {item}" for item in contract["executorch"])
+    schemas = (f"schema {item['identifier']}.{item['version']}" for item in contract["schemas"])
     facts = {
         "made by": ", ".join([*releases, *schemas]),
         "aligned": ", ".join(
@@ -90,15 +94,22 @@ def _describe(title: str, contract: Json, selection: Path, name: str = "") -> It
         "memory": "; ".join(_describe_memory(contract)),
         "data files": ", ".join(contract["data_files"]),
     }
-    yield from (f"  {what + ':':<12} {found}" for what, found in facts.items() if found)
+    yield from (
+        f"  {title_of_fact + ':':<12} {words}" for title_of_fact, words in facts.items() if words
+    )
     for name_of_backend, link in backends.items():
-        library = f" in {link['library']}" if link["library"] else ""
+        library = ""
+        if link["library"]:
+            library = f" in {link['library']}"
         yield f"  backend {name_of_backend}{library}"
-    for kernels in dict.fromkeys(each["kernels"] for each in operators.values()):
-        own = {name: each for name, each in operators.items() if each["kernels"] == kernels}
-        yield f"  {kernels} kernels, {len(own)}:"
+    for kernels in dict.fromkeys(item["kernels"] for item in operators.values()):
+        operators_of_kernels = {
+            name: item for name, item in operators.items() if item["kernels"] == kernels
+        }
+        yield f"  {kernels} kernels, {len(operators_of_kernels)}:"
         yield from (
-            f"    {each}  {', '.join(facts['dtypes'])}".rstrip() for each, facts in own.items()
+            f"    {item}  {', '.join(facts['dtypes'])}".rstrip()
+            for item, facts in operators_of_kernels.items()
         )
     yield ""
     yield from cmake_lines(contract, f"{name or title}_kernels", selection.as_posix())
@@ -108,9 +119,11 @@ def _describe_memory(contract: Json) -> Iterator[str]:
     """Yield the greatest size of each arena, in bytes, and the method that plans it."""
     greatest: dict[int, tuple[int, str]] = {}
     for name, method in contract["methods"].items():
-        for each in method["planned_memory"]:
-            found = greatest.get(each["arena"], (0, ""))
-            greatest[each["arena"]] = max(found, (each["size"], name), key=lambda pair: pair[0])
+        for arena_facts in method["planned_memory"]:
+            so_far = greatest.get(arena_facts["arena"], (0, ""))
+            greatest[arena_facts["arena"]] = max(
+                so_far, (arena_facts["size"], name), key=lambda pair: pair[0]
+            )
     for arena, (size, method) in sorted(greatest.items()):
         if size:
             yield f"arena {arena} {size:,} bytes, in {method}"
@@ -129,8 +142,8 @@ def _write_target(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         raise PipelineError(f"'{name}' can't name a file in {TARGETS}/")
     root = plan.workspace.root
     path = root / target_file(name)
-    there = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else HEAD
-    if not there.startswith(HEAD):
+    content = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else HEAD
+    if not content.startswith(HEAD):
         raise PipelineError(f"{target_file(name)} is there, and was written by hand; name another")
     if not path.parent.resolve().is_relative_to(root.resolve()):
         raise PipelineError(f"{TARGETS}/ is a link out of the workspace")

@@ -40,32 +40,32 @@ class Branch:
     last: int = 0
 
 
-def find_branch(path: Path, line: int, other: int | None) -> Branch | None:
+def find_branch(path: Path, line: int, other_line: int | None) -> Branch | None:
     """Return what decides between two lines of a function: the outermost statement that has them
     in different arms, or has only one of them. None if there is none.
 
     Args:
-        other: None where it is unknown; then the innermost statement with `line` in an arm.
+        other_line: None where it is unknown; then the innermost statement with `line` in an arm.
     """
     source = read_source(path)
     if source is None:
         return None
     scope = source.scope(line)
-    if other is not None and source.scope(other) is not scope:
-        other = None
+    if other_line is not None and source.scope(other_line) is not scope:
+        other_line = None
     candidates: list[Conditional] = []
     for node in ast.walk(scope):
         if isinstance(node, _CONDITIONALS):
             arm = _arm(node, line)
-            if other is None:
+            if other_line is None:
                 if arm is not None and not isinstance(node, (ast.For, ast.Try)):
                     candidates.append(node)
-            elif arm != _arm(node, other):
+            elif arm != _arm(node, other_line):
                 candidates.append(node)
     if not candidates:
         return None
     candidates.sort(key=extent)
-    return _describe(source, candidates[0] if other is None else candidates[-1])
+    return _describe(source, candidates[0] if other_line is None else candidates[-1])
 
 
 def find_expression(path: Path, line: int) -> Branch | None:
@@ -103,14 +103,18 @@ def find_loop(path: Path, line: int) -> Branch | None:
     for node in ast.walk(source.scope(line)):
         if isinstance(node, (ast.For, ast.While)) and _arm(node, line) == 0:
             loops.append(node)
-    return _describe(source, min(loops, key=extent)) if loops else None
+    if loops:
+        return _describe(source, min(loops, key=extent))
+    return None
 
 
 def describe_statement(path: Path, line: int) -> str:
     """Return the text of the statement on a line, and of what it is made of in the same file."""
     source = read_source(path)
     statement = source.statement(line) if source else None
-    return source.explain(statement) if source and statement is not None else ""
+    if source and statement is not None:
+        return source.explain(statement)
+    return ""
 
 
 def find_contexts(path: Path, line: int) -> str:
@@ -139,7 +143,9 @@ def _describe(source: SourceFile, node: Conditional) -> Branch:
     text = _head(node)
     shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     last = decisive.end_lineno if decisive is not None else node.lineno
-    reasons = source.explain(decisive) if decisive is not None else ""
+    reasons = ""
+    if decisive is not None:
+        reasons = source.explain(decisive)
     return Branch(kind, node.lineno, shown, reasons, last or node.lineno)
 
 

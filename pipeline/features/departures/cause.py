@@ -25,4 +25,6 @@ class Cause:
 def call_of(site: Any, difference: Difference, forward: bool = False) -> Call | None:
     """Return the call in the user's code to name for an operator's site."""
     place = place_of(site)
-    return innermost_forward(place) if forward else place.call(difference.root)
+    if forward:
+        return innermost_forward(place)
+    return place.call(difference.root)

@@ -58,12 +58,14 @@ class Difference:
         where both run the operator's statement another number of times."""
         is_program = event is self.program
         traces = self.program_run.trace, self.reference_run.trace
-        trace, others = traces if is_program else reversed(traces)
-        same, twins = find_statement(event, trace), find_statement(event, others)
-        if len(same) != len(twins):
+        trace, other_trace = traces if is_program else reversed(traces)
+        occurrences = find_statement(event, trace)
+        twins = find_statement(event, other_trace)
+        if len(occurrences) != len(twins):
             return None
-        twin = twins[same.index(event)]
-        comparison, tolerance = self.comparison, self.departure.tolerance
+        twin = twins[occurrences.index(event)]
+        comparison = self.comparison
+        tolerance = self.departure.tolerance
         agree = all(comparison.agrees(not is_program, v, tolerance) for v in twin.reads)
         return twin if agree else None
 
@@ -75,7 +77,9 @@ class Difference:
 
     def path(self, frame: TraceFrame) -> Path:
         """Return the file of a call, in the workspace where it is there."""
-        return self.root / name_line(frame, self.root).file if frame.file else Path(frame.file)
+        if frame.file:
+            return self.root / name_line(frame, self.root).file
+        return Path(frame.file)
 
     def changed_attributes(self) -> list[str]:
         """Return the names of Python attributes that a call changes, but for modules' buffers."""
@@ -91,7 +95,9 @@ def place_of(site: Any) -> Place:
     """Return the place of a node or of a call in Python."""
     if site is None:
         return Place(None, ())
-    return site.place() if hasattr(site, "place") else place_of_node(site)
+    if hasattr(site, "place"):
+        return site.place()
+    return place_of_node(site)
 
 
 def statement_key(event: Event[Any]) -> _Key:
@@ -121,21 +127,25 @@ def make_difference(
     departure = find_departure(comparison)
     if departure is None:
         return None
-    mine = next(iter(departure.program.events), None)
-    other = next(iter(departure.reference.events), None)
-    difference = Difference(comparison, departure, program, reference, mine, other, root)
-    if other is not None and (twin := difference.find_twin(other)):
-        mine = twin
-    elif mine is not None and (twin := difference.find_twin(mine)):
-        other = twin
-    elif mine is not None and other is not None:
-        mine_later = _comes_later(mine, reference.trace, other)
-        other_later = _comes_later(other, program.trace, mine)
-        if mine_later and not other_later:
-            mine = None
-        elif other_later and not mine_later:
-            other = None
-    return Difference(comparison, departure, program, reference, mine, other, root)
+    program_event = next(iter(departure.program.events), None)
+    reference_event = next(iter(departure.reference.events), None)
+    difference = Difference(
+        comparison, departure, program, reference, program_event, reference_event, root
+    )
+    if reference_event is not None and (twin := difference.find_twin(reference_event)):
+        program_event = twin
+    elif program_event is not None and (twin := difference.find_twin(program_event)):
+        reference_event = twin
+    elif program_event is not None and reference_event is not None:
+        program_is_later = _comes_later(program_event, reference.trace, reference_event)
+        reference_is_later = _comes_later(reference_event, program.trace, program_event)
+        if program_is_later and not reference_is_later:
+            program_event = None
+        elif reference_is_later and not program_is_later:
+            reference_event = None
+    return Difference(
+        comparison, departure, program, reference, program_event, reference_event, root
+    )
 
 
 def find_statement(event: Event[Any], trace: Trace[Any]) -> list[Event[Any]]:

@@ -1,8 +1,8 @@
 """Finds where two recorded runs part: the first operators whose inputs agree and results don't.
 
-A value agrees that the other run has as well, wherever it came up there: operators may be another
-number in another order. Only what leads to an output that differs is looked at, and only through
-values that don't agree.
+A value agrees if the other run has it as well, wherever it came up there: the runs may have other
+operators in another order. Only what leads to an output that differs is looked at, and only
+through values that don't agree.
 """
 
 from __future__ import annotations
@@ -46,11 +46,18 @@ class Pool:
         if content is None:
             return 0.0
         entries = self._groups.get(_group(trace, value, content), [])
-        # One projection differs by a few times the distance at most.
-        reach = 8 * most * content.norm if math.isfinite(most) else math.inf
-        first = bisect_left(entries, content.projections[0] - reach, key=lambda entry: entry[0])
-        last = bisect_right(entries, content.projections[0] + reach, key=lambda entry: entry[0])
-        return min((distance(content, e[2]) for e in entries[first:last]), default=math.inf)
+        reach = math.inf
+        if math.isfinite(most):  # one projection differs by a few times the distance at most
+            reach = 8 * most * content.norm
+        center = content.projections[0]
+        first = bisect_left(entries, center - reach, key=_projection)
+        last = bisect_right(entries, center + reach, key=_projection)
+        distances = (distance(content, sketch) for _, _, sketch in entries[first:last])
+        return min(distances, default=math.inf)
+
+
+def _projection(entry: tuple[float, int, Sketch]) -> float:
+    return entry[0]
 
 
 def _group(trace: Trace[Any], value: int, content: Sketch) -> tuple[Any, ...]:
@@ -78,11 +85,15 @@ class Comparison:
     """Two runs, side by side."""
 
     def __init__(self, program: Trace[Any], reference: Trace[Any]) -> None:
-        self.program, self.reference = program, reference
-        self._pools = Pool(program), Pool(reference)
+        self.program = program
+        self.reference = reference
+        self._pools = (Pool(program), Pool(reference))
         self._nearest: dict[tuple[bool, int], float] = {}
         self.pairs = pair_leaves(program, reference)
-        self._partners = dict(self.pairs), {other: mine for mine, other in self.pairs}
+        to_program = {
+            reference_value: program_value for program_value, reference_value in self.pairs
+        }
+        self._partners = (dict(self.pairs), to_program)
 
     def differing_outputs(self, tolerance: float = 0.0) -> list[str]:
         """Return the labels of outputs that differ by more than a tolerance."""
@@ -97,13 +108,17 @@ class Comparison:
 
     def _same(self, output: Any, expected: Any, tolerance: float) -> bool:
         if is_value(output) and is_value(expected):
-            one, other = self.program.values[int(output)], self.reference.values[int(expected)]
-            if one is None or other is None:
+            actual_sketch = self.program.values[int(output)]
+            expected_sketch = self.reference.values[int(expected)]
+            if actual_sketch is None or expected_sketch is None:
                 return True
-            return distance(one, other) <= _relative(tolerance, one)
+            return distance(actual_sketch, expected_sketch) <= _relative(tolerance, actual_sketch)
         if is_value(output) or is_value(expected):
             return False
-        return type(output) is type(expected) and (output == expected or output != output)
+        if type(output) is not type(expected):
+            return False
+        is_nan = output != output
+        return bool(is_nan or output == expected)
 
     def find(self, tolerance: float) -> tuple[Side[Any], Side[Any]]:
         """Return what departs in the program, and in the reference, at a tolerance."""
@@ -113,26 +128,29 @@ class Comparison:
 
     def _find_side(self, is_program: bool, labels: list[str], tolerance: float) -> Side[Any]:
         trace = self.program if is_program else self.reference
-        pending = [int(trace.outputs[e]) for e in labels if is_value(trace.outputs.get(e))]
+        pending = []
+        for label in labels:
+            output = trace.outputs.get(label)
+            if is_value(output):
+                pending.append(int(trace.outputs[label]))
         side: Side[Any] = Side()
-        seen = side.values
         events: dict[int, Event[Any]] = {}
-        leaves: list[tuple[int, Leaf[Any]]] = []
+        leaves: dict[int, Leaf[Any]] = {}
         while pending:
             value = pending.pop()
-            if value in seen or self.agrees(is_program, value, tolerance):
+            if value in side.values or self.agrees(is_program, value, tolerance):
                 continue
-            seen.add(value)
+            side.values.add(value)
             event = trace.producers.get(value)
             if event is None:
-                leaves.append((value, trace.leaves[value]))
+                leaves[value] = trace.leaves[value]
                 continue
             differing = [v for v in event.reads if not self.agrees(is_program, v, tolerance)]
             if all(self._is_unused(is_program, v) for v in differing):
                 events[event.place] = event
             else:
                 pending += differing
-        side.leaves.extend(leaf for _, leaf in sorted(leaves, key=lambda entry: entry[0]))
+        side.leaves.extend(leaves[value] for value in sorted(leaves))
         side.events.extend(events[place] for place in sorted(events))
         return side
 
@@ -156,52 +174,69 @@ class Comparison:
         """Return the distance of a value from the nearest one of the other run."""
         key = (is_program, value)
         if key not in self._nearest:
-            trace, others = self.program, self.reference
-            if not is_program:
-                trace, others = others, trace
-            partner = self._partners[not is_program].get(value)
-            if partner is None:
-                self._nearest[key] = self._pools[is_program].nearest(trace, value)
-            else:
-                self._nearest[key] = _distance(trace.values[value], others.values[partner])
+            self._nearest[key] = self._find_error(is_program, value)
         return self._nearest[key]
+
+    def _find_error(self, is_program: bool, value: int) -> float:
+        if is_program:
+            trace, other_trace = self.program, self.reference
+        else:
+            trace, other_trace = self.reference, self.program
+        partner = self._partners[not is_program].get(value)
+        if partner is None:
+            return self._pools[is_program].nearest(trace, value)
+        return _distance(trace.values[value], other_trace.values[partner])
 
     def output_error(self, labels: list[str]) -> float:
         """Return by how much outputs are off, at most; infinite where that means nothing."""
         errors = []
         for label in labels:
-            output, expected = self.program.outputs[label], self.reference.outputs.get(label)
+            output = self.program.outputs[label]
+            expected = self.reference.outputs.get(label)
             if not is_value(output) or not is_value(expected):
                 return math.inf
-            mine, other = self.program.values[output], self.reference.values[expected]  # type: ignore[index]
-            errors.append(_distance(mine, other))
+            actual_sketch = self.program.values[output]
+            expected_sketch = self.reference.values[expected]  # type: ignore[index]
+            errors.append(_distance(actual_sketch, expected_sketch))
         return max(errors, default=math.inf)
 
 
 def pair_leaves(program: Trace[Any], reference: Trace[Any]) -> list[tuple[int, int]]:
     """Return the values of one name that both runs begin with, such as a parameter. A wrapper may
     have added a prefix to the names of one of them."""
-    names = {leaf.name: value for value, leaf in reversed(reference.leaves.items()) if leaf.name}
+    values_by_name = {}
+    for value, leaf in reversed(reference.leaves.items()):
+        if leaf.name:
+            values_by_name[leaf.name] = value
     pairs = []
     for value, leaf in program.leaves.items():
-        if not leaf.name:
-            continue
-        partner = names.get(leaf.name)
-        if partner is None:
-            alike = [other for name, other in names.items() if _is_suffix(leaf.name, name)]
-            partner = alike[0] if len(alike) == 1 else None
+        partner = _find_partner(leaf.name, values_by_name)
         if partner is not None:
             pairs.append((value, partner))
     return pairs
 
 
-def _is_suffix(one: str, other: str) -> bool:
-    shorter, longer = sorted((one, other), key=len)
+def _find_partner(name: str, values_by_name: dict[str, int]) -> int | None:
+    if not name:
+        return None
+    if name in values_by_name:
+        return values_by_name[name]
+    alike = []
+    for other_name, value in values_by_name.items():
+        if _is_suffix(name, other_name):
+            alike.append(value)
+    return alike[0] if len(alike) == 1 else None
+
+
+def _is_suffix(name: str, other_name: str) -> bool:
+    shorter, longer = sorted((name, other_name), key=len)
     return longer.endswith(f".{shorter}")
 
 
-def _distance(one: Sketch | None, other: Sketch | None) -> float:
-    return 0.0 if one is None or other is None else distance(one, other)
+def _distance(sketch: Sketch | None, other_sketch: Sketch | None) -> float:
+    if sketch is None or other_sketch is None:
+        return 0.0
+    return distance(sketch, other_sketch)
 
 
 def _relative(tolerance: float, content: Sketch) -> float:
@@ -258,7 +293,7 @@ def _first_error(comparison: Comparison, program: Side[Any], reference: Side[Any
     sides: list[tuple[bool, Side[Any]]] = [(True, program), (False, reference)]
     errors = []
     for is_program, side in sides:
-        if side.events:
-            results = [value for value in side.events[0].writes if value in side.values]
+        for event in side.events[:1]:
+            results = [value for value in event.writes if value in side.values]
             errors += [comparison.error(is_program, value) for value in results]
     return max(errors, default=math.inf)

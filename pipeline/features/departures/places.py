@@ -45,7 +45,9 @@ class ModuleName:
     kind: str
 
     def __str__(self) -> str:
-        return f"{self.path} ({self.kind})" if self.path else self.kind
+        if self.path:
+            return f"{self.path} ({self.kind})"
+        return self.kind
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,9 @@ def place_of_node(node: Node) -> Place:
 
 def _at_depth(modules: Sequence[ModuleName], depth: int) -> ModuleName | None:
     """Return the module of the call of `forward` with this number, counted from 1 outside."""
-    return modules[min(max(depth, 1), len(modules)) - 1] if modules else None
+    if modules:
+        return modules[min(max(depth, 1), len(modules)) - 1]
+    return None
 
 
 @dataclass(frozen=True)

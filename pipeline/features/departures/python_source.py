@@ -83,7 +83,8 @@ class SourceFile:
         function and to attributes, and functions of the file."""
         variables, attributes = _names(node)
         line = getattr(node, "lineno", 0)
-        scope, owner = self.scope(line), self.owner(line)
+        scope = self.scope(line)
+        owner = self.owner(line)
         for definition in self.definitions:
             if definition.name in variables and definition.owner in (owner, self.tree):
                 if definition.scope in (scope, self.tree):
@@ -130,7 +131,8 @@ def innermost(nodes: Iterable[ast.AST], line: int) -> ast.AST | None:
 
 def _names(node: ast.AST) -> tuple[set[str], set[str]]:
     """Return the variables and the attributes that a node names."""
-    variables, attributes = set(), set()
+    variables = set()
+    attributes = set()
     for part in shallow_walk(node):
         if isinstance(part, ast.Name):
             variables.add(part.id)
@@ -168,7 +170,8 @@ def shallow_walk(node: ast.AST) -> Iterator[ast.AST]:
 
 def extent(node: ast.AST) -> tuple[int, int]:
     """Return how large a node is in its file, in lines and then in columns."""
-    first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0) or 0
+    first = getattr(node, "lineno", 0)
+    last = getattr(node, "end_lineno", 0) or 0
     width = (getattr(node, "end_col_offset", 0) or 0) - getattr(node, "col_offset", 0)
     return last - first, width
 
@@ -179,7 +182,9 @@ def read_source(path: Path) -> SourceFile | None:
         state = path.stat()
     except OSError:
         return None
-    return _parse(path, state.st_mtime_ns) if state.st_size <= _LARGEST else None
+    if state.st_size <= _LARGEST:
+        return _parse(path, state.st_mtime_ns)
+    return None
 
 
 @lru_cache(maxsize=32)

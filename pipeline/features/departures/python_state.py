@@ -143,7 +143,9 @@ class PythonState:
 
 
 def _join(name: str, key: str) -> str:
-    return f"{name}.{key}" if name else key
+    if name:
+        return f"{name}.{key}"
+    return key
 
 
 def _changed_keys(name: str, now: Any, before: Any) -> Iterator[str]:
@@ -157,14 +159,14 @@ def _changed_keys(name: str, now: Any, before: Any) -> Iterator[str]:
             yield _join(owner, entry)
 
 
-def _same_elements(one: Any, other: Any) -> bool:
-    if len(one) != len(other):
+def _same_elements(container: Any, earlier: Any) -> bool:
+    if len(container) != len(earlier):
         return False
-    if isinstance(one, dict):
-        return all(k in other and other[k] is value for k, value in one.items())
-    if isinstance(one, set):
-        return bool(one == other)
-    return all(a is b for a, b in zip(one, other, strict=True))
+    if isinstance(container, dict):
+        return all(k in earlier and earlier[k] is value for k, value in container.items())
+    if isinstance(container, set):
+        return bool(container == earlier)
+    return all(a is b for a, b in zip(container, earlier, strict=True))
 
 
 def _refill(container: Any, before: Any) -> None:
@@ -205,11 +207,11 @@ class _Variable:
 
 def _iter_variables(holders: Iterable[tuple[str, Any]]) -> Iterator[_Variable]:
     """Yield the variables that functions of holders, and of their classes, set."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     for _, holder in holders:
         for function in _functions(holder):
-            if id(function) not in seen:
-                seen.add(id(function))
+            if id(function) not in visited:
+                visited.add(id(function))
                 yield from _set_variables(function)
 
 
@@ -235,7 +237,8 @@ class _RandomState:
     """The generators of random numbers, as they are now."""
 
     def __init__(self) -> None:
-        self._torch, self._python = torch.get_rng_state(), random.getstate()
+        self._torch = torch.get_rng_state()
+        self._python = random.getstate()
         numpy = sys.modules.get("numpy")
         self._numpy = numpy.random.get_state() if numpy else None
 

@@ -76,10 +76,16 @@ def _describe_form(actual: ProgramRun, expected: ReferenceRun) -> str:
     if len(actual.returned) != len(expected.returned):
         values = plural(len(actual.returned), "value")
         return f"the program returns {values}, the reference {len(expected.returned)}"
-    for number, (mine, other) in enumerate(zip(actual.returned, expected.returned, strict=True)):
-        if isinstance(mine, Tensor) and isinstance(other, Tensor) and mine.shape != other.shape:
-            shapes = f"{tuple(mine.shape)} in the program, {tuple(other.shape)} in the reference"
-            return f"output {number}: shape {shapes}"
+    pairs = zip(actual.returned, expected.returned, strict=True)
+    for number, (value, reference) in enumerate(pairs):
+        if not isinstance(value, Tensor) or not isinstance(reference, Tensor):
+            continue
+        if value.shape != reference.shape:
+            shape = tuple(value.shape)
+            reference_shape = tuple(reference.shape)
+            return (
+                f"output {number}: shape {shape} in the program, {reference_shape} in the reference"
+            )
     return ""
 
 
@@ -111,11 +117,15 @@ def _module(place: Place, call: Call | None, root: Path) -> ModuleName | None:
     """Return the module to name: that around the call, if it isn't the place's own."""
     usual = place.call(root)
     is_other = call is not None and usual is not None and call.frame != usual.frame
-    return call.module if is_other and call is not None else place.module
+    if is_other and call is not None:
+        return call.module
+    return place.module
 
 
 def _subject(subject: str, module: ModuleName | None) -> str:
-    return f"{subject} in {module}" if module is not None else subject
+    if module is not None:
+        return f"{subject} in {module}"
+    return subject
 
 
 def _line(call: Call | None, root: Path) -> str:
@@ -128,31 +138,36 @@ def _line(call: Call | None, root: Path) -> str:
 def _join(subject: str, module: ModuleName | None, call: Call | None, root: Path) -> str:
     line = _line(call, root)
     named = _subject(subject, module)
-    return f"{named}, {line}" if line else named
+    if line:
+        return f"{named}, {line}"
+    return named
 
 
 def _describe_operators(difference: Difference) -> Cause:
     """Say what each of both runs, where no cause was recognised."""
-    mine, other = difference.program, difference.reference
-    if mine is None:
-        what = "the reference runs it, and the program has nothing like it there"
-    elif other is None:
-        what = "the program runs it, and the reference has nothing like it there"
-    elif mine.base != other.base:
-        what = f"the program runs {_name(mine, difference)} instead"
+    program = difference.program
+    reference = difference.reference
+    if program is None:
+        description = "the reference runs it, and the program has nothing like it there"
+    elif reference is None:
+        description = "the program runs it, and the reference has nothing like it there"
+    elif program.base != reference.base:
+        description = f"the program runs {_name(program, difference)} instead"
     else:
-        what = "both run it on the same inputs, and get another result"
+        description = "both run it on the same inputs, and get another result"
     departure = difference.departure
     if departure.is_rounding:
         share = f"{departure.output_error:.1e}"
-        return Cause(f"{what}; the outputs differ by {share} of their size, as by rounding")
-    return Cause(what)
+        return Cause(f"{description}; the outputs differ by {share} of their size, as by rounding")
+    return Cause(description)
 
 
 def _name(event: Event[Any], difference: Difference) -> str:
     call = place_of(event.site).call(difference.root)
     line = _line(call, difference.root)
-    return f"{event.operator} ({line})" if line else event.operator
+    if line:
+        return f"{event.operator} ({line})"
+    return event.operator
 
 
 def _describe_outputs(difference: Difference) -> str:

@@ -23,7 +23,9 @@ from pipeline.features.departures.python_state import PythonState, find_holders
 from pipeline.features.departures.storages import StorageKeeper, storage_key
 from pipeline.features.departures.trace import Recorder, Trace
 from pipeline.program.eager import Source, find_effects
+from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
+from pipeline.program.patching import wrapped
 from pipeline.program.signature import as_exported, signature
 from pipeline.validate.node_values import Walker
 
@@ -32,10 +34,12 @@ Labels = dict[tuple[Any, ...], tuple[str, str]]
 
 @dataclass
 class ProgramRun:
-    """A recorded run of a program; `returned` are its flat results."""
+    """A recorded run of a program; `returned` are its flat results, and `autocasts` tells whether
+    it computes under autocast somewhere."""
 
     trace: Trace[Node | None]
     returned: list[Any]
+    autocasts: bool = False
 
 
 @dataclass
@@ -45,12 +49,14 @@ class ReferenceRun:
     Attributes:
         changed: names of Python attributes that the run changed.
         holders: the reference's modules and other objects with state, by id, with their names.
+        autocasts: whether it entered autocast.
     """
 
     trace: Trace[EagerSite]
     returned: list[Any]
     changed: list[str] = field(default_factory=list)
     holders: Mapping[int, tuple[str, Any]] = field(default_factory=dict)
+    autocasts: bool = False
 
 
 class _RecordedSource(Source):
@@ -124,8 +130,8 @@ def find_state(
     state: dict[str, Tensor] = {}
     buffers = list(_iter_buffers(holders))
     for name in find_effects(program).state:
-        for other, tensor in buffers:
-            if f".{name}".endswith(f".{other}") or f".{other}".endswith(f".{name}"):
+        for buffer_name, tensor in buffers:
+            if f".{name}".endswith(f".{buffer_name}") or f".{buffer_name}".endswith(f".{name}"):
                 state.setdefault(name, tensor)
     expected = {**program.state_dict, **program.constants}
     return {name: t for name, t in state.items() if t.shape == expected[name].shape}
@@ -147,15 +153,16 @@ def run_program(
         recorder.add_output(f"buffer '{name}' after the call", value)
     for number, value in enumerate(source.returned):
         recorder.add_output(f"output {number}", value)
-    return ProgramRun(recorder.trace, source.returned)
+    autocasts = any("wrap_with_autocast" in str(node.target) for node in iter_nodes(program))
+    return ProgramRun(recorder.trace, source.returned, autocasts)
 
 
 def run_reference(
     reference: Callable[..., object], program: ExportedProgram, inputs: InputSet
 ) -> ReferenceRun:
     """Run a reference on an input set. Raises whatever it raises."""
-    given = as_exported(program, inputs)
-    leaves = pytree.tree_leaves((given.args, given.kwargs))
+    exported_inputs = as_exported(program, inputs)
+    leaves = pytree.tree_leaves((exported_inputs.args, exported_inputs.kwargs))
     holders = find_holders(reference)
     labels = _label_holders(holders)
     arguments = signature(program)
@@ -165,7 +172,8 @@ def run_reference(
     with _preserved(holders) as (state, storages):
         outermost = _call.__code__
         recorder = Recorder(lambda: find_eager_site(holders, outermost), labels, storages)
-        returned = pytree.tree_leaves(_call(recorder, reference, given))
+        with _watching_autocast() as entered:
+            returned = pytree.tree_leaves(_call(recorder, reference, exported_inputs))
         for argument, leaf in zip(arguments, leaves, strict=True):
             recorder.add_output(f"input '{argument.name}' after the call", leaf)
         for name, buffer in _iter_buffers(holders):
@@ -174,7 +182,21 @@ def run_reference(
             recorder.add_output(f"output {number}", value)
         # What was returned may be memory that is about to be restored.
         copies = [v.detach().clone() if isinstance(v, Tensor) else v for v in returned]
-    return ReferenceRun(recorder.trace, copies, state.changed, holders)
+    return ReferenceRun(recorder.trace, copies, state.changed, holders, bool(entered))
+
+
+@contextmanager
+def _watching_autocast() -> Iterator[list[bool]]:
+    """Yield a list that is empty as long as nothing enters autocast."""
+    entered: list[bool] = []
+
+    def enter(original: Callable[[Any], Any], context: Any) -> Any:
+        if context._enabled:
+            entered.append(True)
+        return original(context)
+
+    with wrapped(torch.amp.autocast_mode.autocast, "__enter__", enter):
+        yield entered
 
 
 def _call(
@@ -189,7 +211,8 @@ def _preserved(
     holders: Mapping[int, tuple[str, Any]],
 ) -> Iterator[tuple[PythonState, StorageKeeper]]:
     """Restore everything that a run may change in a reference."""
-    state, storages = PythonState(dict(holders)), StorageKeeper()
+    state = PythonState(dict(holders))
+    storages = StorageKeeper()
     with ExitStack() as stack:
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         stack.callback(state.restore)
@@ -217,7 +240,9 @@ def _label_holders(holders: Mapping[int, tuple[str, Any]]) -> Labels:
 def _elements(value: Any) -> Sequence[Any]:
     if isinstance(value, dict):
         return list(value.values())
-    return value if isinstance(value, (list, tuple)) else ()
+    if isinstance(value, (list, tuple)):
+        return value
+    return ()
 
 
 def _label(labels: Labels, tensor: Any, kind: str, name: str) -> None:

@@ -67,16 +67,18 @@ def sketch(tensor: Tensor) -> Sketch | None:
         torch.set_num_threads(threads)
 
 
-def distance(one: Sketch, other: Sketch) -> float:
+def distance(sketch: Sketch, other_sketch: Sketch) -> float:
     """Estimate |a - b| / max(|a|, |b|) of two tensors; infinite where they can't be compared."""
-    if one.group != other.group:
+    if sketch.group != other_sketch.group:
         return math.inf
-    pairs = zip(one.projections, other.projections, strict=True)
+    pairs = zip(sketch.projections, other_sketch.projections, strict=True)
     squares = sum((a - b) ** 2 for a, b in pairs)
     if squares == 0:
         return 0.0
-    scale = max(one.norm, other.norm)
-    return math.sqrt(squares / _PROJECTIONS) / scale if scale else math.inf
+    scale = max(sketch.norm, other_sketch.norm)
+    if scale:
+        return math.sqrt(squares / _PROJECTIONS) / scale
+    return math.inf
 
 
 def _flat_values(tensor: Tensor) -> Tensor:
@@ -105,7 +107,8 @@ def _project(values: Tensor, count: int, dtype: torch.dtype) -> Sketch:
         squares += float(block.dot(block))
         projections += _project_block(block, number)
     uniform = len(values) > 0 and bool((values == values[0]).all())
-    sums, places = tuple(projections.tolist()), tuple(nonfinite.tolist())
+    sums = tuple(projections.tolist())
+    places = tuple(nonfinite.tolist())
     return Sketch(count, dtype, sums, places, math.sqrt(squares), uniform)
 
 
@@ -114,8 +117,8 @@ def _project_block(block: Tensor, number: int) -> Tensor:
     columns, rows = _signs()
     full = len(block) // _COLUMNS
     sums = block[: full * _COLUMNS].reshape(full, _COLUMNS) @ columns
-    rest = block[full * _COLUMNS :]
-    last = (rest @ columns[: len(rest)]).unsqueeze(0)
+    last_row = block[full * _COLUMNS :]
+    last = (last_row @ columns[: len(last_row)]).unsqueeze(0)
     turned = rows.roll(number, 0)  # another sign for the same place of another block
     return (torch.cat([sums, last]) * turned[: full + 1]).sum(0)
 

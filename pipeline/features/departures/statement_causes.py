@@ -32,7 +32,9 @@ from pipeline.store.errors import plural
 def find_loop_count(difference: Difference) -> Cause | None:
     """A loop that the program runs another number of times."""
     event = difference.reference or difference.program
-    call = innermost_forward(place_of(event.site)) if event is not None else None
+    call = None
+    if event is not None:
+        call = innermost_forward(place_of(event.site))
     if event is None or call is None:
         return None
     loop = find_loop(difference.path(call.frame), call.frame.line)
@@ -54,21 +56,28 @@ def find_number(difference: Difference) -> Cause | None:
 
 def find_option(difference: Difference) -> Cause | None:
     """A number or option of an operator that is another one, on whatever line it stands."""
-    mine, other = difference.program, difference.reference
-    if mine is None or other is None or mine.base != other.base:
+    program = difference.program
+    reference = difference.reference
+    if program is None or reference is None or program.base != reference.base:
         return None
-    names = _differing_scalars(mine.scalars, other.scalars)
+    names = _differing_scalars(program.scalars, reference.scalars)
     if not names:
         return None
     name = names[0]
-    values = f"{mine.scalars[name]!r} in the program, {other.scalars[name]!r} in the reference"
-    call = call_of(other.site, difference)
-    reason = explain_value(difference, call, other.scalars[name])
+    values = (
+        f"{program.scalars[name]!r} in the program, {reference.scalars[name]!r} in the reference"
+    )
+    call = call_of(reference.site, difference)
+    reason = explain_value(difference, call, reference.scalars[name])
     return Cause(f"{name} is {values}: {reason}", call)
 
 
-def _differing_scalars(mine: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    return [name for name in mine if name in other and repr(mine[name]) != repr(other[name])]
+def _differing_scalars(program: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
+    return [
+        name
+        for name in program
+        if name in reference and repr(program[name]) != repr(reference[name])
+    ]
 
 
 def find_taken_branch(difference: Difference) -> Cause | None:
@@ -107,7 +116,8 @@ def _branches_around(
         is_alone: the other run has no such operator; otherwise only a test of whether the model is
             being exported says enough.
     """
-    path, line = difference.path(call.frame), call.frame.line
+    path = difference.path(call.frame)
+    line = call.frame.line
     branch = find_expression(path, line) or find_branch(path, line, None)
     if branch is not None and (is_alone or EXPORT_FLAGS.search(branch.reasons)):
         yield branch, call
@@ -116,13 +126,15 @@ def _branches_around(
             yield called, call
 
 
-def _parting_calls(mine: Place | None, other: Place | None) -> tuple[Call, Call] | None:
+def _parting_calls(
+    program_place: Place | None, reference_place: Place | None
+) -> tuple[Call, Call] | None:
     """Return the calls of one function in which two places are on different lines."""
-    if mine is None or other is None:
+    if program_place is None or reference_place is None:
         return None
-    partial = all(call.frame.function == "forward" for call in mine.calls)
-    calls = [c for c in other.calls if not partial or c.frame.function == "forward"]
-    for program, reference in zip(mine.calls, calls, strict=False):
+    partial = all(call.frame.function == "forward" for call in program_place.calls)
+    calls = [c for c in reference_place.calls if not partial or c.frame.function == "forward"]
+    for program, reference in zip(program_place.calls, calls, strict=False):
         if program.frame.function != reference.frame.function:
             return None
         if program.frame.line != reference.frame.line:
@@ -173,7 +185,9 @@ def explain_value(difference: Difference, call: Call | None, value: Any = None) 
     Args:
         value: the reference's, if it is a Python number.
     """
-    text = describe_statement(difference.path(call.frame), call.frame.line) if call else ""
+    text = ""
+    if call:
+        text = describe_statement(difference.path(call.frame), call.frame.line)
     names = _mentioned(text, difference)
     if names:
         return _state_text(names)
@@ -191,18 +205,24 @@ def explain_value(difference: Difference, call: Call | None, value: Any = None) 
 def find_python_state(difference: Difference) -> Cause | None:
     """Attributes that change in Python with every call."""
     event = difference.reference
-    call = call_of(event.site, difference) if event is not None else None
+    call = None
+    if event is not None:
+        call = call_of(event.site, difference)
     if call is None:
         return None
     text = describe_statement(difference.path(call.frame), call.frame.line)
     names = _mentioned(text, difference)
-    return Cause(_state_text(names), call) if names else None
+    if names:
+        return Cause(_state_text(names), call)
+    return None
 
 
 def find_export_flag(difference: Difference) -> Cause | None:
     """A statement with a value that depends on the export."""
     for event in (difference.reference, difference.program):
-        call = call_of(event.site, difference) if event is not None else None
+        call = None
+        if event is not None:
+            call = call_of(event.site, difference)
         if call is not None:
             text = describe_statement(difference.path(call.frame), call.frame.line)
             if EXPORT_FLAGS.search(text):

@@ -48,13 +48,13 @@ class StorageKeeper:
                     storage = tensor.untyped_storage()
                     self._before[address] = storage, storage.clone()
 
-    def after_call(self, result: Any, given: Sequence[Tensor]) -> None:
+    def after_call(self, result: Any, arguments: Sequence[Tensor]) -> None:
         """Note what an operator allocated: memory of its results that none of its arguments has."""
-        there = {_address(t) for t in given if t.layout is torch.strided}
+        argument_addresses = {_address(t) for t in arguments if t.layout is torch.strided}
         for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.layout is torch.strided:
                 address = _address(leaf)
-                if address not in there:
+                if address not in argument_addresses:
                     self._allocated.add(address)
 
     def restore(self) -> None:

@@ -106,7 +106,9 @@ def base_operator(name: str) -> str:
     """Return `add` for `aten.add_.Tensor`."""
     parts = name.split(".")
     base = parts[1] if len(parts) > 1 else name
-    return base if base.startswith("__") else base.removesuffix("_")
+    if base.startswith("__"):
+        return base
+    return base.removesuffix("_")
 
 
 class Recorder(TorchDispatchMode, Generic[Site]):
@@ -127,7 +129,9 @@ class Recorder(TorchDispatchMode, Generic[Site]):
     ) -> None:
         super().__init__()
         self.trace: Trace[Site] = Trace()
-        self._locate, self._labels, self._storages = locate, labels, storages
+        self._locate = locate
+        self._labels = labels
+        self._storages = storages
         self._values = WeakIdKeyDictionary()  # by tensor: writes to it until it was seen, its value
         self._writes: Counter[tuple[Any, ...]] = Counter()  # by memory
         self._contents: dict[tuple[str, Sketch], int] = {}  # by origin and content
@@ -175,12 +179,16 @@ class Recorder(TorchDispatchMode, Generic[Site]):
         result: Any,
         site: Site,
     ) -> None:
-        number = result if isinstance(result, (bool, int, float, complex)) else None
+        number = None
+        if isinstance(result, (bool, int, float, complex)):
+            number = result
         if not written and number is None:
             return  # an assertion, a size
         name = str(func) if isinstance(func, OpOverload) else func.name()
         origin = self._origin(base_operator(name), reads)
-        bases = [t._base for t in written if t._base is not None] if _is_mutable(func) else []
+        bases = []
+        if _is_mutable(func):
+            bases = [t._base for t in written if t._base is not None]
         values = [self._write(tensor, origin, reads) for tensor in (*written, *bases)]
         scalars = dict(_scalars(func, args, kwargs))
         place = len(self.trace.events)

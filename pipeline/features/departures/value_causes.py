@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from pipeline.features.departures.branches import find_contexts
 from pipeline.features.departures.cause import Cause, call_of
 from pipeline.features.departures.difference import Difference, place_of
+from pipeline.features.departures.places import ModuleName, Place
 from pipeline.features.departures.statement_causes import explain_value
 from pipeline.features.departures.trace import Event, Leaf
 from pipeline.store.errors import plural
@@ -22,15 +24,18 @@ _DROPOUTS = frozenset(
 
 def find_training_mode(difference: Difference) -> Cause | None:
     """Dropout or batch norm that one of both runs in training mode."""
-    sides = (("program", difference.program), ("reference", difference.reference))
-    for name, event in sides:
+    program = difference.program
+    reference = difference.reference
+    for name, event in (("program", program), ("reference", reference)):
         if event is not None and _is_dropout(event):
             return Cause(_TRAINING_TEXT[name], call_of(event.site, difference), event.operator)
-    mine, other = difference.program, difference.reference
-    if mine is not None and other is not None:
-        modes = _training_flag(mine), _training_flag(other)
-        if modes in ((True, False), (False, True)):
-            return Cause(_TRAINING_TEXT["program" if modes[0] else "reference"])
+    if program is None or reference is None:
+        return None
+    match _training_flag(program), _training_flag(reference):
+        case True, False:
+            return Cause(_TRAINING_TEXT["program"])
+        case False, True:
+            return Cause(_TRAINING_TEXT["reference"])
     return None
 
 
@@ -46,7 +51,9 @@ def _is_dropout(event: Event[Any]) -> bool:
     if event.base not in _DROPOUTS:
         return False
     place = place_of(event.site)
-    kind = place.module.kind if place.module is not None else ""
+    kind = ""
+    if place.module is not None:
+        kind = place.module.kind
     node = getattr(event.site, "target", "")
     return "dropout" in f"{event.base} {place.function} {kind} {node}".lower()
 
@@ -65,19 +72,28 @@ def find_weights(difference: Difference) -> Cause | None:
     pairs = list(_weight_pairs(difference))
     if not pairs:
         return None
-    mine, other = pairs[0]
-    more = f" (and {plural(len(pairs) - 1, 'other')})" if len(pairs) > 1 else ""
-    subject = f"{mine.kind} '{mine.name}'{more}"
-    place = place_of(other.site or mine.site)
-    if mine.dtype != other.dtype:
-        dtypes = f"is {_dtype(mine.dtype)} in the program, {_dtype(other.dtype)} in the reference"
-        text = f"{dtypes}; export the model with the dtype that it runs with"
-    elif mine.kind == "parameter":
-        text = f"{_OTHER_VALUES}: the weights changed after the export, or are another checkpoint's"
-        text += "; export again"
-    else:
-        text = f"{_OTHER_VALUES}: it changed after the export; reset it, or export again"
-    return Cause(text, None, subject, place)
+    program_leaf, reference_leaf = pairs[0]
+    subject = f"{program_leaf.kind} '{program_leaf.name}'"
+    if len(pairs) > 1:
+        subject += f" (and {plural(len(pairs) - 1, 'other')})"
+    place = place_of(reference_leaf.site or program_leaf.site)
+    return Cause(_describe_weights(program_leaf, reference_leaf), None, subject, place)
+
+
+def _describe_weights(program_leaf: Leaf[Any], reference_leaf: Leaf[Any]) -> str:
+    if program_leaf.dtype != reference_leaf.dtype:
+        dtype = _dtype(program_leaf.dtype)
+        reference_dtype = _dtype(reference_leaf.dtype)
+        return (
+            f"is {dtype} in the program, {reference_dtype} in the reference; export the model with "
+            "the dtype that it runs with"
+        )
+    if program_leaf.kind == "parameter":
+        return (
+            f"{_OTHER_VALUES}: the weights changed after the export, or are another checkpoint's; "
+            "export again"
+        )
+    return f"{_OTHER_VALUES}: it changed after the export; reset it, or export again"
 
 
 _OTHER_VALUES = "has other values in the program than in the reference"
@@ -85,12 +101,17 @@ _OTHER_VALUES = "has other values in the program than in the reference"
 
 def _weight_pairs(difference: Difference) -> Iterator[tuple[Leaf[Any], Leaf[Any]]]:
     """Yield values of one name that departs in one of both runs: the program's, the reference's."""
-    program, reference = difference.program_run.trace.leaves, difference.reference_run.trace.leaves
-    departing = {id(leaf) for leaf in (*difference.program_leaves, *difference.reference_leaves)}
+    program = difference.program_run.trace.leaves
+    reference = difference.reference_run.trace.leaves
+    departing = {id(leaf) for leaf in difference.program_leaves}
+    departing |= {id(leaf) for leaf in difference.reference_leaves}
     for value, partner in difference.comparison.pairs:
-        mine, other = program[value], reference[partner]
-        if mine.kind in ("parameter", "buffer") and {id(mine), id(other)} & departing:
-            yield mine, other
+        program_leaf = program[value]
+        reference_leaf = reference[partner]
+        if program_leaf.kind not in ("parameter", "buffer"):
+            continue
+        if id(program_leaf) in departing or id(reference_leaf) in departing:
+            yield program_leaf, reference_leaf
 
 
 def find_attribute(difference: Difference) -> Cause | None:
@@ -107,14 +128,15 @@ def find_attribute(difference: Difference) -> Cause | None:
 
 def find_random_numbers(difference: Difference) -> Cause | None:
     """Random numbers that one of both draws."""
-    mine, other = difference.program, difference.reference
-    if other is not None and other.random:
+    program = difference.program
+    reference = difference.reference
+    if reference is not None and reference.random:
         if difference.program_leaves:
             text = "the program has the numbers that were drawn while tracing, as a constant"
         else:
             text = "the reference draws random numbers"
         return Cause(f"{text}; pass them as an input, or register them as a buffer")
-    if mine is not None and mine.random:
+    if program is not None and program.random:
         return Cause(
             "the program draws random numbers; pass them as an input, or declare that the method "
             "samples"
@@ -142,23 +164,51 @@ def find_dtype(difference: Difference) -> Cause | None:
     if event is None:
         return None
     call = call_of(event.site, difference)
-    if event.base == "_to_copy" and "autocast" in _contexts(difference):
-        side = "program" if difference.reference is None else "reference"
-        dtype = _dtype(event.scalars.get("dtype"))
-        text = f"autocast computes in {dtype} there, in the {side} alone"
-        return Cause(f"{text}; export and run the reference under the same autocast", call)
-    mine, other = _result_dtype(difference, True), _result_dtype(difference, False)
-    if mine is None or other is None or mine == other or not _are_alike(difference):
+    for side, cast in (("reference", difference.reference), ("program", difference.program)):
+        if cast is not None and _is_by_autocast(cast, side, difference):
+            dtype = _dtype(cast.scalars.get("dtype"))
+            text = f"autocast computes in {dtype} there, in the {side} alone"
+            remedy = "export and run the reference under the same autocast"
+            return Cause(f"{text}; {remedy}", call_of(cast.site, difference), cast.operator)
+    program_dtype = _result_dtype(difference, True)
+    reference_dtype = _result_dtype(difference, False)
+    if program_dtype is None or reference_dtype is None or program_dtype == reference_dtype:
         return None
-    text = f"computes in {_dtype(mine)} in the program, {_dtype(other)} in the reference"
+    if not _are_alike(difference):
+        return None
+    text = (
+        f"computes in {_dtype(program_dtype)} in the program, "
+        f"{_dtype(reference_dtype)} in the reference"
+    )
     remedy = "export with the dtype, default dtype and autocast that the reference runs with"
     return Cause(f"{text}; {remedy}", call)
 
 
+def _is_by_autocast(event: Event[Any], side: str, difference: Difference) -> bool:
+    """Tell whether an operator casts since one side computes under autocast there: its line is
+    in such a context, or that side alone enters autocast and the line asks for no dtype."""
+    if event.base != "_to_copy":
+        return False
+    if "autocast" in _contexts(difference):
+        return True
+    in_program, in_reference = (
+        difference.program_run.autocasts,
+        difference.reference_run.autocasts,
+    )
+    is_alone = in_program != in_reference and in_program == (side == "program")
+    call = call_of(event.site, difference)
+    asks = call is not None and _ASKS_FOR_DTYPE.search(call.frame.code)
+    return is_alone and not asks
+
+
+_ASKS_FOR_DTYPE = re.compile(r"\.(?:to|type|type_as|float|double|half|bfloat16|int|long|bool)\(")
+
+
 def _are_alike(difference: Difference) -> bool:
     """Return whether both operators have one name."""
-    mine, other = difference.program, difference.reference
-    return mine is not None and other is not None and mine.base == other.base
+    program = difference.program
+    reference = difference.reference
+    return program is not None and reference is not None and program.base == reference.base
 
 
 def _contexts(difference: Difference) -> str:
@@ -182,13 +232,13 @@ def _result_dtype(difference: Difference, is_program: bool) -> Any:
 def find_constant(difference: Difference) -> Cause | None:
     """A tensor that was made while tracing, and is a constant of the program."""
     leaves = [leaf for leaf in difference.program_leaves if leaf.kind in ("constant", "")]
-    others = [leaf for leaf in difference.reference_leaves if not leaf.kind]
-    if not leaves and not others:
+    reference_leaves = [leaf for leaf in difference.reference_leaves if not leaf.kind]
+    if not leaves and not reference_leaves:
         return None
-    if others and not leaves:
-        return _describe_foreign(others[0], difference)
+    if reference_leaves and not leaves:
+        return _describe_foreign(reference_leaves[0], difference)
     event = difference.reference
-    site = (others or leaves)[0].site if others or event is None else event.site
+    site = (reference_leaves or leaves)[0].site if reference_leaves or event is None else event.site
     call = call_of(site, difference)
     text = f"the program has it as a constant: {explain_value(difference, call)}"
     return Cause(text, None, "a tensor that Python makes", place_of(site))
@@ -211,16 +261,25 @@ def find_outside_work(difference: Difference) -> Cause | None:
         return None
     if place_of(event.site).module is not None:
         return None
-    call = call_of(event.site, difference)
-    for other in difference.reference_run.trace.events:
-        modules = [around.module for around in place_of(other.site).calls if around.module]
-        module = next(iter(modules), place_of(other.site).module)
-        if module is not None:
-            before = event.place < other.place
-            what = "transforms its inputs before it calls" if before else "goes on after calling"
-            remedy = "make that a part of the exported module, or leave it out of the reference"
-            return Cause(f"the reference {what} {module}; {remedy}", call)
+    for module_event in difference.reference_run.trace.events:
+        module = _outermost_module(place_of(module_event.site))
+        if module is None:
+            continue
+        if event.place < module_event.place:
+            work = "transforms its inputs before it calls"
+        else:
+            work = "goes on after calling"
+        remedy = "make that a part of the exported module, or leave it out of the reference"
+        text = f"the reference {work} {module}; {remedy}"
+        return Cause(text, call_of(event.site, difference))
     return None
+
+
+def _outermost_module(place: Place) -> ModuleName | None:
+    for call in place.calls:
+        if call.module:
+            return call.module
+    return place.module
 
 
 def _dtype(dtype: torch.dtype | None) -> str:

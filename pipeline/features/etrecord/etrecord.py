@@ -80,7 +80,7 @@ def record_etrecord(
             f"{', '.join(sorted(manager.methods))}: ExecuTorch can't write the program into an "
             f"ETRecord ({reason(first)}); leave `emit.etrecord` out"
         ) from error
-    found = {}
+    blobs = {}
     with zipfile.ZipFile(file) as entries:
         names = entries.namelist()
         for name in names:
@@ -91,8 +91,8 @@ def record_etrecord(
             elif name == _GRAPH_ID:
                 content = json.dumps(_OWN_GRAPH).encode()
             blob = put_blob(store, content)
-            found[name] = {"digest": blob.digest, "size": blob.size}
-    return found
+            blobs[name] = {"digest": blob.digest, "size": blob.size}
+    return blobs
 
 
 def map_current_lines(quantized: ExportedProgram, source: ExportedProgram) -> dict[str, str]:
@@ -101,20 +101,21 @@ def map_current_lines(quantized: ExportedProgram, source: ExportedProgram) -> di
     now = {
         (node.name, str(node.target)): node.meta.get("stack_trace") for node in iter_nodes(source)
     }
-    found: dict[str, str] = {}
+    traces: dict[str, str] = {}
     for node in iter_nodes(quantized):
-        old, new = node.meta.get("stack_trace"), now.get((node.name, str(node.target)))
+        old = node.meta.get("stack_trace")
+        new = now.get((node.name, str(node.target)))
         if old and new:
-            found.setdefault(old, new)
-    return found
+            traces.setdefault(old, new)
+    return traces
 
 
 def _neutralize(serialized: bytes, own_graph: int | None, lines: Lines | None) -> bytes:
     """Return a serialized program without ids of this process and paths of this machine."""
 
     def renumber(ancestor: dict[str, Any]) -> dict[str, Any]:
-        own = ancestor["graph_id"] == own_graph
-        return {**ancestor, "graph_id": _OWN_GRAPH if own else _OTHER_GRAPH}
+        is_own = ancestor["graph_id"] == own_graph
+        return {**ancestor, "graph_id": _OWN_GRAPH if is_own else _OTHER_GRAPH}
 
     def neutralize_node(value: dict[str, Any]) -> dict[str, Any]:
         metadata = value.get("metadata")
@@ -150,8 +151,8 @@ def join_etrecords(
     """
     entries: dict[str, Mapping[str, Any]] = {}
     maps: dict[str, dict[str, Any]] = {}
-    for found in records:
-        for name, blob in found.items():
+    for record in records:
+        for name, blob in record.items():
             if name in _MAPS:
                 maps.setdefault(name, {}).update(json.loads(store.read(blob["digest"])))
             else:
@@ -164,23 +165,23 @@ def join_etrecords(
     with store.writer() as blob:
         # `zipfile` flushes, which the store does when the blob is complete.
         file: Any = SimpleNamespace(write=blob.write, flush=lambda: None)
-        with zipfile.ZipFile(file, "w") as made:
+        with zipfile.ZipFile(file, "w") as archive:
             for name in sorted(entries, key=lambda name: _rank(name, order)):
                 info = zipfile.ZipInfo(name, _TIME)
                 info.file_size = entries[name]["size"]
-                with made.open(info, "w") as entry:
+                with archive.open(info, "w") as entry:
                     for chunk in store.stream(entries[name]["digest"]):
                         entry.write(chunk)
             for name, value in values.items():
-                made.writestr(zipfile.ZipInfo(name, _TIME), json.dumps(value))
+                archive.writestr(zipfile.ZipInfo(name, _TIME), json.dumps(value))
     return Blob(blob.digest, blob.size)
 
 
 def _rank(name: str, order: Sequence[str]) -> tuple[Any, ...]:
     """Return a sort key that puts entries in the order of ExecuTorch's own files."""
-    found = _NAME.fullmatch(name)
-    assert found is not None, name
-    kind, method, part = found.groups("")
+    match = _NAME.fullmatch(name)
+    assert match is not None, name
+    kind, method, part = match.groups("")
     kinds = (_IDENTIFIER, _EXPORTED, _EDGE)
     return (
         kinds.index(kind) if kind in kinds else len(kinds),
@@ -201,14 +202,15 @@ def load_etrecord(path: str | Path, method: str) -> ETRecord:
     whole = parse_etrecord(str(path))
     handles = whole._debug_handle_map or {}
     if method not in handles:
-        known = ", ".join(sorted(handles)) or "none"
-        raise PipelineError(f"{path}: has no method '{method}'; it has {known}")
-    edge, graphs = whole.edge_dialect_program, whole.graph_map or {}
+        method_names = ", ".join(sorted(handles)) or "none"
+        raise PipelineError(f"{path}: has no method '{method}'; it has {method_names}")
+    edge = whole.edge_dialect_program
+    graphs = whole.graph_map or {}
     return ETRecord(
         exported_program=whole.exported_program if method == "forward" else None,
         export_graph_id=whole.export_graph_id,
         edge_dialect_program=edge[method] if isinstance(edge, dict) else edge,
-        graph_map={n: each for n, each in graphs.items() if n.endswith(f"/{method}")},
+        graph_map={n: graph for n, graph in graphs.items() if n.endswith(f"/{method}")},
         _debug_handle_map={"forward": handles[method]},
         _delegate_map={"forward": (whole._delegate_map or {}).get(method, {})},
         _instruction_id_to_num_outs_map={

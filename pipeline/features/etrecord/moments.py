@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipeline.run.build.compile import EmittedUnit
 from pipeline.run.build.link import LinkedPackage
 from pipeline.store.digest import Digest
 from pipeline.store.files import ETRECORD
+
+if TYPE_CHECKING:  # torch, without which new weights are linked
+    from pipeline.run.build.compile import EmittedUnit
 
 
 def record_entries(unit: EmittedUnit) -> dict[str, Any]:
@@ -19,10 +21,11 @@ def record_entries(unit: EmittedUnit) -> dict[str, Any]:
     inputs = unit.inputs
     if not inputs.emit.etrecord:
         return {}
-    lines = {
-        name: map_current_lines(unit.programs[name], load_method(inputs.sources[name], unit.store))
-        for name in inputs.quantizes
-    }
+    lines = {}
+    for name in inputs.quantizes:
+        lines[name] = map_current_lines(
+            unit.programs[name], load_method(inputs.sources[name], unit.store)
+        )
     return record_etrecord(unit.manager, unit.store, lines)
 
 

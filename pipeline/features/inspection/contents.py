@@ -92,19 +92,19 @@ def _fill_gap(view: PackageView, file: PackageFile, gap: Span) -> Iterator[Segme
     if inside:
         yield _segment(view, file, Span(gap.offset, inside), _Claim("program"))
     if inside < gap.size:
-        rest = Span(gap.offset + inside, gap.size - inside)
-        unused = bytes(file.data[rest.offset : rest.end]).strip(b"\0")
-        yield _segment(view, file, rest, _Claim("padding", {"unused"} if unused else set()))
+        padding = Span(gap.offset + inside, gap.size - inside)
+        unused = bytes(file.data[padding.offset : padding.end]).strip(b"\0")
+        yield _segment(view, file, padding, _Claim("padding", {"unused"} if unused else set()))
 
 
 def _segment(view: PackageView, file: PackageFile, span: Span, claim: _Claim) -> SegmentRecord:
-    known = None
+    tensor = None
     if claim.kind == "named_data":
-        known = view.lookup(file.digest(span), claim.methods)
+        tensor = view.lookup(file.digest(span), claim.methods)
     return {
         "file": file.name,
         "kind": claim.kind,
-        "name": join_names(claim.names if known is None else known.names),
+        "name": join_names(claim.names if tensor is None else tensor.names),
         "offset": span.offset,
         "size": span.size,
         "digest": "" if claim.kind == "padding" else file.digest(span),
@@ -118,9 +118,9 @@ def _claims(view: PackageView, file: PackageFile) -> dict[Span, _Claim]:
     layout = file.layout
 
     def claim(span: Span, kind: SegmentKind, methods: Iterable[str] = ()) -> _Claim:
-        own = claims.setdefault(span, _Claim(kind))
-        own.methods.update(methods)
-        return own
+        claimed = claims.setdefault(span, _Claim(kind))
+        claimed.methods.update(methods)
+        return claimed
 
     for segment, keys in file.named.items():
         users = (method for key in keys for method in view.users.get(key, ()))
@@ -133,24 +133,24 @@ def _claims(view: PackageView, file: PackageFile) -> dict[Span, _Claim]:
         for kind, planned, spans, segments in stored:
             used = view.indices(planned)
             for segment in segments:
-                methods = (method for _, own in used.values() for method in own)
+                methods = (method for _, claimed in used.values() for method in claimed)
                 claim(layout.segments[segment], kind, methods)
             for index, span in enumerate(() if segments else spans):
                 claim(span, kind, used[index][1] if index in used else ())
         for span, calls in view.payloads.items():
-            own = claim(span, "delegate", (method for method, _, _ in calls))
-            own.backends.update(backend for _, _, backend in calls)
+            claimed = claim(span, "delegate", (method for method, _, _ in calls))
+            claimed.backends.update(backend for _, _, backend in calls)
     for number, span in enumerate(layout.segments):
         claims.setdefault(span, _Claim("padding", {f"unused segment {number}"}))
-    return {span: own for span, own in claims.items() if span.size}
+    return {span: claimed for span, claimed in claims.items() if span.size}
 
 
 def _describe_method(view: PackageView, plan: PlanFacts) -> MethodContents:
     external = {key for key, methods in view.external.items() if plan.name in methods}
     payloads = {each.payload for each in plan.delegates if each.payload is not None}
     constants = sum(
-        known.size if known.item else view.layout.constants[index].size
-        for index, (known, methods) in view.indices(False).items()
+        tensor_type.size if tensor_type.item else view.layout.constants[index].size
+        for index, (tensor_type, methods) in view.indices(False).items()
         if plan.name in methods
     )
     delegated = sum(payload.size for payload in payloads)

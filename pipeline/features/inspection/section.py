@@ -29,36 +29,37 @@ def section(report: Json) -> ReportSection:
     if not (contents := report.get("contents")):
         return ReportSection("contents", "Contents")
     by_method = in_order(report, contents["methods"])
-    whole, segments = contents["size"], contents["segments"]
+    whole = contents["size"]
+    segments = contents["segments"]
     largest = sorted(segments, key=lambda s: (-s["size"], s["file"], s["offset"]))
-    tensors = [_tensor(each, whole) for each in contents["tensors"]]
+    tensors = [_tensor(record, whole) for record in contents["tensors"]]
     shared = [
         {
-            "what": code(each["what"]),
-            "bytes": figure(each["size"]),
-            "methods": names(each["methods"]),
+            "what": code(record["what"]),
+            "bytes": figure(record["size"]),
+            "methods": names(record["methods"]),
         }
-        for each in contents["shared"]
+        for record in contents["shared"]
     ]
-    saved = sum(each["size"] * (len(each["methods"]) - 1) for each in contents["shared"])
+    saved = sum(record["size"] * (len(record["methods"]) - 1) for record in contents["shared"])
     twice = [
         {
-            "what": code(each["what"]),
-            "bytes": figure(each["size"]),
-            "times": figure(each["times"]),
-            "where": Cell("; ".join(each["where"]), kind="wide"),
-            "what can be done": Cell(each.get("advice", ""), kind="wide"),
+            "what": code(record["what"]),
+            "bytes": figure(record["size"]),
+            "times": figure(record["times"]),
+            "where": Cell("; ".join(record["where"]), kind="wide"),
+            "what can be done": Cell(record.get("advice", ""), kind="wide"),
         }
-        for each in contents["twice"]
+        for record in contents["twice"]
     ]
-    extra = sum(each["size"] * (each["times"] - 1) for each in contents["twice"])
+    extra = sum(record["size"] * (record["times"] - 1) for record in contents["twice"])
     more = f"Stored more than once: costs {human_size(extra)}"
     return ReportSection(
         "contents",
         "Contents",
         _treemap(segments) if segments else None,
         DataTable("kinds", "Bytes of each file", list(_files(segments))),
-        DataTable("segments", "Segments", [_segment(each, whole) for each in largest], _BRIEF),
+        DataTable("segments", "Segments", [_segment(record, whole) for record in largest], _BRIEF),
         DataTable("memory", "Bytes that each method needs", list(_methods(by_method))),
         DataTable("tensors", "Largest tensors", tensors, _BRIEF),
         DataTable("shared", f"Shared, stored once: saves {human_size(saved)}", shared, _BRIEF),
@@ -78,10 +79,9 @@ def _treemap(segments: Sequence[Json]) -> Chart:
     totals = Counter[str]()
     for segment in segments:
         totals[segment["kind"]] += segment["size"]
-    legend = [
-        (f"{_kind(kind)} {human_size(total)}", charts.colour_of(kind))
-        for kind, total in totals.most_common()
-    ]
+    legend = []
+    for kind, total in totals.most_common():
+        legend.append((f"{_kind(kind)} {human_size(total)}", charts.colour_of(kind)))
     about = "As areas, by what they are. Hover or tap for names."
     label = "Size of each segment of the package"
     drawing = charts.treemap(list(_tiles(segments)))
@@ -90,14 +90,19 @@ def _treemap(segments: Sequence[Json]) -> Chart:
 
 def _tiles(segments: Sequence[Json]) -> Iterator[Json]:
     for kind in dict.fromkeys(segment["kind"] for segment in segments):
-        own = sorted((s for s in segments if s["kind"] == kind), key=lambda s: -s["size"])
-        for segment in own[:_MOST_TILES]:
-            users = f" of {', '.join(segment['methods'])}" if segment["methods"] else ""
+        segments_of_kind = sorted(
+            (s for s in segments if s["kind"] == kind), key=lambda s: -s["size"]
+        )
+        for segment in segments_of_kind[:_MOST_TILES]:
+            users = ""
+            if segment["methods"]:
+                users = f" of {', '.join(segment['methods'])}"
             amount = f"{human_size(segment['size'])} ({segment['size']:,} bytes)"
             description = f"{segment['name'] or _kind(kind)}{users}: {amount}"
             yield {**segment, "description": description}
-        if rest := own[_MOST_TILES:]:
-            total, title = sum(segment["size"] for segment in rest), f"{len(rest)} more"
+        if remaining := segments_of_kind[_MOST_TILES:]:
+            total = sum(segment["size"] for segment in remaining)
+            title = f"{len(remaining)} more"
             description = f"{title} of {_kind(kind)}: {human_size(total)}"
             yield {"name": title, "size": total, "kind": kind, "description": description}
 
@@ -107,10 +112,12 @@ def _files(segments: Sequence[Json]) -> Iterator[Row]:
     sizes: dict[str, Counter[str]] = {}
     for segment in segments:
         sizes.setdefault(segment["file"], Counter())[segment["kind"]] += segment["size"]
-    kinds = [kind for kind in _KINDS if any(own[kind] for own in sizes.values())]
-    for file, own in sorted(sizes.items()):
-        figures = {_KINDS[kind]: figure(own[kind]) for kind in kinds}
-        yield {"file": code(file), **figures, "all": figure(own.total())}
+    kinds = [
+        kind for kind in _KINDS if any(sizes_of_file[kind] for sizes_of_file in sizes.values())
+    ]
+    for file, sizes_of_file in sorted(sizes.items()):
+        figures = {_KINDS[kind]: figure(sizes_of_file[kind]) for kind in kinds}
+        yield {"file": code(file), **figures, "all": figure(sizes_of_file.total())}
 
 
 def _segment(segment: Json, whole: int) -> Row:
@@ -127,14 +134,14 @@ def _segment(segment: Json, whole: int) -> Row:
 
 def _methods(methods: Mapping[str, Json]) -> Iterator[Row]:
     """Yield what each method needs; constant methods need nothing."""
-    for method, own in methods.items():
-        if not own["instructions"]:
+    for method, facts in methods.items():
+        if not facts["instructions"]:
             continue
-        arenas = own["planned_memory"]
-        each = ", ".join(f"arena {arena['arena']}: {arena['size']:,}" for arena in arenas)
+        arenas = facts["planned_memory"]
+        arena_words = ", ".join(f"arena {arena['arena']}: {arena['size']:,}" for arena in arenas)
         planned = sum(arena["size"] for arena in arenas)
         payloads: dict[str, list[int]] = {}
-        for delegate in own["delegates"]:
+        for delegate in facts["delegates"]:
             payloads.setdefault(delegate["backend"], []).append(delegate["size"])
         delegates = (
             f"{len(sizes)} of {backend}: {human_size(sum(sizes))}"
@@ -142,10 +149,10 @@ def _methods(methods: Mapping[str, Json]) -> Iterator[Row]:
         )
         yield {
             "method": name(method),
-            "planned memory": figure(planned, note=each if len(arenas) > 1 else ""),
-            "constants": figure(own["constants"]),
-            "delegated": figure(own["delegated"], note=", ".join(delegates)),
-            "instructions": figure(own["instructions"]),
+            "planned memory": figure(planned, note=arena_words if len(arenas) > 1 else ""),
+            "constants": figure(facts["constants"]),
+            "delegated": figure(facts["delegated"], note=", ".join(delegates)),
+            "instructions": figure(facts["instructions"]),
         }
 
 

@@ -37,46 +37,48 @@ class StoredTensor:
 
 def find_stored_tensors(view: PackageView) -> list[StoredTensor]:
     """Return the tensors of a package, the largest first."""
-    found = [*_in_plans(view, False), *_in_plans(view, True), *_named(view)]
-    stored = {
-        (method, name)
-        for tensor in found
-        if tensor.record["where"] == "named_data"
-        for method in tensor.record["methods"]
-        for name in tensor.names
-    }
-    found += _in_delegates(view, stored)
+    tensors = [*_in_plans(view, False), *_in_plans(view, True), *_named(view)]
+    stored = set()
+    for tensor in tensors:
+        if tensor.record["where"] == "named_data":
+            for method in tensor.record["methods"]:
+                for name in tensor.names:
+                    stored.add((method, name))
+    tensors += _in_delegates(view, stored)
     return sorted(
-        found, key=lambda t: (-t.record["size"], t.record["name"], t.record["key"], t.place)
+        tensors, key=lambda t: (-t.record["size"], t.record["name"], t.record["key"], t.place)
     )
 
 
 def _in_plans(view: PackageView, planned: bool) -> Iterator[StoredTensor]:
     spans = view.layout.mutable if planned else view.layout.constants
     where = "mutable" if planned else "constants"
-    for index, (known, methods) in sorted(view.indices(planned).items()):
+    for index, (tensor_type, methods) in sorted(view.indices(planned).items()):
         if index >= len(spans):
-            what = f"it refers to number {index} of its {where}, of {len(spans)}"
-            raise PipelineError(f"{view.pte.name}: is corrupt: {what}")
+            fault = f"it refers to number {index} of its {where}, of {len(spans)}"
+            raise PipelineError(f"{view.pte.name}: is corrupt: {fault}")
         span = spans[index]
-        if known.size > span.size:
-            what = f"a tensor of {known.size} bytes has {span.size}"
-            raise PipelineError(f"{view.pte.name}: is corrupt: {what}")
-        content = Span(span.offset, known.size if known.item else span.size)
-        yield _stored(view, view.pte, content, where, methods, known)
+        if tensor_type.size > span.size:
+            fault = f"a tensor of {tensor_type.size} bytes has {span.size}"
+            raise PipelineError(f"{view.pte.name}: is corrupt: {fault}")
+        content = Span(span.offset, tensor_type.size if tensor_type.item else span.size)
+        yield _stored(view, view.pte, content, where, methods, tensor_type)
 
 
 def _named(view: PackageView) -> Iterator[StoredTensor]:
     for file in view.files:
         types: dict[int, TensorType] = {}
         if isinstance(file.layout, DataFile):
-            types = {s: known for _, s, known in file.layout.named if known is not None}
+            types = {
+                s: tensor_type for _, s, tensor_type in file.layout.named if tensor_type is not None
+            }
         for segment, keys in file.named.items():
             users = {method for key in keys for method in view.users.get(key, ())}
-            span, known = file.layout.segments[segment], types.get(segment)
-            if known is not None and known.item and known.size <= span.size:
-                span = Span(span.offset, known.size)
-            yield _stored(view, file, span, "named_data", users, known, keys)
+            span = file.layout.segments[segment]
+            tensor_type = types.get(segment)
+            if tensor_type is not None and tensor_type.item and tensor_type.size <= span.size:
+                span = Span(span.offset, tensor_type.size)
+            yield _stored(view, file, span, "named_data", users, tensor_type, keys)
 
 
 def _stored(
@@ -85,14 +87,14 @@ def _stored(
     span: Span,
     where: str,
     methods: Collection[str],
-    known: TensorType | None,
+    tensor_type: TensorType | None,
     keys: Sequence[str] = (),
 ) -> StoredTensor:
-    found = view.lookup(file.digest(span), methods)
+    tensor = view.lookup(file.digest(span), methods)
     # The key of a tensor of portable operators is its name.
-    own = [each for each in keys if each in view.external]
-    names = frozenset(own) if found is None else found.names
-    kind = known or found
+    external_keys = [key for key in keys if key in view.external]
+    names = frozenset(external_keys) if tensor is None else tensor.names
+    kind = tensor_type or tensor
     record: TensorRecord = {
         "name": join_names(names),
         "key": join_names(keys),
@@ -103,11 +105,13 @@ def _stored(
         "where": where,
         "methods": sorted(methods),
     }
-    base = file.digest(span) if found is None else found.base
-    users = f" ({', '.join(sorted(methods))})" if methods else ""
-    what = f"{file.name}: {where.replace('_', ' ')}{users}"
-    portable = where != "named_data" or bool(own)
-    return StoredTensor(record, names, base, (file.name, span.offset), what, portable)
+    base = file.digest(span) if tensor is None else tensor.base
+    users = ""
+    if methods:
+        users = f" ({', '.join(sorted(methods))})"
+    description = f"{file.name}: {where.replace('_', ' ')}{users}"
+    portable = where != "named_data" or bool(external_keys)
+    return StoredTensor(record, names, base, (file.name, span.offset), description, portable)
 
 
 def _in_delegates(view: PackageView, stored: Collection[tuple[str, str]]) -> Iterator[StoredTensor]:
@@ -116,31 +120,33 @@ def _in_delegates(view: PackageView, stored: Collection[tuple[str, str]]) -> Ite
         payload = view.pte.digest(span)
         consumed: dict[Digest, tuple[KnownTensor, set[str]]] = {}
         for method in sorted({method for method, _, _ in users}):
-            own = view.consumed(method, payload)
-            if any((method, name) in stored for known in own for name in known.names):
+            consumed_tensors = view.consumed(method, payload)
+            if any(
+                (method, name) in stored for tensor in consumed_tensors for name in tensor.names
+            ):
                 continue
-            for known in own:
-                consumed.setdefault(known.base, (known, set()))[1].add(method)
+            for tensor in consumed_tensors:
+                consumed.setdefault(tensor.base, (tensor, set()))[1].add(method)
         method, number, backend = users[0]
         where = f"delegate {number} of {method} ({backend})"
-        for known, methods in consumed.values():
+        for tensor, methods in consumed.values():
             record: TensorRecord = {
-                "name": join_names(known.names),
+                "name": join_names(tensor.names),
                 "key": "",
-                "dtype": known.dtype,
-                "shape": list(known.shape),
-                "size": known.size,
+                "dtype": tensor.dtype,
+                "shape": list(tensor.shape),
+                "size": tensor.size,
                 "file": view.pte.name,
                 "where": "delegate",
                 "methods": sorted(methods),
             }
             place = (payload, 0)
-            yield StoredTensor(record, known.names, known.base, place, where, backend=backend)
+            yield StoredTensor(record, tensor.names, tensor.base, place, where, backend=backend)
 
 
 def find_shared(view: PackageView, tensors: Sequence[StoredTensor]) -> Iterator[SharedRecord]:
     """Yield tensors and payloads that several methods use, the largest first."""
-    found: list[SharedRecord] = [
+    records: list[SharedRecord] = [
         {"what": _label(t.record), "size": t.record["size"], "methods": t.record["methods"]}
         for t in tensors
         if len(t.record["methods"]) > 1 and t.record["where"] != "delegate"
@@ -148,9 +154,9 @@ def find_shared(view: PackageView, tensors: Sequence[StoredTensor]) -> Iterator[
     for span, users in view.payloads.items():
         methods = sorted({method for method, _, _ in users})
         if len(methods) > 1:
-            what = f"payload of {join_names(backend for _, _, backend in users)}"
-            found.append({"what": what, "size": span.size, "methods": methods})
-    yield from sorted(found, key=lambda s: (-s["size"], s["what"], s["methods"]))
+            label = f"payload of {join_names(backend for _, _, backend in users)}"
+            records.append({"what": label, "size": span.size, "methods": methods})
+    yield from sorted(records, key=lambda s: (-s["size"], s["what"], s["methods"]))
 
 
 def find_duplicates(tensors: Sequence[StoredTensor]) -> Iterator[TwiceRecord]:
@@ -159,7 +165,7 @@ def find_duplicates(tensors: Sequence[StoredTensor]) -> Iterator[TwiceRecord]:
     for tensor in tensors:
         if tensor.record["size"] >= _LEAST:
             groups.setdefault(tensor.base, {}).setdefault(tensor.place, tensor)
-    found: list[TwiceRecord] = [
+    records: list[TwiceRecord] = [
         {
             "what": _label(next(iter(places.values())).record),
             "size": max(tensor.record["size"] for tensor in places.values()),
@@ -170,12 +176,14 @@ def find_duplicates(tensors: Sequence[StoredTensor]) -> Iterator[TwiceRecord]:
         for places in groups.values()
         if len(places) > 1
     ]
-    yield from sorted(found, key=lambda t: (-t["size"] * (t["times"] - 1), t["what"]))
+    yield from sorted(records, key=lambda t: (-t["size"] * (t["times"] - 1), t["what"]))
 
 
 def _label(tensor: TensorRecord) -> str:
     """Return what sentences call a tensor."""
-    kind = f"{tensor['dtype']}{tensor['shape']}" if tensor["dtype"] else "bytes"
+    kind = "bytes"
+    if tensor["dtype"]:
+        kind = f"{tensor['dtype']}{tensor['shape']}"
     name = tensor["name"] or (f"named data {tensor['key'][:16]}" if tensor["key"] else "unnamed")
     return f"{name} {kind}"
 

@@ -47,19 +47,21 @@ def measure_latencies(
     It is None for a method that did not pass, that another device than ExecuTorch's runtime runs,
     or whose source is no program; for all where the settings leave no time.
     """
-    seconds, session = settings.latency.seconds, Session(files)
-    found: dict[str, LatencyRecord | None] = {}
-    for each in validated:
-        name, found[each.method] = each.method, None
-        timed = seconds and name in programs and each.ok and each.runs
+    seconds = settings.latency.seconds
+    session = Session(files)
+    latencies: dict[str, LatencyRecord | None] = {}
+    for result in validated:
+        name = result.method
+        latencies[result.method] = None
+        timed = seconds and name in programs and result.ok and result.runs
         if timed and session.choose_device(name) == EXECUTORCH:
             if budget and budget.spent:
-                each.left_out.append(LATENCY)
+                result.left_out.append(LATENCY)
                 continue
             generated = generate_inputs(programs[name], 1, settings.seed, [])
             inputs, *_ = (*examples.get(name, ()), *generated)
-            found[name] = measure_latency(files, name, programs[name], inputs, seconds)
-    return found
+            latencies[name] = measure_latency(files, name, programs[name], inputs, seconds)
+    return latencies
 
 
 def measure_latency(
@@ -105,13 +107,13 @@ def measure_latency(
 
 def _repeat(call: Callable[[], Any], seconds: float) -> list[float]:
     """Call until the time is over, once at least, and return how long each call took."""
-    taken: list[float] = []
+    durations: list[float] = []
     until = time.perf_counter() + seconds
-    while not taken or (time.perf_counter() < until and len(taken) < _MOST_RUNS // _TURNS):
+    while not durations or (time.perf_counter() < until and len(durations) < _MOST_RUNS // _TURNS):
         started = time.perf_counter()
         call()
-        taken.append(time.perf_counter() - started)
-    return taken
+        durations.append(time.perf_counter() - started)
+    return durations
 
 
 def spread(seconds: Sequence[float]) -> SpreadRecord:

@@ -10,7 +10,8 @@ class LatencyMeasuring(Measuring):
     """Adds the latency of each method to its record, within the time that is left."""
 
     def after_run(self, measurement: Measurement) -> None:
-        subject, validation = measurement.subject, measurement.validation
+        subject = measurement.subject
+        validation = measurement.validation
         with self.stages.stage("time"):
             times = measure_latencies(
                 measurement.files,

@@ -26,7 +26,8 @@ def section(report: Json) -> ReportSection:
     spreads = []
     for method, latency in timed:
         for key, words in (("steady_ms", "the package"), ("source_ms", "the source program")):
-            cell, is_source = _spread(latency[key]), key == "source_ms"
+            cell = _spread(latency[key])
+            is_source = key == "source_ms"
             facts = {"description": f"{method}, {words}: {cell.text} ({cell.note})"}
             spreads.append({**latency[key], **facts, "row": method, "source": is_source})
     chart = Chart(

@@ -58,7 +58,7 @@ def bisect_delegate(
     source.call(inputs)
     if source.left_out:
         return None, None, "its values are too much to hold"
-    values = {source.nodes[place].name: seen[0] for place, seen in source.values.items()}
+    values = {source.nodes[place].name: visits[0] for place, visits in source.values.items()}
     cuts = list(_cuts(program))
     if not cuts:
         return None, None, "it can't be cut"
@@ -84,10 +84,10 @@ def bisect_delegate(
             note = f"narrowed to {high - low + 1} nodes, {names}, in {{}} compiles, the limit"
             break
         # The nearest cut, from the middle back, that the backend takes.
-        before = range((low + high) // 2, low - 1, -1)
-        nearest = next((number for number in before if run(number) != "refused"), None)
+        candidates = range((low + high) // 2, low - 1, -1)
+        nearest = next((number for number in candidates if run(number) != "refused"), None)
         if nearest is None:
-            low = before.start + 1
+            low = candidates.start + 1
         elif run(nearest) == "agrees":
             low = nearest + 1
         else:
@@ -105,26 +105,29 @@ def _run_beginning(
 ) -> OutputError | None:
     """Preprocess and run a partition up to some nodes. Return the error of the first value that
     diverges; None where all agree."""
-    part, kept = _part(module.original_module, list(expected))
+    part, input_numbers = _part(module.original_module, list(expected))
     results = preprocess_programs(
         module.backend_id, {"part": [part]}, {"part": [list(module.compile_specs)]}, None
     )
     result = results["part"][0]
-    given, wanted = [inputs[number] for number in kept], list(expected.values())
-    declared = [
-        make_tensor_value(0, None, TensorSpec.from_tensor(value))
-        if isinstance(value, torch.Tensor)
-        else schema.Int(int(value))
-        for value in (*given, *wanted)
-    ]
-    runtime = delegate_runtime(module.backend_id, declared, len(wanted))
+    part_inputs = [inputs[number] for number in input_numbers]
+    expected_values = list(expected.values())
+    declared = [_declare(value) for value in (*part_inputs, *expected_values)]
+    runtime = delegate_runtime(module.backend_id, declared, len(expected_values))
     specs = [(spec.key, bytes(spec.value)) for spec in module.compile_specs]
     named = named_bytes(result.data_store_output)
     handle = runtime.init(bytes(result.processed_bytes), specs, named)
     try:
-        return tolerance.first_error(runtime.execute(handle, given), wanted)
+        outputs = runtime.execute(handle, part_inputs)
+        return tolerance.first_error(outputs, expected_values)
     finally:
         runtime.destroy(handle)
+
+
+def _declare(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return make_tensor_value(0, None, TensorSpec.from_tensor(value))
+    return schema.Int(int(value))
 
 
 def _cuts(program: ExportedProgram) -> Iterator[list[Node]]:
@@ -134,33 +137,43 @@ def _cuts(program: ExportedProgram) -> Iterator[list[Node]]:
     Nodes that a backend fuses are left together: a quantized operator with what quantizes around
     it. A constant, with what is computed of constants alone, belongs to whatever reads it.
     """
-    specs = program.graph_signature.input_specs
-    lifted = {spec.arg.name for spec in specs if spec.kind is not InputKind.USER_INPUT}
-    fixed: set[Node] = set()
-    order: list[Node] = []
-    for node in program.graph.nodes:
-        if node.op == "call_function":
-            reads = node.all_input_nodes
-            if all(i in fixed or i.name in lifted or i.op == "get_attr" for i in reads):
-                fixed.add(node)
-            else:
-                order.append(node)
+    order = _computed_nodes(program)
     quantized = any(base_name(node).startswith("quantize") for node in order)
     before: set[Node] = set()
     for number, node in enumerate(order, 1):
         before.add(node)
         frontier = [n for n in order[:number] if not before.issuperset(n.users)]
+        if not frontier:
+            continue
         tensors = all(isinstance(n.meta.get("val"), torch.Tensor) for n in frontier)
-        whole = number == len(order) or not quantized or all(map(_may_end, frontier))
-        if frontier and tensors and whole:
+        is_end = number == len(order)
+        if tensors and (is_end or not quantized or all(map(_may_end, frontier))):
             yield frontier
+
+
+def _computed_nodes(program: ExportedProgram) -> list[Node]:
+    """Return the operators that compute with inputs, in the order of the graph."""
+    specs = program.graph_signature.input_specs
+    constants = {spec.arg.name for spec in specs if spec.kind is not InputKind.USER_INPUT}
+    fixed: set[Node] = set()
+    order: list[Node] = []
+    for node in program.graph.nodes:
+        if node.op != "call_function":
+            continue
+        reads = node.all_input_nodes
+        if all(i in fixed or i.name in constants or i.op == "get_attr" for i in reads):
+            fixed.add(node)
+        else:
+            order.append(node)
+    return order
 
 
 def _may_end(node: Node) -> bool:
     """Return whether a quantized partition may give this value."""
-    beside = (node, *node.all_input_nodes, *node.users)
-    is_quantize = base_name(node).startswith("quantize")
-    return is_quantize or not any("quantize" in base_name(other) for other in beside)
+    if base_name(node).startswith("quantize"):
+        return True
+    neighbourhood = (node, *node.all_input_nodes, *node.users)
+    return not any("quantize" in base_name(neighbour) for neighbour in neighbourhood)
 
 
 def _part(program: ExportedProgram, outputs: Sequence[str]) -> tuple[ExportedProgram, list[int]]:
@@ -172,16 +185,17 @@ def _part(program: ExportedProgram, outputs: Sequence[str]) -> tuple[ExportedPro
     declared = program.graph_signature.input_specs
     specs = [spec for spec in declared if nodes[spec.arg.name].users]
     inputs = [spec for spec in declared if spec.kind is InputKind.USER_INPUT]
-    kept = [number for number, spec in enumerate(inputs) if spec in specs]
+    input_numbers = [number for number, spec in enumerate(inputs) if spec in specs]
     for spec in declared:
         if spec not in specs:
             module.graph.erase_node(nodes[spec.arg.name])
     module.recompile()
-    signature = ExportGraphSignature(
-        specs, [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(name), None) for name in outputs]
-    )
+    output_specs = []
+    for name in outputs:
+        output_specs.append(OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(name), None))
+    signature = ExportGraphSignature(specs, output_specs)
     used = {spec.target for spec in specs}
     state = {name: t for name, t in program.state_dict.items() if name in used}
     constants = {name: t for name, t in program.constants.items() if name in used}
     part = program._update(module, signature, state_dict=state, constants=constants)
-    return part, kept
+    return part, input_numbers

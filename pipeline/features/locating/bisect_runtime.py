@@ -35,9 +35,9 @@ from pipeline.validate.metrics import OutputError
 def locate_in_runtime(case: FailureCase) -> Iterator[Culprit]:
     """Look for what ExecuTorch's runtime alone computes otherwise than the source."""
     lowered = "the source" if case.floor is None else "the quantized program"
-    about = f"in these calls, the interpreter computes from its bytes what {lowered} computes"
+    finding = f"in these calls, the interpreter computes from its bytes what {lowered} computes"
     if Session(case.evidence.files).choose_device(case.method) != EXECUTORCH:
-        case.note(about)
+        case.note(finding)
         return
     if refusal := _run_until_refused(case):
         spot = case.find(refusal.instruction or 0)
@@ -49,17 +49,17 @@ def locate_in_runtime(case: FailureCase) -> Iterator[Culprit]:
         yield from name_conds(case, losses)
         return
     if len(case.sequence) > 1:
-        case.note(f"{about}; where ExecuTorch's runtime departs in a sequence is not looked for")
+        case.note(f"{finding}; where ExecuTorch's runtime departs in a sequence is not looked for")
         return
     try:
-        found = _bisect(case)
+        result = _bisect(case)
     except Exception as refused:  # by the serializer or the runtime
-        case.note(f"{about}; ExecuTorch's runtime could not be looked at ({reason(refused)})")
+        case.note(f"{finding}; ExecuTorch's runtime could not be looked at ({reason(refused)})")
         return
-    if found is None:
-        case.note(f"{about}, and so does ExecuTorch's runtime, run by itself")
+    if result is None:
+        case.note(f"{finding}, and so does ExecuTorch's runtime, run by itself")
         return
-    index, error, runs = found
+    index, error, runs = result
     spot = case.find(index)
     sentence = (
         f"first departs: {case.describe(spot)}, in ExecuTorch's runtime alone: "
@@ -84,7 +84,8 @@ def _run_until_refused(case: FailureCase) -> DeviceError | None:
 
 def _bisect(case: FailureCase) -> tuple[int, OutputError, int] | None:
     """Return the instruction that diverges, its error, and how many beginnings were run."""
-    plan, (_, inputs) = case.data.plans[case.method], case.sequence[0]
+    plan = case.data.plans[case.method]
+    (_, inputs) = case.sequence[0]
     cuts = list(_cuts(plan))
     if not cuts:
         raise ValueError("it has no instruction behind which it can be cut")
@@ -113,7 +114,7 @@ def _cuts(plan: schema.ExecutionPlan) -> Iterator[int]:
 
 def _results(plan: schema.ExecutionPlan, index: int) -> Iterator[int]:
     """Yield the planned tensors that instructions up to one write and that are read later."""
-    used = [used_values(plan, each.instr_args) for each in get_instructions(plan)]
+    used = [used_values(plan, instruction.instr_args) for instruction in get_instructions(plan)]
     written = set().union(*used[: index + 1]) - {*plan.inputs}
     for place in sorted(written & set(plan.outputs).union(*used[index + 1 :])):
         value = plan.values[place].val
@@ -130,7 +131,8 @@ def _run_beginning(
     index: int,
 ) -> OutputError | None:
     """Run the instructions up to one on both devices; return the error of a value that diverges."""
-    data, files = case.data, case.evidence.files
+    data = case.data
+    files = case.evidence.files
     loaded = run_until(data, case.sequence, index, budget=case.budget)
     assert loaded is not None  # no jump leads over it
     # A value that was not written in this run has no sizes of its own.
@@ -141,8 +143,8 @@ def _run_beginning(
     chain = replace(plan.chains[0], instructions=plan.chains[0].instructions[: index + 1])
     cut = replace(plan, outputs=places, chains=[chain])
     # The others stay: every payload of a file must be somebody's.
-    every = [cut if each is plan else each for each in data.file.program.execution_plan]
-    program = replace(data.file.program, execution_plan=every)
+    plans = [cut if original is plan else original for original in data.file.program.execution_plan]
+    program = replace(data.file.program, execution_plan=plans)
     part = PTEFile(program, data.file.mutable_data, data.file.named_data)
     content = bytes(serialize_pte_binary(part, extract_delegate_segments=True))
     session = Session(PackageFiles(files.name, content, tuple(files.data())), EXECUTORCH)

@@ -20,7 +20,7 @@ from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.interpreter.execute import steps
 from pipeline.devices.interpreter.load import (
-    Method,
+    InterpretedMethod,
     PackageData,
     get_instructions,
     load_method,
@@ -121,8 +121,8 @@ class FailureCase:
     floor: float | None = None
     budget: Budget = field(default_factory=Budget)
 
-    def note(self, what: str) -> None:
-        self.notes.append(f"{self.method}: {what}")
+    def note(self, sentence: str) -> None:
+        self.notes.append(f"{self.method}: {sentence}")
 
     @cached_property
     def lowered(self) -> LoweredMethod:
@@ -150,7 +150,9 @@ class FailureCase:
 
     def view(self, method: str) -> FailureCase:
         """Return the same calls, seen from another method."""
-        return self if method == self.method else replace(self, method=method, floor=None)
+        if method == self.method:
+            return self
+        return replace(self, method=method, floor=None)
 
     @property
     def lowered_programs(self) -> dict[str, ExportedProgram]:
@@ -160,8 +162,8 @@ class FailureCase:
     def make_sources(self, programs: Mapping[str, ExportedProgram]) -> dict[str, NodeValues]:
         """Make the sources of the methods that are called, with the state that they share."""
         sources = NodeValues.with_common_state({name: programs[name] for name in self.methods})
-        for each in sources.values():
-            each.budget = self.budget
+        for source in sources.values():
+            source.budget = self.budget
         return sources
 
     def advance(self, programs: Mapping[str, ExportedProgram]) -> NodeValues:
@@ -175,10 +177,14 @@ class FailureCase:
         self, actual: Sequence[Any], expected: Sequence[Any], limits: Limits | None = None
     ) -> bool:
         """Return whether outputs keep to limits, by default those of the method."""
-        return len(actual) == len(expected) and not any(
-            any(check_limits(compare(a, e), a, e, limits or self.limits))
-            for a, e in zip(actual, expected, strict=True)
-        )
+        if len(actual) != len(expected):
+            return False
+        limits = limits or self.limits
+        for value, reference in zip(actual, expected, strict=True):
+            error = compare(value, reference)
+            if check_limits(error, value, reference, limits):
+                return False
+        return True
 
     def matches_lowered(self, actual: Sequence[Any], expected: Sequence[Any]) -> bool:
         """Return whether outputs are those of the program that was lowered."""
@@ -192,7 +198,9 @@ class FailureCase:
         """Find the node that an instruction is part of, and the delegate or kernel it calls."""
         plan = self.data.plans[self.method]
         calls = get_instructions(plan)
-        call = calls[index].instr_args if index < len(calls) else None
+        call = None
+        if index < len(calls):
+            call = calls[index].instr_args
         if isinstance(call, schema.DelegateCall):
             return Spot(None, plan.delegates[call.delegate_index].id, call.delegate_index)
         kernel = ""
@@ -204,9 +212,13 @@ class FailureCase:
     def find_runner(self, place: int) -> Spot:
         """Find the delegate that runs the node at a place, or any of it, else the kernel."""
         instructions = self.lowered.instructions
-        inside = [call.index for call in instructions.delegates if place in call.places]
-        runs = inside or [index for index, own in instructions.nodes if own == place][-1:]
-        return replace(self.find(runs[0]), place=place) if runs else Spot(place)
+        for call in instructions.delegates:
+            if place in call.places:
+                return replace(self.find(call.index), place=place)
+        for index, node_place in reversed(instructions.nodes):
+            if node_place == place:
+                return replace(self.find(index), place=place)
+        return Spot(place)
 
     def facts(self, place: int | None) -> tuple[str, str, str]:
         """Return the operator at a place, its module and its line in the model's source."""
@@ -230,7 +242,7 @@ class FailureCase:
         return ", ".join(parts) or "an instruction that lowering made"
 
     def culprit(
-        self, spot: Spot, kind: CulpritKind, what: str, error: OutputError | None = None
+        self, spot: Spot, kind: CulpritKind, sentence: str, error: OutputError | None = None
     ) -> Culprit:
         """Make the record of a culprit."""
         operator, module, line = self.facts(spot.place)
@@ -242,16 +254,16 @@ class FailureCase:
             partition=spot.delegate,
             kernel=spot.kernel,
             kind=kind,
-            what=what,
+            what=sentence,
             error=None if error is None else error.to_json(),
         )
 
 
-def load_methods(data: PackageData, methods: Iterable[str]) -> dict[str, Method]:
+def load_methods(data: PackageData, methods: Iterable[str]) -> dict[str, InterpretedMethod]:
     """Load methods in the interpreter, with the state that they share."""
-    own = {name: data.plans[name] for name in methods}
-    shared = shared_memory(list(own.values()))
-    return {name: load_method(plan, data, shared) for name, plan in own.items()}
+    plans = {name: data.plans[name] for name in methods}
+    shared = shared_memory(list(plans.values()))
+    return {name: load_method(plan, data, shared) for name, plan in plans.items()}
 
 
 def run_until(
@@ -260,7 +272,7 @@ def run_until(
     index: int | None = None,
     visit: int = 0,
     budget: Budget | None = None,
-) -> Method | None:
+) -> InterpretedMethod | None:
     """Load the methods of calls in the interpreter, and make the calls, the last one in part.
 
     Args:
@@ -273,15 +285,17 @@ def run_until(
     budget = budget or Budget()
     loaded = load_methods(data, sorted({method for method, _ in calls}))
     last, inputs = calls[-1]
-    for method, given in calls[:-1]:
-        for _ in steps(loaded[method], given):
+    for method, call_inputs in calls[:-1]:
+        for _ in steps(loaded[method], call_inputs):
             budget.check()
     for number in steps(loaded[last], inputs):
         budget.check()
         if number == index and visit == 0:
             return loaded[last]
         visit -= number == index
-    return loaded[last] if index is None else None
+    if index is None:
+        return loaded[last]
+    return None
 
 
 def least_sqnr(actual: Sequence[Any], expected: Sequence[Any]) -> float:

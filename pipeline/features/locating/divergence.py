@@ -10,7 +10,12 @@ import torch
 
 from pipeline.config.validation import Limits
 from pipeline.devices.interpreter.execute import read_value
-from pipeline.devices.interpreter.load import Method, get_instructions, named_bytes, read_payload
+from pipeline.devices.interpreter.load import (
+    InterpretedMethod,
+    get_instructions,
+    named_bytes,
+    read_payload,
+)
 from pipeline.features.locating.bisect_delegate import MOST_SECONDS, bisect_delegate
 from pipeline.features.locating.bisect_runtime import locate_in_runtime
 from pipeline.features.locating.case import (
@@ -47,28 +52,32 @@ def locate_divergence(case: FailureCase) -> Iterator[Culprit]:
     loaded = load_methods(case.data, case.methods)
     sources = case.make_sources(case.lowered_programs)
     for name in case.methods:
-        own = case.view(name)
-        if buffers := _differing_state(own, loaded[name], sources[name]):
+        view = case.view(name)
+        if buffers := _differing_state(view, loaded[name], sources[name]):
             sentence = f"the package's method '{name}' begins with other values of {buffers} than"
-            yield own.culprit(Spot(), "state", f"{sentence} its source")
+            yield view.culprit(Spot(), "state", f"{sentence} its source")
             return
     for number, (name, inputs) in enumerate(case.sequence):
-        found = _check_call(case.view(name), number, inputs, loaded[name], sources[name])
-        if found is not None:
-            yield from found
+        culprits = _check_call(case.view(name), number, inputs, loaded[name], sources[name])
+        if culprits is not None:
+            yield from culprits
             return
     yield from locate_in_runtime(case)
 
 
 def _check_call(
-    case: FailureCase, number: int, inputs: Sequence[Any], loaded: Method, source: NodeValues
+    case: FailureCase,
+    number: int,
+    inputs: Sequence[Any],
+    loaded: InterpretedMethod,
+    source: NodeValues,
 ) -> list[Culprit] | None:
     """Return the divergence in one call: none, with a note, where it diverges and nothing says
     where; None where it doesn't."""
     walked = walk(loaded, source, case.lowered.instructions, inputs)
     if source.left_out:
-        kept = f"{human_size(MOST_BYTES)}, and {MOST_VISITS} passes through a loop"
-        case.note(f"{len(source.left_out)} values were not all compared: {kept} are held")
+        held = f"{human_size(MOST_BYTES)}, and {MOST_VISITS} passes through a loop"
+        case.note(f"{len(source.left_out)} values were not all compared: {held} are held")
     if walked.stopped:
         spot = case.find(walked.stopped_at or 0)
         sentence = f"stops at {case.describe(spot)}: {walked.stopped}"
@@ -96,39 +105,45 @@ def _check_call(
     return [] if wrong else None
 
 
-def _differing_state(case: FailureCase, loaded: Method, source: NodeValues) -> str:
+def _differing_state(case: FailureCase, loaded: InterpretedMethod, source: NodeValues) -> str:
     """Name the buffers whose values differ now, for people."""
-    wanted, wrong = source.buffers(), []
+    buffers = source.buffers()
+    differing = []
     for name, index in case.lowered.instructions.state:
-        actual, expected = read_value(loaded, index), wanted.get(name)
+        actual = read_value(loaded, index)
+        expected = buffers.get(name)
         if expected is None or not isinstance(actual, torch.Tensor):
             continue
         if actual.shape == expected.shape and actual.dtype == expected.dtype:
             tolerance = Tolerance(case.limits, find_scale([expected]))
             if tolerance.first_error([actual], [expected]) is not None:
-                wrong.append(f"'{name}'")
-    return ", ".join(wrong)
+                differing.append(f"'{name}'")
+    return ", ".join(differing)
 
 
 def _describe_divergence(
     case: FailureCase, compared: Compared, tolerance: Tolerance, call: int, inputs_agree: bool
 ) -> Culprit:
     case.first[call] = compared
-    more = "all that it is given agrees"
+    note = "all that it is given agrees"
     if not inputs_agree:
-        more = "what it is given could not all be compared"
-    place, error = compared.place, compared.error
-    spot, what = case.find(compared.index), ""
+        note = "what it is given could not all be compared"
+    place = compared.place
+    error = compared.error
+    spot = case.find(compared.index)
+    prefix = ""
     if spot.delegate is not None:
-        inside, error, more = _look_into_delegate(case, compared, tolerance, call, spot.delegate)
+        inside, error, note = _look_into_delegate(case, compared, tolerance, call, spot.delegate)
         if inside is None:
-            what = "what comes out at "
+            prefix = "what comes out at "
         else:
             place = inside
     spot = replace(spot, place=place)
-    in_call = f", in call {call + 1} of the sequence" if len(case.sequence) > 1 else ""
-    where = f"{what}{case.describe(spot)}"
-    sentence = f"first departs: {where}: {describe_error(error)}{in_call}; {more}"
+    in_call = ""
+    if len(case.sequence) > 1:
+        in_call = f", in call {call + 1} of the sequence"
+    where = f"{prefix}{case.describe(spot)}"
+    sentence = f"first departs: {where}: {describe_error(error)}{in_call}; {note}"
     return case.culprit(spot, spot.kind, sentence, error)
 
 
@@ -146,21 +161,23 @@ def _look_into_delegate(
         return *otherwise, f"it could not be lowered again ({reason(error)})"
     if number >= len(delegates):
         return *otherwise, "lowered again, the method has other delegates"
-    module, plan = delegates[number], case.data.plans[case.method]
+    module = delegates[number]
+    plan = case.data.plans[case.method]
     if bytes(module.processed_bytes) != read_payload(case.data, plan.delegates[number]):
         return *otherwise, "its payload is not what lowering gives now"
     weights = named_bytes(module.named_data_store_output)
-    what, constant = diff_named_data(case.data.named, weights, case.lowered.program)
-    if what:
+    fault, constant = diff_named_data(case.data.named, weights, case.lowered.program)
+    if fault:
         reader = find_reader(constant, case.lowered.program) if constant else None
-        return reader, compared.error, f"the package {what}"
-    calls, at = case.sequence[: call + 1], (compared.index, compared.visit)
+        return reader, compared.error, f"the package {fault}"
+    calls = case.sequence[: call + 1]
+    at = (compared.index, compared.visit)
     loaded = run_until(case.data, calls, *at, case.budget)
     assert loaded is not None  # it ran, and diverged
     args = get_instructions(loaded.plan)[compared.index].instr_args.args
-    given = args[: len(args) - loaded.results[compared.index]]
-    inputs = [read_value(loaded, index) for index in given]
-    left = min(MOST_SECONDS, case.budget.left)
-    node, found, note = bisect_delegate(module, inputs, tolerance, left)
+    argument_indices = args[: len(args) - loaded.results[compared.index]]
+    inputs = [read_value(loaded, index) for index in argument_indices]
+    seconds = min(MOST_SECONDS, case.budget.left)
+    node, part_error, note = bisect_delegate(module, inputs, tolerance, seconds)
     place = None if node is None else NodePlaces(case.lowered.program).find(node)
-    return place, found or compared.error, note
+    return place, part_error or compared.error, note

@@ -55,41 +55,43 @@ def locate_failures(
     """
     budget = budget or Budget()
     evidence = _hold_to_derived(evidence, validation)
-    failed = [each for each in validation.methods if not each.ok]
+    failed = [result for result in validation.methods if not result.ok]
     located: dict[str, Located] = {}
-    for each in sorted(failed, key=lambda each: each.badness):
-        name = each.method
-        why = _why_no_look(evidence, each)
-        if not why and budget.spent:
-            why = _SPENT
-        if why:
-            located[name] = Located(notes=(f"{name}: not looked into: {why}",))
+    for result in sorted(failed, key=lambda result: result.badness):
+        name = result.method
+        reason = _why_no_look(evidence, result)
+        if not reason and budget.spent:
+            reason = _SPENT
+        if reason:
+            located[name] = Located(notes=(f"{name}: not looked into: {reason}",))
             continue
-        located[name] = locate(evidence, name, each.failing, examples.get(name, ()), budget)
-    return {each.method: located[each.method] for each in failed}
+        method_examples = examples.get(name, ())
+        located[name] = locate(evidence, name, result.failing, method_examples, budget)
+    return {result.method: located[result.method] for result in failed}
 
 
 def _hold_to_derived(evidence: Evidence, validation: Validation) -> Evidence:
     """Hold methods for which the config sets no tolerances, and those that are quantized, to limits
     that were derived; and quantized ones to the config's against their float programs."""
-    results = {each.method: each for each in validation.methods}
+    results = {result.method: result for result in validation.methods}
 
     def against_lowered(method: str) -> Limits:
-        given = evidence.limits(method)
+        config_limits = evidence.limits(method)
         result = results.get(method, MethodValidation(method))
         quantized = result.wide_quantized_limits
-        if given.atol is not None and not quantized:
-            return given
+        if config_limits.atol is not None and not quantized:
+            return config_limits
         limits = quantized or result.wide_limits
         derived = {name: value for name, value in limits.items() if value is not None}
         return Limits(**{"atol": LEAST_ATOL, "rtol": LEAST_RTOL, **derived})
 
     def against_source(method: str) -> Limits | None:
-        result, given = results.get(method), evidence.limits(method)
+        result = results.get(method)
+        config_limits = evidence.limits(method)
         if result is not None and result.quantized_runs:
-            least = max(given.min_sqnr or LEAST_SQNR, LEAST_SQNR)
-            return given.model_copy(update={"min_sqnr": least})
-        if given.atol is not None or result is None:
+            least = max(config_limits.min_sqnr or LEAST_SQNR, LEAST_SQNR)
+            return config_limits.model_copy(update={"min_sqnr": least})
+        if config_limits.atol is not None or result is None:
             return None
         return Limits(**result.wide_limits)
 
@@ -104,8 +106,8 @@ def _why_no_look(evidence: Evidence, failed: MethodValidation) -> str:
     if about == "source":
         return "its source is no measure of it"
     if failed.method not in evidence.sources:
-        known = failed.kind == "constant"
-        return "no operator computes a constant" if known else "its source has no such method"
+        is_constant = failed.kind == "constant"
+        return "no operator computes a constant" if is_constant else "its source has no such method"
     declares = any(failure.about == "declared" for failure in failed.failures)
     if failed.not_run or not (failed.runs or failed.failing or declares):
         return "it did not run"  # a method that ended a process would end another one
@@ -144,8 +146,8 @@ def locate(
         case.note(f"{error} before it was found where it goes wrong")
     except Exception as error:  # a failure here must not hide the one that is looked into
         _log.debug("locating %s", method, exc_info=True)
-        what = f"{type(error).__name__}: {reason(error)}"
-        case.note(f"where it goes wrong could not be found: {what}")
+        sentence = f"{type(error).__name__}: {reason(error)}"
+        case.note(f"where it goes wrong could not be found: {sentence}")
     return Located(tuple(culprits), tuple(case.notes), tuple(case.failing), case.first)
 
 
@@ -164,10 +166,10 @@ def _locate_computation(case: FailureCase) -> Iterator[Culprit]:
     loses = not case.all_agree(by_quantized, by_float, case.source_limits)
     loaded = run_until(case.data, case.sequence, budget=case.budget)
     assert loaded is not None
-    given = [read_value(loaded, index) for index in loaded.plan.outputs]
-    if not loses or least_sqnr(given, by_quantized) < case.floor:
-        found = list(locate_divergence(case))
-        yield from found
-        if found or not loses:
+    outputs = [read_value(loaded, index) for index in loaded.plan.outputs]
+    if not loses or least_sqnr(outputs, by_quantized) < case.floor:
+        culprits = list(locate_divergence(case))
+        yield from culprits
+        if culprits or not loses:
             return
     yield from locate_quantization(case, case.lowered.origins)

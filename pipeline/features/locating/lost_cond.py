@@ -13,9 +13,10 @@ import torch
 from executorch.exir import schema
 
 from pipeline.devices.interpreter.execute import read_value, steps
-from pipeline.devices.interpreter.load import Method, get_instructions
+from pipeline.devices.interpreter.load import InterpretedMethod, get_instructions
 from pipeline.features.locating.case import FailureCase, load_methods
-from pipeline.program.lost_results import LostResult, describe_loss, find_cond, find_lost_results
+from pipeline.program.lost_conds import find_cond
+from pipeline.program.lost_results import LostResult, describe_loss, find_lost_results
 from pipeline.report.records import CulpritRecord as Culprit
 
 
@@ -50,7 +51,10 @@ def name_conds(case: FailureCase, losses: Sequence[LostResult]) -> Iterator[Culp
 
 
 def _run_watched(
-    case: FailureCase, method: Method, inputs: Sequence[Any], losses: Sequence[LostResult]
+    case: FailureCase,
+    method: InterpretedMethod,
+    inputs: Sequence[Any],
+    losses: Sequence[LostResult],
 ) -> set[int]:
     """Make a call; return the values of losses that changed before they were read."""
     instructions = get_instructions(method.plan)
@@ -74,7 +78,9 @@ def _last_overwriting(loss: LostResult) -> int:
     return max(loss.read_at - 1, loss.lost_at or 0)
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        return one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
-    return bool(one == other)
+def _same(earlier: Any, later: Any) -> bool:
+    if isinstance(earlier, torch.Tensor) and isinstance(later, torch.Tensor):
+        return earlier.shape == later.shape and torch.equal(
+            earlier.nan_to_num(), later.nan_to_num()
+        )
+    return bool(earlier == later)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 
-from pipeline.compile.ranges import watch_ranges
+from pipeline.compile.ranges import record_ranges
 from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
 from pipeline.features.locating.case import Evidence, Located
@@ -32,7 +32,8 @@ class LocatingMeasuring(Measuring):
     """Adds culprits to the records of methods that failed, and files that show the failures."""
 
     def after_run(self, measurement: Measurement) -> None:
-        subject, validation = measurement.subject, measurement.validation
+        subject = measurement.subject
+        validation = measurement.validation
         if not validation.failures:
             return
         with self.stages.stage("locate"):
@@ -75,7 +76,8 @@ def collect_evidence(subject: Subject, files: PackageFiles, budget: Budget) -> E
 def _lower_again(subject: Subject, budget: Budget, method: str) -> list[LoweredBackendModule]:
     """Lower a method once more, without a cache, and return its delegates. Raises PipelineError
     where there is no time for it."""
-    unit, inputs = subject.find_facts(method)["unit"], subject.action.inputs
+    unit = subject.find_facts(method)["unit"]
+    inputs = subject.action.inputs
     compiled = subject.workspace.store.get(subject.manifest["objects"][unit]["action"])
     if compiled is not None and compiled.seconds > budget.left:
         share = f"validate.budget leaves {budget.left:.0f} s for it"
@@ -84,8 +86,9 @@ def _lower_again(subject: Subject, budget: Budget, method: str) -> list[LoweredB
     programs = {name: subject.load_lowered(name).program for name in names}
     configs = {name: inputs.config.methods[name] for name in names}
     beside = inputs.config.delegates_beside(names)
-    root, emit = subject.workspace.root, inputs.config.emit
-    with watch_ranges(programs, keep=configs[method].edge.keep_ranges):
+    root = subject.workspace.root
+    emit = inputs.config.emit
+    with record_ranges(programs, keep=configs[method].edge.keep_ranges):
         edge = lower_methods(programs, configs, root, None, emit, beside)
         _, emission = emit_methods(edge, emit, configs, root)
     return emission.delegates(method)

@@ -19,8 +19,8 @@ def diff_named_data(
         if now.get(key) != content:
             name = name_constant(content, program)
             changed = _describe_change(now.get(key), content)
-            what = f"has another weight {name or repr(key)} than its build gives it ({changed})"
-            return what, name
+            sentence = f"has another weight {name or repr(key)} than its build gives it ({changed})"
+            return sentence, name
     return "", ""
 
 
@@ -29,8 +29,8 @@ def _describe_change(now: bytes | None, then: bytes | None) -> str:
         return "it is not there" if now is None else "its build has none"
     if len(now) != len(then):
         return f"{len(now):,} bytes, must be {len(then):,}"
-    one, other = (torch.frombuffer(bytearray(b), dtype=torch.uint8) for b in (now, then))
-    places = (one != other).nonzero().flatten()
+    bytes_now, bytes_then = (torch.frombuffer(bytearray(b), dtype=torch.uint8) for b in (now, then))
+    places = (bytes_now != bytes_then).nonzero().flatten()
     return f"{len(places):,} of {len(then):,} bytes differ, the first at {int(places[0]):,}"
 
 
@@ -42,13 +42,13 @@ def name_constant(content: bytes | None, program: ExportedProgram | None) -> str
     """
     if not content or program is None:
         return ""
-    wanted = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    content_bytes = torch.frombuffer(bytearray(content), dtype=torch.uint8)
     kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
     for name, tensor in {**program.state_dict, **program.constants}.items():
         if isinstance(tensor, torch.Tensor) and tensor.nbytes == len(content):
             kind = kinds.get(tensor.element_size(), torch.uint8)
-            own = tensor.detach().contiguous().reshape(-1).view(kind)
-            if torch.equal(own.sort().values, wanted.view(kind).sort().values):
+            elements = tensor.detach().contiguous().reshape(-1).view(kind)
+            if torch.equal(elements.sort().values, content_bytes.view(kind).sort().values):
                 return name
     return ""
 

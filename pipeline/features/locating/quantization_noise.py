@@ -39,12 +39,14 @@ def locate_quantization(case: FailureCase, origins: Mapping[int, int]) -> Iterat
     layers.sort(key=lambda layer: math.inf if layer[1].sqnr_db is None else layer[1].sqnr_db)
     places = {origin: place for place, origin in origins.items()}
     lead = "the quantization itself departs from floating point, most in"
-    for place, own, total in layers[:MOST]:
-        spot, operator = case.find_runner(places[place]), node_label(source.nodes[place])
-        where, error = case.describe(spot, operator), describe_error(own)
-        rest = f"{describe_error(total)} with what comes before it"
-        sentence = f"{lead} {where}: {error} by itself, {rest}"
-        yield {**case.culprit(spot, "operator", sentence, own), "operator": operator}
+    for place, added_error, total in layers[:MOST]:
+        spot = case.find_runner(places[place])
+        operator = node_label(source.nodes[place])
+        where = case.describe(spot, operator)
+        error = describe_error(added_error)
+        context = f"{describe_error(total)} with what comes before it"
+        sentence = f"{lead} {where}: {error} by itself, {context}"
+        yield {**case.culprit(spot, "operator", sentence, added_error), "operator": operator}
         lead = "then in"
 
 
@@ -59,29 +61,36 @@ def _layers(
         operator = base_name(quantized.nodes[place])
         if values and not operator.startswith(("quantize", "choose_qparams")):
             counterparts[origins[place]] = values[0]
-    held: dict[Node, Any] = {}
+    computed: dict[Node, Any] = {}
     for place, node in enumerate(source.nodes):
         source.budget.check()
         values = source.values.get(place)
         if not values or node.graph is not source.program.graph:
             continue
-        given, actual = values[0], counterparts.get(place)
-        expected = _recompute(node, held) if node.op == "call_function" else None
-        if node.op != "call_function" or actual is None or not comparable(actual, given):
-            held[node] = given if expected is None else expected
+        float_value = values[0]
+        actual = counterparts.get(place)
+        expected = None
+        if node.op == "call_function":
+            expected = _recompute(node, computed)
+        if node.op != "call_function" or actual is None or not comparable(actual, float_value):
+            computed[node] = float_value if expected is None else expected
             continue
-        held[node] = actual = actual.reshape(given.shape)
-        if expected is not None and comparable(actual, expected) and given.is_floating_point():
-            own = compare(actual, expected.reshape(given.shape))
-            yield place, own, compare(actual, given)
+        computed[node] = actual = actual.reshape(float_value.shape)
+        if (
+            expected is not None
+            and comparable(actual, expected)
+            and float_value.is_floating_point()
+        ):
+            added_error = compare(actual, expected.reshape(float_value.shape))
+            yield place, added_error, compare(actual, float_value)
 
 
-def _recompute(node: Node, held: Mapping[Node, Any]) -> Any:
+def _recompute(node: Node, computed: Mapping[Node, Any]) -> Any:
     """Compute the float operator on the quantized program's values; None where that fails."""
     if control_flow_name(node) or _changes_state(node):
         return None
     try:
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: held[n])
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: computed[n])
         with torch.no_grad():
             return node.target(*args, **kwargs)  # type: ignore[operator]
     except Exception:  # whatever an operator raises for other sizes

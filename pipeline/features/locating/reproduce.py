@@ -68,22 +68,27 @@ def make_reproduction(
     sources = Source.with_common_state({name: programs[name] for name, _ in calls})
     expected = [sources[name].run_flat(inputs) for name, inputs in calls]
     departs = [
-        {"instruction": each.index, "output": each.output, "call": call}
-        for call, each in located.first.items()
+        {"instruction": compared.index, "output": compared.output, "call": call}
+        for call, compared in located.first.items()
     ]
     record = {
         "package": package,
         "method": method,
         "files": sorted(name for name in names if name.endswith((".pte", ".ptd"))),
-        "limits": [each.model_dump() for each in limits],
-        "calls": [{"method": m, "layouts": [_dim_order(v) for v in given]} for m, given in calls],
+        "limits": [compared.model_dump() for compared in limits],
+        "calls": [
+            {"method": m, "layouts": [_dim_order(v) for v in flat_inputs]}
+            for m, flat_inputs in calls
+        ],
         "culprits": list(located.culprits),
         "notes": list(located.notes),
         "departs": next(iter(departs), None),
     }
     folder = f"{FOLDER}/{method}"
     place = f"build/{package}/{folder}"
-    named = f", {json.dumps(list(operators))}" if operators else ""
+    named = ""
+    if operators:
+        named = f", {json.dumps(list(operators))}"
     script = _SCRIPT.format(method=method, package=package, place=place, operators=named)
     files = {
         "reproduce.py": script.encode(),
@@ -91,8 +96,8 @@ def make_reproduction(
         _INPUTS: _save([inputs for _, inputs in calls]),
         _EXPECTED: _save(expected),
     }
-    for each in located.first.values():
-        files[_VALUE] = _save([[each.expected]])
+    for compared in located.first.values():
+        files[_VALUE] = _save([[compared.expected]])
     return {f"{folder}/{name}": content for name, content in files.items()}
 
 
@@ -101,7 +106,9 @@ def _save(calls: Sequence[Sequence[Any]]) -> bytes:
 
 
 def _dim_order(value: Any) -> list[int] | None:
-    return list(value.dim_order()) if isinstance(value, torch.Tensor) else None
+    if isinstance(value, torch.Tensor):
+        return list(value.dim_order())
+    return None
 
 
 def main(folder: Path, operators: Sequence[str] = ()) -> int:
@@ -120,21 +127,21 @@ def _reproduce(folder: Path, record: Mapping[str, Any]) -> int:
     paths = [folder.parents[1] / name for name in record["files"]]
     pte = next(path for path in paths if path.suffix == ".pte")
     files = PackageFiles.of(pte, [path for path in paths if path.suffix == ".ptd"])
-    given = load_inputs((folder / _INPUTS).read_bytes())
+    input_sets = load_inputs((folder / _INPUTS).read_bytes())
     calls: list[Call] = []
-    for each, call in zip(given, record["calls"], strict=True):
-        pairs = zip(each.args, call["layouts"], strict=True)
+    for input_set, call in zip(input_sets, record["calls"], strict=True):
+        pairs = zip(input_set.args, call["layouts"], strict=True)
         calls.append((call["method"], [v if o is None else lay_out(v, o) for v, o in pairs]))
-    expected = [each.args for each in load_inputs((folder / _EXPECTED).read_bytes())]
-    limits = [OutputLimits(**each) for each in record["limits"]]
+    expected = [input_set.args for input_set in load_inputs((folder / _EXPECTED).read_bytes())]
+    limits = [OutputLimits(**input_set) for input_set in record["limits"]]
     lines = list(_run(files, calls, expected, limits))
     failed = any(wrong for _, wrong in lines)
     shown = [line for line, _ in lines]
     if failed:
         shown += [culprit["what"] for culprit in record["culprits"]]
         if where := record["departs"]:
-            (wanted,) = load_inputs((folder / _VALUE).read_bytes())[0].args
-            shown += _divergence(files, calls, where, wanted)
+            (expected_value,) = load_inputs((folder / _VALUE).read_bytes())[0].args
+            shown += _divergence(files, calls, where, expected_value)
         shown += record["notes"]
     print(f"{record['package']}: method '{record['method']}'")
     for line in shown:
@@ -154,32 +161,39 @@ def _run(
     session = Session(files, INTERPRETER if len(methods) > 1 else "")
     if len(methods) > 1:  # which share state
         session.load_together(methods)
-    for number, ((method, inputs), wanted) in enumerate(zip(calls, expected, strict=True), 1):
+    for number, ((method, inputs), expected_outputs) in enumerate(
+        zip(calls, expected, strict=True), 1
+    ):
         try:
             actual = session.run(method, inputs)
         except DeviceError as refused:
             yield f"call {number}: {refused.reason}", True
             return
-        if len(actual) != len(wanted):
-            yield f"call {number}: gives {len(actual)} outputs, must give {len(wanted)}", True
-        for place, (a, e) in enumerate(zip(actual, wanted, strict=False)):
+        if len(actual) != len(expected_outputs):
+            yield (
+                f"call {number}: gives {len(actual)} outputs, must give {len(expected_outputs)}",
+                True,
+            )
+        for place, (a, e) in enumerate(zip(actual, expected_outputs, strict=False)):
             error = compare(a, e)
-            own = limits[place] if place < len(limits) else Limits()
-            wrong = list(check_limits(error, a, e, own))
-            verdict = f"FAILS: {'; '.join(wrong)}" if wrong else "passes"
+            output_limits = limits[place] if place < len(limits) else Limits()
+            wrong = list(check_limits(error, a, e, output_limits))
+            verdict = "passes"
+            if wrong:
+                verdict = f"FAILS: {'; '.join(wrong)}"
             yield f"call {number}, output {place}: {describe_error(error)}: {verdict}", bool(wrong)
 
 
 def _divergence(
-    files: PackageFiles, calls: Sequence[Call], where: Mapping[str, int], wanted: torch.Tensor
+    files: PackageFiles, calls: Sequence[Call], where: Mapping[str, int], expected: torch.Tensor
 ) -> Iterator[str]:
     """Compute the value that diverged first anew, in the interpreter, and describe its error."""
     number = where["instruction"]
     try:
         loaded = run_until(read_package(files), calls[: where["call"] + 1], number)
         if loaded is not None:
-            actual = read_results(loaded, number)[where["output"]].reshape(wanted.shape)
-            error = describe_error(compare(actual, wanted))
+            actual = read_results(loaded, number)[where["output"]].reshape(expected.shape)
+            error = describe_error(compare(actual, expected))
             yield f"instruction {number}: {error} from what it must give"
     except Exception as error:  # a damaged package may not run at all
         yield f"instruction {number} could not be looked at: {error}"

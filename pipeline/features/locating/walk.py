@@ -20,10 +20,11 @@ from pipeline.backends.delegate_runtime import DelegateError
 from pipeline.compile.emit_trace import Instructions
 from pipeline.config.validation import Limits
 from pipeline.devices.interpreter.execute import read_value, result_indices, steps
-from pipeline.devices.interpreter.load import Method
+from pipeline.devices.interpreter.load import InterpretedMethod
 from pipeline.program.operators import base_name
-from pipeline.validate.metrics import OutputError, compare, find_worst_place, greatest_magnitude
+from pipeline.validate.metrics import OutputError, compare, greatest_magnitude
 from pipeline.validate.node_values import MOST_VISITS, NodeValues
+from pipeline.validate.worst_place import find_worst_place
 
 ROUNDING = 16  # units in the last place of the greatest value, that may come of rounding alone
 # Shares of the limits to which intermediate values are held, one by one, until one diverges.
@@ -65,22 +66,27 @@ def _values_of_nodes(instructions: Instructions) -> dict[int, list[tuple[int, in
     """
     results: dict[tuple[int, int], int | None] = dict.fromkeys(instructions.nodes, 0)
     for call in instructions.delegates:
-        results |= {(call.index, place): None for place in call.places}
-        results |= {(call.index, p): n for n, p in enumerate(call.outputs) if p is not None}
-    last = {place: (index, output) for (index, place), output in sorted(results.items())}
-    found: dict[int, list[tuple[int, int]]] = {}
+        for place in call.places:
+            results[call.index, place] = None
+        for number, output_place in enumerate(call.outputs):
+            if output_place is not None:
+                results[call.index, output_place] = number
+    last: dict[int, tuple[int, int | None]] = {}
+    for (index, place), output in sorted(results.items()):
+        last[place] = (index, output)
+    values_by_instruction: dict[int, list[tuple[int, int]]] = {}
     for place, (index, output) in last.items():
         if output is not None:
-            found.setdefault(index, []).append((output, place))
-    return {index: sorted(given) for index, given in found.items()}
+            values_by_instruction.setdefault(index, []).append((output, place))
+    return {index: sorted(pairs) for index, pairs in values_by_instruction.items()}
 
 
 def walk(
-    method: Method, source: NodeValues, instructions: Instructions, inputs: Sequence[Any]
+    method: InterpretedMethod, source: NodeValues, instructions: Instructions, inputs: Sequence[Any]
 ) -> Walk:
     """Make one call of both, and compare the values of nodes. Raises OutOfTimeError."""
-    wanted = _values_of_nodes(instructions)
-    expected = source.call(inputs, {place for given in wanted.values() for _, place in given})
+    node_values = _values_of_nodes(instructions)
+    expected = source.call(inputs, {place for pairs in node_values.values() for _, place in pairs})
     walked = Walk([], [], expected)
     visits: Counter[int] = Counter()
     index = -1
@@ -88,7 +94,7 @@ def walk(
         for index in steps(method, inputs):
             source.budget.check()
             if visits[index] < MOST_VISITS:
-                for output, place in wanted.get(index, ()):
+                for output, place in node_values.get(index, ()):
                     walked.compared += _compare(method, index, output, place, visits[index], source)
             visits[index] += 1
         walked.outputs = [read_value(method, index) for index in method.plan.outputs]
@@ -101,19 +107,23 @@ def walk(
 
 
 def _compare(
-    method: Method, index: int, output: int, place: int, visit: int, source: NodeValues
+    method: InterpretedMethod, index: int, output: int, place: int, visit: int, source: NodeValues
 ) -> Iterator[Compared]:
-    seen, values = source.values.get(place, ()), result_indices(method, index)
-    if visit >= len(seen) or output >= len(values):
+    visits = source.values.get(place, ())
+    indices = result_indices(method, index)
+    if visit >= len(visits) or output >= len(indices):
         return
-    expected = seen[visit]
-    many = isinstance(expected, (tuple, list))
-    indices = values if many else values[output : output + 1]
-    for each, one in zip(indices, expected if many else [expected], strict=False):
-        actual = read_value(method, each)
-        if comparable(actual, one):
-            actual = actual.reshape(one.shape)
-            yield Compared(index, place, visit, output, compare(actual, one), actual, one)
+    expected = visits[visit]
+    if isinstance(expected, (tuple, list)):
+        parts = list(expected)
+    else:
+        parts = [expected]
+        indices = indices[output : output + 1]
+    for value_index, part in zip(indices, parts, strict=False):
+        actual = read_value(method, value_index)
+        if comparable(actual, part):
+            actual = actual.reshape(part.shape)
+            yield Compared(index, place, visit, output, compare(actual, part), actual, part)
 
 
 def comparable(actual: Any, expected: Any) -> bool:
@@ -163,18 +173,26 @@ class Tolerance:
             is_quantize = node is not None and base_name(node).startswith("quantize")
             # A value between two steps may go to either.
             return error.max_abs > (1 if is_quantize else 0)
-        own = find_scale([expected])
-        atol = (self.limits.atol or 0.0) / self.scale * own * self.share
-        least = ROUNDING * torch.finfo(expected.dtype).eps * own
+        min_sqnr = self.limits.min_sqnr
+        if min_sqnr is not None and error.sqnr_db is not None and error.sqnr_db < min_sqnr:
+            return True
+        scale = find_scale([expected])
+        atol = (self.limits.atol or 0.0) / self.scale * scale * self.share
+        least = ROUNDING * torch.finfo(expected.dtype).eps * scale
         rtol = (self.limits.rtol or 0.0) * self.share
-        wanted = self.limits.min_sqnr
-        noisy = wanted is not None and error.sqnr_db is not None and error.sqnr_db < wanted
-        return noisy or not find_worst_place(error, actual, expected, max(atol, least), rtol).ok
+        return not find_worst_place(error, actual, expected, max(atol, least), rtol).ok
+
+    def departs_at(self, compared: Compared, node: Node) -> bool:
+        """Return whether a value that was compared with a node's departs from it."""
+        return self.departs(compared.error, compared.actual, compared.expected, node)
 
     def first_error(self, actual: Iterable[Any], expected: Iterable[Any]) -> OutputError | None:
         """Return the error of the first of several values that departs; None where none does."""
-        errors = ((compare(a, e), a, e) for a, e in zip(actual, expected, strict=False))
-        return next((each[0] for each in errors if self.departs(*each)), None)
+        for value, reference in zip(actual, expected, strict=False):
+            error = compare(value, reference)
+            if self.departs(error, value, reference):
+                return error
+        return None
 
 
 def first_divergence(
@@ -188,14 +206,13 @@ def first_divergence(
     scale = find_scale(walked.expected)
     for share in closer:
         tolerance = Tolerance(limits, scale, share)
-        diverging = [
-            each
-            for each in walked.compared
-            if tolerance.departs(each.error, each.actual, each.expected, source.nodes[each.place])
-        ]
-        found = _leading(diverging, walked, source)
-        if found is not None:
-            return found, tolerance
+        diverging = []
+        for compared in walked.compared:
+            if tolerance.departs_at(compared, source.nodes[compared.place]):
+                diverging.append(compared)
+        leading = _leading(diverging, walked, source)
+        if leading is not None:
+            return leading, tolerance
     return None
 
 
@@ -206,17 +223,18 @@ def inputs_agree(
 
     Inputs and constants of the method are given to both alike.
     """
-    agreeing = {
-        source.nodes[each.place]
-        for each in walked.compared
-        if each.visit == compared.visit
-        and not tolerance.departs(each.error, each.actual, each.expected, source.nodes[each.place])
-    }
-    return all(
-        each in agreeing
-        or (each.op in ("placeholder", "get_attr") and each.graph is source.program.graph)
-        for each in source.nodes[compared.place].all_input_nodes
-    )
+    agreeing = set()
+    for value in walked.compared:
+        node = source.nodes[value.place]
+        if value.visit == compared.visit and not tolerance.departs_at(value, node):
+            agreeing.add(node)
+    for argument in source.nodes[compared.place].all_input_nodes:
+        is_given = argument.op in ("placeholder", "get_attr")
+        if is_given and argument.graph is source.program.graph:
+            continue
+        if argument not in agreeing:
+            return False
+    return True
 
 
 def _leading(diverging: Sequence[Compared], walked: Walk, source: NodeValues) -> Compared | None:
@@ -226,14 +244,20 @@ def _leading(diverging: Sequence[Compared], walked: Walk, source: NodeValues) ->
     """
     if not diverging:
         return None
-    good = {c.place for c in walked.compared} - {c.place for c in diverging}
-    agreeing = {source.nodes[place] for place in good}
+    diverging_places = {compared.place for compared in diverging}
+    agreeing = set()
+    for compared in walked.compared:
+        if compared.place not in diverging_places:
+            agreeing.add(source.nodes[compared.place])
     reaching: set[Node] = set()
     for node in reversed(source.nodes):
         leads = any(user in reaching and user not in agreeing for user in node.users)
         if leads or node.op == "output" or returns_state(node):
             reaching.add(node)
-    return next((c for c in diverging if source.nodes[c.place] in reaching), None)
+    for compared in diverging:
+        if source.nodes[compared.place] in reaching:
+            return compared
+    return None
 
 
 def returns_state(node: Node) -> bool:
@@ -243,5 +267,7 @@ def returns_state(node: Node) -> bool:
     is memory that nobody has written.
     """
     schema = getattr(node.target, "_schema", None)
-    returned = (each.alias_info for each in schema.returns) if schema is not None else ()
-    return any(alias is not None and alias.is_write for alias in returned)
+    if schema is None:
+        return False
+    aliases = (result.alias_info for result in schema.returns)
+    return any(alias is not None and alias.is_write for alias in aliases)

@@ -30,7 +30,7 @@ from pipeline.store.settings import read_keys
 from pipeline.store.signing import Keys
 from pipeline.store.toolchain import code
 from pipeline.store.workspace import Workspace
-from pipeline.validate.gates.figures import read_build
+from pipeline.validate.figures import read_build
 
 _KEY = "openssl genpkey -algorithm ed25519 -out key.pem"
 

@@ -24,8 +24,8 @@ from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
 from pipeline.plan.tasks import find_action
 from pipeline.run import pool as pools  # tests put another Pool into it
+from pipeline.run.action_status import log_path
 from pipeline.run.batch import Batch
-from pipeline.run.under_way import log_path
 from pipeline.store.digest import Digest, hash_file
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import MANIFEST, read_record

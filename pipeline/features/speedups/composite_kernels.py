@@ -93,27 +93,30 @@ def make_override(
     @wraps(original)
     @contextmanager
     def override(decompositions: Mapping[Any, Any]) -> Iterator[None]:
-        keys = {op: (op, _identify(each)) for op, each in decompositions.items()}
-        known = {
-            op: remembered[key]
-            for op, key in keys.items()
-            if key in remembered
-            and remembered[key].before == op.py_kernels
-            and op not in op_implementations_dict
-        }
-        new = {op: each for op, each in decompositions.items() if op not in known}
+        keys = {}
+        recorded: dict[Any, _Kernels] = {}
+        new = {}
+        for op, decomposition in decompositions.items():
+            keys[op] = (op, _identify(decomposition))
+            kernels = remembered.get(keys[op])
+            has_rule = op in op_implementations_dict
+            if kernels is None or has_rule or kernels.before != op.py_kernels:
+                new[op] = decomposition
+            else:
+                recorded[op] = kernels
         before = {op: dict(op.py_kernels) for op in new if op not in op_implementations_dict}
         with original(new):
-            for op, kernels in before.items():
+            for op, before_kernels in before.items():
                 rule = op_implementations_dict[op]
-                remembered[keys[op]] = _Kernels(new[op], kernels, dict(op.py_kernels), rule)
+                within = dict(op.py_kernels)
+                remembered[keys[op]] = _Kernels(new[op], before_kernels, within, rule)
             try:
-                for op, found in known.items():
-                    found.give(op)
+                for op, kernels in recorded.items():
+                    kernels.give(op)
                 yield
             finally:
-                for op, found in known.items():
-                    found.take(op)
+                for op, kernels in recorded.items():
+                    kernels.take(op)
 
     return override
 

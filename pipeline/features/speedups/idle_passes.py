@@ -36,7 +36,7 @@ SOURCES = (
 def make_edge_program(original: Callable[..., Any]) -> Callable[..., Any]:
     """Return what stands in place of `_generate_edge_program`."""
 
-    def generate(*given: Any, **named: Any) -> Any:
+    def generate(*args: Any, **kwargs: Any) -> Any:
         traced = Traced()
 
         def skip(trace: Callable[..., PassResult]) -> Callable[..., PassResult]:
@@ -50,19 +50,19 @@ def make_edge_program(original: Callable[..., Any]) -> Callable[..., Any]:
             return call_submodule
 
         with replaced(ExportPass, "call_submodule", skip):
-            return original(*given, **named)
+            return original(*args, **kwargs)
 
     return generate
 
 
-def is_idle(one: ExportPass, module: GraphModule) -> bool:
+def is_idle(graph_pass: ExportPass, module: GraphModule) -> bool:
     """Return whether a pass calls, for each node of a graph, what the node calls, and no more.
 
     The graph must be one that `Traced.holds`.
     """
-    if any(getattr(type(one), hook) is not getattr(ExportPass, hook) for hook in _HOOKS):
+    if any(getattr(type(graph_pass), hook) is not getattr(ExportPass, hook) for hook in _HOOKS):
         return False
-    interpreter = one.ExportInterpreter(one, module)
+    interpreter = graph_pass.ExportInterpreter(graph_pass, module)
     values: dict[Node, Any] = {}
 
     def trace(kind: str, target: Any, args: Any, kwargs: Any, meta: NodeMetadata) -> ProxyValue:
@@ -75,17 +75,17 @@ def is_idle(one: ExportPass, module: GraphModule) -> bool:
             or not _is_same(meta.data, node.meta)
         ):
             raise _ChangesError
-        made = values[node] = ProxyValue(node.meta["val"], node)
-        return made
+        result = values[node] = ProxyValue(node.meta["val"], node)
+        return result
 
-    vars(one)["_fx"] = trace
+    vars(graph_pass)["_fx"] = trace
     try:
         for node in module.graph.nodes:
             if node.op == "call_function":
                 interpreter.node = node
                 args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
-                made = interpreter.call_function(node.target, args, kwargs)
-                if made is not values.get(node):
+                result = interpreter.call_function(node.target, args, kwargs)
+                if result is not values.get(node):
                     return False
             elif node.op == "placeholder":
                 values[node] = ProxyValue(node.meta["val"], node)
@@ -94,7 +94,7 @@ def is_idle(one: ExportPass, module: GraphModule) -> bool:
     except Exception:  # what it needs of a real trace; the trace itself says what is wrong
         return False
     finally:
-        del vars(one)["_fx"]
+        del vars(graph_pass)["_fx"]
     return True
 
 
@@ -105,13 +105,15 @@ class _ChangesError(Exception):
     """A pass calls something else than a node does."""
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_same(nest: Any, other_nest: Any) -> bool:
     """Return whether two nests of lists and mappings hold the same objects."""
-    if one is other:
+    if nest is other_nest:
         return True
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    plain = one.__class__ is other.__class__ and isinstance(one, int | float | str)
-    return plain and one == other
+    if isinstance(nest, Mapping) and isinstance(other_nest, Mapping):
+        return nest.keys() == other_nest.keys() and all(
+            _is_same(nest[key], other_nest[key]) for key in nest
+        )
+    if isinstance(nest, list | tuple) and isinstance(other_nest, list | tuple):
+        return len(nest) == len(other_nest) and all(map(_is_same, nest, other_nest))
+    plain = nest.__class__ is other_nest.__class__ and isinstance(nest, int | float | str)
+    return plain and nest == other_nest

@@ -41,14 +41,14 @@ def make_expression(original: property) -> property:
 
 def make_whole(original: _Function) -> _Function:
     """Keep which expressions are numbers: torch asks it of each size that it makes."""
-    known: dict[Any, int | None] = {}
+    numbers: dict[Any, int | None] = {}
 
     def maybe_as_int(self: SymNode) -> int | None:
         expression = self.expr
         key = expression.__class__, expression
-        if key not in known:
-            known[key] = original(self)
-        return known[key]
+        if key not in numbers:
+            numbers[key] = original(self)
+        return numbers[key]
 
     return maybe_as_int
 
@@ -63,10 +63,11 @@ def make_arithmetic(method: str) -> Callable[[_Function], _Function]:
     operator = METHOD_TO_OPERATOR[method]
 
     def make(original: _Function) -> _Function:
-        known: dict[Any, tuple[Any, type, bool]] = {}
+        results: dict[Any, tuple[Any, type, bool]] = {}
 
-        def apply(self: SymNode, other: SymNode) -> SymNode:
-            scope, hints = self.shape_env, (self._hint, other._hint)
+        def apply(self: SymNode, operand: SymNode) -> SymNode:
+            scope = self.shape_env
+            hints = (self._hint, operand._hint)
             if (
                 scope is None
                 or scope._translation_validation_enabled
@@ -74,18 +75,19 @@ def make_arithmetic(method: str) -> Callable[[_Function], _Function]:
                 or not all(hint.__class__ in _PLAIN for hint in hints)
                 or get_proxy_mode() is not None
             ):
-                return original(self, other)  # type: ignore[no-any-return]
-            left, right = self.expr, other.expr
-            kinds = left.__class__, right.__class__, self.pytype, other.pytype
-            sums = self._optimized_summation, other._optimized_summation
-            key = left, right, kinds, sums
-            if key not in known:
-                made = original(self, other)
-                known[key] = made._expr, made.pytype, made._optimized_summation
-                return made  # type: ignore[no-any-return]
-            made, kind, is_sum = known[key]
+                return original(self, operand)  # type: ignore[no-any-return]
+            expression = self.expr
+            operand_expression = operand.expr
+            kinds = expression.__class__, operand_expression.__class__, self.pytype, operand.pytype
+            sums = self._optimized_summation, operand._optimized_summation
+            key = expression, operand_expression, kinds, sums
+            if key not in results:
+                result = original(self, operand)
+                results[key] = result._expr, result.pytype, result._optimized_summation
+                return result  # type: ignore[no-any-return]
+            result, kind, is_sum = results[key]
             hint = _NO_HINT if None in hints else kind(operator(*hints))
-            return SymNode(made, scope, kind, hint, optimized_summation=is_sum)
+            return SymNode(result, scope, kind, hint, optimized_summation=is_sum)
 
         return apply
 

@@ -1,10 +1,10 @@
-"""Model sources of transformers: an exporter of five lines around a folder that `from_pretrained`
+"""Export models of transformers: an exporter of five lines around a folder that `from_pretrained`
 reads, or around a model in memory.
 
 transformers' own modules make a model exportable (`transformers/integrations/executorch.py`); these
-classes say which methods a package has, their sizes, example inputs, and the constant methods that
-ExecuTorch's runners ask for (`executorch/extension/llm/runner/constants.h`). Nothing is looked up
-on a hub: what a build reads stands on disk.
+classes define which methods a package has, their sizes, example inputs, and the constant methods
+that ExecuTorch's runners ask for (`executorch/extension/llm/runner/constants.h`). Nothing is looked
+up on a hub: a build reads files of this machine.
 """
 
 from __future__ import annotations
@@ -25,28 +25,33 @@ Exported = tuple[ExportedProgram, Callable[..., Any]]  # with what it is compare
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 _LENGTHS = {"prefill": 5, "forward": 3, "decode": 1}  # of the tokens that a method is exported with
+_MOST_STEPS = 4  # of a sequence among the example inputs
 
 
 class _HuggingFace:
     """A model of transformers, in evaluation mode and without gradients."""
 
     def __init__(self, model: Model, auto_class: str, dtype: torch.dtype) -> None:
-        self._given, self._auto_class, self._dtype = model, auto_class, dtype
+        self._model_or_folder = model
+        self._auto_class = auto_class
+        self._dtype = dtype
 
     @cached_property
     def model(self) -> Any:
-        """The model that was given, or that the given folder holds. Raises SourceError."""
-        if isinstance(self._given, torch.nn.Module):
-            return self._given.requires_grad_(False).eval()
-        folder = Path(self._given)
+        """The model, loaded if only its folder is known. Raises SourceError."""
+        if isinstance(self._model_or_folder, torch.nn.Module):
+            return self._model_or_folder.requires_grad_(False).eval()
+        folder = Path(self._model_or_folder)
         if not (folder / "config.json").is_file():
             raise SourceError(
                 f"{folder}: no folder with a config.json; models are read from folders, never from "
                 f"a hub: `hf download NAME --local-dir {folder}` makes one"
             )
-        auto = getattr(_transformers(), self._auto_class)
-        strict = {"local_files_only": True, "trust_remote_code": False}  # and asks nobody
-        model = auto.from_pretrained(folder, dtype=self._dtype, **strict)
+        auto_class = getattr(_transformers(), self._auto_class)
+        # An explicit False also keeps transformers from prompting.
+        model = auto_class.from_pretrained(
+            folder, dtype=self._dtype, local_files_only=True, trust_remote_code=False
+        )
         return model.requires_grad_(False).eval()
 
 
@@ -74,21 +79,23 @@ class CausalLM(_HuggingFace):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(model, "AutoModelForCausalLM", dtype)
-        if unknown := [repr(name) for name in methods if name not in _LENGTHS]:
+        unknown = [repr(name) for name in methods if name not in _LENGTHS]
+        if unknown:
             raise SourceError(
                 f"CausalLM: unknown methods {', '.join(unknown)}; known: {', '.join(_LENGTHS)}"
             )
-        self._max_seq_len, self._methods = max_seq_len, tuple(methods)
+        self._max_seq_len = max_seq_len
+        self._methods = tuple(methods)
 
     def export_methods(self) -> dict[str, Exported]:
-        """Export the methods. Raises SourceError for a model that is not there."""
+        """Export the methods. Raises SourceError for a model that doesn't exist."""
         executorch = _transformers("transformers.integrations.executorch")
-        cache = {"batch_size": 1, "max_cache_len": self._max_seq_len}
-        self.model.generation_config.use_cache = True
-        self.model.generation_config.cache_implementation = "static"
-        self.model.generation_config.cache_config = cache
+        config = self.model.generation_config
+        config.use_cache = True
+        config.cache_implementation = "static"
+        config.cache_config = {"batch_size": 1, "max_cache_len": self._max_seq_len}
         module = executorch.TorchExportableModuleForDecoderOnlyLM(self.model)
-        # Outside of it, each `no_grad` of a rotary embedding is a sub-graph of its own.
+        # Without it, each `no_grad` of a rotary embedding becomes a sub-graph.
         with torch.no_grad():
             return {name: (self._export(module, name), module.model) for name in self._methods}
 
@@ -103,10 +110,12 @@ class CausalLM(_HuggingFace):
 
     def example_inputs(self, method: str) -> list[Call]:
         """Return prompts of several lengths, or, for `decode`, one sequence token by token."""
-        most = self._max_seq_len - 1
+        longest = self._max_seq_len - 1
         if method == "decode":
-            return [self._call(range(position, position + 1)) for position in range(min(4, most))]
-        return [self._call(range(length)) for length in sorted({2, min(7, most), most})]
+            steps = range(min(_MOST_STEPS, longest))
+            return [self._call(range(position, position + 1)) for position in steps]
+        lengths = sorted({2, min(7, longest), longest})
+        return [self._call(range(length)) for length in lengths]
 
     def _call(self, positions: range) -> Call:
         sizes = self.model.config.get_text_config()
@@ -150,7 +159,7 @@ class Seq2SeqLM(_HuggingFace):
         self._max_seq_len, self._max_source_len = max_seq_len, max_source_len
 
     def export_methods(self) -> dict[str, Exported]:
-        """Export `encoder` and `text_decoder`. Raises SourceError for a model that is not there."""
+        """Export `encoder` and `text_decoder`. Raises SourceError if the model doesn't exist."""
         executorch = _transformers("transformers.integrations.executorch")
         module = executorch.Seq2SeqLMExportableModule(
             self.model,
@@ -164,8 +173,8 @@ class Seq2SeqLM(_HuggingFace):
         ).eval()
 
         def decode(*inputs: Tensor) -> Tensor:
-            # In eager mode it keeps the keys of the first hidden states, whatever is given later;
-            # exported, it computes them in each call.
+            # In eager mode it keeps the keys of the first hidden states for all later calls; the
+            # exported program computes them in each call.
             decoder.cache.is_updated.update(dict.fromkeys(decoder.cache.is_updated, False))
             decoder.cache.cross_attention_cache.reset()
             logits: Tensor = decoder(*inputs)
@@ -183,10 +192,11 @@ class Seq2SeqLM(_HuggingFace):
             return [(self._tokens(length),) for length in lengths]
         with torch.no_grad():
             hidden = self.model.get_encoder()(self._tokens(lengths[1])).last_hidden_state
-        return [
-            (self._tokens(1, seed=at), hidden, torch.tensor([at]))
-            for at in range(min(4, self._max_seq_len))
-        ]
+        calls = []
+        for position in range(min(_MOST_STEPS, self._max_seq_len)):
+            token = self._tokens(1, seed=position)
+            calls.append((token, hidden, torch.tensor([position])))
+        return calls
 
     def _tokens(self, length: int, seed: int = 0) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
@@ -194,9 +204,12 @@ class Seq2SeqLM(_HuggingFace):
 
     def constant_methods(self) -> dict[str, Any]:
         """Return what ExecuTorch's runners ask such a model for."""
-        start = self.model.config.decoder_start_token_id
-        own = {} if start is None else {"decoder_start_token_id": start}
-        return _constants(self.model, get_max_seq_len=self._max_seq_len, use_kv_cache=True, **own)
+        return _constants(
+            self.model,
+            get_max_seq_len=self._max_seq_len,
+            use_kv_cache=True,
+            decoder_start_token_id=self.model.config.decoder_start_token_id,
+        )
 
 
 class OneForward(_HuggingFace):
@@ -220,44 +233,52 @@ class OneForward(_HuggingFace):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(model, auto_class, dtype)
-        self._inputs, self._outputs = dict(inputs), tuple(outputs)
+        self._inputs = dict(inputs)
+        self._outputs = tuple(outputs)
         self._dynamic_shapes = dynamic_shapes
 
     def export_methods(self) -> dict[str, Exported]:
-        """Export `forward`. Raises SourceError for a model that is not there."""
-        module = _Outputs(self.model, tuple(self._inputs), self._outputs)
-        shapes = self._dynamic_shapes and tuple(self._dynamic_shapes.get(n) for n in self._inputs)
+        """Export `forward`. Raises SourceError if the model doesn't exist."""
+        module = _SelectOutputs(self.model, tuple(self._inputs), self._outputs)
+        shapes = None
+        if self._dynamic_shapes:
+            shapes = tuple(self._dynamic_shapes.get(name) for name in self._inputs)
         with torch.no_grad():
             program = export(module, tuple(self._inputs.values()), dynamic_shapes=shapes)
         return {"forward": (program, module)}
 
 
-class _Outputs(torch.nn.Module):
-    """Returns some outputs of a model as a tuple, or the only one by itself."""
+class _SelectOutputs(torch.nn.Module):
+    """Returns some outputs of a model as a tuple, or a single one by itself."""
 
     def __init__(self, model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
         super().__init__()
-        self.model, self.inputs, self.outputs = model, inputs, outputs
+        self.model = model
+        self.inputs = inputs
+        self.outputs = outputs
 
     def forward(self, *values: Tensor) -> Any:
-        returned = self.model(**dict(zip(self.inputs, values, strict=True)))
-        found = tuple(getattr(returned, name) for name in self.outputs)
-        return found if len(found) > 1 else found[0]
+        arguments = dict(zip(self.inputs, values, strict=True))
+        returned = self.model(**arguments)
+        outputs = tuple(getattr(returned, name) for name in self.outputs)
+        return outputs if len(outputs) > 1 else outputs[0]
 
 
-def _constants(model: Any, **own: Any) -> dict[str, Any]:
-    """Return the constant methods of a language model; what its config does not say is left out."""
+def _constants(model: Any, **values: Any) -> dict[str, Any]:
+    """Return the constant methods of a language model, without those whose value is None."""
     config = model.config.get_text_config()
-    ends = model.generation_config.eos_token_id
-    named = {
+    end_ids = model.generation_config.eos_token_id
+    if isinstance(end_ids, int):
+        end_ids = [end_ids]
+    constants = {
         "get_bos_id": model.generation_config.bos_token_id,
-        "get_eos_ids": [ends] if isinstance(ends, int) else ends,
+        "get_eos_ids": end_ids,
         "get_vocab_size": config.vocab_size,
         "get_n_layers": getattr(config, "num_hidden_layers", None),
         "get_max_batch_size": 1,
-        **own,
+        **values,
     }
-    return {name: value for name, value in named.items() if value is not None}
+    return {name: value for name, value in constants.items() if value is not None}
 
 
 def _transformers(module: str = "transformers") -> Any:

@@ -112,8 +112,8 @@ def describe_export(difference: Difference, file: str) -> str | None:
             return f"PYTHONHASHSEED: {shown}"
         case ("source",):
             return f"{file} changed"
-        case ("reads", what, name, *_):
-            return _describe_read(what, name.removesuffix("[0]"), difference)
+        case ("reads", kind, name, *_):
+            return _describe_read(kind, name.removesuffix("[0]"), difference)
         case ("reads", *_):
             return "what it reads changed"
         case ("unfollowed", *_):
@@ -121,9 +121,9 @@ def describe_export(difference: Difference, file: str) -> str | None:
     return None
 
 
-def _describe_read(what: str, name: str, difference: Difference) -> str:
+def _describe_read(kind: str, name: str, difference: Difference) -> str:
     place = show_place(name)
-    match what:
+    match kind:
         case "environment" if name == WHOLE_ENVIRONMENT:
             return "environment variables were set or unset"
         case "environment":

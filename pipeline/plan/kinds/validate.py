@@ -147,7 +147,7 @@ def measured_key(inputs: ValidateInputs) -> Key:
             not_run[backend_id] = machine["cannot_run"]
         if "runs_with" in machine:
             runs_with[backend_id] = machine["runs_with"]
-    kept_ranges = {name: True for name, own in config.methods.items() if own.edge.keep_ranges}
+    kept_ranges = {name: True for name, method in config.methods.items() if method.edge.keep_ranges}
     # Traces in archives name lines too, of files that aren't here.
     sources = inputs.sources.values()
     archives = {source.archive.name: source.content for source in sources if not source.exported}
@@ -199,7 +199,7 @@ def _measured_settings(config: PackageConfig) -> Key:
     return settings
 
 
-def _measured_methods(methods: Mapping[str, Mapping[str, Any]]) -> Key:
+def _measured_methods(methods: Mapping[str, Json]) -> Key:
     """Return what the config sets for each method that it sets something for, without gates."""
     measured = {}
     for name, limits in methods.items():
@@ -210,7 +210,7 @@ def _measured_methods(methods: Mapping[str, Mapping[str, Any]]) -> Key:
     return measured
 
 
-def _drop_unset(limits: Mapping[str, Any]) -> Key:
+def _drop_unset(limits: Json) -> Key:
     return {name: value for name, value in limits.items() if value is not None}
 
 
@@ -228,7 +228,7 @@ def _held_to(inputs: ValidateInputs) -> Key:
     }
     return {
         "gates": settings["gates"],
-        "methods": {name: {"gates": own["gates"]} for name, own in methods},
+        "methods": {name: {"gates": limits["gates"]} for name, limits in methods},
         "allow": settings["allow"],
         **_unsaid_sharing(config),
         **{name: value for name, value in optional.items() if value},
@@ -253,11 +253,11 @@ def describe_validate(difference: Difference, file: str) -> str | None:
             return f"{last} validated last"
         case ("files", name):
             return f"the package's {name} {change}"
-        case ("programs", method, what) if what.startswith("examples"):
+        case ("programs", method, field_name) if field_name.startswith("examples"):
             return f"example inputs of {method} {change}"
         case ("programs", method, "reference"):
             return f"what the reference of {method} gives {change}"
-        case ("programs", method, what) if what.startswith("golden"):
+        case ("programs", method, field_name) if field_name.startswith("golden"):
             return f"the file of recorded outputs of {method} {change}"
         case ("places", *_):
             return "the config's lines moved"
@@ -273,6 +273,6 @@ def describe_validate(difference: Difference, file: str) -> str | None:
             return "files of its family changed"
         case ("held_to", "requires_baseline"):
             return "gates that compare with a baseline need one in CI only"
-        case ("held_to" | "settings", *rest):
-            return describe_setting(".".join(("validate", *rest)), difference)
+        case ("held_to" | "settings", *path):
+            return describe_setting(".".join(("validate", *path)), difference)
     return None

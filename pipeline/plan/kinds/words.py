@@ -46,8 +46,8 @@ def describe_common(difference: Difference, file: str) -> str | None:
             return f"library {library}: {shown}"
         case ("code[0]" | "code[1]",):
             return "pte-pipeline's own code changed"
-        case ("host", *rest):
-            return f"this machine, {'.'.join(rest)}: {shown}"
+        case ("host", *path):
+            return f"this machine, {'.'.join(path)}: {shown}"
         case ("methods", _, "names") if None in (difference.old, difference.new):
             return ""  # they count by now, or no more, for what the config says
         case ("methods", method, "names"):

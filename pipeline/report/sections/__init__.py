@@ -15,7 +15,6 @@ from pipeline.report.sections import (
     failures,
     family,
     files,
-    gates,
     numerics,
     operators,
     quantization,
@@ -27,7 +26,6 @@ from pipeline.report.sections import (
 # By rank, between which features place theirs (`moments.Section`).
 SECTIONS: dict[int, Callable[[Json], ReportSection]] = {
     0: failures.section,
-    10: gates.section,
     20: warnings.section,
     30: state.section,
     40: ranges.section,

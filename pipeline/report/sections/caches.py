@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.report.cells import figure, name
 from pipeline.report.elements import DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import duration, percent
 from pipeline.store.forms import fits
 from pipeline.store.sizes import human_size
-from pipeline.store.usage import CachesRecord, Usage, UsageRecord
+from pipeline.store.usage import CachesRecord, Usage
 
 _TABLES = {"run": "The last run", "store": "All runs with this store"}
 
@@ -19,25 +19,27 @@ def section(timeline: Json | None) -> ReportSection:
     caches = (timeline or {}).get("otherData", {}).get("caches")
     if not fits(caches, CachesRecord):
         return ReportSection("caches", "Found instead of computed")
-    parts = [
-        part
-        for key, title in _TABLES.items()
-        for part in (_sum(title, caches[key]), DataTable(key, title, list(_rows(caches[key]))))
-    ]
+    parts: list[str | DataTable] = []
+    for key, title in _TABLES.items():
+        record = caches[key]
+        usage = {kind: Usage(**counts) for kind, counts in record["kinds"].items()}
+        parts.append(f"{title}: {_sum(usage, record['moved'])}.")
+        parts.append(DataTable(key, title, list(_rows(usage))))
     return ReportSection("caches", "Found instead of computed", *parts)
 
 
-def _sum(title: str, record: UsageRecord) -> str:
-    saved = sum(each["saved"] for each in record["kinds"].values())
-    spent = sum(each["spent"] for each in record["kinds"].values())
-    fetched, pushed = map(human_size, record["moved"])
-    moved = f"; {fetched} fetched from the remote, {pushed} pushed" if any(record["moved"]) else ""
-    return f"{title}: {duration(saved)} of work saved, {duration(spent)} done{moved}."
+def _sum(usage: Mapping[str, Usage], moved: Sequence[int]) -> str:
+    saved = sum(use.saved for use in usage.values())
+    spent = sum(use.spent for use in usage.values())
+    work = f"{duration(saved)} of work saved, {duration(spent)} done"
+    if not any(moved):
+        return work
+    fetched, pushed = map(human_size, moved)
+    return f"{work}; {fetched} fetched from the remote, {pushed} pushed"
 
 
-def _rows(record: UsageRecord) -> Iterator[Row]:
-    for kind, counts in sorted(record["kinds"].items()):
-        use = Usage(**counts)
+def _rows(usage: Mapping[str, Usage]) -> Iterator[Row]:
+    for kind, use in sorted(usage.items()):
         yield {
             "action": name(kind),
             "found": figure(use.hits),

@@ -17,69 +17,73 @@ Piece = tuple[int, str, str]  # of a bar: nodes, colour and description
 
 def section(report: Json) -> ReportSection:
     methods = in_order(report, report.get("delegation"))
-    kernels = [
-        {
-            "method": name(method),
-            "backend": text(backend),
-            "operator": code(operator),
-            "calls": figure(calls),
-        }
-        for method, counts in methods.items()
-        for backend, own in sorted(counts.get("kernels", {}).items())
-        for operator, calls in _ranked(own)
-    ]
-    left_float: list[Row] = [
-        {
-            "method": name(method),
-            "operators in floating point": figure(number),
-            "where": "control flow, whose bodies no quantizer looks into",
-        }
-        for method, number in in_order(report, report.get("left_float")).items()
-    ]
     chosen = set(report.get("portable", ()))
-    meant = {method: counts for method, counts in methods.items() if method in chosen}
-    others = {method: counts for method, counts in methods.items() if method not in chosen}
-    chosen_title = "Of methods without a partitioner, by choice"
-    left = [operator for counts in others.values() for operator in counts["undelegated"]]
-    counted = [_counts(*each) for each in methods.items()]
+    portable = {method: counts for method, counts in methods.items() if method in chosen}
+    partitioned = {method: counts for method, counts in methods.items() if method not in chosen}
+    undelegated: list[str] = []
+    for counts in partitioned.values():
+        undelegated += counts["undelegated"]
+    left_title = f"Left to {name_kernels(undelegated)}"
+    portable_title = "Of methods without a partitioner, by choice"
+    rows = [_counts(method, counts) for method, counts in methods.items()]
     return ReportSection(
         "delegation",
         "Delegation",
         _shares_chart(methods),
         _segments_chart(methods),
-        DataTable("delegation", "Delegation by method", counted),
-        DataTable("left", f"Left to {name_kernels(left)}", list(_left(others))),
-        DataTable("portable", chosen_title, list(_left(meant)), folded=True),
-        DataTable("kernels", "Kernels of backends", kernels),
-        DataTable("left-float", "Not quantized", left_float),
+        DataTable("delegation", "Delegation by method", rows),
+        DataTable("left", left_title, list(_undelegated_rows(partitioned))),
+        DataTable("portable", portable_title, list(_undelegated_rows(portable)), folded=True),
+        DataTable("kernels", "Kernels of backends", list(_kernel_rows(methods))),
+        DataTable("left-float", "Not quantized", list(_float_rows(report))),
     )
+
+
+def _kernel_rows(methods: Mapping[str, Json]) -> Iterator[Row]:
+    for method, counts in methods.items():
+        for backend, calls_by_operator in sorted(counts.get("kernels", {}).items()):
+            for operator, calls in _ranked(calls_by_operator):
+                yield {
+                    "method": name(method),
+                    "backend": text(backend),
+                    "operator": code(operator),
+                    "calls": figure(calls),
+                }
+
+
+def _float_rows(report: Json) -> Iterator[Row]:
+    for method, number in in_order(report, report.get("left_float")).items():
+        yield {
+            "method": name(method),
+            "operators in floating point": figure(number),
+            "where": "control flow, whose bodies no quantizer looks into",
+        }
 
 
 def _ranked(calls: Mapping[str, int]) -> list[tuple[str, int]]:
     """Return operators with their calls, the most frequent first."""
-    return sorted(calls.items(), key=lambda each: (-each[1], each[0]))
+    return sorted(calls.items(), key=lambda entry: (-entry[1], entry[0]))
 
 
 def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
     legend: dict[str, str] = {}
     rows: dict[str, list[Piece]] = {}
     for method, counts in methods.items():
-        nodes, parts = counts["nodes"], list(_parts(counts))
-        legend |= {name: colour for name, colour, _ in parts}
+        pieces: list[Piece] = []
+        for runner, colour, nodes in _parts(counts):
+            legend[runner] = colour
+            words = f"{method}: {runner}: {_share_words(nodes, counts['nodes'])}"
+            pieces.append((nodes, colour, words))
         share = delegated_share([counts])
-        rows[f"{method}  {'no operators' if share is None else percent(share)}"] = [
-            (
-                amount,
-                colour,
-                f"{method}: {name}: {amount} of {nodes} nodes ({percent(amount / nodes)})",
-            )
-            for name, colour, amount in parts
-        ]
+        amount = "no operators" if share is None else percent(share)
+        rows[f"{method}  {amount}"] = pieces
+    if not rows:
+        return None
     about = "A node is a call of an operator, in control flow too."
     names = sorted(legend.items(), key=lambda entry: entry[1] == charts.LEFT)
     label = "Share of nodes delegated, by method"
     drawing = charts.bars(rows, percents=True)
-    return Chart("Nodes by who runs them.", about, names, label, drawing) if rows else None
+    return Chart("Nodes by who runs them.", about, names, label, drawing)
 
 
 def _share_words(amount: int, nodes: int) -> str:
@@ -88,29 +92,37 @@ def _share_words(amount: int, nodes: int) -> str:
 
 def _parts(counts: Json) -> Iterator[tuple[str, str, int]]:
     """Yield what runs a method's nodes: its name, its colour, and how many nodes it runs."""
-    backends = {name: own["nodes"] for name, own in (counts.get("backends") or {}).items()}
+    backends: dict[str, int] = {}
+    for backend, share in (counts.get("backends") or {}).items():
+        backends[backend] = share["nodes"]
     if not backends and counts["delegated_nodes"]:  # an older record has their sum alone
-        backends = {" + ".join(sorted(counts["partitions"])): counts["delegated_nodes"]}
-    kernels = {name: sum(own.values()) for name, own in counts.get("kernels", {}).items()}
+        backends[" + ".join(sorted(counts["partitions"]))] = counts["delegated_nodes"]
+    kernels: dict[str, int] = {}
+    for backend, calls in counts.get("kernels", {}).items():
+        kernels[backend] = sum(calls.values())
     colours = charts.backend_colours([*backends, *kernels])
-    yield from ((name, colours[name], nodes) for name, nodes in sorted(backends.items()))
-    yield from ((f"{name} kernels", colours[name], own) for name, own in sorted(kernels.items()))
-    if left := counts["nodes"] - counts["delegated_nodes"] - sum(kernels.values()):
-        yield f"left to {name_kernels(counts['undelegated'])}", charts.LEFT, left
+    for backend, nodes in sorted(backends.items()):
+        yield backend, colours[backend], nodes
+    for backend, nodes in sorted(kernels.items()):
+        yield f"{backend} kernels", colours[backend], nodes
+    portable = counts["nodes"] - counts["delegated_nodes"] - sum(kernels.values())
+    if portable:
+        yield f"left to {name_kernels(counts['undelegated'])}", charts.LEFT, portable
 
 
 def _segments_chart(methods: Mapping[str, Json]) -> Chart | None:
-    rows = {
-        method: list(_segments(method, counts["segments"]))
-        for method, counts in methods.items()
-        if counts.get("segments") and counts["nodes"]
-    }
+    rows: dict[str, list[Piece]] = {}
+    for method, counts in methods.items():
+        if counts.get("segments") and counts["nodes"]:
+            rows[method] = list(_segments(method, counts["segments"]))
+    if not rows:
+        return None
     about = (
         "Each method from its first node to its last: what each delegate runs, and what was "
         "left between. Hover or tap for the operators."
     )
     label = "Delegated regions in the order of each method's graph"
-    return Chart("Regions of the graph.", about, [], label, charts.bars(rows)) if rows else None
+    return Chart("Regions of the graph.", about, [], label, charts.bars(rows))
 
 
 def _segments(method: str, segments: Sequence[Json]) -> Iterator[Piece]:
@@ -119,33 +131,51 @@ def _segments(method: str, segments: Sequence[Json]) -> Iterator[Piece]:
     )
     start = 1
     for index, segment in enumerate(segments):
-        end = start + segment["nodes"]
-        where = f"nodes {start}–{end - 1}, {segment['backend'] or 'left'}"
-        calls = _ranked(segment["operators"])
-        words = [f"{name} ×{number}" if number > 1 else name for name, number in calls]
-        description = f"{method}, {where}: {listed(words, 6)} [{index}]"
-        yield segment["nodes"], colours.get(segment["backend"], charts.LEFT), description
+        nodes, backend = segment["nodes"], segment["backend"]
+        end = start + nodes
+        where = f"nodes {start}–{end - 1}, {backend or 'left'}"
+        operators = listed(_describe_calls(segment["operators"]), 6)
+        description = f"{method}, {where}: {operators} [{index}]"
+        yield nodes, colours.get(backend, charts.LEFT), description
         start = end
+
+
+def _describe_calls(calls_by_operator: Mapping[str, int]) -> list[str]:
+    words: list[str] = []
+    for operator, calls in _ranked(calls_by_operator):
+        words.append(f"{operator} ×{calls}" if calls > 1 else operator)
+    return words
 
 
 def _counts(method: str, counts: Json) -> Row:
     boundary = counts.get("boundary") or {}
-    run = [
-        f"{backend}: {own['nodes']} in {plural(own['partitions'], 'partition')}"
-        for backend, own in (counts.get("backends") or {}).items()
-    ] or [f"{name}: {plural(number, 'partition')}" for name, number in counts["partitions"].items()]
-    part, whole = counts["delegated_operators"], counts["operators"]
+    delegated, operators = counts["delegated_operators"], counts["operators"]
     share = delegated_share([counts])  # of nodes, which backends' own kernels count among
     return {
         "method": name(method),
         "nodes delegated": _part(counts["delegated_nodes"], counts["nodes"], share),
-        "operators delegated": _part(part, whole, part / whole if whole else None),
-        "backends": text("; ".join(run)),
+        "operators delegated": _part(delegated, operators, _share(delegated, operators)),
+        "backends": text("; ".join(_describe_backends(counts))),
         "into delegates": _crossing(boundary.get("into")),
         "out of delegates": _crossing(boundary.get("out_of")),
         "copies there": figure(boundary.get("copies")),
         "sub-graphs": figure(counts.get("subgraphs")),
     }
+
+
+def _describe_backends(counts: Json) -> Iterator[str]:
+    """Yield what each backend runs of a method; of an older record, the number of delegates."""
+    backends = counts.get("backends")
+    if not backends:
+        for backend, number in counts["partitions"].items():
+            yield f"{backend}: {plural(number, 'partition')}"
+        return
+    for backend, share in backends.items():
+        yield f"{backend}: {share['nodes']} in {plural(share['partitions'], 'partition')}"
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
 
 
 def _part(part: int, whole: int, share: float | None) -> Cell:
@@ -158,23 +188,31 @@ def _crossing(crossing: Json | None) -> Cell:
     return figure(crossing["bytes"], human_size, note=plural(crossing["tensors"], "tensor"))
 
 
-def _left(methods: Mapping[str, Json]) -> Iterator[Row]:
+def _undelegated_rows(methods: Mapping[str, Json]) -> Iterator[Row]:
     """Yield calls left to portable kernels, equal ones in one row, the most frequent first."""
-    groups: dict[tuple[str, str, str, str], list[str]] = {}
+    modules_by_call: dict[tuple[str, str, str, str], list[str]] = {}
     for method, counts in methods.items():
-        calls = counts.get("left")
-        if calls is None:  # an older record has their numbers alone
-            calls = [{"operator": o} for o, n in counts["undelegated"].items() for _ in range(n)]
-        for call in calls:
+        for call in _list_undelegated(counts):
             key = (method, call["operator"], call.get("reason", ""), call.get("line", ""))
-            groups.setdefault(key, []).append(call.get("module", ""))
-    for key, modules in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
-        method, operator, reason, line = key
-        known = sorted(set(filter(None, modules)))
+            modules_by_call.setdefault(key, []).append(call.get("module", ""))
+    ranked = sorted(modules_by_call.items(), key=lambda entry: (-len(entry[1]), entry[0]))
+    for (method, operator, reason, line), modules in ranked:
+        named = sorted(set(filter(None, modules)))
         yield {
-            "operator": code(operator, note=f"in {listed(known, 2)}" if known else ""),
+            "operator": code(operator, note=f"in {listed(named, 2)}" if named else ""),
             "method": name(method),
             "calls": figure(len(modules)),
             "why": text(reason),
             "source": source(line),
         }
+
+
+def _list_undelegated(counts: Json) -> Sequence[Json]:
+    """Return the calls that no delegate took; an older record has their numbers alone."""
+    calls: Sequence[Json] | None = counts.get("left")
+    if calls is not None:
+        return calls
+    numbered: list[Json] = []
+    for operator, number in counts["undelegated"].items():
+        numbered += [{"operator": operator}] * number
+    return numbered

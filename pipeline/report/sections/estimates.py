@@ -30,22 +30,28 @@ def section(report: Json) -> ReportSection:
 
 def _rows(method: str, estimates: Sequence[Json]) -> Iterator[Row]:
     """Yield a row for each backend of a method that has estimates."""
-    for backend in dict.fromkeys(estimate["backend"] for estimate in estimates):
-        own = [estimate for estimate in estimates if estimate["backend"] == backend]
-        seconds = sum(estimate["cycles"] / estimate["clock"] for estimate in own)
-        clocks = sorted({estimate["clock"] / 1e6 for estimate in own})
+    by_backend: dict[str, list[Json]] = {}
+    for estimate in estimates:
+        by_backend.setdefault(estimate["backend"], []).append(estimate)
+    for backend, delegates in by_backend.items():
+        seconds = sum(estimate["cycles"] / estimate["clock"] for estimate in delegates)
+        clocks = sorted({estimate["clock"] / 1e6 for estimate in delegates})
         rate = f"{1 / seconds:,.1f} per second" if seconds else ""
         yield {
             "method": name(method),
             "backend": text(backend),
-            "delegates": figure(len(own)),
-            "cycles": figure(sum(estimate["cycles"] for estimate in own)),
-            "computing": figure(sum(estimate["busy_cycles"] for estimate in own)),
+            "delegates": figure(len(delegates)),
+            "cycles": figure(_sum(delegates, "cycles")),
+            "computing": figure(_sum(delegates, "busy_cycles")),
             "clock": text(", ".join(f"{clock:g} MHz" for clock in clocks)),
             "time": figure(1000 * seconds, milliseconds, note=rate),
-            "MACs": figure(sum(estimate["macs"] for estimate in own)),
-            "SRAM": figure(max(estimate["sram"] for estimate in own), human_size),
-            "DRAM": figure(max(estimate["dram"] for estimate in own), human_size),
-            "on-chip flash": figure(sum(e["on_chip_flash"] for e in own), human_size),
-            "off-chip flash": figure(sum(e["off_chip_flash"] for e in own), human_size),
+            "MACs": figure(_sum(delegates, "macs")),
+            "SRAM": figure(max(estimate["sram"] for estimate in delegates), human_size),
+            "DRAM": figure(max(estimate["dram"] for estimate in delegates), human_size),
+            "on-chip flash": figure(_sum(delegates, "on_chip_flash"), human_size),
+            "off-chip flash": figure(_sum(delegates, "off_chip_flash"), human_size),
         }
+
+
+def _sum(estimates: Sequence[Json], field: str) -> int:
+    return sum(estimate[field] for estimate in estimates)

@@ -17,15 +17,17 @@ _MOST_NAMED = 4
 
 
 class FailureGroup(NamedTuple):
-    """Failures of one cause: the worst of them in words, the methods, and how many others."""
+    """Failures of one cause: the worst of them in words, the methods, and how many more."""
 
-    what: str
+    description: str
     methods: tuple[str, ...]
-    others: int
+    more: int
 
     @property
     def sentence(self) -> str:
-        return self.what + (f" (and {self.others} more like it)" if self.others else "")
+        if not self.more:
+            return self.description
+        return f"{self.description} (and {self.more} more like it)"
 
 
 def section(report: Json) -> ReportSection:
@@ -33,11 +35,15 @@ def section(report: Json) -> ReportSection:
     failures = [_row(group, places) for group in group_failures(methods)]
     for gate in report.get("gates") or ():
         if not gate["ok"]:
-            of = name(gate["method"]) if gate["method"] else "package"
-            failures.append(_cells(gate["sentence"], of, gate.get("place")))
-    failures += [_cells(sentence, "package", "") for sentence in package_failures(report)]
-    culprits = [_culprit(own, each) for own in methods for each in own.get("culprits") or ()]
-    notes = [note for method in methods for note in method.get("culprit_notes") or ()]
+            subject = name(gate["method"]) if gate["method"] else "package"
+            failures.append(_cells(gate["sentence"], subject, gate.get("place")))
+    for sentence in package_failures(report):
+        failures.append(_cells(sentence, "package", ""))
+    culprits: list[Row] = []
+    notes: list[str] = []
+    for method in methods:
+        culprits += [_culprit(method, culprit) for culprit in method.get("culprits") or ()]
+        notes += method.get("culprit_notes") or ()
     return ReportSection(
         "failures",
         "What failed, and where",
@@ -48,32 +54,34 @@ def section(report: Json) -> ReportSection:
 
 
 def _row(group: FailureGroup, places: Mapping[str, str]) -> Row:
-    of = name(listed(group.methods, _MOST_NAMED))
-    place = places.get(f"methods.{group.methods[0]}") if len(group.methods) == 1 else None
-    return _cells(group.sentence, of, place)
+    place = None
+    if len(group.methods) == 1:
+        place = places.get(f"methods.{group.methods[0]}")
+    return _cells(group.sentence, name(listed(group.methods, _MOST_NAMED)), place)
 
 
-def _cells(what: str, of: Cell | str, place: str | None) -> Row:
-    return {"what failed": Cell(what, kind="wide"), "of": of, "config": source(place)}
+def _cells(sentence: str, subject: Cell | str, place: str | None) -> Row:
+    return {"what failed": Cell(sentence, kind="wide"), "of": subject, "config": source(place)}
 
 
 def group_failures(methods: Iterable[Json]) -> list[FailureGroup]:
     """Group the failures of methods by cause: those that one operator causes, where that is known,
     and whose sentences differ in numbers and lines alone. The one farthest beyond its limit stands
     for its group."""
-    groups: dict[tuple[str, str, str], list[Json]] = {}
+    failures_by_cause: dict[tuple[str, str, str], list[Json]] = {}
     for method in methods:
         culprit = next(iter(method.get("culprits") or ()), {"operator": ""})
         for failure in method["failures"]:
-            cause = _NUMBERS.sub("#", _LINE.sub("", failure["what"])).replace("values", "value")
-            key = failure.get("about", ""), culprit["operator"], cause
-            groups.setdefault(key, []).append(failure)
-    found = []
-    for failures in groups.values():
+            sentence = _NUMBERS.sub("#", _LINE.sub("", failure["what"]))
+            sentence = sentence.replace("values", "value")
+            cause = failure.get("about", ""), culprit["operator"], sentence
+            failures_by_cause.setdefault(cause, []).append(failure)
+    groups: list[FailureGroup] = []
+    for failures in failures_by_cause.values():
         worst = max(failures, key=_badness)
         names = tuple(dict.fromkeys(failure["method"] for failure in failures))
-        found.append(FailureGroup(describe_failure(worst), names, len(failures) - 1))
-    return found
+        groups.append(FailureGroup(describe_failure(worst), names, len(failures) - 1))
+    return groups
 
 
 def _badness(failure: Json) -> float:
@@ -83,15 +91,16 @@ def _badness(failure: Json) -> float:
 
 def describe_failed(report: Json, folder: str) -> str:
     """Describe in one line what a package failed: the checks, and the first cause."""
-    groups = group_failures(report["methods"])
-    first = report["failures"][0]
-    if groups and not package_failures(report):
-        methods = listed(groups[0].methods, _MOST_NAMED)
-        first = f"{methods}: {groups[0].sentence}"
-    causes = len(groups) + len(package_failures(report))
+    groups, of_package = group_failures(report["methods"]), package_failures(report)
+    cause = report["failures"][0]
+    if groups and not of_package:
+        cause = f"{listed(groups[0].methods, _MOST_NAMED)}: {groups[0].sentence}"
+    causes = len(groups) + len(of_package)
     causes += sum(not gate["ok"] for gate in report.get("gates") or ())
-    more = f" (and {plural(causes - 1, 'more cause')} in {folder}/report.md)" if causes > 1 else ""
-    return f"{', '.join(failed_checks(report))}: {first}{more}"
+    sentence = f"{', '.join(failed_checks(report))}: {cause}"
+    if causes > 1:
+        sentence += f" (and {plural(causes - 1, 'more cause')} in {folder}/report.md)"
+    return sentence
 
 
 def describe_failure(failure: Json) -> str:
@@ -105,51 +114,64 @@ def failed_by_check(method: Json) -> dict[str, list[str]]:
     whether it can be run, of its numerics, the values that it gives, of its quantization, of its
     source, that it is no measure of anything, or of its reference, which its export departs
     from."""
-    found: dict[str, list[str]] = {}
+    checks: dict[str, list[str]] = {}
     for failure in method["failures"]:
-        if (about := failure.get("about")) in ("quantization", "source", "reference"):
-            found.setdefault(about, []).append(describe_failure(failure))
-            continue
-        is_value = failure["inputs"] or (method["kind"] == "constant" and method["runs"])
-        check = "numerics" if is_value else "interface"
-        found.setdefault(check, []).append(describe_failure(failure))
-    return found
+        checks.setdefault(_find_check(method, failure), []).append(describe_failure(failure))
+    return checks
+
+
+def _find_check(method: Json, failure: Json) -> str:
+    subject = failure.get("about")
+    if subject in ("quantization", "source", "reference"):
+        return str(subject)
+    if failure["inputs"] or (method["kind"] == "constant" and method["runs"]):
+        return "numerics"
+    return "interface"
 
 
 def failed_checks(report: Json) -> list[str]:
     """Return the names of the checks that a package failed, as JUnit's cases have them."""
     failed = ["package"] if package_failures(report) else []
-    failed += [check for method in report["methods"] for check in failed_by_check(method)]
-    failed += [f"gate {gate['gate']}" for gate in report.get("gates") or () if not gate["ok"]]
+    for method in report["methods"]:
+        failed += failed_by_check(method)
+    for gate in report.get("gates") or ():
+        if not gate["ok"]:
+            failed.append(f"gate {gate['gate']}")
     return list(dict.fromkeys(failed))
 
 
 def first_culprit(report: Json) -> list[str]:
     """Return the sentence about the first culprit of the first method that has one, if any."""
-    return [
-        f"  {method['method']}: {culprit['what']}"
-        for method in report["methods"]
-        for culprit in method.get("culprits") or ()
-    ][:1]
+    for method in report["methods"]:
+        for culprit in method.get("culprits") or ():
+            return [f"  {method['method']}: {culprit['what']}"]
+    return []
 
 
 def package_failures(report: Json) -> list[str]:
     """Return the failures that are neither of a method nor of a gate."""
-    known = {gate["sentence"] for gate in report.get("gates") or ()}
+    explained = {gate["sentence"] for gate in report.get("gates") or ()}
     for method in report["methods"]:
-        known.update(f"{method['method']}: {describe_failure(f)}" for f in method["failures"])
-    return [sentence for sentence in report["failures"] if sentence not in known]
+        for failure in method["failures"]:
+            explained.add(f"{method['method']}: {describe_failure(failure)}")
+    return [sentence for sentence in report["failures"] if sentence not in explained]
 
 
 def _culprit(method: Json, culprit: Json) -> Row:
-    runs_in = f"not delegated, kernel {culprit['kernel']}" if culprit.get("kernel") else ""
-    if culprit["backend"]:
-        number = "" if culprit["partition"] is None else f" {culprit['partition']}"
-        runs_in = f"in delegate{number} of {culprit['backend']}"
     return {
         "method": name(method["method"]),
-        "operator": code(culprit["operator"], note=runs_in),
+        "operator": code(culprit["operator"], note=_describe_place(culprit)),
         "module": code(culprit["module"]),
         "what is wrong": Cell(culprit["what"], kind="wide"),
         "source": source(culprit["line"]),
     }
+
+
+def _describe_place(culprit: Json) -> str:
+    """Say what runs a culprit: a delegate or a kernel; "" where that is not known."""
+    if culprit["backend"]:
+        number = "" if culprit["partition"] is None else f" {culprit['partition']}"
+        return f"in delegate{number} of {culprit['backend']}"
+    if culprit.get("kernel"):
+        return f"not delegated, kernel {culprit['kernel']}"
+    return ""

@@ -15,6 +15,7 @@ from pipeline.store.sizes import human_size
 
 Files = Mapping[str, tuple[str, int]]  # of a package: digest and bytes by name
 Packages = Mapping[str, Files]
+Piece = tuple[int, str, str]  # of a bar: bytes, colour and description
 
 _MOST_BARS = 24
 _COLOURS = 7
@@ -34,7 +35,7 @@ def section(report: Json) -> ReportSection:
     if not (family := report.get("family")):
         return ReportSection("family", "Family")
     packages: Packages = family["packages"]
-    pages = {each: f"../{each}/report.html" for each in packages}
+    pages = {package: f"../{package}/report.html" for package in packages}
     return ReportSection(
         "family",
         f"Family {family['name']}",
@@ -47,9 +48,13 @@ def section(report: Json) -> ReportSection:
 
 def _sizes(packages: Packages) -> tuple[int, int]:
     """Return the bytes of all packages apart, and together, with what they share once."""
-    every = [each for files in packages.values() for each in files.values()]
-    unique = dict(every)
-    return sum(size for _, size in every), sum(unique.values())
+    apart = 0
+    unique: dict[str, int] = {}
+    for files in packages.values():
+        for digest, size in files.values():
+            apart += size
+            unique[digest] = size
+    return apart, sum(unique.values())
 
 
 def _saved(apart: int, together: int) -> float:
@@ -58,88 +63,113 @@ def _saved(apart: int, together: int) -> float:
 
 def _split(packages: Packages) -> dict[str, tuple[list[Shared], int]]:
     """Return for each package the files that others have too, and the bytes of its own."""
-    holders = Counter(digest for files in packages.values() for digest, _ in files.values())
-    found: dict[str, tuple[list[Shared], int]] = {}
+    holders: Counter[str] = Counter()
+    for files in packages.values():
+        holders.update(digest for digest, _ in files.values())
+    splits: dict[str, tuple[list[Shared], int]] = {}
     for package, files in packages.items():
-        shared = [Shared(n, *each) for n, each in sorted(files.items()) if holders[each[0]] > 1]
-        own = sum(size for digest, size in files.values() if holders[digest] == 1)
-        found[package] = shared, own
-    return found
+        shared: list[Shared] = []
+        unshared = 0
+        for file, (digest, size) in sorted(files.items()):
+            if holders[digest] > 1:
+                shared.append(Shared(file, digest, size))
+            else:
+                unshared += size
+        splits[package] = shared, unshared
+    return splits
 
 
-def _unique(split: Mapping[str, tuple[list[Shared], int]]) -> list[Shared]:
-    return sorted({each for shared, _ in split.values() for each in shared})
+def _unique(splits: Mapping[str, tuple[list[Shared], int]]) -> list[Shared]:
+    unique: set[Shared] = set()
+    for shared, _ in splits.values():
+        unique.update(shared)
+    return sorted(unique)
 
 
 def _describe(packages: Packages, base: str | None) -> str:
     apart, together = _sizes(packages)
-    said = (
+    saved = percent(_saved(apart, together))
+    sentence = (
         f"{plural(len(packages), 'package')} of {human_size(apart)} apart, {human_size(together)} "
-        f"together: sharing saves {percent(_saved(apart, together))}."
+        f"together: sharing saves {saved}."
     )
-    stays = f" What {base} holds is shared, so a further package changes no shared file."
-    return said + (stays if base else "")
+    if base:
+        sentence += f" What {base} holds is shared, so a further package changes no shared file."
+    return sentence
 
 
 def _describe_payloads(report: Json) -> str | None:
     """Say how much stands in delegates' payloads, where some backends keep weights."""
-    methods = (report.get("contents") or {}).get("methods", {})
+    payloads: dict[tuple[str, str], int] = {}
+    for method in (report.get("contents") or {}).get("methods", {}).values():
+        for delegate in method["delegates"]:
+            payloads[delegate["digest"], delegate["backend"]] = delegate["size"]
+    if not payloads:
+        return None
     sizes: Counter[str] = Counter()
-    payloads = {
-        (d["digest"], d["backend"], d["size"]) for m in methods.values() for d in m["delegates"]
-    }
-    for _, backend, size in payloads:
+    for (_, backend), size in payloads.items():
         sizes[backend] += size
-    kept = ", ".join(f"{backend} {human_size(size)}" for backend, size in sorted(sizes.items()))
-    return (
-        f"Payloads of delegates stay in each package, with all weights inside them: {kept}."
-        if kept
-        else None
-    )
+    amounts = [f"{backend} {human_size(size)}" for backend, size in sorted(sizes.items())]
+    where = "Payloads of delegates stay in each package, with all weights inside them"
+    return f"{where}: {', '.join(amounts)}."
 
 
 def make_chart(packages: Packages, pages: Mapping[str, str], family: str = "") -> Chart:
     """Draw who loads what: a bar for each package, on one scale, and one for all together."""
-    split = _split(packages)
-    files = _unique(split)
-    colours = {each.digest: f"var(--c{n % _COLOURS})" for n, each in enumerate(files)}
-    largest = set(sorted(split, key=lambda each: -split[each][1])[:_MOST_BARS])
-    bars = {_TOGETHER: (files, sum(own for _, own in split.values()))}
-    bars |= {each: own for each, own in split.items() if each in largest}
-    drawn = {each: list(_pieces(each, *own, colours)) for each, own in bars.items()}
-    totals = {each: sum(size for size, _, _ in pieces) for each, pieces in drawn.items()}
-    left_out = f" The {len(largest)} of {len(split)} that add most."
+    splits = _split(packages)
+    files = _unique(splits)
+    colours: dict[str, str] = {}
+    legend: list[tuple[str, str]] = []
+    for number, file in enumerate(files):
+        colours[file.digest] = f"var(--c{number % _COLOURS})"
+        legend.append((f"{file.name} {human_size(file.size)}", colours[file.digest]))
+    legend.append(("a package's own", charts.LEFT))
+    largest = set(sorted(splits, key=lambda package: -splits[package][1])[:_MOST_BARS])
+    bars = {_TOGETHER: (files, sum(unshared for _, unshared in splits.values()))}
+    for package, split in splits.items():
+        if package in largest:
+            bars[package] = split
+    rows: dict[str, list[Piece]] = {}
+    links: dict[str, str] = {}
+    totals: list[int] = []
+    for package, (shared, unshared) in bars.items():
+        pieces = list(_pieces(package, shared, unshared, colours))
+        totals.append(sum(size for size, _, _ in pieces))
+        rows[f"{package}  {human_size(totals[-1])}"] = pieces
+        if page := pages.get(package):
+            links |= {words: page for _, _, words in pieces}
+    about = "A shared file has one colour, and an app has it once; grey is what only one has."
+    if len(largest) < len(splits):
+        about += f" The {len(largest)} of {len(splits)} that add most."
     apart, together = map(human_size, _sizes(packages))
-    legend = [(f"{each.name} {human_size(each.size)}", colours[each.digest]) for each in files]
-    rows = {f"{each}  {human_size(totals[each])}": pieces for each, pieces in drawn.items()}
     return Chart(
         f"Who loads what in {family}." if family else "Who loads what.",
-        "A shared file has one colour, and an app has it once; grey is what only one has."
-        + (left_out if len(largest) < len(split) else ""),
-        [*legend, ("a package's own", charts.LEFT)],
-        f"Files of {plural(len(split), 'package')}: {apart} apart, {together} together",
-        charts.bars(rows, whole=max(totals.values())),
-        {words: pages[e] for e in drawn if pages.get(e) for _, _, words in drawn[e]},
+        about,
+        legend,
+        f"Files of {plural(len(splits), 'package')}: {apart} apart, {together} together",
+        charts.bars(rows, whole=max(totals)),
+        links,
     )
 
 
 def _pieces(
-    package: str, shared: Iterable[Shared], own: int, colours: Mapping[str, str]
-) -> Iterator[tuple[int, str, str]]:
-    for each in shared:
-        words = f"{package}: {each.name} {human_size(each.size)}"
-        yield each.size, colours[each.digest], words
-    yield own, charts.LEFT, f"{package}: its own {human_size(own)}"
+    package: str, shared: Iterable[Shared], unshared: int, colours: Mapping[str, str]
+) -> Iterator[Piece]:
+    for file in shared:
+        words = f"{package}: {file.name} {human_size(file.size)}"
+        yield file.size, colours[file.digest], words
+    yield unshared, charts.LEFT, f"{package}: its own {human_size(unshared)}"
 
 
 def _rows(packages: Packages, pages: Mapping[str, str]) -> Iterator[Row]:
-    for package, (shared, own) in _split(packages).items():
-        common = sum(each.size for each in shared)
+    for package, (shared, unshared) in _split(packages).items():
+        common = sum(file.size for file in shared)
+        files = ", ".join(file.name for file in shared)
         yield {
             "package": name(package, href=pages[package]),
-            "its own": figure(own, human_size),
-            "shared": figure(common, human_size, note=", ".join(each.name for each in shared)),
-            "all": figure(own + common, human_size),
+            "its own": figure(unshared, human_size),
+            "shared": figure(common, human_size, note=files),
+            "all": figure(unshared + common, human_size),
         }
 
 
@@ -153,5 +183,5 @@ def summarize(family: str, packages: Packages) -> Row:
         "apart": figure(apart, human_size),
         "together": figure(together, human_size),
         "saved": figure(saved, percent, bar=saved),
-        "shared files": names(each.name for each in _unique(_split(packages))),
+        "shared files": names(file.name for file in _unique(_split(packages))),
     }

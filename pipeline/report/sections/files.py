@@ -51,11 +51,11 @@ def device_section(report: Json) -> ReportSection:
     left_out = [
         {
             "method": name(method),
-            "case": left["origin"] or "all",
-            "why": Cell(left["reason"], kind="wide"),
+            "case": skip["origin"] or "all",
+            "why": Cell(skip["reason"], kind="wide"),
         }
         for method, suite in suites
-        for left in suite["left_out"]
+        for skip in suite["left_out"]
     ]
     return ReportSection(
         "device",

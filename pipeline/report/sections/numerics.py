@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -55,86 +56,96 @@ def _outputs(report: Json) -> Iterator[Output]:
     """Yield the outputs of every call."""
     for method in report["methods"]:
         for run in method["runs"]:
-            step = f" (call {run['step']} from {run['sequence']})" if run.get("step") else ""
-            where = f"{run['origin']}{step}"
-            count = len(run["outputs"])
-            names = method.get("outputs") or [f"output[{n}]" for n in range(count)]
-            for output, errors in zip(names, run["outputs"], strict=False):
-                suffix = f", {output}" if count > 1 else ""
-                failed = any(
-                    failure["inputs"] in (where, run["origin"])
-                    and failure["output"] in ("", output)
-                    for failure in method["failures"]
-                )
-                yield Output(method, run, errors, suffix, where, not failed)
+            yield from _outputs_of_run(method, run)
+
+
+def _outputs_of_run(method: Json, run: Json) -> Iterator[Output]:
+    where = run["origin"]
+    if run.get("step"):
+        where += f" (call {run['step']} from {run['sequence']})"
+    count = len(run["outputs"])
+    names = method.get("outputs") or [f"output[{number}]" for number in range(count)]
+    for output, errors in zip(names, run["outputs"], strict=False):
+        suffix = f", {output}" if count > 1 else ""
+        failed = _has_failed(method, (where, run["origin"]), output)
+        yield Output(method, run, errors, suffix, where, not failed)
+
+
+def _has_failed(method: Json, input_sets: Sequence[str], output: str) -> bool:
+    """Tell whether a failure of a method is about an output on one of these input sets."""
+    for failure in method["failures"]:
+        if failure["inputs"] in input_sets and failure["output"] in ("", output):
+            return True
+    return False
 
 
 def section(report: Json) -> ReportSection:
-    places = report.get("places", {})
-    ran = any(method["runs"] or not method["not_run"] for method in report["methods"])
-    methods = [row for m in report["methods"] if ran for row in _method_rows(m, places)]
+    methods, places = report["methods"], report.get("places", {})
+    rows: list[Row] = []
+    if any(method["runs"] or not method["not_run"] for method in methods):
+        for method in methods:
+            rows += _method_rows(method, places)
     return ReportSection(
         "numerics",
         "Numerics",
         *_limits(report),
-        DataTable("methods", "Worst figures of each method", methods),
+        DataTable("methods", "Worst figures of each method", rows),
         _errors(report),
-        movement_table(report["methods"]),
-        DataTable("skipped", "Not run", _skipped(report["methods"])),
+        movement_table(methods),
+        DataTable("skipped", "Not run", list(_skipped(methods))),
     )
 
 
 def calls_section(report: Json) -> ReportSection:
     """Return the section of every call's outputs, those that failed first."""
-    rows = []
-    for each in sorted(_outputs(report), key=lambda each: each.ok):
-        mismatch = each.errors.get("mismatch")
-        rows.append(
-            {
-                "method": name(each.method["method"]),
-                "input set": each.where + each.suffix,
-                "verdict": Cell(mismatch, kind="bad") if mismatch else _output_verdict(each),
-                **_figures(each.errors),
-            }
-        )
+    rows: list[Row] = []
+    for output in sorted(_outputs(report), key=lambda output: output.ok):
+        row: Row = {
+            "method": name(output.method["method"]),
+            "input set": output.where + output.suffix,
+            "verdict": _output_verdict(output),
+        }
+        rows.append({**row, **_figures(output.errors)})
     table = DataTable("calls", "Outputs of every call", rows, brief=0)
     return ReportSection("calls", "Every call", table)
 
 
 def _limits(report: Json) -> Iterator[str]:
     """Yield a sentence on how the package was run, and what limits follow where none are set."""
-    settings = report["settings"]
-    ran = any(method["runs"] for method in report["methods"] if method["kind"] == "program")
+    settings, methods = report["settings"], report["methods"]
+    ran = any(method["runs"] for method in methods if method["kind"] == "program")
     if "atol" not in settings or not ran:
         return
     inputs = f"{plural(settings['inputs'], 'generated input set')} (seed {settings['seed']})"
     steps = f"{plural(settings['steps'], 'call')} in sequence where a method has state"
     yield f"Run on the examples, and on {inputs}; {steps}."
     reasons: dict[str, list[str]] = {}
-    for method in report["methods"]:
-        for held in (method, method.get("quantized") or {}):
-            if (why := held.get("limits_reason")) and method["runs"]:
-                reasons.setdefault(why, []).append(method["method"])
-    for why, names in reasons.items():
-        yield f"Limits of {listed(dict.fromkeys(names), _MOST_NAMED)}: {why}."
+    for method in methods:
+        if not method["runs"]:
+            continue
+        for comparison in (method, method.get("quantized") or {}):
+            if reason := comparison.get("limits_reason"):
+                reasons.setdefault(reason, []).append(method["method"])
+    for reason, names in reasons.items():
+        yield f"Limits of {listed(dict.fromkeys(names), _MOST_NAMED)}: {reason}."
 
 
-def _limit_words(limits: Json) -> list[str]:
-    found = [
-        words.format(style(limits[key]))
-        for key, (words, style) in _LIMITS.items()
-        if limits.get(key) is not None
-    ]
+def _limit_words(limits: Json) -> Iterator[str]:
     if limits.get("atol") is not None:
         atol, rtol = short(limits["atol"]), short(limits["rtol"] or 0)
-        found.insert(0, f"absolute error at most {atol} + {rtol} × |expected|")
-    return found
+        yield f"absolute error at most {atol} + {rtol} × |expected|"
+    for key, (words, style) in _LIMITS.items():
+        if limits.get(key) is not None:
+            yield words.format(style(limits[key]))
 
 
 def _output_verdict(output: Output) -> Cell:
-    if output.ok and not output.errors.get("judged", True):
-        return verdict_cell("not judged")
-    return verdict_cell("passed" if output.ok else "failed")
+    if mismatch := output.errors.get("mismatch"):
+        return Cell(mismatch, kind="bad")
+    if not output.ok:
+        return verdict_cell("failed")
+    judged = output.errors.get("judged", True)
+    return verdict_cell("passed" if judged else "not judged")
 
 
 def _method_rows(method: Json, places: Mapping[str, str]) -> Iterator[Row]:
@@ -144,50 +155,74 @@ def _method_rows(method: Json, places: Mapping[str, str]) -> Iterator[Row]:
     note = "with state" if method["state"] else method["kind"]
     href = source(places.get(f"methods.{method['method']}")).href
     head = {"method": name(method["method"], note, href)}
-    quantization, held = method.get("quantization"), method.get("quantized")
+    for comparison in _compare_method(method, places):
+        yield {**head, **comparison}
+
+
+def _compare_method(method: Json, places: Mapping[str, str]) -> Iterator[Row]:
+    quantization = method.get("quantization")
     if quantization is None:
-        on = _EXAMPLES if method.get("examples") else _GENERATED
-        row = _row(method, "source", _count_calls(method, on), method["verdict"])
-        yield {**head, **row, "agreement": _agreement(method)}
+        yield _source_row(method)
     else:
-        lowering = held or {"limits": {}}
-        calls = f"{plural(len(method['runs']), 'call')} on all inputs" if held else ""
-        yield {**head, **_row(lowering, "quantized program", calls, method["verdict"])}
-        yield {**head, **_quantization_row(method, quantization)}
+        yield _quantized_row(method)
+        yield _quantization_row(method, quantization)
     if method["kind"] == "program":
-        yield {**head, **_reference_row(method.get("reference"), places)}
+        yield _reference_row(method.get("reference"), places)
     if generated := method.get("on_generated"):
-        other = "source" if quantization is None else "float program"
+        program = "source" if quantization is None else "float program"
         calls = _count_calls(method, _GENERATED)
-        yield {**head, **_row({**generated, "limits": {}}, other, calls, "")}
+        yield _row({**generated, "limits": {}}, program, calls, "")
 
 
-def _count_calls(method: Json, on: str) -> str:
+def _source_row(method: Json) -> Row:
+    """Return the cells of a package against the program that it was lowered from."""
+    inputs = _EXAMPLES if method.get("examples") else _GENERATED
+    row = _row(method, "source", _count_calls(method, inputs), method["verdict"])
+    return {**row, "agreement": _agreement(method)}
+
+
+def _quantized_row(method: Json) -> Row:
+    """Return the cells of a package against the quantized program that it was lowered from."""
+    comparison = method.get("quantized")
+    if not comparison:
+        return _row({"limits": {}}, "quantized program", "", method["verdict"])
+    calls = f"{plural(len(method['runs']), 'call')} on all inputs"
+    return _row(comparison, "quantized program", calls, method["verdict"])
+
+
+def _count_calls(method: Json, inputs: str) -> str:
     """Return what inputs a method was called on, with the number of calls."""
-    runs = [run for run in method["runs"] if bool(run.get("generated")) == (on == _GENERATED)]
-    return f"{plural(len(runs), 'call')} on {on}" if runs else ""
+    generated = inputs == _GENERATED
+    count = sum(bool(run.get("generated")) == generated for run in method["runs"])
+    return f"{plural(count, 'call')} on {inputs}" if count else ""
 
 
-def _row(held: Json, compared: str, on: str, verdict: str) -> Row:
-    """Return the cells of a comparison, with figures and limits of `held`."""
-    figures = _figures(held if on else {})
-    return {
-        "against": Cell(compared, note=on),
+def _row(comparison: Json, program: str, calls: str, verdict: str) -> Row:
+    """Return the cells of a comparison with a program, with its figures and limits."""
+    row: dict[str, Cell | str] = {
+        "against": Cell(program, note=calls),
         "verdict": verdict_cell(verdict) if verdict else text(""),
-        **{title: cell for title, cell in figures.items() if title not in _OF_CALLS},
-        "held to": Cell("; ".join(_limit_words(held["limits"])) or NOTHING, kind="wide"),
     }
+    for title, cell in _figures(comparison if calls else {}).items():
+        if title not in _OF_CALLS:
+            row[title] = cell
+    limits = "; ".join(_limit_words(comparison["limits"]))
+    row["held to"] = Cell(limits or NOTHING, kind="wide")
+    return row
 
 
 def _quantization_row(method: Json, quantization: Json) -> Row:
     """Return the cells of the quantized program against the float one, on examples if there are
     any."""
-    on = _EXAMPLES if quantization["examples"] else _GENERATED
-    figures = method if method["runs"] and quantization["examples"] else {}
-    calls = _count_calls(method, on) if method["runs"] else f"no call, {on} in eager mode"
-    held = {**figures, "limits": quantization["limits"]}
-    row = _row(held, "float program", calls, quantization["verdict"])
-    pools = [pool for pool in quantization["examples"] if pool["rows"]]
+    examples = quantization["examples"]
+    inputs = _EXAMPLES if examples else _GENERATED
+    calls = f"no call, {inputs} in eager mode"
+    if method["runs"]:
+        calls = _count_calls(method, inputs)
+    figures = method if method["runs"] and examples else {}
+    comparison = {**figures, "limits": quantization["limits"]}
+    row = _row(comparison, "float program", calls, quantization["verdict"])
+    pools = [pool for pool in examples if pool["rows"]]
     if pools:
         worst = min(pools, key=lambda pool: pool["agreeing"] / pool["rows"])
         row = {**row, "agreement": _count(worst["agreeing"], worst["rows"])}
@@ -199,8 +234,8 @@ def _reference_row(reference: Json | None, places: Mapping[str, str]) -> Row:
     about = describe_comparison(reference)
     if reference is None:
         return _row({"limits": {}}, "no reference", about, "")
-    held = {"max_abs": reference["max_abs"], "limits": {}}
-    row = _row(held, "reference", about, reference["verdict"])
+    comparison = {"max_abs": reference["max_abs"], "limits": {}}
+    row = _row(comparison, "reference", about, reference["verdict"])
     if limits := describe_limits(reference, places):
         row = {**row, "held to": Cell(limits, kind="wide")}
     return row
@@ -217,16 +252,17 @@ def _agreement(method: Json) -> Cell:
     """Return how many rows of the output that is worst by it agree, over all examples, or without
     any over all calls; of a record without their numbers, the worst share."""
     runs = [run for run in method["runs"] if not run.get("generated")] or method["runs"]
-    counts: dict[int, list[int]] = {}
+    agreeing: Counter[int] = Counter()
+    rows: Counter[int] = Counter()
     for run in runs:
         for place, errors in enumerate(run["outputs"]):
-            own = counts.setdefault(place, [0, 0])
-            own[0] += errors.get("agreeing", 0)
-            own[1] += errors.get("rows", 0)
-    known = [(agreeing, rows) for agreeing, rows in counts.values() if rows]
-    if not known:
+            agreeing[place] += errors.get("agreeing", 0)
+            rows[place] += errors.get("rows", 0)
+    places = [place for place, count in rows.items() if count]
+    if not places:
         return figure(method.get("agreement") if runs else None, percent)
-    return _count(*min(known, key=lambda own: own[0] / own[1]))
+    worst = min(places, key=lambda place: agreeing[place] / rows[place])
+    return _count(agreeing[worst], rows[worst])
 
 
 def _count(agreeing: int, rows: int) -> Cell:
@@ -235,27 +271,31 @@ def _count(agreeing: int, rows: int) -> Cell:
     return figure(share, lambda _: f"{agreeing:,} of {rows:,}", note=note)
 
 
-def _skipped(methods: Sequence[Json]) -> list[Row]:
-    found = [(method, "all", method["not_run"]) for method in methods if method["not_run"]]
-    found += [
-        (method, skip["origin"], skip["reason"]) for method in methods for skip in method["skipped"]
-    ]
-    found += [
-        (method, "all", UNASKED)
-        if each == UNASKED
-        else (method, each, "left out: validate.budget was spent")
-        for method in methods
-        for each in method.get("left_out", ())
-    ]
-    found += [
-        (method, f"{skip['origin']}, against the reference", skip["reason"])
-        for method in methods
-        for skip in method.get("reference", {}).get("skipped", ())
-    ]
-    return [
-        {"method": name(method["method"]), "input set": inputs, "why": Cell(why, kind="wide")}
-        for method, inputs, why in found
-    ]
+def _skipped(methods: Sequence[Json]) -> Iterator[Row]:
+    """Yield what was not run: methods, then input sets, what was left out, and references."""
+    for method in methods:
+        if method["not_run"]:
+            yield _skip_row(method, "all", method["not_run"])
+    for method in methods:
+        for skip in method["skipped"]:
+            yield _skip_row(method, skip["origin"], skip["reason"])
+    for method in methods:
+        for inputs in method.get("left_out", ()):
+            if inputs == UNASKED:
+                yield _skip_row(method, "all", UNASKED)
+            else:
+                yield _skip_row(method, inputs, "left out: validate.budget was spent")
+    for method in methods:
+        for skip in method.get("reference", {}).get("skipped", ()):
+            yield _skip_row(method, f"{skip['origin']}, against the reference", skip["reason"])
+
+
+def _skip_row(method: Json, inputs: str, reason: str) -> Row:
+    return {
+        "method": name(method["method"]),
+        "input set": inputs,
+        "why": Cell(reason, kind="wide"),
+    }
 
 
 def _errors(report: Json) -> Chart | None:
@@ -264,24 +304,29 @@ def _errors(report: Json) -> Chart | None:
     Of several calls on one set, in a method with state, the worst is drawn. None where every
     output is exact, or none has a limit.
     """
-    outputs = list(_outputs(report))
-    sets: dict[tuple[str, str], list[tuple[float, Output]]] = {}
-    for each in outputs:
-        ratio = _of_limit(each, report)
-        if isinstance(ratio, int | float):
-            row = each.method["method"] + each.suffix
-            sets.setdefault((row, each.run["origin"]), []).append((ratio, each))
-    worst = [_dot(row, *max(own, key=lambda each: each[0])) for (row, _), own in sets.items()]
-    if not (drawn := [dot for dot in _most_sets(worst) if dot["ratio"] > 0]):
+    worst: dict[tuple[str, str], tuple[float, Output]] = {}
+    lacking = 0
+    for output in _outputs(report):
+        ratio = _of_limit(output, report)
+        if not isinstance(ratio, int | float):
+            lacking += 1
+            continue
+        place = output.method["method"] + output.suffix, output.run["origin"]
+        if place not in worst or ratio > worst[place][0]:
+            worst[place] = ratio, output
+    dots = [_dot(row, ratio, output) for (row, _), (ratio, output) in worst.items()]
+    drawn = [dot for dot in _most_sets(dots) if dot["ratio"] > 0]
+    if not drawn:
         return None
     about = (
         "A dot per input set: the error divided by the limit that it comes nearest to, on a "
         "logarithmic axis. Dashed: 1, the limit. Hover or tap for figures."
     )
-    if lacking := len(outputs) - sum(map(len, sets.values())):
+    if lacking:
         about += f" {plural(lacking, 'output')} not drawn: no limit, or no bound to the error."
-    legend = [("within limits", "var(--c0)"), ("failed", "var(--bad)")]
-    legend = [] if all(dot["ok"] for dot in worst) else legend
+    legend: list[tuple[str, str]] = []
+    if not all(dot["ok"] for dot in dots):
+        legend = [("within limits", "var(--c0)"), ("failed", "var(--bad)")]
     label = "Errors divided by their limits, by method and input set"
     return Chart("Errors by their limits.", about, legend, label, charts.errors(drawn))
 
@@ -289,26 +334,38 @@ def _errors(report: Json) -> Chart | None:
 def _of_limit(output: Output, report: Json) -> float | str | None:
     """Return the greatest ratio of an error of an output to its limit."""
     if "of_limit" in output.errors:
-        found: float | str | None = output.errors["of_limit"]
-        return found
+        recorded: float | str | None = output.errors["of_limit"]
+        return recorded
     limit = (output.method["limits"] or report["settings"]).get("atol")  # of an older record
-    greatest = output.errors["max_abs"]
-    return greatest / limit if limit and isinstance(greatest, int | float) else None
+    largest = output.errors["max_abs"]
+    if not limit or not isinstance(largest, int | float):
+        return None
+    return float(largest / limit)
 
 
 def _dot(row: str, ratio: float, output: Output) -> Json:
-    parts = {"mean": "mean_abs", "99.9 %": "p999_abs", "max": "max_abs"}
-    words = ", ".join(f"{title} {error(output.errors.get(key))}" for title, key in parts.items())
-    failed = "" if output.ok else ", failed"
-    about = f"{row}, {output.where}: {error(ratio)} of its limit; {words}{failed}"
+    errors = output.errors
+    figures = ", ".join(
+        (
+            f"mean {error(errors.get('mean_abs'))}",
+            f"99.9 % {error(errors.get('p999_abs'))}",
+            f"max {error(errors.get('max_abs'))}",
+        )
+    )
+    about = f"{row}, {output.where}: {error(ratio)} of its limit; {figures}"
+    if not output.ok:
+        about += ", failed"
     return {"row": row, "ratio": ratio, "ok": output.ok, "description": about}
 
 
 def _most_sets(dots: Sequence[Json]) -> list[Json]:
     """Keep the input sets with the greatest errors of each output, in their order."""
-    kept = []
-    for row in dict.fromkeys(dot["row"] for dot in dots):
-        own = [dot for dot in dots if dot["row"] == row]
-        least = sorted((dot["ratio"] for dot in own), reverse=True)[:_MOST_SETS][-1]
-        kept += [dot for dot in own if dot["ratio"] >= least][:_MOST_SETS]
-    return kept
+    dots_by_row: dict[str, list[Json]] = {}
+    for dot in dots:
+        dots_by_row.setdefault(dot["row"], []).append(dot)
+    shown: list[Json] = []
+    for row_dots in dots_by_row.values():
+        ratios = sorted((dot["ratio"] for dot in row_dots), reverse=True)
+        least = ratios[:_MOST_SETS][-1]
+        shown += [dot for dot in row_dots if dot["ratio"] >= least][:_MOST_SETS]
+    return shown

@@ -11,13 +11,13 @@ _DIGITS = 12  # of a digest
 def section(report: Json) -> ReportSection:
     rows: list[Row] = [
         {
-            "library": name(each["name"] or "unknown"),
-            "version": text(each.get("version") or each.get("digest", "")[:_DIGITS]),
-            "operators": names(each["operators"]),
-            "no kernel here": names(sorted({*each["operators"]} - {*each["kernels"]})),
-            "methods": names(each["methods"]),
+            "library": name(library["name"] or "unknown"),
+            "version": text(library.get("version") or library.get("digest", "")[:_DIGITS]),
+            "operators": names(library["operators"]),
+            "no kernel here": names(sorted({*library["operators"]} - {*library["kernels"]})),
+            "methods": names(library["methods"]),
         }
-        for each in report.get("operators") or ()
+        for library in report.get("operators") or ()
     ]
     table = DataTable("operators", "Operators that a runtime needs beside its own", rows)
     return ReportSection("operators", "Libraries of operators", table)

@@ -32,7 +32,9 @@ def section(report: Json) -> ReportSection:
         "quantization",
         "Quantization",
         DataTable("quantization-verdicts", "Verdicts on quantization", list(_verdicts(report))),
-        DataTable("quantized", "Quantization by method", [_row(*each) for each in methods.items()]),
+        DataTable(
+            "quantized", "Quantization by method", [_row(*entry) for entry in methods.items()]
+        ),
         DataTable("quantization-warnings", "Warnings", list(_warnings(methods))),
         DataTable(
             "left-unquantized",
@@ -48,20 +50,20 @@ def _verdicts(report: Json) -> Iterator[Row]:
     """Yield the verdict on each quantization, with its figures on examples and on generated
     inputs."""
     for method in report["methods"]:
-        if found := method.get("quantization"):
+        if quantization := method.get("quantization"):
             yield {
                 "method": name(method["method"]),
-                "verdict": verdict_cell(found["verdict"]),
-                "SQNR on examples": _least_sqnr(found["examples"]),
-                "on generated inputs": _least_sqnr(found["generated"]),
-                "why": Cell(found["reason"], kind="wide"),
+                "verdict": verdict_cell(quantization["verdict"]),
+                "SQNR on examples": _least_sqnr(quantization["examples"]),
+                "on generated inputs": _least_sqnr(quantization["generated"]),
+                "why": Cell(quantization["reason"], kind="wide"),
             }
 
 
 def _least_sqnr(pools: Sequence[Json]) -> Cell:
     """Return the least SQNR of outputs, each over all calls."""
-    known = [pool["sqnr_db"] for pool in pools if pool["sqnr_db"] is not None]
-    return figure(min(known, key=sort_key) if known else None, decibel)
+    ratios = [pool["sqnr_db"] for pool in pools if pool["sqnr_db"] is not None]
+    return figure(min(ratios, key=sort_key) if ratios else None, decibel)
 
 
 def _row(method: str, facts: Json) -> Row:
@@ -105,7 +107,7 @@ def _warnings(methods: Mapping[str, Any]) -> Iterator[Row]:
 def _left(methods: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the tensors left in floating point, the largest first."""
     tensors = [(m, tensor) for m, facts in methods.items() for tensor in facts["left_float"]]
-    for method, tensor in sorted(tensors, key=lambda each: -each[1]["bytes"]):
+    for method, tensor in sorted(tensors, key=lambda entry: -entry[1]["bytes"]):
         yield {
             "tensor": code(tensor["name"]),
             "method": name(method),

@@ -12,16 +12,16 @@ def section(report: Json) -> ReportSection:
     rows: list[Row] = [
         {
             "method": name(method),
-            "size": code(each["size"]),
-            "lowered for": size_range(each["lowered"]),
-            "the source takes": size_range(each["source"]),
+            "size": code(size["size"]),
+            "lowered for": size_range(size["lowered"]),
+            "the source takes": size_range(size["source"]),
             "narrowed by": code(
-                each["operator"], note=f"in {each['module']}" if each["module"] else ""
+                size["operator"], note=f"in {size['module']}" if size["module"] else ""
             ),
-            "source": source(each["line"]),
+            "source": source(size["line"]),
         }
         for method, narrowed in in_order(report, report.get("narrowed")).items()
-        for each in narrowed
+        for size in narrowed
     ]
     return ReportSection(
         "ranges",

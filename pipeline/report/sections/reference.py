@@ -34,11 +34,13 @@ def describe_limits(reference: Json, places: Mapping[str, str] | None = None) ->
         places: file and line of settings, by their path in the config.
     """
     limits = reference.get("limits", {})
+    if not limits:
+        return ""
     values = [f"{name} {short(value)}" for name, value in limits.items()]
     paths = reference.get("limits_from", ())
-    written = [places[path] for path in paths if places and path in places]
-    where = listed([*paths, *dict.fromkeys(written)], _MOST_NAMED)
-    return f"{listed(values)} ({where})" if values else ""
+    lines = [places[path] for path in paths if places and path in places]
+    where = listed([*paths, *dict.fromkeys(lines)], _MOST_NAMED)
+    return f"{listed(values)} ({where})"
 
 
 def _kind(origin: str) -> str:
@@ -58,19 +60,30 @@ def is_unreferenced(method: Json) -> bool:
 def describe_referenced(methods: Sequence[Json]) -> Iterator[str]:
     """Yield what was seen of the references of methods that have some."""
     references = {m["method"]: m["reference"] for m in methods if m.get("reference")}
-    passed = [each for each in references.values() if each["verdict"] == PASSED]
+    passed = [reference for reference in references.values() if reference["verdict"] == PASSED]
     if passed:
-        calls = plural(sum(each["calls"] for each in passed), "call")
-        kinds = {_kind(name): None for each in passed for name in each["compared"]}
-        worst = [each["max_abs"] for each in passed if each["max_abs"]]
-        numbers = [each for each in worst if isinstance(each, int | float)]
-        near = f"within {error(max(numbers))}" if numbers else "exactly"
-        yield f"The exported program matches {' and '.join(kinds)} {near} ({calls})."
+        yield _describe_passed(passed)
     for name, reference in references.items():
-        if reference["verdict"] in ("not judged", "not run"):
-            yield f"The export of {name} is {reference['verdict']}: {reference['reason']}."
-        elif reference["verdict"] == PASSED and (limits := describe_limits(reference)):
+        verdict = reference["verdict"]
+        if verdict in ("not judged", "not run"):
+            yield f"The export of {name} is {verdict}: {reference['reason']}."
+        elif verdict == PASSED and (limits := describe_limits(reference)):
             yield f"The export of {name} is held to {limits} of its reference."
+
+
+def _describe_passed(passed: Sequence[Json]) -> str:
+    calls = 0
+    kinds: dict[str, None] = {}  # in their order
+    worst = 0.0
+    for reference in passed:
+        calls += reference["calls"]
+        for origin in reference["compared"]:
+            kinds[_kind(origin)] = None
+        if isinstance(reference["max_abs"], int | float):
+            worst = max(worst, reference["max_abs"])
+    near = f"within {error(worst)}" if worst else "exactly"
+    number = plural(calls, "call")
+    return f"The exported program matches {' and '.join(kinds)} {near} ({number})."
 
 
 def describe_unreferenced(methods: Sequence[Json]) -> Iterator[str]:

@@ -29,8 +29,8 @@ def section(timeline: Json | None, pages: Mapping[str, str]) -> ReportSection:
     if timeline is None or not events:
         return ReportSection("run", "The last run")
     seconds = max(event.end for event in events) - min(event.start for event in events)
-    lanes = [each for each in timeline["traceEvents"] if each["ph"] == "M"]
-    names = {each["tid"]: str(each["args"]["name"]) for each in lanes}
+    lanes = [event for event in timeline["traceEvents"] if event["ph"] == "M"]
+    names = {lane["tid"]: str(lane["args"]["name"]) for lane in lanes}
     return ReportSection(
         "run",
         "The last run",
@@ -65,33 +65,39 @@ def _timeline(
     events: Sequence[Event], seconds: float, pages: Mapping[str, str], names: Mapping[int, str]
 ) -> Timeline:
     first = min(event.start for event in events)
-    whole = seconds or 1.0
     lanes: dict[str, list[Bar]] = {}
     for worker in sorted({event.worker for event in events}):
-        own = [event for event in events if event.worker == worker]
-        lanes[names.get(worker, f"worker {worker}")] = [
-            Bar(
-                (event.start - first) / whole,
-                event.seconds / whole,
-                event.name if _fits(event.name, event.seconds / whole) else "",
-                charts.colour_of(event.kind),
-                f"{event.title}: {event.seconds:.1f} s, {outcome_word(event.outcome)}; "
-                f"{_longest_stages(event, 6)}",
-                pages.get(event.package or "", ""),
-                event.outcome != "failed",
-            )
-            for event in own
-        ]
+        bars: list[Bar] = []
+        for event in events:
+            if event.worker == worker:
+                page = pages.get(event.package or "", "")
+                bars.append(_bar(event, first, seconds or 1.0, page))
+        lanes[names.get(worker, f"worker {worker}")] = bars
     busy = sum(event.seconds for event in events)
-    share = percent(busy / (seconds * len(lanes)) if seconds else 1.0, 0)
+    share = busy / (seconds * len(lanes)) if seconds else 1.0
+    kinds = dict.fromkeys(event.kind for event in events)
     return Timeline(
         "Workers.",
-        f"What each did when; {share} of their time was used. Red edges: failed. Hover or tap for "
-        "stages.",
-        [(kind, charts.colour_of(kind)) for kind in dict.fromkeys(event.kind for event in events)],
+        f"What each did when; {percent(share, 0)} of their time was used. Red edges: failed. Hover "
+        "or tap for stages.",
+        [(kind, charts.colour_of(kind)) for kind in kinds],
         "Actions of the last run by worker and time",
         lanes,
         list(_ticks(seconds)),
+    )
+
+
+def _bar(event: Event, first: float, whole: float, page: str) -> Bar:
+    length = event.seconds / whole
+    outcome = f"{event.seconds:.1f} s, {outcome_word(event.outcome)}"
+    return Bar(
+        start=(event.start - first) / whole,
+        length=length,
+        name=event.name if _fits(event.name, length) else "",
+        colour=charts.colour_of(event.kind),
+        description=f"{event.title}: {outcome}; {_longest_stages(event, 6)}",
+        href=page,
+        ok=event.outcome != "failed",
     )
 
 
@@ -104,32 +110,36 @@ def _ticks(seconds: float) -> Iterator[tuple[float, str]]:
     """Yield at most five round times within a run, as shares of it."""
     if seconds <= 0:
         return
-    decade = 10.0 ** floor(log10(seconds / 4))
-    step = next(
-        step for step in (decade, 2 * decade, 5 * decade, 10 * decade) if seconds <= 5 * step
-    )
+    step = 10.0 ** floor(log10(seconds / 4))
+    for factor in (2.0, 2.5, 2.0):  # 1, 2, 5 and 10
+        if seconds > 5 * step:
+            step *= factor
     for index in range(int(seconds / step) + 1):
         yield index * step / seconds, f"{index * step:,.10g} s"
 
 
 def _longest_stages(event: Event, most: int) -> str:
-    seconds: dict[str, float] = defaultdict(float)
-    for stage, since, until in event.stages:
-        seconds[stage] += until - since
-    ranked = sorted(seconds.items(), key=lambda stage: (-stage[1], stage[0]))
-    return ", ".join(f"{stage} {spent:.1f} s" for stage, spent in ranked[:most] if spent >= 0.05)
+    durations: dict[str, float] = defaultdict(float)
+    for stage, begin, end in event.stages:
+        durations[stage] += end - begin
+    ranked = sorted(durations.items(), key=lambda entry: (-entry[1], entry[0]))
+    words: list[str] = []
+    for stage, seconds in ranked[:most]:
+        if seconds >= 0.05:
+            words.append(f"{stage} {seconds:.1f} s")
+    return ", ".join(words)
 
 
 def _row(event: Event, names: Mapping[int, str]) -> Row:
+    worker = names.get(event.worker, "").removeprefix("worker ")
+    kind = "bad" if event.outcome == "failed" else ""
     return {
         "action": event.kind,
         "of": name(event.name),
-        "outcome": Cell(
-            outcome_word(event.outcome), kind="bad" if event.outcome == "failed" else ""
-        ),
+        "outcome": Cell(outcome_word(event.outcome), kind=kind),
         "begin": figure(event.start, "{:.1f} s".format),
         "took": figure(event.seconds, "{:.1f} s".format),
         "memory": figure(event.peak_bytes, human_size),
-        "worker": Cell(names.get(event.worker, "").removeprefix("worker "), event.worker),
+        "worker": Cell(worker, event.worker),
         "longest stages": Cell(_longest_stages(event, 4), kind="wide"),
     }

@@ -28,7 +28,9 @@ def describe_libraries(plan: Any, operator_inputs: Mapping[str, Json]) -> list[d
         content, the `digest` of its inputs or the `version` of what is installed; its `operators`,
         and those of them of which ExecuTorch's runtime has `kernels` here.
     """
-    called = {".".join(filter(None, (each.name, each.overload))) for each in plan.operators}
+    called = {
+        ".".join(filter(None, (operator.name, operator.overload))) for operator in plan.operators
+    }
     foreign = sorted(name for name in called if name.partition("::")[0] not in _OF_THE_RUNTIME)
     from executorch.extension.pybindings import _portable_lib  # and torch; linking does without
 
@@ -42,7 +44,7 @@ def describe_libraries(plan: Any, operator_inputs: Mapping[str, Json]) -> list[d
             "name": name,
             **_identify(name, operator_inputs),
             "operators": operators,
-            "kernels": [each for each in operators if each in kernels],
+            "kernels": [operator for operator in operators if operator in kernels],
         }
         for name, operators in sorted(by_library.items())
     ]
@@ -61,12 +63,12 @@ def join_libraries(methods: Mapping[str, Sequence[Json]]) -> list[dict[str, Any]
     joined: dict[str, dict[str, Any]] = {}
     for method, libraries in sorted(methods.items()):
         for library in libraries:
-            known = joined.setdefault(library["name"], {**library, "methods": []})
-            for what in ("operators", "kernels"):
-                known[what] = _union(known[what], library[what])
-            known["methods"].append(method)
+            record = joined.setdefault(library["name"], {**library, "methods": []})
+            for part in ("operators", "kernels"):
+                record[part] = _union(record[part], library[part])
+            record["methods"].append(method)
     return [joined[name] for name in sorted(joined)]
 
 
-def _union(some: Iterable[str], others: Iterable[str]) -> list[str]:
-    return sorted({*some, *others})
+def _union(some: Iterable[str], further: Iterable[str]) -> list[str]:
+    return sorted({*some, *further})

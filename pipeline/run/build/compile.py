@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -27,17 +27,16 @@ from pipeline.compile.inspect.delegation import describe_delegation, find_debug_
 from pipeline.compile.inspect.uptake import measure_kernels
 from pipeline.compile.large_sizes import explain_large_sizes
 from pipeline.compile.lower import adapt_edge_config, lower
-from pipeline.compile.lowering_warnings import LoweringWarning, find_lost_conds, find_training_mode
+from pipeline.compile.lowering_warnings import find_lost_conds, find_training_mode
 from pipeline.compile.module_filter import FilteredPartitioner, make_filtered_partitioners
-from pipeline.compile.objects import MethodObject, make_object
+from pipeline.compile.objects import make_object
 from pipeline.compile.preprocess.cache import keyed_preprocess
 from pipeline.compile.preprocess.spill import spilled_constants
 from pipeline.compile.quantization_warnings import (
     describe_undelegated,
     describe_unused_quantization,
 )
-from pipeline.compile.ranges import InputSizes, RangeWatch, watch_ranges
-from pipeline.compile.refit.watch import watched
+from pipeline.compile.ranges import InputSizes, RangeRecorder, record_ranges
 from pipeline.compile.steps import timed_steps
 from pipeline.config.edge import PassSpec
 from pipeline.config.emission import EmitConfig
@@ -52,11 +51,12 @@ from pipeline.program.kept_state import keep_state, keep_state_in, kept_state
 from pipeline.program.method_spec import MethodSpec, make_method_spec
 from pipeline.program.signature import find_changed_inputs
 from pipeline.run.build.called_operators import describe_libraries
+from pipeline.run.build.listening import CompileListener
 from pipeline.run.build.load import guard_files, load_method, load_quantized
 from pipeline.run.build.planned import guard_sources
-from pipeline.run.build.refit import Lesson
 from pipeline.run.stages import Stages
-from pipeline.store.digest import Digest, canonical_json
+from pipeline.store.compiled import LoweringWarning, Uptake
+from pipeline.store.digest import canonical_json
 from pipeline.store.errors import SourceError, listed
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
@@ -64,58 +64,6 @@ from pipeline.store.workspace import Workspace
 Json = Mapping[str, Any]
 _log = logging.getLogger(__name__)
 Keep = Callable[[Json, Json, float, Mapping[str, float], int], object]  # as `Store.put_result`
-
-
-@dataclass(frozen=True)
-class CompiledMethod:
-    """Facts of a method that is compiled, as JSON.
-
-    Attributes:
-        delegation: as `describe_delegation` returns it.
-        signature: a `MethodSpec`.
-        instructions: which instruction gives which node of the program that was lowered (the
-            quantized one where there is one), as `Instructions`.
-        debug_handles: of what Python runtimes run, each with the place of its node in the source
-            program. A place, as the line of the source may change where the program doesn't.
-        left_float: the operators in control flow of a quantized method that are not quantized.
-        quantization: the facts of a quantized method (`store.results.Quantization`).
-        narrowed: each size whose range is smaller than in the source, as a `NarrowedSize`.
-        listed: the names that options of partitioners list, as `ListedName`.
-        warnings: each of the lowering, as a `LoweringWarning`.
-        operators: the libraries of operators beside ATen's, as `describe_libraries` gives them.
-        constants: the names of constants, as `describe_constants` gives them.
-    """
-
-    delegation: Json
-    signature: Json
-    instructions: Json
-    debug_handles: Sequence[tuple[int, int]]
-    left_float: int
-    constants: Json
-    quantization: Json | None = None
-    narrowed: Sequence[Json] = ()
-    listed: Sequence[Json] = ()
-    warnings: Sequence[Json] = ()
-    operators: Sequence[Json] = ()
-
-
-@dataclass(frozen=True)
-class CompiledUnit:
-    """The object of a compile unit, what is known of its methods, and the blobs by name that
-    features keep of it: so far the entries of an ETRecord."""
-
-    object: MethodObject
-    methods: Mapping[str, CompiledMethod]
-    etrecord: Mapping[str, Json]
-
-    @property
-    def blobs(self) -> list[Digest]:
-        """The blobs that the unit needs, sorted."""
-        entries = {entry["digest"] for entry in self.etrecord.values()}
-        return sorted({*(blob.digest for blob in self.object.blobs()), *entries})
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "blobs": self.blobs}
 
 
 class EmittedUnit(NamedTuple):
@@ -155,27 +103,29 @@ def compile_unit(
     """
     store = workspace.store
     with guard_sources(list(action.inputs.sources.values()), store):
-        learns = workspace.refit and keep is None and not always
-        lesson = Lesson.begin(action, workspace) if learns else None
-        # Of a payload that was found nothing could be learnt.
-        kept = None if always or (lesson and lesson.watch) else store
-        result = _compile(action, workspace, stages, kept, lesson).to_json()
+        listeners: list[CompileListener] = []
+        if keep is None and not always:
+            listeners += filter(None, call_all("listen_to_compile", action, workspace))
+        forgoes_cache = always or any(listener.forgoes_cache for listener in listeners)
+        cache = None if forgoes_cache else store
+        result = _compile(action, workspace, stages, cache, listeners)
     with stages.stage("store"):
         put = keep or store.put_result
         put(action.key, result, stages.total, stages.seconds(), stages.peak)
-    if lesson:
+    for listener in listeners:
         with stages.stage("learn"):
-            lesson.end(json.loads(canonical_json(result)), stages.peak)
+            listener.end(json.loads(canonical_json(result)), stages.peak)
 
 
 def _compile(
     action: Action[CompileInputs],
     workspace: Workspace,
     stages: Stages,
-    kept: Store | None,
-    lesson: Lesson | None,
-) -> CompiledUnit:
-    """Compile the methods of an action; `kept` has results of preprocessing."""
+    cache: Store | None,
+    listeners: Sequence[CompileListener],
+) -> dict[str, Any]:
+    """Compile the methods of an action; `cache` has results of preprocessing. Return a
+    `CompiledUnit`."""
     inputs, store, root = action.inputs, workspace.store, workspace.root
     with stages.stage("load"):
         methods = {name: _load(inputs, name, store) for name in inputs.sources}
@@ -185,22 +135,37 @@ def _compile(
             forget_lines(program)  # the key doesn't hold them, and code that we don't know may look
     loaded = {n: action.key[n] for n in ("operators", "operator_inputs") if n in action.key}
     keep_ranges = _keeps_ranges(inputs.configs)
-    if lesson:
-        lesson.add_sources(programs)
+    for listener in listeners:
+        listener.add_sources(programs)
     with (
         keyed_preprocess(loaded),
-        watch_ranges(programs, keep=keep_ranges) as ranges,
-        watched(lesson.watch) if lesson and lesson.watch else nullcontext(),
+        record_ranges(programs, keep=keep_ranges) as ranges,
+        _listened_to(listeners),
         explain_large_sizes(programs),
     ):
-        emitted, named, described = _emit(action, methods, ranges, kept, root, stages)
+        emitted, named, described = _emit(action, methods, ranges, cache, root, stages)
         _check_passes(action.key.get("passes", {}), workspace)
     with stages.stage("store"), explain_large_sizes(programs):
-        made = make_object(emitted, store, named if len(named) > 1 else {})
+        linkable = make_object(emitted, store, named if len(named) > 1 else {})
         entries: dict[str, Json] = {}
         for blobs in call_all("after_emit", EmittedUnit(emitted, inputs, programs, store)):
             entries.update(blobs)
-        return CompiledUnit(made, described, entries)
+    digests = {entry["digest"] for entry in entries.values()}
+    digests |= {blob.digest for blob in linkable.blobs()}
+    return {
+        "object": linkable.to_json(),
+        "methods": described,
+        "etrecord": entries,
+        "blobs": sorted(digests),
+    }
+
+
+@contextmanager
+def _listened_to(listeners: Sequence[CompileListener]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for listener in listeners:
+            stack.enter_context(listener.listening())
+        yield
 
 
 def _keeps_ranges(configs: Mapping[str, MethodConfig]) -> bool:
@@ -210,21 +175,21 @@ def _keeps_ranges(configs: Mapping[str, MethodConfig]) -> bool:
 def _emit(
     action: Action[CompileInputs],
     methods: Mapping[str, _Method],
-    ranges: RangeWatch,
+    ranges: RangeRecorder,
     store: Store | None,
     root: Path,
     stages: Stages,
-) -> tuple[ExecutorchProgramManager, dict[str, NamedDataStoreOutput], dict[str, CompiledMethod]]:
+) -> tuple[ExecutorchProgramManager, dict[str, NamedDataStoreOutput], dict[str, dict[str, Any]]]:
     """Lower and emit a unit; return what was emitted, and of each method its named data and what
     is known of it."""
     inputs = action.inputs
     programs = {name: method.program for name, method in methods.items()}
     partitioners: dict[str, list[FilteredPartitioner]] = {}
     with stages.stage("lower"), guard_files(action, inputs.configs, root):
-        beside = inputs.delegates_beside
+        delegates_beside = inputs.delegates_beside
         with timed_steps(stages.step):
             lowered = lower_methods(
-                programs, inputs.configs, root, store, inputs.emit, beside, partitioners
+                programs, inputs.configs, root, store, inputs.emit, delegates_beside, partitioners
             )
     if inputs.emit.memory_planning.share_mutable_buffers:
         refuse_held_state({name: lowered.exported_program(name) for name in methods})
@@ -246,19 +211,18 @@ def _emit(
             narrowed = ranges.find_narrowed(name, sizes[name], method.places, nodes)
             instructions = emission.instructions(name, method.program)
             lost = find_lost_conds(plans[name], instructions, method.program, method.origins)
-            described[name] = replace(
-                described[name],
-                instructions=instructions.to_json(),
-                warnings=[*described[name].warnings, *(each.to_json() for each in lost)],
-                narrowed=[each.to_json() for each in narrowed],
-                operators=describe_libraries(plans[name], libraries),
-            )
+            described[name] |= {
+                "instructions": instructions.to_json(),
+                "warnings": [*described[name]["warnings"], *lost],
+                "narrowed": narrowed,
+                "operators": describe_libraries(plans[name], libraries),
+            }
     return emitted, named, described
 
 
 def _library_inputs(key: Json, root: Path) -> dict[str, Json]:
     """Return the inputs in the key of each library of operators; a pass's module can be one."""
-    passes = {library_name(each, root): own for each, own in key.get("passes", {}).items()}
+    passes = {library_name(each, root): inputs for each, inputs in key.get("passes", {}).items()}
     return {**passes, **key.get("operator_inputs", {})}
 
 
@@ -322,35 +286,40 @@ def _describe(
     lowered: ExportedProgram,
     config: MethodConfig,
     partitioners: Sequence[FilteredPartitioner],
-) -> CompiledMethod:
-    """Describe a lowered method; its instructions are known once it is emitted."""
+) -> dict[str, Any]:
+    """Describe a lowered method by the fields of a `CompiledMethod` that are known before it is
+    emitted."""
     backends = [spec.backend for spec in config.partitioners]
     in_python = {b.backend_id for b in backends if b.execution.make_runtime}
     spec = replace(method.spec, changes=tuple(find_changed_inputs(lowered)))
     warnings = find_training_mode(method.program, method.origins)
-    warnings += [LoweringWarning(what) for own in partitioners for what in own.warnings]
+    for partitioner in partitioners:
+        warnings += map(_warn_of_method, partitioner.warnings)
     delegation = describe_delegation(lowered, config.partitioners, method.places)
     delegation["partitioners"] = _describe_uptake(config, partitioners, delegation)
     if method.quantization and (what := describe_unused_quantization(delegation)):
-        warnings.append(LoweringWarning(what))
-    return CompiledMethod(
-        delegation=delegation,
-        signature=spec.to_json(),
-        instructions={},
-        debug_handles=find_debug_handles(lowered, method.places, in_python),
-        left_float=method.left_float,
-        quantization=method.quantization,
-        constants=describe_constants(method.program, lowered),
-        listed=[name.to_json() for own in partitioners for name in own.listed],
-        warnings=[warning.to_json() for warning in warnings],
-    )
+        warnings.append(_warn_of_method(what))
+    return {
+        "delegation": delegation,
+        "signature": spec.to_json(),
+        "debug_handles": find_debug_handles(lowered, method.places, in_python),
+        "left_float": method.left_float,
+        "quantization": method.quantization,
+        "constants": describe_constants(method.program, lowered),
+        "listed": [name for partitioner in partitioners for name in partitioner.listed],
+        "warnings": warnings,
+    }
+
+
+def _warn_of_method(what: str) -> LoweringWarning:
+    return LoweringWarning(what=what, operator="", module="", place=None)
 
 
 def _describe_uptake(
     config: MethodConfig,
     partitioners: Sequence[FilteredPartitioner],
     delegation: dict[str, Any],
-) -> list[dict[str, Any]]:
+) -> list[Uptake]:
     """Return what each partitioner of a method was offered and took, in the config's order."""
     measured = iter(partitioners)
     uptakes = []
@@ -359,7 +328,7 @@ def _describe_uptake(
             uptakes.append(measure_kernels(spec, delegation))
         elif (uptake := next(measured).uptake) is not None:
             uptakes.append(uptake)
-    return [uptake.to_json() for uptake in uptakes]
+    return uptakes
 
 
 def emit_methods(
@@ -370,10 +339,10 @@ def emit_methods(
 ) -> tuple[ExecutorchProgramManager, Emission]:
     """Emit lowered methods, which this consumes, and record what becomes of their nodes."""
     methods = {name: config.emit for name, config in configs.items()}
-    plans = [settings.memory_planning, *(each.memory_planning for each in methods.values())]
-    own = list(dict.fromkeys(name for plan in plans if plan for name in plan.references))
-    specs = [PassSpec(reference=name) for name in own]
-    algorithms = dict(zip(own, _load_passes(specs, root), strict=True))
+    plans = [settings.memory_planning, *(method.memory_planning for method in methods.values())]
+    references = list(dict.fromkeys(name for plan in plans if plan for name in plan.references))
+    specs = [PassSpec(reference=name) for name in references]
+    algorithms = dict(zip(references, _load_passes(specs, root), strict=True))
     with record_emission() as emission:
         passes = _load_passes(settings.passes, root)
         return emit(lowered, settings, passes, methods, algorithms), emission
@@ -386,10 +355,10 @@ def _load_passes(specs: Sequence[PassSpec], root: Path) -> list[Callable[..., An
         return load_passes(specs, root, _keeping_state)
 
 
-def _keeping_state(made: Callable[..., Any], name: str) -> Callable[..., Any]:
-    if isinstance(made, partial | FunctionType | MethodType):
-        return keep_state(made, name)
-    return keep_state_in(made, ("__call__",), name)
+def _keeping_state(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    if isinstance(function, partial | FunctionType | MethodType):
+        return keep_state(function, name)
+    return keep_state_in(function, ("__call__",), name)
 
 
 def _check_passes(planned: Mapping[str, Any], workspace: Workspace) -> None:

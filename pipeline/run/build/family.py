@@ -25,18 +25,18 @@ def find_shared(
     and `lay_out`, which needs torch, is not given. Raises MissingBlobError."""
     family, key = action.key["family"], family_key(action.key)
     with store.lock(hash_json(key)):
-        if (known := _find(key, store)) is not None:
-            return Shared(**known)
+        if (record := _find(key, store)) is not None:
+            return Shared(**record)
         records, names = _load(action, store)
         chosen = choose(records, names, family["share"], family["base"])
-        every = [each for own in records.values() for each in own]
-        files_key = family_files_key(action.key, hash_content(chosen, every))
-        if (found := _find(files_key, store)) is None:
+        objects = [unit for member in records.values() for unit in member]
+        files_key = family_files_key(action.key, hash_content(chosen, objects))
+        if (record := _find(files_key, store)) is None:
             if lay_out is None:
                 return None
-            found = {"files": lay_out(chosen, every)}
-            store.put_result(files_key, found)
-        shared = replace(chosen, files=found["files"])
+            record = {"files": lay_out(chosen, objects)}
+            store.put_result(files_key, record)
+        shared = replace(chosen, files=record["files"])
         store.put_result(key, asdict(shared))
     return shared
 
@@ -45,7 +45,7 @@ def _find(key: Key, store: Store) -> Json | None:
     """Return a record of files whose blobs are all there."""
     if (entry := store.get_by_key(key)) is None:
         return None
-    pieces = [piece for own in entry.result["files"].values() for piece in own]
+    pieces = [piece for file_pieces in entry.result["files"].values() for piece in file_pieces]
     return entry.result if store.intact(v for kind, v in pieces if kind == "blob") else None
 
 

@@ -66,20 +66,22 @@ def link_package(
     order, layout = action.key["order"], action.key["layout"]
     with stages.stage("link"):
         _check(action, units)
-        objects = [parse_object(each) for each in _in_order(units, order)]
+        objects = [parse_object(parts) for parts in _in_order(units, order)]
         metadata = make_metadata(action.key, units)
         constants = all_constants({**action.key, "metadata": metadata})
-        shared = _find_shared(
-            action, store, lambda what, of: lay_out_files(what, [*map(parse_object, of)], store)
-        )
+
+        def lay_out_shared(shared: Shared, records: Sequence[Json]) -> Any:
+            return lay_out_files(shared, [*map(parse_object, records)], store)
+
+        shared = _find_shared(action, store, lay_out_shared)
         assert shared is not None
         pieces = lay_out(objects, constants, store, order, layout, shared)
     with stages.stage("store"):
         whole = shared.add_files(pieces, [unit["object"] for unit in units.values()])
         _finish(action, store, stages, units, whole, spent, deliver)
         if _is_relinked(action, units):
-            known = {"compiles": dict(action.inputs.compiles), "pieces": pieces}
-            store.put_result(_shape_key(action, units, shared), known)
+            record = {"compiles": dict(action.inputs.compiles), "pieces": pieces}
+            store.put_result(_shape_key(action, units, shared), record)
 
 
 def relink_package(
@@ -138,12 +140,12 @@ def _finish(
     deliver: Deliver,
 ) -> None:
     """Record a package of files that are put together of pieces, by their stems, and deliver it."""
-    with ExitStack() as held:
+    with ExitStack() as stack:
         linked = {
-            f"{stem}.ptd" if stem else f"{action.key['file']}.pte": held.enter_context(
-                joined(own, store)
+            f"{stem}.ptd" if stem else f"{action.key['file']}.pte": stack.enter_context(
+                joined(file_pieces, store)
             )
-            for stem, own in pieces.items()
+            for stem, file_pieces in pieces.items()
         }
         manifest = _make_manifest(action, units, linked)
         package = LinkedPackage(action, units, linked, manifest, store)
@@ -179,9 +181,9 @@ def _shape_key(action: Action[LinkInputs], units: Units, shared: Shared) -> dict
     key = {name: value for name, value in action.key.items() if name not in _NOT_LAID_OUT}
     if metadata := make_metadata(action.key, units):
         key["metadata"] = metadata  # which stands in the file, between blobs
-    places = [shared.find(each) for each in objects]
-    own = {"units": list(units), "shape": hash_shape(objects), "shared": places}
-    return {**key, "kind": "relink", **own}
+    places = [shared.find(unit) for unit in objects]
+    description = {"units": list(units), "shape": hash_shape(objects), "shared": places}
+    return {**key, "kind": "relink", **description}
 
 
 def _exchange(record: Json, units: Units, store: Store) -> dict[str, list[Piece]] | None:
@@ -204,14 +206,14 @@ def _exchange(record: Json, units: Units, store: Store) -> dict[str, list[Piece]
     # Shared constants are called after their digests.
     names = keys | {str(old): str(new) for old, new in blobs.items()}
     return {
-        stem: list(exchange_pieces(own, blobs, names, store))
-        for stem, own in record["pieces"].items()
+        stem: list(exchange_pieces(file_pieces, blobs, names, store))
+        for stem, file_pieces in record["pieces"].items()
     }
 
 
 def _check(action: Action[LinkInputs], units: Units) -> None:
     """Raise PipelineError for all that a config asks for and that did not happen."""
-    methods = {name: own for unit in units.values() for name, own in unit["methods"].items()}
+    methods = {name: method for unit in units.values() for name, method in unit["methods"].items()}
     unmet = map(str, find_unmet(methods, action.inputs.lowering))
     lines = [*unmet, *_find_unfitting(action, units)]
     if lines:
@@ -229,8 +231,8 @@ def _find_unfitting(action: Action[LinkInputs], units: Units) -> list[str]:
         for name in tensor["names"]
     }
     modules = {name.rpartition(".")[0] for name in names}
-    found = find_unfitting(action.inputs.emit, names, modules)
-    return [f"{path}: {what}; {known}" for path, what, known in found]
+    misfits = find_unfitting(action.inputs.emit, names, modules)
+    return [f"{path}: {mistake}; {remedy}" for path, mistake, remedy in misfits]
 
 
 def _load_units(action: Action[LinkInputs], store: Store) -> tuple[dict[str, Json], float]:
@@ -278,7 +280,7 @@ def _make_manifest(
         "emit": inputs.emit,
         "constant_methods": dict(action.key["constant_methods"]),
         **({"metadata": metadata} if metadata else {}),
-        **({"family": _describe_family(own)} if (own := action.key.get("family")) else {}),
+        **({"family": _describe_family(family)} if (family := action.key.get("family")) else {}),
         "order": action.key["order"],
         "operators": join_libraries_of(units),
         "methods": methods,
@@ -294,9 +296,11 @@ def _describe_family(family: Json) -> dict[str, Any]:
 
 def join_libraries_of(units: Units) -> list[dict[str, Any]]:
     """Return the libraries of operators that the methods of a package call."""
-    return join_libraries(
-        {name: own["operators"] for each in units.values() for name, own in each["methods"].items()}
-    )
+    operators = {}
+    for unit in units.values():
+        for name, method in unit["methods"].items():
+            operators[name] = method["operators"]
+    return join_libraries(operators)
 
 
 def _manifest_facts(method: Json) -> dict[str, Any]:
@@ -304,4 +308,4 @@ def _manifest_facts(method: Json) -> dict[str, Any]:
     apart = ("constants", "operators")
     optional = ("debug_handles", "left_float", "quantization", "narrowed", "listed", "warnings")
     facts = {name: value for name, value in method.items() if name not in apart}
-    return {name: each for name, each in facts.items() if each or name not in optional}
+    return {name: value for name, value in facts.items() if value or name not in optional}

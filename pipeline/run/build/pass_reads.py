@@ -14,7 +14,7 @@ from pipeline.plan.declared import list_beside
 from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.plan.places import FOLDER, SYSTEM, Kind, Places, is_no_file, within
-from pipeline.run.build.chance import find_chance, find_strings
+from pipeline.run.build.nondeterminism import find_nondeterminism, find_strings
 from pipeline.run.trace.watch import Watch, loaded_files, running_files
 from pipeline.store.distributions import find_folders
 from pipeline.store.errors import SourceError
@@ -33,25 +33,29 @@ def check_pass_reads(action: Action[CompileInputs], workspace: Workspace, watch:
     action's key doesn't hold."""
     inputs, places = PassInputs(workspace), Places(workspace)
     modules = _modules(action, inputs)
-    declared = [each for _, each in inputs.declared(modules)]
-    beside = set()
+    declared = [module_inputs for _, module_inputs in inputs.declared(modules)]
+    undeclared = set()
     for kind, path in _reads(action, inputs, workspace, watch):
         name = places.spell(path)
-        if not any(each.covers(places, path, kind != "file") for each in declared):
-            beside.add(name)
-    known = {name for each in declared for name in each.environment}
+        if not any(
+            inputs_of_module.covers(places, path, kind != "file") for inputs_of_module in declared
+        ):
+            undeclared.add(name)
+    variables = {name for inputs_of_module in declared for name in inputs_of_module.environment}
     strings = {text for path in modules for text in find_strings(path)}
     read = watch.find_variables([*map(str, modules)], strings)
-    beside |= {f"env:{name}" for name in read - known}
+    undeclared |= {f"env:{name}" for name in read - variables}
     who = [("passes", PASSES), ("libraries of operators", OPERATORS)]
-    named = [each for each in who if action.key.get(each[1])]
+    named = [room for room in who if action.key.get(room[1])]
     subject, where = " and ".join(n for n, _ in named), ", ".join(f"{f}/" for _, f in named)
-    if beside:
-        what = f"{subject} read what no INPUTS of theirs names: {list_beside(beside)}"
-        raise SourceError(f"{where}: {what}")
-    chance = [line for path in modules for line in find_chance(path, places.spell(str(path)))]
-    if chance and not declared:
-        raise SourceError(f"{chance[0]}; declare INPUTS to say that it does not count")
+    if undeclared:
+        mistake = f"{subject} read what no INPUTS of theirs names: {list_beside(undeclared)}"
+        raise SourceError(f"{where}: {mistake}")
+    causes = [
+        line for path in modules for line in find_nondeterminism(path, places.spell(str(path)))
+    ]
+    if causes and not declared:
+        raise SourceError(f"{causes[0]}; declare INPUTS to say that it does not count")
     if watch.view == "kernel" and watch.unfollowed:
         raise SourceError(f"{where}: {subject} depend on {', '.join(watch.unfollowed)}")
 
@@ -75,25 +79,25 @@ def _reads(
     """Yield what was looked at and can have changed what passes do: neither what compiling reads
     itself, nor what every process looks at, nor what keys hold already."""
     root = str(workspace.root)
-    named = (f for c in action.inputs.configs.values() for each in c.files.values() for f in each)
+    named = (f for c in action.inputs.configs.values() for paths in c.files.values() for f in paths)
     files = {str(source.archive) for source in action.inputs.sources.values()}
     files |= {str(Path(root, name)) for name in named}
     files |= running_files() | loaded_files()
-    own = str(default_root() / "distributions")  # versions of libraries, which we cache
-    folders = [*(str(workspace.root / each) for each in (PASSES, OPERATORS)), own, *SYSTEM]
-    for each in action.libraries:
-        files |= set(map(str, source_files(each, workspace.root).values()))
-        folders += find_folders(each.partition(".")[0])
+    cache = str(default_root() / "distributions")  # versions of libraries, which we cache
+    folders = [*(str(workspace.root / room) for room in (PASSES, OPERATORS)), cache, *SYSTEM]
+    for library in action.libraries:
+        files |= set(map(str, source_files(library, workspace.root).values()))
+        folders += find_folders(library.partition(".")[0])
     for name in inputs.imports(_modules(action, inputs)):
         folders += find_folders(name)
     for (kind, path), value in watch.seen.items():
-        known = path in files or any(within(path, folder) for folder in folders)
-        if known or is_no_file(path) or _names_plugins(path):
+        is_known = path in files or any(within(path, folder) for folder in folders)
+        if is_known or is_no_file(path) or _names_plugins(path):
             continue
         inside = within(path, root)
         if kind == "listing":
-            found = inside and path != root
+            is_read = inside and path != root
         else:  # what isn't there counts in the workspace alone; folders are on the way to something
-            found = kind == "file" and value != FOLDER and (inside or value is not None)
-        if found:
+            is_read = kind == "file" and value != FOLDER and (inside or value is not None)
+        if is_read:
             yield kind, path

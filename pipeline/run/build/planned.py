@@ -26,11 +26,11 @@ def identify_source(source: MethodSource, store: Store) -> tuple[Path, ProgramId
     if source.exported:
         assert source.content is not None  # the archive is a blob of the store
         archive = store.verified_path(source.content)
-    found = identify_program(archive, source.entry)
-    if (found.program, found.names) != (source.program, source.names):
-        what = f"{source.entry}: the store or its remote says that another program stands here"
-        raise SourceError(f"{archive.name}: {what}; `doit -a` believes neither")
-    return archive, found
+    identity = identify_program(archive, source.entry)
+    if (identity.program, identity.names) != (source.program, source.names):
+        mistake = f"{source.entry}: the store or its remote says that another program stands here"
+        raise SourceError(f"{archive.name}: {mistake}; `doit -a` believes neither")
+    return archive, identity
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pipeline.compile.quantization_warnings import find_warnings
 from pipeline.compile.quantize import (
     Batches,
     Calibration,
-    QuantizationWatch,
+    QuantizationNotes,
     check_batches,
     quantize,
 )
@@ -59,23 +59,23 @@ def _quantize(
 ) -> dict[str, Any]:
     source, store, method = action.inputs.source, workspace.store, str(action.method)
     spec = located(action.inputs.spec, workspace.root)
-    watch = QuantizationWatch()
+    notes = QuantizationNotes()
     with stages.stage("load"):
         program = load_method(source, store)
         calibration = _calibration(action, workspace, program)
         if spec.calibrates:
             check_batches(program, method, calibration.inputs)
     with stages.stage("quantize"), guard_files(action, action.inputs.configs, workspace.root):
-        quantized = quantize(program, spec, calibration.inputs, stages.tell, watch)
+        quantized = quantize(program, spec, calibration.inputs, stages.tell, notes)
     with stages.stage("store"):
         with store.writer() as file:
             save_programs({QUANTIZED_ENTRY: quantized}, file)
         origins = find_origins(quantized, program)
         facts = describe_quantization(
-            program, quantized, spec, origins, calibration.to_json(), watch.observers
+            program, quantized, spec, origins, calibration.to_json(), notes.observers
         )
         facts["warnings"] = [
-            *find_warnings(facts, watch.prepared, count_float_operators(quantized))
+            *find_warnings(facts, notes.prepared, count_float_operators(quantized))
         ]
         for warning in facts["warnings"]:
             _log.warning("%s: %s", method, warning)
@@ -84,12 +84,12 @@ def _quantize(
             "blobs": [file.digest],
             "origins": origins,
             "facts": facts,
-            "prepared": watch.prepared,
+            "prepared": notes.prepared,
         }
 
 
 class _CalibrationInputs(NamedTuple):
-    """The inputs that a quantizer observes, and their source, as `store.results` names it."""
+    """The inputs that a quantizer observes, and their source, as `store.quantized` names it."""
 
     source: str
     inputs: Calibration
@@ -116,10 +116,10 @@ def _calibration(
     if files := action.inputs.configs[str(action.method)].files.get(CALIBRATION, ()):
         contents = action.key["methods"][str(action.method)]["calibration"]
         planned = zip(files, contents, strict=True)
-        loads = [partial(read_planned, workspace.root, *each, program) for each in planned]
+        loads = [partial(read_planned, workspace.root, *file, program) for file in planned]
         return _CalibrationInputs("files", Batches(loads, spec.batches))
     if source.batches:
-        loads = [partial(_load_batch, store, each) for each in source.batches]
+        loads = [partial(_load_batch, store, batch) for batch in source.batches]
         return _CalibrationInputs("calibration_inputs", Batches(loads, spec.batches))
     if lacks_calibration(spec, source):
         raise PipelineError(

@@ -33,14 +33,17 @@ def find_unmet(methods: Mapping[str, Json], lowering: Mapping[str, Json]) -> Ite
         uptakes = method["delegation"]["partitioners"]
         for number, uptake in _find_idle(uptakes):
             where = join(join(path, "partitioners"), number)
-            what = f"{uptake['partitioner']} takes none of its operators{_describe_reasons(uptake)}"
+            # A delegate of views alone is no uptake.
+            kind = " that compute" if method["delegation"].get("delegated_nodes") else ""
+            reasons = _describe_reasons(uptake)
+            mistake = f"{uptake['partitioner']} takes none of its operators{kind}{reasons}"
             remedy = "leave it out" if len(uptakes) > 1 else _PORTABLE
-            yield Problem("", where, what, f"{remedy}, {accepts}")
+            yield Problem("", where, mistake, f"{remedy}, {accepts}")
         facts = method.get("quantization")
         if facts and method["delegation"]["nodes"] and _quantizes_nothing(facts):
-            what = f"{facts['quantizer']} quantizes nothing{_describe_left(facts)}"
+            mistake = f"{facts['quantizer']} quantizes nothing{_describe_left(facts)}"
             remedy = "leave it out, name a quantizer that takes these operators"
-            yield Problem("", join(path, "quantize"), what, f"{remedy}, {accepts}")
+            yield Problem("", join(path, "quantize"), mistake, f"{remedy}, {accepts}")
 
 
 def _find_idle(uptakes: Sequence[Json]) -> Iterator[tuple[int, Json]]:
@@ -57,7 +60,7 @@ def _find_idle(uptakes: Sequence[Json]) -> Iterator[tuple[int, Json]]:
 
 
 def _describe_reasons(uptake: Json) -> str:
-    reasons = [_describe_refusal(each) for each in uptake["refusals"]]
+    reasons = [_describe_refusal(refusal) for refusal in uptake["refusals"]]
     return f" ({', '.join(reasons)})" if reasons else ""
 
 
@@ -72,5 +75,5 @@ def _quantizes_nothing(facts: Json) -> bool:
 
 
 def _describe_left(facts: Json) -> str:
-    left = [f"{each['name']}: {each['why']}" for each in facts["left_float"]]
-    return f" ({listed(left, 3)})" if left else ""
+    left_float = [f"{operator['name']}: {operator['why']}" for operator in facts["left_float"]]
+    return f" ({listed(left_float, 3)})" if left_float else ""

@@ -7,9 +7,9 @@ from concurrent.futures import Future
 
 from pipeline.plan.actions import Action
 from pipeline.plan.requests import write_request
+from pipeline.run.action_status import progress_path
 from pipeline.run.executors import Needs
 from pipeline.run.executors.processes import WorkerProcesses
-from pipeline.run.under_way import progress_path
 from pipeline.run.worker import Report, import_ahead, run
 from pipeline.store.workspace import Workspace
 

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipeline.run.action_status import read_status
 from pipeline.run.executors import WorkerLostError
 from pipeline.run.executors.joblib_workers import (
     BrokenProcessPool,
@@ -30,7 +31,6 @@ from pipeline.run.executors.system import (
     own_memory,
     peak_memory,
 )
-from pipeline.run.under_way import read_status
 from pipeline.run.worker_group import WorkerGroup, join, starting_workers
 from pipeline.store.files import remove
 from pipeline.store.toolchain import HASH_SEED, hash_seed
@@ -45,7 +45,7 @@ _SIGNALS = re.compile(r"[A-Z]+\(-?\d+\)")  # as `SIGSEGV(-11)`; only an error's 
 
 
 @dataclass
-class _UnderWay:
+class _Call:
     """A call under way: the file in which it says how far it is, and the most bytes it held."""
 
     status: Path
@@ -74,7 +74,7 @@ class WorkerProcesses:
         self._group: WorkerGroup | None = None
         self._processes: list[ProcessPoolExecutor] = []
         self._idle: list[ProcessPoolExecutor] = []
-        self._under_way: dict[Future[Any], _UnderWay] = {}
+        self._under_way: dict[Future[Any], _Call] = {}
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class WorkerProcesses:
         outer.set_running_or_notify_cancel()
         with self._lock, starting_workers():
             inner, process = self._hand_out(function, *arguments)
-            self._under_way[outer] = _UnderWay(status, process, count_oom_kills())
+            self._under_way[outer] = _Call(status, process, count_oom_kills())
         inner.add_done_callback(partial(self._settle, outer))
         return outer
 
@@ -112,12 +112,12 @@ class WorkerProcesses:
         error = inner.exception()
         with self._lock:
             call = self._under_way.pop(outer)
-            gone = isinstance(error, BrokenProcessPool | ShutdownExecutorError)
-            (self._processes.remove if gone else self._idle.append)(call.process)
+            is_gone = isinstance(error, BrokenProcessPool | ShutdownExecutorError)
+            (self._processes.remove if is_gone else self._idle.append)(call.process)
         if error is None:
             outer.set_result(inner.result())
         else:
-            outer.set_exception(call.describe_end(error) if gone else error)
+            outer.set_exception(call.describe_end(error) if is_gone else error)
 
     def start_ahead(self, idle: int, function: Callable[..., Any], *arguments: Any) -> None:
         """Let more processes call a function, whatever comes of it, until so many are idle."""
@@ -143,16 +143,16 @@ class WorkerProcesses:
     def free_memory(self) -> float:
         """Return the bytes that nobody holds but these processes."""
         with self._lock:
-            numbers = [number for each in self._processes for number in each._processes]
+            numbers = [number for process in self._processes for number in process._processes]
         return available_memory() + sum(map(own_memory, numbers))
 
     def look(self) -> None:
         """Look how much memory the calls under way hold: one that is killed can't say."""
         with self._lock:
             under_way = list(self._under_way.values())
-        for each in under_way:
-            if type(process := read_status(each.status).get("pid")) is int:
-                each.peak_bytes = max(each.peak_bytes, peak_memory(process))
+        for call in under_way:
+            if type(process := read_status(call.status).get("pid")) is int:
+                call.peak_bytes = max(call.peak_bytes, peak_memory(process))
 
     def peak_bytes(self, future: Future[Any]) -> int:
         """Return the most bytes that a call under way was seen to hold."""

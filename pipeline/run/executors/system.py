@@ -33,7 +33,7 @@ def _own_peak(process: int) -> int:
 def own_memory(process: int) -> int:
     """Return the bytes that a process and its children hold for themselves, 0 for one that is gone:
     what they have of files is shared, or can be read again."""
-    files = [Path(f"/proc/{each}/status") for each in (process, *_children(process))]
+    files = [Path(f"/proc/{number}/status") for number in (process, *_children(process))]
     return sum(_read_field(file, "RssAnon:") * 1024 for file in files)
 
 
@@ -50,7 +50,7 @@ def available_memory() -> float:
     """Return the bytes that processes can still take: of this machine, and of each control group
     around this process; infinite where nothing says."""
     machine = _read_field(Path("/proc/meminfo"), "MemAvailable:") * 1024 or math.inf
-    return min([machine, *(left for group in _groups() if (left := _left_in(*group)) is not None)])
+    return min([machine, *(free for group in _groups() if (free := _left_in(*group)) is not None)])
 
 
 def _left_in(folder: Path, version: int) -> int | None:
@@ -59,10 +59,10 @@ def _left_in(folder: Path, version: int) -> int | None:
     limit, used, inactive = _GROUP_FILES[version]
     try:
         most = int((folder / limit).read_text())
-        held = int((folder / used).read_text())
+        used_bytes = int((folder / used).read_text())
     except (OSError, ValueError):  # "max"
         return None
-    return max(0, most - held + _read_field(folder / "memory.stat", f"{inactive} "))
+    return max(0, most - used_bytes + _read_field(folder / "memory.stat", f"{inactive} "))
 
 
 def _children(process: int) -> Iterator[int]:
@@ -76,8 +76,8 @@ def count_oom_kills() -> int:
     where it counts them, or else on this machine; 0 where nobody counts."""
     for path in (*_counters(), Path("/proc/vmstat")):
         with suppress(OSError):
-            if found := _COUNT.search(path.read_text()):
-                return int(found[1])
+            if match := _COUNT.search(path.read_text()):
+                return int(match[1])
     return 0
 
 
@@ -85,21 +85,23 @@ def count_oom_kills() -> int:
 def _counters() -> tuple[Path, ...]:
     """Return the files of this process's control group that may count."""
     names = {1: "memory.oom_control", 2: "memory.events"}
-    own = {version: folder for folder, version in reversed(_groups())}
-    return tuple(folder / names[version] for version, folder in own.items())
+    folders = {version: folder for folder, version in reversed(_groups())}
+    return tuple(folder / names[version] for version, folder in folders.items())
 
 
 @cache
 def _groups() -> tuple[tuple[Path, int], ...]:
     """Return the folders of this process's control groups for memory and of those around them, each
     with its version; of a container, those that it can see."""
-    found: list[tuple[Path, int]] = []
+    groups: list[tuple[Path, int]] = []
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, kinds, name = line.split(":", 2)
             if not kinds or "memory" in kinds.split(","):
                 root = _CGROUPS / "memory" if kinds else _CGROUPS
-                own = root / name.lstrip("/")
-                around = [own, *own.parents]
-                found += [(each, 1 if kinds else 2) for each in around if each.is_relative_to(root)]
-    return tuple(found)
+                group = root / name.lstrip("/")
+                around = [group, *group.parents]
+                groups += [
+                    (folder, 1 if kinds else 2) for folder in around if folder.is_relative_to(root)
+                ]
+    return tuple(groups)

@@ -26,5 +26,5 @@ def offered_tags() -> list[str]:
 def _hosts() -> Mapping[str, Any]:
     from pipeline.backends import BACKENDS, QUANTIZERS  # pydantic, which a no-op run does without
 
-    every = {name: each.host for table in (QUANTIZERS, BACKENDS) for name, each in table.items()}
-    return {name: host for name, host in every.items() if host.requirements}
+    hosts = {name: entry.host for table in (QUANTIZERS, BACKENDS) for name, entry in table.items()}
+    return {name: host for name, host in hosts.items() if host.requirements}

@@ -31,10 +31,11 @@ from pipeline.plan.reads import MOST_RECORDS, Reads, parse_records
 from pipeline.program import sources
 from pipeline.program.archive import save_programs
 from pipeline.program.fresh_imports import FromText
+from pipeline.program.import_errors import explain_hidden
 from pipeline.program.inputs import InputSet, save_inputs
 from pipeline.program.operator_libraries import explain_missing
 from pipeline.program.random_operators import describe_random_operators, find_random_operators
-from pipeline.program.workspace_modules import explain_hidden, load_file, own_name
+from pipeline.program.workspace_modules import load_file, own_name
 from pipeline.run.build.load import check_libraries
 from pipeline.run.explain_error import explain_error
 from pipeline.run.export.export_reads import ExportReads
@@ -80,23 +81,23 @@ def export(
     content = digest.hash_bytes(text)
     inputs = ExportReads(workspace, action.inputs, kernel and has_kernel_view())
     with handing_over(store) as handover:
-        made = run_exporter(action, root, text, handover, stages, inputs.watch, kernel)
+        exported = run_exporter(action, root, text, handover, stages, inputs.watch, kernel)
         with stages.stage("store"):
             if digest.hash_file(path) != content:
                 raise SourceError(
                     f"{path.parent.name}/{path.name}: changed while the exporter ran; run again"
                 )
             check_libraries(action, workspace)
-            reads = inputs.find(**made["asked"])
-            result = store_exported(made, handover, store)
-            seen = replace(
+            reads = inputs.find(**exported["asked"])
+            result = store_exported(exported, handover, store)
+            export_inputs = replace(
                 action.inputs,
                 source=content,
                 reads=inputs.finder.find(reads, inputs.declared),
                 distributions=reads.distributions,
                 unfollowed=reads.unfollowed,
             )
-            real = export_action(seen)
+            real = export_action(export_inputs)
             store.put_result(real.key, result, stages.total, stages.seconds(), stages.peak)
             _record(store, reads_key(action.model, content), reads, real.digest)
 
@@ -119,34 +120,34 @@ def run_exporter(
     with stages.stage("run the exporter"), importing_for(root, path):
         prepare = partial(load_libraries, action.libraries, root)
         run = partial(_run, path, text, handover, action.inputs.parameters, prepare)
-        made: dict[str, Any] = run_isolated(
+        exported: dict[str, Any] = run_isolated(
             run, watch, stages, kernel, partial(explain_error, root=root)
         )
-    return made
+    return exported
 
 
-def store_exported(made: Mapping[str, Any], handover: Handover, store: Store) -> dict[str, Any]:
+def store_exported(exported: Mapping[str, Any], handover: Handover, store: Store) -> dict[str, Any]:
     """Store what an exporter handed over, with the records of its programs; return the result of
     its action."""
-    archive = handover.store_all(store, made["handed"])
+    archive = handover.store_all(store, exported["handed"])
     facts = sources.describe_archive(store.blob_path(archive), archive).programs
-    for each in facts:
-        store.put_result(program_key(each.program), each.parts)
-    programs = {each.entry: each for each in facts}
+    for program in facts:
+        store.put_result(program_key(program.program), program.parts)
+    programs = {program.entry: program for program in facts}
     methods = [
         {
-            **given,
-            "program": programs[given["name"]].program,
-            "names": programs[given["name"]].names,
-            "calibration": digest.hash_json(given["batches"]) if given["batches"] else None,
+            **method,
+            "program": programs[method["name"]].program,
+            "names": programs[method["name"]].names,
+            "calibration": digest.hash_json(method["batches"]) if method["batches"] else None,
         }
-        for given in made["methods"]
+        for method in exported["methods"]
     ]
     return {
         "archive": archive,
         "methods": methods,
-        "constant_methods": made["constants"],
-        "warnings": made["warnings"],
+        "constant_methods": exported["constants"],
+        "warnings": exported["warnings"],
     }
 
 
@@ -206,7 +207,7 @@ def _run(
 ) -> dict[str, Any]:
     """Run an exporter in this process, which is its own, and hand over its programs and inputs;
     return what `run_exporter` does. `prepare` is called before it is."""
-    asked = import_afresh(path.parent)
+    requests = import_afresh(path.parent)
     prepare()
     with _explaining_imports(path):
         module = _load(path, text)
@@ -226,13 +227,16 @@ def _run(
     references = find_references(module, exported, parameters)
     # Each set has a record of its own, so that an exporter that yields them has one of them in
     # memory at a time.
-    batches = {name: [put(save_inputs([each])) for each in calibration(name)] for name in programs}
+    batches = {
+        name: [put(save_inputs([input_set])) for input_set in calibration(name)]
+        for name in programs
+    }
     renamed = find_renamed_state(programs)
     defaults = Defaults()
     torch.set_default_device(None)  # whatever the exporter works with
     torch.set_default_dtype(torch.float32)
     save_programs(programs, handover.archive)
-    kept = {name: put(save_inputs(sets)) if sets else None for name, sets in examples.items()}
+    stored = {name: put(save_inputs(sets)) if sets else None for name, sets in examples.items()}
     root = path.parents[1]
     recorded = record_references(references, programs, examples, defaults, root)
     recordings = {name: put(recording) for name, recording in recorded.items()}
@@ -240,8 +244,8 @@ def _run(
         "methods": [
             {
                 "name": name,
-                "examples": kept[name],
-                "examples_of_export": values[name] is None and bool(kept[name]),
+                "examples": stored[name],
+                "examples_of_export": values[name] is None and bool(stored[name]),
                 "batches": batches[name],
                 "reference": recordings.get(name),
                 "renamed": renamed.get(name, {}),
@@ -251,7 +255,7 @@ def _run(
         "constants": constants,
         "warnings": _find_warnings(programs),
         "handed": handover.to_json(),
-        "asked": asked.to_json(),
+        "asked": requests.to_json(),
     }
 
 
@@ -272,9 +276,9 @@ def _explaining_imports(path: Path) -> Iterator[None]:
     try:
         yield
     except (AttributeError, ImportError) as error:
-        what = explain_missing(error) if isinstance(error, AttributeError) else ""
-        if what:
-            raise SourceError(f"{path.parent.name}/{path.name}: {what}") from error
+        hint = explain_missing(error) if isinstance(error, AttributeError) else ""
+        if hint:
+            raise SourceError(f"{path.parent.name}/{path.name}: {hint}") from error
         if hint := explain_hidden(error, path.parent):
             error.add_note(hint)
         raise

@@ -20,7 +20,7 @@ from pipeline.plan.declared import list_beside
 from pipeline.plan.kinds.export import ExportInputs
 from pipeline.plan.places import FOLDER, SYSTEM, Kind, is_no_file, within
 from pipeline.plan.reads import WHOLE_ENVIRONMENT, Finder, Reads, is_inside
-from pipeline.run.build.chance import find_chance, find_strings
+from pipeline.run.build.nondeterminism import find_nondeterminism, find_strings
 from pipeline.run.trace.watch import Watch, running_files
 from pipeline.store.errors import SourceError
 from pipeline.store.workspace import Workspace
@@ -76,10 +76,10 @@ class ExportReads:
     def _look_around(self, folder: str, most: int) -> bool:
         """Take all that is in a folder for an input, unless it is more than `most`; return whether
         it was taken."""
-        found = [*islice(self._places.walk(folder), most + 1)]
-        if len(found) > most:
+        entries = [*islice(self._places.walk(folder), most + 1)]
+        if len(entries) > most:
             return False
-        for kind, path in found:
+        for kind, path in entries:
             name = self._places.spell(path)
             if not self._can_record(name):
                 continue
@@ -105,34 +105,34 @@ class ExportReads:
             SourceError: it reads what it does not declare, or what it read changed.
         """
         watch, declared = self.watch, self._inputs.declared
-        seen = self._seen()
+        observed = self._seen()
         sources = self._sources()
-        self._check_declared(seen, sources)
+        self._check_declared(observed, sources)
         unfollowed: dict[str, None] = {}
         if declared is None:
             where = self._inputs.path
-            unfollowed |= dict.fromkeys(f"{where} depends on {what}" for what in watch.unfollowed)
+            unfollowed |= dict.fromkeys(f"{where} depends on {cause}" for cause in watch.unfollowed)
             for path in sources:
                 name = self._places.spell(str(path))
                 native = watch.view != "kernel"
-                unfollowed |= dict.fromkeys(find_chance(path, name, native))
+                unfollowed |= dict.fromkeys(find_nondeterminism(path, name, native))
             if watch.view != "kernel":
-                unfollowed |= dict.fromkeys(self._look_beside(seen))
-        made = self._made()
-        changed = dict(self._changed(seen, made))
+                unfollowed |= dict.fromkeys(self._look_beside(observed))
+        created = self._made()
+        changed = dict(self._changed(observed, created))
         unfollowed |= dict.fromkeys(filter(None, changed.values()))
-        kept = sorted((self._before.keys() | seen.keys()) - changed.keys())
-        listed = {name for kind, name in kept if kind == "listing"}
+        unchanged = sorted((self._before.keys() | observed.keys()) - changed.keys())
+        listed = {name for kind, name in unchanged if kind == "listing"}
         if all_distributions:
             listed |= set(map(self._places.spell, self._installations()))
         return Reads(
-            files=tuple(name for kind, name in kept if kind == "file"),
+            files=tuple(name for kind, name in unchanged if kind == "file"),
             listings=tuple(sorted(listed)),
-            links=tuple(name for kind, name in kept if kind == "link"),
+            links=tuple(name for kind, name in unchanged if kind == "link"),
             environment=tuple(sorted(self._environment())),
             modules=tuple(sorted({*modules} - {os.path.dirname(self._inputs.path), *_ALWAYS})),
             distributions=tuple(sorted(self._distributions(modules) | set(distributions))),
-            made=tuple(each for each in made if (os.path.dirname(each) or ".") in listed),
+            made=tuple(path for path in created if (os.path.dirname(path) or ".") in listed),
             unfollowed=tuple(unfollowed),
         )
 
@@ -141,16 +141,18 @@ class ExportReads:
         whenever a path is resolved, those of modules for each import."""
         searched = [*self._inputs.surroundings.search, *self._places.installed]
         running = running_files()
-        seen: Seen = {}
+        observed: Seen = {}
         for (kind, path), value in self.watch.seen.items():
-            above = self._places.is_ancestor(path) or any(within(each, path) for each in searched)
+            above = self._places.is_ancestor(path) or any(
+                within(folder, path) for folder in searched
+            )
             counts = kind == "listing" or not (above or path in running)
             if counts and self._can_record(path):
-                seen[kind, self._places.spell(path)] = value
-        for place, value in seen.items():
+                observed[kind, self._places.spell(path)] = value
+        for place, value in observed.items():
             self.finder.assume(*place, value)
-        seen.pop(("file", self._inputs.path), None)
-        return seen
+        observed.pop(("file", self._inputs.path), None)
+        return observed
 
     def _made(self) -> list[str]:
         written = (p for p in self.watch.written if os.path.lexists(p) and _is_text(p))
@@ -158,33 +160,37 @@ class ExportReads:
 
     def _installations(self) -> set[str]:
         """Return the folders outside the workspace that can hold installed distributions."""
-        others = {each for each in self._inputs.surroundings.search if os.path.isabs(each)}
-        wanted = {
-            each
-            for each in map(os.path.normpath, others)
-            if not within(each, self._places.root) and self._places.wanted(each)
+        folders = {folder for folder in self._inputs.surroundings.search if os.path.isabs(folder)}
+        search = {
+            folder
+            for folder in map(os.path.normpath, folders)
+            if not within(folder, self._places.root) and self._places.wanted(folder)
         }
-        return {*self._places.installed, *filter(os.path.isdir, wanted)}
+        return {*self._places.installed, *filter(os.path.isdir, search)}
 
     def _sources(self) -> list[Path]:
         """Return the files of the modules that the exporter imported and that are not installed,
         its own first."""
-        own = self._workspace.root / self._inputs.path
+        exporter = self._workspace.root / self._inputs.path
         files = {path for path in self.watch.modules.values() if path.endswith(".py")}
-        others = sorted(path for path in files - {str(own)} if self._places.wanted(path))
-        return [own, *(Path(path) for path in others if os.path.isfile(path))]
+        modules = sorted(path for path in files - {str(exporter)} if self._places.wanted(path))
+        return [exporter, *(Path(path) for path in modules if os.path.isfile(path))]
 
-    def _changed(self, seen: Seen, made: list[str]) -> Iterator[tuple[tuple[Kind, str], str]]:
+    def _changed(
+        self, observed: Seen, created: list[str]
+    ) -> Iterator[tuple[tuple[Kind, str], str]]:
         """Yield the places where there is something else by now, each with a line, or "" where the
         exporter made a folder. Raises SourceError for a file of the workspace that was read."""
         after = Finder(self._workspace, self._inputs.surroundings, self._places)
-        own = {*made, *map(self._places.spell, self.watch.written)}
-        for kind, name in {**self._before, **seen}:
-            old, new = (finder.observe(kind, name, made) for finder in (self.finder, after))
+        created_paths = {*created, *map(self._places.spell, self.watch.written)}
+        for kind, name in {**self._before, **observed}:
+            old, new = (finder.observe(kind, name, created) for finder in (self.finder, after))
             if old == new:
                 continue
-            is_own = name in own or any(name.startswith(f"{each}/") for each in own)
-            if kind == "file" and is_inside(name) and old is not None and (kind, name) in seen:
+            is_own = name in created_paths or any(
+                name.startswith(f"{path}/") for path in created_paths
+            )
+            if kind == "file" and is_inside(name) and old is not None and (kind, name) in observed:
                 text = "changed while the exporter ran; run again"
                 raise SourceError(f"{os.path.basename(name)}: {text}")
             if is_own:
@@ -205,42 +211,42 @@ class ExportReads:
         return read - {"HOME"}  # paths in the home folder count by what is there
 
     def _distributions(self, modules: Iterable[str]) -> set[str]:
-        named = {each for name in modules for each in _installed().get(name, ())}
-        touched = {each for top in self._touched for each in _owners(top)}
+        named = {distribution for name in modules for distribution in _installed().get(name, ())}
+        touched = {distribution for top in self._touched for distribution in _owners(top)}
         declared = self._inputs.declared
-        own = declared.distributions if declared else ()
-        return {*named, *touched, *own, *_WITH_TORCH} - {_OWN}
+        declared_distributions = declared.distributions if declared else ()
+        return {*named, *touched, *declared_distributions, *_WITH_TORCH} - {_OWN}
 
-    def _look_beside(self, seen: Seen) -> Iterator[str]:
+    def _look_beside(self, observed: Seen) -> Iterator[str]:
         """Take, with each file outside the workspace, all that stands beside it: native code reads
         files that Python says nothing of. Yield a line for each folder that holds too much."""
         outside = {
             os.path.dirname(self._places.locate(name))
-            for (kind, name), value in seen.items()
+            for (kind, name), value in observed.items()
             if kind == "file" and value not in (None, FOLDER) and not is_inside(name)
         }
         modules = {os.path.dirname(path) for path in self.watch.modules.values()}
         for folder in sorted(outside - modules):
-            system = any(within(folder, each) for each in SYSTEM)
+            system = any(within(folder, system_folder) for system_folder in SYSTEM)
             if not system and not self._look_around(folder, _MOST_BESIDE):
                 yield f"{self._inputs.path} reads in {self._places.spell(folder)}, a large folder"
 
     # What it declares
 
-    def _check_declared(self, seen: Seen, sources: list[Path]) -> None:
+    def _check_declared(self, observed: Seen, sources: list[Path]) -> None:
         """Raise SourceError where the exporter reads what it does not declare."""
         if self._inputs.declared is None:
             return
-        beside = [
-            name for (kind, name), value in seen.items() if self._is_beside(kind, name, value)
+        undeclared = [
+            name for (kind, name), value in observed.items() if self._is_beside(kind, name, value)
         ]
         strings = {text for path in sources for text in find_strings(path)}
         read = self.watch.find_variables([*map(str, sources)], strings)
-        known = {*self._inputs.declared.environment, "HOME"}
-        beside += [f"env:{name}" for name in sorted(read - known)]
-        if beside:
-            what = f"reads what INPUTS does not name: {list_beside(beside)}"
-            raise SourceError(f"{self._inputs.path}: {what}")
+        allowed = {*self._inputs.declared.environment, "HOME"}
+        undeclared += [f"env:{name}" for name in sorted(read - allowed)]
+        if undeclared:
+            mistake = f"reads what INPUTS does not name: {list_beside(undeclared)}"
+            raise SourceError(f"{self._inputs.path}: {mistake}")
 
     def _is_beside(self, kind: Kind, name: str, value: str | None) -> bool:
         declared, path = self._inputs.declared, self._places.locate(name)
@@ -248,13 +254,13 @@ class ExportReads:
         if (kind == "file" and value == FOLDER) or (kind == "link" and value is None):
             return False  # looked at on the way to something
         if not is_inside(name):
-            known = (*SYSTEM, *self._places.installed, *_folders_of(declared.distributions))
-            if value is None or any(within(path, each) for each in known):
+            allowed = (*SYSTEM, *self._places.installed, *_folders_of(declared.distributions))
+            if value is None or any(within(path, folder) for folder in allowed):
                 return False
         files = set(self.watch.modules.values())
         # Python lists the folder of a package.
-        own = {*map(os.path.dirname, files)} - {self._places.root, str(self._workspace.models)}
-        if path in files or (kind == "listing" and path in own):
+        parents = {*map(os.path.dirname, files)} - {self._places.root, str(self._workspace.models)}
+        if path in files or (kind == "listing" and path in parents):
             return False
         return not declared.covers(self._places, path, listing=kind != "file")
 
@@ -268,8 +274,8 @@ def _owners(top: str) -> set[str]:
     stem, _, suffix = top.rpartition(".")
     if suffix in ("dist-info", "egg-info", "data", "libs"):
         return {stem.partition("-")[0].replace("_", "-")}
-    found = _installed().get(top.partition(".")[0], ())
-    return set(found) or ({"pip"} if top.endswith(".pth") else set())
+    distributions = _installed().get(top.partition(".")[0], ())
+    return set(distributions) or ({"pip"} if top.endswith(".pth") else set())
 
 
 def _folders_of(distributions: Iterable[str]) -> Iterator[str]:

@@ -42,20 +42,22 @@ def call_export_methods(module: ModuleType, parameters: Mapping[str, Any]) -> Ex
     programs, references = _split(returned)
     _check_eager(module, references)
     if not callable(function):
-        what = "has no function export_methods(); it must return a dict of method name to "
-        what += "ExportedProgram"
+        mistake = "has no function export_methods(); it must return a dict of method name to "
+        mistake += "ExportedProgram"
     elif programs is None:
-        what = f"export_methods() returned {_describe_wrong(returned)}; must be a dict of method "
-        what += "name to "
-        what += "torch.export.ExportedProgram, or to a pair of it and its reference"
+        mistake = (
+            f"export_methods() returned {_describe_wrong(returned)}; must be a dict of method "
+        )
+        mistake += "name to "
+        mistake += "torch.export.ExportedProgram, or to a pair of it and its reference"
     elif wrong := [repr(name) for name in programs if not METHOD_NAME.fullmatch(str(name))]:
-        what = f"method names {', '.join(wrong)}; {METHOD_RULE}"
+        mistake = f"method names {', '.join(wrong)}; {METHOD_RULE}"
     elif not are_distinct(programs):
-        what = f"method names {', '.join(sorted(programs))}: two of them differ by case alone; "
-        what += "rename one, since archives and some file systems take both for one"
+        mistake = f"method names {', '.join(sorted(programs))}: two of them differ by case alone; "
+        mistake += "rename one, since archives and some file systems take both for one"
     else:
         return ExportedMethods(programs, references)
-    raise SourceError(f"{name_file(module)}: {what}")
+    raise SourceError(f"{name_file(module)}: {mistake}")
 
 
 def _split(returned: Any) -> tuple[dict[str, ExportedProgram] | None, dict[str, Reference]]:
@@ -98,9 +100,11 @@ def _check_eager(module: ModuleType, references: Mapping[str, Reference]) -> Non
     for method, reference in references.items():
         owner = getattr(reference, "__self__", reference)  # of a bound method
         if isinstance(owner, ExportedProgram) or _is_unlifted(owner):
-            what = f"the reference of {method!r} is an exported program, which would be compared "
-            what += "with itself; give the eager module, or none"
-            raise SourceError(f"{name_file(module)}: {what}")
+            mistake = (
+                f"the reference of {method!r} is an exported program, which would be compared "
+            )
+            mistake += "with itself; give the eager module, or none"
+            raise SourceError(f"{name_file(module)}: {mistake}")
 
 
 def _is_unlifted(value: Any) -> bool:
@@ -125,8 +129,8 @@ def find_references(
             continue
         if not callable(reference):
             where = f"{name_file(module)}: reference({method!r})"
-            what = "must be a module, a function or None"
-            raise SourceError(f"{where} returned {_describe(reference)}; {what}")
+            mistake = "must be a module, a function or None"
+            raise SourceError(f"{where} returned {_describe(reference)}; {mistake}")
         references[method] = reference
     _check_eager(module, references)
     return references
@@ -145,20 +149,29 @@ def _check_parameters(
     try:
         inspect.signature(function).bind(**parameters)
     except TypeError as error:
-        known = ", ".join(inspect.signature(function).parameters) or "none"
-        what = f"{FUNCTION}() can't be called with what `export` gives: {error}; it takes {known}"
-        raise SourceError(f"{name_file(module)}: {what}") from error
+        names = ", ".join(inspect.signature(function).parameters) or "none"
+        mistake = (
+            f"{FUNCTION}() can't be called with what `export` gives: {error}; it takes {names}"
+        )
+        raise SourceError(f"{name_file(module)}: {mistake}") from error
 
 
-def call_with(function: Callable[..., Any], parameters: Mapping[str, Any], *given: str) -> Any:
+def call_with(function: Callable[..., Any], parameters: Mapping[str, Any], *arguments: str) -> Any:
     """Call a function of an exporter with those of the parameters that it takes beside what is
     given by place: `example_inputs(method)` gets the method, whatever `export` calls so."""
-    taken = list(inspect.signature(function).parameters.values())
-    every = any(each.kind is each.VAR_KEYWORD for each in taken)
-    places = {each.name for each in taken[: len(given)] if each.kind is each.POSITIONAL_OR_KEYWORD}
-    by_name = {each.name for each in taken} - places
-    own = {n: v for n, v in parameters.items() if n in by_name or (every and n not in places)}
-    return function(*given, **own)
+    accepted = list(inspect.signature(function).parameters.values())
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted)
+    places = {
+        parameter.name
+        for parameter in accepted[: len(arguments)]
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    }
+    by_name = {parameter.name for parameter in accepted} - places
+    keywords = {}
+    for name, value in parameters.items():
+        if name in by_name or (takes_any and name not in places):
+            keywords[name] = value
+    return function(*arguments, **keywords)
 
 
 def call_constants(
@@ -169,12 +182,14 @@ def call_constants(
 ) -> list[tuple[str, Any]]:
     """Return the constant methods of an exporter, by name and in its order."""
     function = getattr(module, "constant_methods", None)
-    found = call_with(function, parameters) if callable(function) else {}
+    returned = call_with(function, parameters) if callable(function) else {}
     where = f"{name_file(module)}: constant_methods()"
-    if not isinstance(found, Mapping):
-        raise SourceError(f"{where} returned {_describe(found)}; must be a dict of name to value")
+    if not isinstance(returned, Mapping):
+        raise SourceError(
+            f"{where} returned {_describe(returned)}; must be a dict of name to value"
+        )
     constants: list[tuple[str, Any]] = []
-    for name, value in found.items():
+    for name, value in returned.items():
         if not METHOD_NAME.fullmatch(str(name)) or name in programs:
             raise SourceError(f"{where}: {name!r} can't name one, or names a method already")
         try:

@@ -25,9 +25,9 @@ _PACKAGE = "__init__"  # which an exporter's folder may have, and is looked for 
 def importing_for(root: Path, path: Path) -> Iterator[None]:
     """Make the workspace's modules importable, after installed ones, for a fork of this process, in
     which what is looked for next is seen."""
-    before, own = list(sys.path), [str(root), str(path.parent)]
-    others = [each for each in before if os.path.abspath(each) not in own]
-    sys.path[:] = [*others, str(root), _for_started_processes(path.parent)]
+    before, folders = list(sys.path), [str(root), str(path.parent)]
+    kept_folders = [folder for folder in before if os.path.abspath(folder) not in folders]
+    sys.path[:] = [*kept_folders, str(root), _for_started_processes(path.parent)]
     installed = Folders(environment_folders())
     writing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
@@ -103,7 +103,7 @@ def import_afresh(models: Path) -> Asked:
     package of an exporter's folder."""
     add_finder(models, ahead=models.parent)
     pass_on_imports(__file__)
-    asked = Asked()
-    asked.begin()
+    requests = Asked()
+    requests.begin()
     load_package(models)
-    return asked
+    return requests

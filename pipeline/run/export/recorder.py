@@ -49,6 +49,7 @@ from pipeline.run.export.reference_state import (
     seed_all,
 )
 from pipeline.store.reasons import reason
+from pipeline.store.remedies import add_remedy
 from pipeline.validate.randomness import REPEATS
 from pipeline.validate.recording_judge import RecordingComparison, describe_difference
 
@@ -120,7 +121,9 @@ class Recorder:
         self._comparison = RecordingComparison(programs, checks_errors=True)
         self._state = KeptState(references.values())
         self._changed_for_good = False
-        self._reachable = {n: self._state.reachable(each) for n, each in references.items()}
+        self._reachable = {
+            n: self._state.reachable(reference) for n, reference in references.items()
+        }
         self._changes: dict[str, set[Key]] = {name: set() for name in references}
         self._examples = {name: list(examples[name][:_MOST_EXAMPLES]) for name in references}
         self._generated = {
@@ -171,51 +174,53 @@ class Recorder:
 
     def _calls_of(self, group: Sequence[str]) -> Calls:
         """Return the calls of methods in sequence: the first once, then the others repeatedly."""
-        first, *others = group
+        first, *following = group
         sets = {name: cycle(self._examples[name] or self._generated[name]) for name in group}
-        order = [first, *(name for name in others for _ in range(_STEPS))]
+        order = [first, *(name for name in following for _ in range(_STEPS))]
         return [(name, next(sets[name])) for name in order]
 
     def _add(self, recording: Recording, calls: Calls) -> Recording:
         """Return a recording with a sequence of calls, which the exported programs are compared
         with at once."""
-        done = self._run(calls)
+        recorded = self._run(calls)
         departure, skipped = recording.departure, [*recording.skipped]
         if self._label(calls) not in self._deaths:
-            for step, outcome in enumerate(self._comparison.compare(done), 1):
+            for step, outcome in enumerate(self._comparison.compare(recorded), 1):
                 if outcome.skipped:
                     skipped.append((outcome.where, outcome.skipped))
-                    done = done[: step - 1]
+                    recorded = recorded[: step - 1]
                 elif outcome.departs and not (outcome.is_form or departure):
-                    departure = self._locate(done[:step])
-        elif done[0].inputs.generated or len(calls) > 1:
-            skipped.append((done[0].inputs.origin, f"the reference raises {done[0].error}"))
-            done = []
-        size = sum(count_bytes(call.outputs) for each in recording.sequences for call in each)
-        if size + sum(count_bytes(call.outputs) for call in done) > _MOST_BYTES:
+                    departure = self._locate(recorded[:step])
+        elif recorded[0].inputs.generated or len(calls) > 1:
+            skipped.append((recorded[0].inputs.origin, f"the reference raises {recorded[0].error}"))
+            recorded = []
+        size = sum(
+            count_bytes(call.outputs) for sequence in recording.sequences for call in sequence
+        )
+        if size + sum(count_bytes(call.outputs) for call in recorded) > _MOST_BYTES:
             why = f"more than {_MOST_BYTES >> 20} MiB of a method's outputs are not kept"
-            skipped.append((done[0].inputs.origin, why))
-            done = []
-        sequences = [*recording.sequences, *([done] if done else [])]
+            skipped.append((recorded[0].inputs.origin, why))
+            recorded = []
+        sequences = [*recording.sequences, *([recorded] if recorded else [])]
         return replace(recording, sequences=sequences, departure=departure, skipped=skipped)
 
     def _label(self, calls: Calls, seed: int = _SEED) -> str:
-        return f"{seed}: {' > '.join(f'{method} on {each.origin}' for method, each in calls)}"
+        return f"{seed}: {' > '.join(f'{method} on {inputs.origin}' for method, inputs in calls)}"
 
     def _run(self, calls: Calls, seed: int = _SEED) -> list[RecordedCall]:
         """Call references one after another from the initial state, until one raises."""
         label = self._label(calls, seed)
         if label in self._deaths:
             method, inputs = calls[0]
-            what = f"no error, but ends its process ({self._deaths[label]})"
-            return [RecordedCall(method, inputs, {}, what)]
+            mistake = f"no error, but ends its process ({self._deaths[label]})"
+            return [RecordedCall(method, inputs, {}, mistake)]
         self._begin(label)
-        done: list[RecordedCall] = []
+        recorded: list[RecordedCall] = []
         with self._defaults.applied():
             seed_all(seed)
             for method, inputs in calls:
-                done.append(self._call(method, inputs))
-                if done[-1].error:
+                recorded.append(self._call(method, inputs))
+                if recorded[-1].error:
                     break
         if len(calls) == 1:
             self._changes[calls[0][0]] |= self._state.changed()
@@ -223,8 +228,8 @@ class Recorder:
             self._state.restore()
         except ChangedParameterError as error:
             self._changed_for_good = True
-            done[-1] = replace(done[-1], outputs={}, error=str(error))
-        return done
+            recorded[-1] = replace(recorded[-1], outputs={}, error=str(error))
+        return recorded
 
     def _call(self, method: str, inputs: InputSet) -> RecordedCall:
         try:
@@ -234,8 +239,8 @@ class Recorder:
         except Exception as error:  # whatever it raises
             if not inputs.generated:
                 traceback.print_exc()
-            what = f"{type(error).__name__}: {reason(error)}"
-            return RecordedCall(method, inputs, {}, what)
+            raised = add_remedy(f"{type(error).__name__}: {reason(error)}", error=error)
+            return RecordedCall(method, inputs, {}, raised)
         return RecordedCall(method, inputs, outputs)
 
     def _describe_randomness(
@@ -249,8 +254,8 @@ class Recorder:
         training = _modules_in_training(self._references[method])
         runs = _RUNS_OF_RANDOM if draws or training else _RUNS
         for seed in range(1, runs):
-            (again,) = self._run([(method, inputs)], seed)
-            if differs := describe_difference(again.outputs, first.outputs):
+            (repeated,) = self._run([(method, inputs)], seed)
+            if differs := describe_difference(repeated.outputs, first.outputs):
                 break
         else:
             return "", []
@@ -266,7 +271,7 @@ class Recorder:
         """Say where the exported program departs in the last of these calls; "" where that can't be
         found, or is said by what the reference raises."""
         *before, last = calls
-        label = f"locating {self._label([(each.method, each.inputs) for each in calls])}"
+        label = f"locating {self._label([(call.method, call.inputs) for call in calls])}"
         if last.error or self._changed_for_good or label in self._deaths:
             return ""
         self._begin(label)

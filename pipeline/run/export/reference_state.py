@@ -47,13 +47,13 @@ class Global:
 def iter_reachable(root: Any) -> Iterator[Any]:
     """Yield all that a reference reaches, once each."""
     installed = Folders(environment_folders())
-    seen: dict[Key, Any] = {}  # keeps what has no other owner, so that no id comes again
+    objects: dict[Key, Any] = {}  # keeps what has no other owner, so that no id comes again
     pending = [root]
     while pending:
         value = pending.pop()
-        if isinstance(value, (*_ATOMS, *_CLOSED)) or _key(value) in seen:
+        if isinstance(value, (*_ATOMS, *_CLOSED)) or _key(value) in objects:
             continue
-        seen[_key(value)] = value
+        objects[_key(value)] = value
         yield value
         pending.extend(_parts(value, installed))
 

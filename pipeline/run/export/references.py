@@ -56,9 +56,9 @@ def _pack(parts: Mapping[str, bytes]) -> bytes:
 
 
 def _unpack(data: bytes) -> dict[str, bytes]:
-    header, _, rest = data.partition(b"\n")
+    header, _, body = data.partition(b"\n")
     parts, start = {}, 0
     for name, size in json.loads(header).items():
-        parts[name] = rest[start : start + size]
+        parts[name] = body[start : start + size]
         start += size
     return parts

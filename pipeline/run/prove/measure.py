@@ -14,10 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.compile.inspect.delegation import add_source_lines
-from pipeline.compile.lowering_warnings import trace_warnings
+from pipeline.compile.inspect.traced_facts import add_source_lines, trace_narrowed, trace_warnings
 from pipeline.compile.quantization_warnings import describe_departure
-from pipeline.compile.ranges import trace_narrowed
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import guarded
 from pipeline.moments import call_all
@@ -35,6 +33,7 @@ from pipeline.run.prove.subject import Subject, lines_of_handles
 from pipeline.run.stages import Stages
 from pipeline.store import digest
 from pipeline.store.errors import PipelineError, plural
+from pipeline.store.file_digests import FileDigests
 from pipeline.store.files import record_bytes
 from pipeline.store.settings import usable_cores
 from pipeline.store.toolchain import cpu_fields
@@ -61,9 +60,15 @@ def find_measured(action: Action[ValidateInputs], workspace: Workspace) -> Json 
 
 
 def measure(
-    action: Action[ValidateInputs], workspace: Workspace, stages: Stages
+    action: Action[ValidateInputs],
+    workspace: Workspace,
+    stages: Stages,
+    file_digests: FileDigests,
 ) -> tuple[Json, dict[str, bytes]]:
     """Run a package, time it, and find out where it fails.
+
+    Args:
+        file_digests: those of the package's files, which hold while these do not change.
 
     Returns:
         The record: what `Validation.to_json` gives, and more; and files that show again what
@@ -75,14 +80,18 @@ def measure(
         with stages.stage("load"):
             subject = Subject.load(action, workspace)
         features = list(call_all("measuring", subject, stages))
-        record, validation, shown = _measure(subject, stages, budget, features)
+        record, validation, shown = _measure(subject, stages, budget, features, file_digests)
     if validation.ok and validation.is_complete:
         _keep(subject, record, validation, features, stages)
     return record, shown
 
 
 def _measure(
-    subject: Subject, stages: Stages, budget: Budget, features: Sequence[Measuring]
+    subject: Subject,
+    stages: Stages,
+    budget: Budget,
+    features: Sequence[Measuring],
+    file_digests: FileDigests,
 ) -> tuple[dict[str, Any], Validation, dict[str, bytes]]:
     """Return the record, what it is about, and the files that show again what failed."""
     action, workspace = subject.action, subject.workspace
@@ -96,7 +105,7 @@ def _measure(
         measurement = Measurement(subject, validation, opened, running, budget)
         for feature in features:
             feature.after_run(measurement)
-        check_files(subject.folder, subject.key["files"])
+        check_files(subject.folder, subject.key["files"], file_digests)
         with stages.stage("reference"):
             judge_references(validation, subject, budget)
     crash_log.clear()
@@ -111,9 +120,9 @@ def _run(
 ) -> Validation:
     """Validate the package against its programs, and quantized methods against theirs."""
     key, read = subject.key, subject.workspace.store.read
-    own = subject.action.inputs.config.constant_methods
-    metadata = subject.manifest.get("metadata")
-    constants = all_constants({"constant_methods": own, "metadata": metadata})
+    config, metadata = subject.action.inputs.config, subject.manifest.get("metadata")
+    facts = {"constant_methods": config.constant_methods, "metadata": metadata}
+    constants = all_constants(facts)
     quantized = subject.quantized()
     keepers = [feature for feature in features if feature.keeps_calls]
     return validate_package(
@@ -128,7 +137,7 @@ def _run(
         key["cases"],
         key["sequences"],
         partial(_keep_call, keepers) if keepers else None,
-        {name: each.program for name, each in quantized.items()},
+        {name: method.program for name, method in quantized.items()},
         crash_log.crashes(),
         budget,
         subject.asked,
@@ -148,9 +157,9 @@ def _keep_call(keepers: Sequence[Measuring], *call: Any) -> None:
 def _describe_departures(quantized: Mapping[str, Quantized]) -> dict[str, str]:
     """Say, by method, how a program with observers departs from the float one."""
     return {
-        name: describe_departure(each.prepared)
-        for name, each in quantized.items()
-        if each.prepared is not None and each.prepared["agrees"] is False
+        name: describe_departure(method.prepared)
+        for name, method in quantized.items()
+        if method.prepared is not None and method.prepared["agrees"] is False
     }
 
 
@@ -238,7 +247,9 @@ def _keep(
     )
 
 
-def check_files(folder: Path, files: Mapping[str, digest.Digest]) -> None:
+def check_files(
+    folder: Path, files: Mapping[str, digest.Digest], file_digests: FileDigests
+) -> None:
     for name, content in files.items():
-        if digest.hash_file(folder / name) != content:
+        if file_digests.hash(folder / name) != content:
             raise PipelineError(f"{folder.name}/{name}: changed while the build ran; run again")

@@ -18,9 +18,9 @@ def judge_references(validation: Validation, subject: Subject, budget: Budget) -
     """Add the verdict on its export to each method that has a reference, of those that are asked
     for, also where this machine can't run its package. Raises SourceError for a file of recorded
     outputs that changed while the build ran."""
-    asked, counts = subject.asked, counts_sequences(subject.action.inputs.config)
+    methods, counts = subject.asked, counts_sequences(subject.action.inputs.config)
     for result in validation.methods:
-        is_asked = asked is None or result.method in asked
+        is_asked = methods is None or result.method in methods
         if is_asked and result.method in subject.programs:
             judge = ReferenceJudge(result, subject.programs, counts, subject.settings, budget)
             _judge_method(result, subject, judge)

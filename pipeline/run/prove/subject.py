@@ -23,7 +23,7 @@ from pipeline.run.build.load import Quantized, load_examples, load_method, load_
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import Workspace
 from pipeline.validate.interface import NarrowedSize
-from pipeline.validate.package import with_shared_state
+from pipeline.validate.sequences import with_shared_state
 
 Json = Mapping[str, Any]
 
@@ -65,10 +65,16 @@ class Subject:
             for name, limits in action.inputs.config.validation.methods.items()
             if limits.examples
         }
-        given = read_examples(workspace.root, files, programs)
-        examples = {n: given.get(n) or load_examples(each, store) for n, each in sources.items()}
+        from_files = read_examples(workspace.root, files, programs)
+        examples = {
+            n: from_files.get(n) or load_examples(source, store) for n, source in sources.items()
+        }
         manifest = read_manifest(workspace, str(action.package)) or {}
-        without = {n for n, each in sources.items() if each.examples_of_export and not given.get(n)}
+        without = {
+            n
+            for n, source in sources.items()
+            if source.examples_of_export and not from_files.get(n)
+        }
         return cls(action, workspace, manifest, programs, examples, frozenset(without))
 
     @property
@@ -107,12 +113,14 @@ class Subject:
 
     def not_run(self) -> dict[str, str]:
         """Return why this machine can't run some methods' delegates, or their backends' kernels."""
-        reasons, found = self.key["not_run"], {}
+        reasons, lacking_by_method = self.key["not_run"], {}
         for name, facts in self.methods.items():
             used = [*facts["delegation"]["partitions"], *facts["delegation"].get("kernels", {})]
-            if lacking := [f"{each}: {reasons[each]}" for each in used if each in reasons]:
-                found[name] = "; ".join(lacking)
-        return found
+            if lacking := [
+                f"{backend}: {reasons[backend]}" for backend in used if backend in reasons
+            ]:
+                lacking_by_method[name] = "; ".join(lacking)
+        return lacking_by_method
 
     @property
     def listed_shapes(self) -> dict[str, Shapes]:
@@ -147,11 +155,11 @@ class Subject:
 
         A method that this machine can't run has one too: its quantization can be judged.
         """
-        asked, store = self.asked, self.workspace.store
+        requested, store = self.asked, self.workspace.store
         return {
             name: load_quantized(facts["quantized"], name, store)
             for name, facts in self.methods.items()
-            if facts.get("quantized") and (asked is None or name in asked)
+            if facts.get("quantized") and (requested is None or name in requested)
         }
 
     def describe_instruction(self, method: str, instruction: int) -> str:
@@ -192,10 +200,10 @@ def lines_of_handles(
 
     They are by method and debug handle; `methods` are the manifest's facts of each method.
     """
-    found: dict[str, dict[int, str]] = {}
+    lines: dict[str, dict[int, str]] = {}
     for name, facts in methods.items():
         places = facts.get("debug_handles", [])
         if places and name in programs:
             nodes = list(iter_nodes(programs[name]))
-            found[name] = {handle: describe_node(nodes[place], root) for handle, place in places}
-    return found
+            lines[name] = {handle: describe_node(nodes[place], root) for handle, place in places}
+    return lines

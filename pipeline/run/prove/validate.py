@@ -6,27 +6,27 @@ key of its own, without the gates, so that another gate is a matter of milliseco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.plan.shared_state import WHERE, describe_unsaid, says_sharing
-from pipeline.report.records import FORMAT, UNASKED, GateRecord, read_fitting, read_manifest
+from pipeline.report.records import FORMAT, UNASKED, read_fitting, read_manifest
 from pipeline.report.render import render_package
 from pipeline.report.sections.failures import describe_failed, first_culprit
 from pipeline.report.verdicts import PASSED, method_verdict, package_verdict
+from pipeline.run.prove.judgement import Judgement
 from pipeline.run.prove.measure import check_files, find_measured, measure
 from pipeline.run.stages import Stages
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
-from pipeline.store.files import CONTENTS, CONTRACT, REPORT, record_bytes
+from pipeline.store.file_digests import FileDigests
+from pipeline.store.files import CONTENTS, REPORT, record_bytes
 from pipeline.store.workspace import Workspace
-from pipeline.validate.gates.baseline import read_baseline
-from pipeline.validate.gates.figures import Figures
-from pipeline.validate.gates.gates import check_gates, failed_gates
 
 Json = Mapping[str, Any]
 
@@ -49,18 +49,21 @@ def validate(
     """
     package, folder = str(action.package), workspace.package(str(action.package))
     key = action.key["measured"]
-    check_files(folder, key["files"])
-    baseline = _read_baseline(action, workspace)
+    # Of this validation alone: a file is hashed once, and again where it has changed since.
+    file_digests = FileDigests()
+    check_files(folder, key["files"], file_digests)
+    judges = list(call_all("judge", action, workspace))
     manifest = read_manifest(workspace, package)
-    made_of = {name: each["program"] for name, each in key["programs"].items()}
+    made_of = {name: planned["program"] for name, planned in key["programs"].items()}
     constants = action.inputs.config.constant_methods
-    wrong = list(check_integrity(folder, manifest, package, made_of, constants))
+    wrong = list(check_integrity(folder, manifest, package, made_of, constants, file_digests))
     measured = None if always else find_measured(action, workspace)
     shown: dict[str, bytes] = {}
     if measured is None:
-        measured, shown = measure(action, workspace, stages)
+        measured, shown = measure(action, workspace, stages, file_digests)
     with stages.stage("report"):
-        record = _make_record(action, folder, manifest, measured, baseline, wrong)
+        judgements = [judge(manifest, measured) for judge in judges]
+        record = _make_record(action, folder, manifest, measured, judgements, wrong)
         report = {
             REPORT: record_bytes(record, sort_keys=False),
             **render_package(workspace.root, record),
@@ -77,10 +80,13 @@ def validate(
             # Whether it is what its source is, so that its figures can be accepted.
             "sound": not (wrong or measured["failures"]),
             "measured": digest.hash_json(key),
-            "complete": not any({*each["left_out"]} - {UNASKED} for each in measured["methods"]),
+            "complete": not any(
+                {*method["left_out"]} - {UNASKED} for method in measured["methods"]
+            ),
             **({"only": measured["only"]} if "only" in measured else {}),
-            **_describe_unrecorded(record["gates"]),
         }
+        for judgement in judgements:
+            facts |= judgement.facts
         result = {"files": put, "facts": facts}
         if record["ok"] and facts["complete"]:
             workspace.store.put_result(
@@ -96,19 +102,13 @@ def validate(
 
 def _verdicts_short_of_passed(record: Json) -> dict[str, str]:
     """Return the verdict of each method that has not passed, by name."""
-    asked = record.get("only")
+    requested = record.get("only")
     verdicts = {m["method"]: method_verdict(m) for m in record["methods"]}
     return {
         name: verdict
         for name, verdict in verdicts.items()
-        if verdict != PASSED and (asked is None or name in asked)
+        if verdict != PASSED and (requested is None or name in requested)
     }
-
-
-def _describe_unrecorded(gates: Iterable[GateRecord]) -> dict[str, list[str]]:
-    """Return the fact that gates have no baseline to compare with yet, with their names."""
-    names = [gate["gate"] for gate in gates if gate.get("left_alone") == "no baseline"]
-    return {"no_baseline": list(dict.fromkeys(names))} if names else {}
 
 
 def check_integrity(
@@ -117,8 +117,10 @@ def check_integrity(
     package: str,
     programs: Mapping[str, Digest],
     constant_methods: Mapping[str, object],
+    file_digests: FileDigests,
 ) -> Iterator[str]:
-    """Yield a sentence for each mistake; every file that the manifest names is hashed.
+    """Yield a sentence for each mistake; every file that the manifest names is hashed, unless
+    `file_digests` have it already.
 
     Args:
         programs: by method, the digest of the program that the source has now.
@@ -130,7 +132,7 @@ def check_integrity(
     if manifest["package"] != package:
         yield f"the manifest is that of package '{manifest['package']}'"
     for name, file in sorted(manifest["files"].items()):
-        yield from _check_file(folder / name, file)
+        yield from _check_file(folder / name, file, file_digests)
     if not any(name.endswith(".pte") for name in manifest["files"]):
         yield "the manifest names no .pte file"
     named = {name: facts["program"] for name, facts in manifest["methods"].items()}
@@ -148,9 +150,9 @@ def check_integrity(
             yield f"{name}: the manifest says {constants.get(name)!r}, the config {ours!r}"
 
 
-def _check_file(path: Path, facts: Json) -> Iterator[str]:
+def _check_file(path: Path, facts: Json, file_digests: FileDigests) -> Iterator[str]:
     try:
-        size, content = path.stat().st_size, digest.hash_file(path)
+        size, content = path.stat().st_size, file_digests.hash(path)
     except OSError as error:
         yield f"{path.name}: {error.strerror}, and the manifest names it"
         return
@@ -165,23 +167,17 @@ def _make_record(
     folder: Path,
     manifest: Json | None,
     measured: Json,
-    baseline: Figures | None,
+    judgements: Sequence[Judgement],
     wrong: list[str],
 ) -> dict[str, Any]:
     """Return the record of the report; `wrong` is in what the package's files don't fit."""
     contents, places = read_fitting(folder / CONTENTS), action.inputs.places
-    gates: list[GateRecord] = []
-    if manifest:  # to have none is a failure by itself
-        held_to = action.key["held_to"]
-        contract = read_fitting(folder / CONTRACT)
-        family = action.inputs.family_files
-        gates = check_gates(
-            held_to, manifest, contents, measured, baseline, places, family, contract
-        )
     unsaid = _find_unsaid_sharing(action.inputs, measured)
-    failures = [*wrong, *measured["failures"], *unsaid, *failed_gates(gates)]
+    failures = [*wrong, *measured["failures"], *unsaid]
+    for judgement in judgements:
+        failures += judgement.failures
     ok = not failures
-    return {
+    record = {
         "format": FORMAT,
         "model": action.model,
         "target": (manifest or {}).get("target") or "",
@@ -192,16 +188,19 @@ def _make_record(
         "failures": failures,
         "portable": [
             name
-            for name, each in (manifest or {}).get("methods", {}).items()
-            if not each["lowering"].get("partitioners")
+            for name, facts in (manifest or {}).get("methods", {}).items()
+            if not facts["lowering"].get("partitioners")
         ],
-        "gates": gates,
-        "baseline": baseline and baseline.resolved(),
+        "gates": [],
+        "baseline": None,
         "contents": contents,
         "places": places,
         **_describe_family(action.inputs),
         "sources": action.inputs.quoted,
     }
+    for judgement in judgements:
+        record |= judgement.record
+    return record
 
 
 def _find_unsaid_sharing(inputs: ValidateInputs, measured: Json) -> list[str]:
@@ -216,12 +215,3 @@ def _describe_family(inputs: ValidateInputs) -> dict[str, Any]:
     if (family := inputs.config.family) is None:
         return {}
     return {"family": {"name": family.name, "base": family.base, "packages": inputs.family_files}}
-
-
-def _read_baseline(action: Action, workspace: Workspace) -> Figures | None:
-    """Return the accepted figures. Raises PipelineError where they are no more those of the key, or
-    make no sense."""
-    path = workspace.baseline(str(action.package))
-    if workspace.find_data(path) != action.key["baseline"]:
-        raise PipelineError(f"{path.parent.name}/{path.name}: changed while the build ran")
-    return read_baseline(path)

@@ -26,10 +26,10 @@ def hear_audit_events(watch: Watch) -> None:
     hearer = _Hearer(watch)
     for name in ("stat", "lstat", "access", "readlink", "open"):
         setattr(os, name, hearer.wrap(name, getattr(os, name)))
-    known, hear = hearer.handlers, hearer.hear
+    handlers, hear = hearer.handlers, hearer.hear
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
-        if event in known:  # most are not, and an export raises hundreds of thousands
+        if event in handlers:  # most are not, and an export raises hundreds of thousands
             hear(event, args)
 
     sys.addaudithook(hook)
@@ -67,15 +67,15 @@ class _Hearer:
 
     def _ask(self, name: str, path: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         folder = options.get("dir_fd")
-        for each in self._absolute(path, folder):
+        for place in self._absolute(path, folder):
             if name == "readlink":
-                self._watch.read_link(each)
+                self._watch.read_link(place)
             elif name == "open":
                 if folder is not None:  # of which the event says nothing
-                    self._on_open(each, None, args[0] if args else options["flags"])
+                    self._on_open(place, None, args[0] if args else options["flags"])
             else:
                 follow = name != "lstat" and options.get("follow_symlinks", True)
-                self._watch.look(each, follow)
+                self._watch.look(place, follow)
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
@@ -100,30 +100,30 @@ class _Hearer:
     # Handlers; `__` in a name stands for "." in that of the event
 
     def _on_open(self, path: Any, mode: Any, flags: Any) -> None:
-        for each in [] if isinstance(path, int) else self._absolute(path):
+        for place in [] if isinstance(path, int) else self._absolute(path):
             if (flags or 0) & (os.O_WRONLY | os.O_RDWR):
-                self._watch.open_to_write(each, flags)
+                self._watch.open_to_write(place, flags)
                 continue
-            self._watch.look(each)
-            if os.path.isdir(each):
-                self._folders.add(each)
-            if each.endswith(".pyc"):  # then the source is not opened
+            self._watch.look(place)
+            if os.path.isdir(place):
+                self._folders.add(place)
+            if place.endswith(".pyc"):  # then the source is not opened
                 with suppress(ValueError):
-                    self._watch.look(importlib.util.source_from_cache(each))
+                    self._watch.look(importlib.util.source_from_cache(place))
 
     def _on_os__listdir(self, path: Any) -> None:
-        for each in self._absolute("." if path is None else path):
-            self._watch.list(each)
+        for place in self._absolute("." if path is None else path):
+            self._watch.list(place)
 
     _on_os__scandir = _on_os__listdir
 
     def _on_os__mkdir(self, path: Any, mode: int, folder: int) -> None:
-        for each in self._absolute(path, folder):
-            self._watch.create(each)
+        for place in self._absolute(path, folder):
+            self._watch.create(place)
 
     def _on_os__remove(self, path: Any, folder: int) -> None:
-        for each in self._absolute(path, folder):
-            self._watch.remove(each)
+        for place in self._absolute(path, folder):
+            self._watch.remove(place)
 
     _on_os__rmdir = _on_os__remove
 
@@ -139,21 +139,21 @@ class _Hearer:
             self._watch.create(target)
 
     def _on_os__symlink(self, target: Any, path: Any, folder: int) -> None:
-        for each in self._absolute(path, folder):
-            self._watch.link(each)
+        for place in self._absolute(path, folder):
+            self._watch.link(place)
 
     def _on_os__chdir(self, path: Any) -> None:
-        for each in self._absolute(path):
-            self._watch.look(each)
-            self._folders.add(each)
+        for place in self._absolute(path):
+            self._watch.look(place)
+            self._folders.add(place)
 
     def _on_os__truncate(self, path: Any, length: int) -> None:
-        for each in self._absolute(path):
-            self._watch.change(each)
+        for place in self._absolute(path):
+            self._watch.change(place)
 
     def _on_os__getxattr(self, path: Any, name: Any) -> None:
-        for each in self._absolute(path):
-            self._watch.look(each)
+        for place in self._absolute(path):
+            self._watch.look(place)
 
     def _on_sqlite3__connect(self, path: Any) -> None:
         if path and path not in (":memory:", b":memory:") and os.path.exists(path):
@@ -169,12 +169,14 @@ class _Hearer:
     _on_os__forkpty = _on_os__fork
 
     def _start(self, args: tuple[Any, ...]) -> None:
-        given = args[0] if args else ""
-        name = os.fsdecode(given) if isinstance(given, str | bytes | os.PathLike) else str(given)
+        command = args[0] if args else ""
+        name = (
+            os.fsdecode(command) if isinstance(command, str | bytes | os.PathLike) else str(command)
+        )
         self._watch.processes.append(name)
         self._watch.unfollow(f"a process ({name})")
 
-    def _on_socket__connect(self, own: Any, address: Any) -> None:
+    def _on_socket__connect(self, socket: Any, address: Any) -> None:
         if address is None:  # of a socket that is connected
             return
         if isinstance(address, str | bytes):

@@ -10,7 +10,7 @@ from typing import Any
 _PASSING = ("os", "_collections_abc", "collections.abc", __name__)  # read for others
 
 
-def record_environment(found: dict[str, str | None], readers: dict[str, list[str]]) -> None:
+def record_environment(variables: dict[str, str | None], readers: dict[str, list[str]]) -> None:
     """Record, from now on, which environment variables this process reads through `os`, what they
     were, and the files of the code that asks for each by its name; those that it set itself don't
     count.
@@ -18,7 +18,7 @@ def record_environment(found: dict[str, str | None], readers: dict[str, list[str
     The mappings stay the same objects, since modules hold them. Native code is not heard.
     """
     _Recording.data = os.environ._data  # type: ignore[attr-defined]
-    _Recording.found, _Recording.readers, _Recording.own = found, readers, set()
+    _Recording.found, _Recording.readers, _Recording.own = variables, readers, set()
     for mapping in (os.environ, os.environb):
         mapping.__class__ = _Recording  # type: ignore[assignment]
 

@@ -117,8 +117,8 @@ def _take_answer(data: bytes, code: int, watch: Watch | None, stages: Stages) ->
     if not data:
         raise ChildError(f"it ended its process (exit status {code})")
     answer = json.loads(data)
-    stages.spans += [tuple(each) for each in answer["spans"]]
-    stages.steps += [tuple(each) for each in answer["steps"]]
+    stages.spans += [tuple(span) for span in answer["spans"]]
+    stages.steps += [tuple(step) for step in answer["steps"]]
     stages.current = answer["stage"]
     if watch is not None:
         watch.add(answer["watch"])
@@ -129,17 +129,17 @@ def _take_answer(data: bytes, code: int, watch: Watch | None, stages: Stages) ->
 
 def _make_error(classes: Sequence[str], text: str) -> PipelineError:
     """Make an error of the first of these classes that is known here and takes just a text."""
-    known = {_name(each): each for each in _subclasses(PipelineError)}
+    kinds = {_name(kind): kind for kind in _subclasses(PipelineError)}
     for name in classes:
-        if (found := known.get(name)) is not None and found.__init__ is Exception.__init__:
-            return found(*text.split("\n"))
+        if (kind := kinds.get(name)) is not None and kind.__init__ is Exception.__init__:
+            return kind(*text.split("\n"))
     return ChildError(text)
 
 
 def _subclasses(kind: type[PipelineError]) -> Iterator[type[PipelineError]]:
     yield kind
-    for each in kind.__subclasses__():
-        yield from _subclasses(each)
+    for subclass in kind.__subclasses__():
+        yield from _subclasses(subclass)
 
 
 def _name(kind: type) -> str:
@@ -164,11 +164,11 @@ class _Child:
 
     def run(self, parent: int) -> NoReturn:
         """Run the function, answer and end this process, whatever happens."""
-        own, code = os.getpid(), 1
+        process, code = os.getpid(), 1
         try:
             _prepare(parent)
             answer = self._answer()
-            if os.getpid() == own:  # not in a fork that the function made and let escape
+            if os.getpid() == process:  # not in a fork that the function made and let escape
                 self._file.write(json.dumps(answer).encode())
                 self._file.flush()
                 code = 0
@@ -182,7 +182,7 @@ class _Child:
 
     def _answer(self) -> dict[str, Any]:
         stages = self._stages
-        done, steps = len(stages.spans), len(stages.steps)
+        spans_sent, steps = len(stages.spans), len(stages.steps)
         result, error = None, None
         sys.modules[_BEGIN] = sys.modules[__name__]
         try:
@@ -198,7 +198,7 @@ class _Child:
         return {
             "result": None if error else result,
             "error": error,
-            "spans": stages.spans[done:],
+            "spans": stages.spans[spans_sent:],
             "steps": stages.steps[steps:],
             "stage": stages.current,
             "watch": self._watch and self._watch.to_json(),
@@ -275,11 +275,11 @@ def _reaping() -> Iterator[None]:
     try:
         yield
     finally:
-        while left := _children() - before:
-            for each in left:
+        while children := _children() - before:
+            for child in children:
                 with suppress(ProcessLookupError, ChildProcessError):
-                    os.kill(each, signal.SIGKILL)
-                    os.waitpid(each, 0)
+                    os.kill(child, signal.SIGKILL)
+                    os.waitpid(child, 0)
         _be_subreaper(False)
 
 
@@ -290,9 +290,9 @@ def _be_subreaper(whether: bool) -> None:
 
 def _children() -> set[int]:
     """Return the child processes of this one; none where the kernel doesn't list them."""
-    found: set[int] = set()
+    children: set[int] = set()
     with suppress(OSError):
         for thread in os.listdir("/proc/self/task"):
-            with open(f"/proc/self/task/{thread}/children") as children:
-                found |= set(map(int, children.read().split()))
-    return found
+            with open(f"/proc/self/task/{thread}/children") as listing:
+                children |= set(map(int, listing.read().split()))
+    return children

@@ -21,14 +21,14 @@ class Folders:
 
     def add(self, path: str) -> None:
         """Raises OSError."""
-        found = os.stat(path)
-        self._names.setdefault((found.st_dev, found.st_ino), {})[path] = None
+        status = os.stat(path)
+        self._names.setdefault((status.st_dev, status.st_ino), {})[path] = None
 
     def find(self, link: str | int, path: str) -> list[str]:
         """Return the paths by which a folder was opened, or `path`, given a link to it or its
         descriptor. Raises OSError."""
-        found = os.stat(link)
-        return list(self._names.get((found.st_dev, found.st_ino), ())) or [path]
+        status = os.stat(link)
+        return list(self._names.get((status.st_dev, status.st_ino), ())) or [path]
 
 
 def join(folders: Sequence[str], path: str) -> list[str]:
@@ -40,9 +40,9 @@ def join(folders: Sequence[str], path: str) -> list[str]:
 def absolute(path: str, process: int) -> str:
     """Return an absolute path without empty steps. One that leads through /proc to another file of
     the process is resolved."""
-    for prefix, own in _OWN.items():
+    for prefix, target in _OWN.items():
         if path.startswith(prefix):
-            path = own.format(process) + path.removeprefix(prefix)
+            path = target.format(process) + path.removeprefix(prefix)
     return os.path.realpath(path) if path.startswith("/proc/") else _clean(path)
 
 

@@ -138,7 +138,7 @@ def _libc() -> ctypes.CDLL:
 @cache
 def _names(arch: int) -> Mapping[int, str]:
     """Return the names of the calls that an architecture has, by number."""
-    (place,) = (place for place, other, _ in _MACHINES.values() if other == arch)
+    (place,) = (place for place, machine, _ in _MACHINES.values() if machine == arch)
     return {numbers[place]: name for name, numbers in _CALLS.items() if numbers[place]}
 
 

@@ -124,8 +124,8 @@ class Supervisor:
         elif call.name == "bind":
             address = _read(call.thread, call.arguments[1], min(call.arguments[2], 128))
             if path := _socket_path(address):
-                for each in self._absolute(call.thread, _AT_FDCWD, path):
-                    self._watch.create(each)
+                for absolute in self._absolute(call.thread, _AT_FDCWD, path):
+                    self._watch.create(absolute)
         else:
             self._watch.unfollow(_UNFOLLOWED[call.name])
 
@@ -222,10 +222,10 @@ def _read(thread: int, address: int, length: int) -> bytes:
 
 def _read_string(thread: int, address: int) -> bytes:
     first = _LONGEST - address % _LONGEST  # the next page may not be there
-    found = _read(thread, address, first)
-    if b"\0" not in found:
-        found += _read(thread, address + first, _LONGEST)
-    return found.partition(b"\0")[0]
+    piece = _read(thread, address, first)
+    if b"\0" not in piece:
+        piece += _read(thread, address + first, _LONGEST)
+    return piece.partition(b"\0")[0]
 
 
 def _socket_path(address: bytes) -> str:

@@ -91,9 +91,9 @@ class Watch:
 
     def create(self, path: str) -> None:
         """The child makes a folder, a link or the like, unless the name is taken."""
-        taken = os.path.lexists(path)
+        exists = os.path.lexists(path)
         self.look(path, follow=False)
-        if not taken:
+        if not exists:
             self._make(path)
 
     def link(self, path: str) -> None:
@@ -123,9 +123,9 @@ class Watch:
         if os.path.exists(program) and program not in self.processes:
             self.processes.append(program)
 
-    def unfollow(self, what: str) -> None:
-        if what not in self.unfollowed:
-            self.unfollowed.append(what)
+    def unfollow(self, cause: str) -> None:
+        if cause not in self.unfollowed:
+            self.unfollowed.append(cause)
 
     # What becomes of it
 
@@ -145,8 +145,8 @@ class Watch:
             if self._has_links and self._passes_own(path):  # which will not be there next time
                 key = kind, real
         if key not in self.seen:
-            known = self._before.pop((kind, real), None) if self._own else None
-            self.seen[key] = known or self._observe(*key)
+            before = self._before.pop((kind, real), None) if self._own else None
+            self.seen[key] = before or self._observe(*key)
 
     def _keep(self, kind: Kind, path: str) -> None:
         """Keep a value that the child is about to change."""
@@ -168,23 +168,27 @@ class Watch:
         return self._is_own(_resolve(path))
 
     def _is_own(self, real: str) -> bool:
-        return bool(self._own) and any(each in self._own for each in _with_parents(real))
+        return bool(self._own) and any(parent in self._own for parent in _with_parents(real))
 
     def _passes_own(self, path: str) -> bool:
-        return any(_resolve(each, follow=False) in self._own for each in _with_parents(path))
+        return any(_resolve(parent, follow=False) in self._own for parent in _with_parents(path))
 
     def find_variables(self, files: Collection[str], strings: Collection[str]) -> set[str]:
         """Return the variables that code in some files read, itself or through a library, for which
         it must name them: libraries read others of their own."""
-        direct = {name for name, own in self.readers.items() if not set(files).isdisjoint(own)}
+        direct = {
+            name
+            for name, reading_files in self.readers.items()
+            if not set(files).isdisjoint(reading_files)
+        }
         return direct | (self.environment.keys() & strings)
 
     # Between processes
 
     def to_json(self) -> dict[str, Any]:
         facts = {name: value for name, value in vars(self).items() if not name.startswith("_")}
-        seen = [[*key, value] for key, value in self.seen.items()]
-        return {**facts, "seen": seen, "written": sorted(self.written)}
+        observed = [[*key, value] for key, value in self.seen.items()]
+        return {**facts, "seen": observed, "written": sorted(self.written)}
 
     def add(self, facts: Mapping[str, Any]) -> None:
         """Add what the child itself saw, from its `to_json`."""
@@ -194,9 +198,11 @@ class Watch:
         self.environment |= facts["environment"]
         self.readers |= facts["readers"]
         self.modules |= facts["modules"]
-        self.processes += [each for each in facts["processes"] if each not in self.processes]
-        for what in facts["unfollowed"]:
-            self.unfollow(what)
+        self.processes += [
+            process for process in facts["processes"] if process not in self.processes
+        ]
+        for cause in facts["unfollowed"]:
+            self.unfollow(cause)
 
 
 def _can_write(path: str, exists: bool, creates: int) -> bool:

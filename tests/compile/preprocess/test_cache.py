@@ -116,7 +116,7 @@ def test_partition_without_a_digest_is_preprocessed_every_time(edge, store, call
     def refuse(*_):
         raise UndescribableError("something new")
 
-    monkeypatch.setattr("pipeline.compile.preprocess.cache.describe", refuse)
+    monkeypatch.setattr("pipeline.compile.preprocess.cached_backend.describe", refuse)
     for _ in range(2):
         with counted_preprocess() as counts:
             to_backend_multiple(edge, {"plain": XnnpackPartitioner()}, store=store)
@@ -302,8 +302,11 @@ def test_the_debug_handle_map_is_exchanged_too(store, fixed):
 
 
 OTHERWISE = {
-    "toolchain": ("pipeline.compile.preprocess.cache.toolchain", lambda *_: {"torch": "0"}),
-    "code": ("pipeline.compile.preprocess.cache.code", lambda: "other"),
+    "toolchain": (
+        "pipeline.compile.preprocess.cached_backend.toolchain",
+        lambda *_: {"torch": "0"},
+    ),
+    "code": ("pipeline.compile.preprocess.cached_backend.code", lambda: "other"),
 }
 
 

@@ -72,6 +72,45 @@ def test_form_of_outputs(reference, words):
     assert words in describe_departure(export(Pair(), (X,)), reference, InputSet((X,)))
 
 
+class Casting(nn.Module):
+    """Computes under autocast wherever it runs, exported too."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        with AUTOCAST:
+            return self.layer(x)
+
+
+AUTOCAST = torch.autocast("cpu", torch.bfloat16)
+LAYER = nn.Linear(4, 3).requires_grad_(False)
+
+
+def casts_itself(x):
+    return LAYER(x).to(torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("module", "reference", "side"),
+    [
+        (LAYER, AUTOCAST(LAYER.forward), "reference"),
+        (LAYER, Casting(LAYER), "reference"),
+        (Casting(LAYER), LAYER, "program"),
+        (LAYER, casts_itself, ""),
+        (Casting(LAYER), lambda x: Casting(LAYER)(x).float(), ""),
+    ],
+)
+def test_autocast_around_one_of_both(module, reference, side):
+    """Wherever it was entered, and not where the model asks for a dtype."""
+    sentence = describe_departure(export(module, (X,)), reference, InputSet((X,)))
+    said = f"autocast computes in bfloat16 there, in the {side} alone; export and run the reference"
+    assert (said in sentence) == bool(side)
+    assert bool(side) == ("under the same autocast" in sentence)
+    assert "aten._to_copy" in sentence
+
+
 def test_one_output_in_the_place_of_two():
     what = describe_departure(export(nn.ReLU(), (X,)), lambda x: (x.relu(), x), InputSet((X,)))
     assert what == "the program returns 1 value, the reference 2"

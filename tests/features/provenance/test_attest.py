@@ -11,7 +11,7 @@ from pipeline.features.provenance import verify
 from pipeline.features.provenance.envelopes import open_bundle
 from pipeline.store.errors import PipelineError
 from pipeline.store.signing import load_keys
-from tests.run.test_refit import PORTABLE, start, write
+from tests.features.refit.test_refit import PORTABLE, start, write
 from tests.support.keys import write_keys
 
 NAMES = ("small.pte.intoto.jsonl", "small.cdx.json")

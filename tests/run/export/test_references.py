@@ -121,6 +121,15 @@ def test_an_export_that_is_its_reference_passes_exactly(way):
     assert result.reference["calls"] == (18 if way else 6)
 
 
+def test_a_reference_that_computes_gradients_says_what_it_needs():
+    def gradient(x):
+        leaf = x.detach().requires_grad_()
+        return torch.autograd.grad((leaf * leaf).sum(), leaf)[0]
+
+    failure = verdict_of(nn.ReLU(), gradient).failures[0]
+    assert "run without gradients: enter torch.enable_grad() where" in failure.what
+
+
 def test_another_order_of_sums_is_rounding():
     torch.manual_seed(0)
     layer = nn.Linear(200, 4).requires_grad_(False)

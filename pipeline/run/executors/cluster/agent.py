@@ -21,14 +21,13 @@ from distributed import Status, WorkerPlugin, get_worker
 
 from pipeline.plan.actions import Action
 from pipeline.plan.requests import read_names
+from pipeline.run.action_status import log_path, progress_path, read_status
 from pipeline.run.executors import WorkerLostError
-from pipeline.run.executors.cluster.forms import MEMORY, RESOURCE, TOPIC, Answer, Said
+from pipeline.run.executors.cluster.forms import MEMORY, RESOURCE, TOPIC, Answer, ProgressMessage
 from pipeline.run.executors.cluster.unpack import perform_parcel
 from pipeline.run.executors.processes import WorkerProcesses
 from pipeline.run.executors.system import available_memory
 from pipeline.run.executors.tags import offered_tags
-from pipeline.run.under_way import log_path, progress_path, read_status
-from pipeline.store.forms import Count
 from pipeline.store.settings import usable_cores
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
@@ -48,9 +47,9 @@ class Resources(WorkerPlugin):
 
     async def setup(self, worker: Any) -> None:
         if MEMORY not in worker.state.total_resources:  # dask forgets what is in use
-            found = {f"{RESOURCE}{tag}": _MANY for tag in offered_tags()}
-            found[MEMORY] = _memory_of(worker)
-            await worker.set_resources(**found)
+            resources = {f"{RESOURCE}{tag}": _MANY for tag in offered_tags()}
+            resources[MEMORY] = _memory_of(worker)
+            await worker.set_resources(**resources)
             worker.log_event(TOPIC, {"joined": worker.address})
 
 
@@ -96,7 +95,7 @@ class _Performance:
         self._worker, self._key = worker, worker.get_current_task()
         self._parcel, self._folder = parcel, str(folder)
         self._status = progress_path(self._action, self._workspace)
-        self._said: Any = None
+        self._sent: Any = None
         self._read, self._read_at = 0, 0.0  # bytes of the log, and when
 
     def run(self) -> Answer:
@@ -112,8 +111,8 @@ class _Performance:
         answer |= {"log": "", "worker": self._worker.address, "host": _host()}
         with suppress(OSError):
             answer["log"] = log_path(self._action, self._workspace).read_text(errors="replace")
-        done: Answer = answer
-        return done
+        complete: Answer = answer
+        return complete
 
     def _watch(self, future: Future[str]) -> None:
         """Say how far the process is until it is done, or end it when nobody waits for it."""
@@ -125,7 +124,7 @@ class _Performance:
 
     def _say(self, future: Future[str]) -> None:
         status = read_status(self._status)
-        said: Said = {
+        report: ProgressMessage = {
             "parcel": str(self._key),
             "worker": self._worker.address,
             "host": _host(),
@@ -133,23 +132,23 @@ class _Performance:
             "stage": status.get("stage", ""),
             "done": status.get("done", 0),
             "total": status.get("total", 0),
-            "peak_bytes": Count(_processes().peak_bytes(future)),
+            "peak_bytes": _processes().peak_bytes(future),
         }
-        if said != self._said:
-            self._said = {**said, "log": ""}
-            self._worker.log_event(TOPIC, said)
+        if report != self._sent:
+            self._sent = {**report, "log": ""}
+            self._worker.log_event(TOPIC, report)
 
     def _read_log(self) -> str:
         """Return what was printed since the last time: every few seconds and only so much, for the
-        scheduler remembers what is said. The answer has the whole log."""
+        scheduler remembers every message. The answer has the whole log."""
         if time.monotonic() - self._read_at < _BETWEEN_LOGS:
             return ""
         self._read_at = time.monotonic()
         with suppress(OSError), open(log_path(self._action, self._workspace), "rb") as log:
             log.seek(self._read)
-            found = log.read(max(0, _MOST_LOG - self._read))
-            self._read += len(found)
-            return found.decode(errors="replace")
+            piece = log.read(max(0, _MOST_LOG - self._read))
+            self._read += len(piece)
+            return piece.decode(errors="replace")
         return ""
 
     def _is_wanted(self) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
+from typing import Any
 
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
-from pipeline.run.executors.cluster.forms import Answer, Done, Said
+from pipeline.run.action_status import log_name, log_path, progress_path, write_status
+from pipeline.run.executors.cluster.forms import Answer, Done, ProgressMessage
 from pipeline.run.stored import find_wrong_result
-from pipeline.run.under_way import log_name, log_path, progress_path, write_status
 from pipeline.run.worker import Report
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import remove, write_atomically
@@ -32,14 +33,14 @@ class Answers:
         self._lanes: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
 
-    def note(self, action: Action, said: Said) -> None:
+    def note(self, action: Action, report: ProgressMessage) -> None:
         """Keep how far an action under way is, and what it printed, where one that runs on this
         machine does. Raises OSError."""
         path = progress_path(action, self._workspace)
-        write_status(path, said["stage"], said["done"], said["total"], said["host"])
-        if said["log"]:
+        write_status(path, report["stage"], report["done"], report["total"], report["host"])
+        if report["log"]:
             with open(log_path(action, self._workspace), "a", encoding="utf-8") as log:
-                log.write(said["log"])
+                log.write(report["log"])
 
     def read(self, action: Action, text: str) -> Answer:
         """Read an answer, and keep its log; its action is not under way any more.
@@ -56,39 +57,45 @@ class Answers:
             workspace.store.remote.forget_misses()
         return answer
 
-    def report(self, action: Action, done: Done, answer: Answer) -> Report:
+    def report(self, action: Action, performed: Done, answer: Answer) -> Report:
         """Return the report of an action that a worker has performed."""
-        found, result = done["event"], done["result"]
-        error = found["error"] or self._find_wrong(action, done)
+        event_facts, result = performed["event"], performed["result"]
+        error = event_facts["error"] or self._find_wrong(action, performed)
         event = make_event(
             action,
-            "failed" if error and found["outcome"] != "lost" else found["outcome"],
-            start=min(found["start"], time.time() - found["seconds"]),  # by this machine's clock
-            seconds=found["seconds"],
-            stages=[tuple(each) for each in found["stages"]],
-            stage=found["stage"],
-            worker=self._lane(answer["worker"], found["worker"]),
+            "failed" if error and event_facts["outcome"] != "lost" else event_facts["outcome"],
+            start=min(
+                event_facts["start"], time.time() - event_facts["seconds"]
+            ),  # by this machine's clock
+            seconds=event_facts["seconds"],
+            stages=[tuple(span) for span in event_facts["stages"]],
+            stage=event_facts["stage"],
+            worker=self._lane(answer["worker"], event_facts["worker"]),
             host=one_line(answer["host"]),
-            peak_bytes=found["peak_bytes"],
+            peak_bytes=event_facts["peak_bytes"],
             error=error,
             log=log_name(action, self._workspace) if error else "",
         )
-        usage = {kind: Usage(**each) for kind, each in done["usage"].items()}
-        asked = done["remote"] and (Counts(**done["remote"][0]), done["remote"][1])
-        return Report(event, usage, asked, result)
+        counts_by_kind: Any = performed["usage"]
+        usage = {kind: Usage(**counts) for kind, counts in counts_by_kind.items()}
+        asked: Any = performed["remote"]
+        remote = asked and (Counts(**asked[0]), asked[1])
+        return Report(event, usage, remote, result)
 
-    def _find_wrong(self, action: Action, done: Done) -> str:
+    def _find_wrong(self, action: Action, performed: Done) -> str:
         """Say what is wrong with what a worker made; "" where it is here, and may be believed."""
-        store, result = self._workspace.store, done["result"]
+        store, result = self._workspace.store, performed["result"]
         try:
             if result is not None:
                 wrong = find_wrong_result(store, action, result)
                 return f"its worker's result is not used: {wrong}" if wrong else ""
-            there = store.get(action.digest) is not None
+            is_stored = store.get(action.digest) is not None
         except MissingBlobError:
-            there = False
-        what = "its worker made it, and neither this store nor its remote has it"
-        return "" if there else f"{what}; a worker must share one of them, and may write there"
+            is_stored = False
+        mistake = "its worker made it, and neither this store nor its remote has it"
+        return (
+            "" if is_stored else f"{mistake}; a worker must share one of them, and may write there"
+        )
 
     def _lane(self, worker: str, process: int) -> int:
         """Return the number of a process of the cluster, among those of this machine."""

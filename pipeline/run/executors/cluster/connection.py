@@ -50,11 +50,11 @@ class Connection:
             _silence()
             self.client.register_plugin(Resources(), name=TOPIC)
         except (OSError, TimeoutError) as error:
-            what = f"no scheduler answers at {address}: {reason(error)}"
-            raise ExecutorLostError(what) from None
+            message = f"no scheduler answers at {address}: {reason(error)}"
+            raise ExecutorLostError(message) from None
         except ImportError as error:
-            what = f"a worker of {where} can't import pte-pipeline: {reason(error)}"
-            raise ExecutorLostError(what) from None
+            message = f"a worker of {where} can't import pte-pipeline: {reason(error)}"
+            raise ExecutorLostError(message) from None
 
     def listen(self, to_parcels: Callable[[Any], Any], to_workers: Callable[[Any], Any]) -> None:
         """Call functions with what workers say of parcels, and with what becomes of workers."""

@@ -15,14 +15,14 @@ from typing import Any
 
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
+from pipeline.run.action_status import log_name
 from pipeline.run.executors import ExecutorLostError, Needs, WorkerLostError
 from pipeline.run.executors.cluster.agent import perform
 from pipeline.run.executors.cluster.answers import Answers
 from pipeline.run.executors.cluster.connection import Connection
-from pipeline.run.executors.cluster.forms import MEMORY, RESOURCE, Answer, Said
-from pipeline.run.executors.cluster.here import Here
+from pipeline.run.executors.cluster.forms import MEMORY, RESOURCE, Answer, ProgressMessage
+from pipeline.run.executors.cluster.local_queue import LocalQueue
 from pipeline.run.executors.cluster.pack import Packer
-from pipeline.run.under_way import log_name
 from pipeline.run.worker import Report
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.forms import fits
@@ -45,7 +45,7 @@ class _Shipment:
         parcel: the action as JSON, once it is packed.
         future: dask's.
         since: when it was submitted, on the clock of `time.monotonic`.
-        said: what its worker said of it last; None before it has one.
+        progress: what its worker reported of it last; None before it has one.
         refused: the workers that did not take it, and why.
     """
 
@@ -55,7 +55,7 @@ class _Shipment:
     parcel: str = ""
     future: Any = None
     since: float = 0.0
-    said: Said | None = None
+    progress: ProgressMessage | None = None
     refused: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -75,7 +75,7 @@ class ClusterExecutor:
         self._packer = Packer(workspace, always)
         self._answers = Answers(workspace)
         self._threads = ThreadPoolExecutor(_PACKING, "pte-cluster")
-        self._here = Here(workspace, jobs, always)
+        self._local_queue = LocalQueue(workspace, jobs, always)
         self._shipments: dict[str, _Shipment] = {}
         self._numbers = itertools.count()
         self._lock = threading.RLock()
@@ -99,7 +99,7 @@ class ClusterExecutor:
         shipment = _Shipment(action, needs)
         shipment.promise.set_running_or_notify_cancel()
         if action.kind == "export":
-            self._here.run(action, needs, shipment.promise)
+            self._local_queue.run(action, needs, shipment.promise)
         else:
             self._threads.submit(self._guarded, shipment, self._pack_and_send)
         return shipment.promise
@@ -114,14 +114,16 @@ class ClusterExecutor:
         key = f"{action.kind}-{action.digest[:16]}-{self._client.id}-{next(self._numbers)}"
         workers = None
         if shipment.refused:
-            workers = [each for each in self._connection.workers() if each not in shipment.refused]
+            workers = [
+                worker for worker in self._connection.workers() if worker not in shipment.refused
+            ]
         resources: dict[str, float] = {f"{RESOURCE}{tag}": 1 for tag in shipment.needs.tags}
         if self._most_memory:  # one that is expected to take more has a worker for itself
             resources[MEMORY] = min(shipment.needs.memory, self._most_memory)
         with self._lock:
             if self._lost:
                 raise ExecutorLostError(self._lost)
-            shipment.said, shipment.since = None, time.monotonic()
+            shipment.progress, shipment.since = None, time.monotonic()
             self._shipments[key] = shipment
             shipment.future = self._client.submit(
                 perform,
@@ -198,7 +200,7 @@ class ClusterExecutor:
         why = f"worker {worker} is another: {one_line('; '.join(refused['differences']))}"
         if refused["here"]:
             _log.warning("%s runs on this machine: %s", shipment.action.title, why)
-            self._here.run(shipment.action, shipment.needs, shipment.promise)
+            self._local_queue.run(shipment.action, shipment.needs, shipment.promise)
         else:
             raise PipelineError(f"no worker of {self._where} takes it: {why}")
 
@@ -206,20 +208,22 @@ class ClusterExecutor:
 
     def _hear(self, event: Any) -> None:
         """Hear what a worker says: how far an action is, or that it can take others."""
-        _, said = event
-        if fits(said, Said):
+        _, message = event
+        if fits(message, ProgressMessage):
             with self._lock, suppress(OSError):  # so that nothing is added to the answer's log
-                if (shipment := self._shipments.get(said["parcel"])) is not None:
-                    shipment.said = said
-                    self._answers.note(shipment.action, said)
-        elif isinstance(said, dict) and "joined" in said:
+                if (shipment := self._shipments.get(message["parcel"])) is not None:
+                    shipment.progress = message
+                    self._answers.note(shipment.action, message)
+        elif isinstance(message, dict) and "joined" in message:
             self._threads.submit(self._send_again)
 
     def _send_again(self) -> None:
         """Submit again what waits for a tag: dask looks at what a worker has when that joins, and
         its tags are known a moment later."""
         with self._lock:
-            waiting = {k: s for k, s in self._shipments.items() if s.needs.tags and s.said is None}
+            waiting = {
+                k: s for k, s in self._shipments.items() if s.needs.tags and s.progress is None
+            }
         for key, shipment in waiting.items():
             if self._take_back(key) is not None:
                 self._guarded(shipment, self._send)
@@ -234,10 +238,10 @@ class ClusterExecutor:
         return shipment
 
     def _hear_of_workers(self, event: Any) -> None:
-        _, said = event
-        if isinstance(said, dict) and said.get("action") == "remove-worker":
+        _, message = event
+        if isinstance(message, dict) and message.get("action") == "remove-worker":
             self._threads.submit(
-                self._lose_worker, str(said.get("worker")), bool(said.get("expected"))
+                self._lose_worker, str(message.get("worker")), bool(message.get("expected"))
             )
 
     def _lose_worker(self, worker: str, expected: bool) -> None:
@@ -245,12 +249,12 @@ class ClusterExecutor:
         what ends workers; what waited there it may run elsewhere, as what a worker that was asked
         to go ran."""
         with self._lock:
-            ran = {k: s.said for k, s in self._shipments.items() if s.said}
-        for key, said in ran.items():
-            if said["worker"] == worker and not expected and (shipment := self._take_back(key)):
+            ran = {k: s.progress for k, s in self._shipments.items() if s.progress}
+        for key, report in ran.items():
+            if report["worker"] == worker and not expected and (shipment := self._take_back(key)):
                 system = f"the cluster lost the worker {one_line(worker)}"
-                facts = "", said["stage"], said["peak_bytes"], system
-                lost = WorkerLostError(*facts, one_line(said["host"]))
+                facts = "", report["stage"], report["peak_bytes"], system
+                lost = WorkerLostError(*facts, one_line(report["host"]))
                 shipment.promise.set_exception(lost)
 
     def free_memory(self) -> float:
@@ -258,7 +262,7 @@ class ClusterExecutor:
         return math.inf
 
     def look(self) -> None:
-        self._here.look()
+        self._local_queue.look()
         if not self._connection.runs:
             self._lose(f"the scheduler {self._where} was lost")
         elif time.monotonic() - self._looked > _BETWEEN_LOOKS:
@@ -277,28 +281,28 @@ class ClusterExecutor:
     def _look_for_workers(self) -> None:
         """Give up actions that no worker can take, once they have waited long enough."""
         workers = self._connection.workers()
-        self.width = sum(each["nthreads"] for each in workers.values())
-        memory = (each["resources"].get(MEMORY, 0) for each in workers.values())
+        self.width = sum(worker["nthreads"] for worker in workers.values())
+        memory = (worker["resources"].get(MEMORY, 0) for worker in workers.values())
         self._most_memory = max(memory, default=0)
         with self._lock:
-            waiting = {k: s for k, s in self._shipments.items() if s.said is None}
-        since = min((each.since for each in waiting.values()), default=time.monotonic())
+            waiting = {k: s for k, s in self._shipments.items() if s.progress is None}
+        since = min((shipment.since for shipment in waiting.values()), default=time.monotonic())
         late = time.monotonic() - since > PATIENCE
         if not workers and waiting and not self._told:
             _log.warning("%s has no worker yet; what is to be done waits for one", self._where)
             self._told = True
         for key, shipment in waiting.items() if workers and late else ():
-            wanted = {f"{RESOURCE}{tag}" for tag in shipment.needs.tags}
-            if any(wanted <= each["resources"].keys() for each in workers.values()):
+            resources = {f"{RESOURCE}{tag}" for tag in shipment.needs.tags}
+            if any(resources <= worker["resources"].keys() for worker in workers.values()):
                 continue
             if self._take_back(key) is not None:
                 lacking = ", ".join(sorted(shipment.needs.tags))
-                what = f"no worker of {self._where} has what it needs: {lacking}"
-                self._fail(shipment, f"{what} (`doit backends` there says what is missing)")
+                message = f"no worker of {self._where} has what it needs: {lacking}"
+                self._fail(shipment, f"{message} (`doit backends` there says what is missing)")
 
     def close(self) -> None:
         with self._lock:
             self._shipments.clear()
-        self._here.close()
+        self._local_queue.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._connection.close()

@@ -6,7 +6,9 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from pipeline.store.digest import Digest
 from pipeline.store.forms import Count, FileName
-from pipeline.store.results import Piece
+from pipeline.store.pieces import Piece
+from pipeline.store.remote import Counts
+from pipeline.store.usage import Usage
 
 TOPIC = "pte-pipeline"  # of what workers say to all builds
 RESOURCE = "pte-"  # before the name of a tag, as dask calls it
@@ -48,24 +50,6 @@ class _Event(TypedDict):
     error: str
 
 
-class _Usage(TypedDict):
-    hits: Count
-    misses: Count
-    saved: float
-    spent: float
-
-
-class _Counts(TypedDict):
-    hits: Count
-    misses: Count
-    unsigned: Count
-    corrupt: Count
-    errors: Count
-    pushed: Count
-    bytes_fetched: Count
-    bytes_pushed: Count
-
-
 class _Result(TypedDict):
     files: dict[FileName, Digest]
     joined: NotRequired[dict[FileName, list[Piece]]]
@@ -76,8 +60,8 @@ class Done(TypedDict):
     """The report of an action, without its names, which the driver knows."""
 
     event: _Event
-    usage: dict[str, _Usage]
-    remote: tuple[_Counts, str] | None
+    usage: dict[str, Usage]
+    remote: tuple[Counts, str] | None
     result: _Result | None
 
 
@@ -113,7 +97,7 @@ class Answer(TypedDict):
     host: str
 
 
-class Said(TypedDict):
+class ProgressMessage(TypedDict):
     """A worker's word of a parcel under way: that it has it, how far it is, and what its process
     printed since the last word."""
 

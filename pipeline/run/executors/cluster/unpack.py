@@ -104,7 +104,7 @@ def _describe(requested: Action[None], key: Key) -> Refused:
     fields = set()
     for difference in diff_json(_flatten(requested.key), _flatten(key)):
         fields.add(difference.path[0].partition("[")[0])
-    return {"differences": list(lines), "here": fields <= _MACHINE}
+    return {"differences": list(lines) or ["its key differs"], "here": fields <= _MACHINE}
 
 
 def _flatten(key: Key) -> Key:

@@ -1,0 +1,80 @@
+"""What a run does before its first action: it checks the toolchain, starts workers, and fetches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from doit.exceptions import InvalidCommand
+
+from pipeline.cli.doit_link import action_task
+from pipeline.cli.toolchain_check import check_toolchain
+from pipeline.plan.prefetch import ask_for_packages
+from pipeline.plan.tasks import ActionTask
+from pipeline.store.digest import Digest
+from pipeline.store.errors import PipelineError
+from pipeline.store.workspace import Workspace
+
+
+def find_selected_tasks(task_dispatcher: Any) -> list[ActionTask]:
+    """Return our tasks among those that a command line selects, by name or by group."""
+    name_to_task = task_dispatcher.tasks
+    names: dict[str, None] = {}
+    for name in task_dispatcher.selected_tasks:
+        names[name] = None
+        if name_to_task[name].has_subtask:
+            names |= dict.fromkeys(name_to_task[name].task_dep)
+    tasks = []
+    for name in names:
+        task = action_task(name_to_task[name])
+        if task is not None:
+            tasks.append(task)
+    return tasks
+
+
+def check_toolchain_of(tasks: Sequence[ActionTask]) -> None:
+    """Warn about a toolchain that isn't known. Raises InvalidCommand where it is refused."""
+    try:
+        if tasks:
+            check_toolchain(tasks[0].plan.workspace, builds=True)
+    except PipelineError as error:
+        raise InvalidCommand(str(error)) from error
+
+
+def start_ahead(workspace: Workspace, workers: int, always: bool) -> None:
+    """Start workers while it is planned what to do, where it is sure that there is something: where
+    nothing was built before, neither here nor with this store."""
+    if workspace.executor:
+        return
+    if always or not (workspace.store.has_results() or workspace.has_states()):
+        from pipeline.run.executors import local
+
+        local.start_ahead(workspace, workers)
+
+
+def count_units(tasks: Sequence[ActionTask]) -> int:
+    """Return how many compile units the packages of these tasks have."""
+    units = 0
+    for task in _one_task_of_each_package(tasks):
+        summary = task.plan.configs.summary(str(task.package))
+        if summary is not None:
+            units += len(summary.units)
+    return units
+
+
+def find_remote_blobs(tasks: Sequence[ActionTask]) -> Sequence[Digest]:
+    """Return what a remote has for the packages of these tasks."""
+    if not tasks or tasks[0].plan.workspace.store.remote is None:
+        return ()
+    plan = tasks[0].plan
+    packages = []
+    for task in _one_task_of_each_package(tasks):
+        if not plan.problems(str(task.package)):
+            packages.append(str(task.package))
+    validates = any(task.kind == "validate" for task in tasks)
+    return list(ask_for_packages(plan, sorted(packages), validates))
+
+
+def _one_task_of_each_package(tasks: Sequence[ActionTask]) -> list[ActionTask]:
+    package_to_task = {task.package: task for task in tasks if task.package}
+    return list(package_to_task.values())

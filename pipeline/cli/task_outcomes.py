@@ -1,0 +1,112 @@
+"""What came of doit's tasks: the runner's half that settles, counts and reports them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+from doit.exceptions import TaskFailed
+from doit.runner import FAILURE, Runner
+
+from pipeline.cli.doit_link import action_task
+from pipeline.cli.run_record import RunRecord
+from pipeline.plan.actions import Action
+from pipeline.plan.status import Status
+from pipeline.plan.tasks import ActionTask
+from pipeline.report.events import Event, make_event
+from pipeline.run.stored import install_stored
+from pipeline.store.maintenance import lease
+from pipeline.store.usage import Usage
+from pipeline.store.visible import one_line
+from pipeline.store.workspace import Workspace
+
+
+class TaskOutcomes(Runner):  # type: ignore[misc]
+    """A runner that records what came of each task."""
+
+    def __init__(
+        self,
+        dep_manager: Any,
+        reporter: Any,
+        continue_: bool,
+        always_execute: bool,
+        stream: Any,
+        jobs: int,
+    ) -> None:
+        super().__init__(dep_manager, reporter, continue_, always_execute, stream)
+        self.record = RunRecord(jobs)
+        self.final_result: int
+        self._lease = contextlib.ExitStack()
+        self._is_held = False
+
+    def _settle(self, node: Any, task: ActionTask, status: Status, action: Action) -> bool:
+        """Settle a task for which there is nothing to compute; False for any other."""
+        if status.state == "stale":
+            return False
+        if status.state != "hit":
+            self._succeed(node, make_event(task, "up-to-date", reason=status.reason))
+            return True
+        workspace = task.plan.workspace
+        try:
+            if task.traits.installed:
+                self._hold(workspace)
+                if not install_stored(workspace, action):
+                    return False
+        except OSError as error:
+            self._fail(node, describe_failure(task, error, status.reason))
+            return True
+        self._count_hit(workspace, action)
+        self._succeed(node, make_event(task, "hit", reason=status.reason, start=time.time()))
+        return True
+
+    def _hold(self, workspace: Workspace) -> None:
+        """Keep others from evicting what this run uses from now on."""
+        if not self._is_held:
+            self._is_held = True
+            self._lease.enter_context(lease(workspace.store))
+
+    def _count_hit(self, workspace: Workspace, action: Action) -> None:
+        entry = workspace.store.get(action.digest)
+        self.record.count(action.kind, Usage(hits=1, saved=entry.seconds if entry else 0.0))
+
+    def _note(self, task: ActionTask | None, event: Event) -> None:
+        assert task is not None
+        self.record.add(task.plan.workspace, event)
+
+    def _succeed(self, node: Any, event: Event) -> None:
+        self._note(action_task(node.task), event)
+        node.run_status = "successful"
+        self.reporter.add_success(node.task)
+
+    def _fail(self, node: Any, event: Event, shown: str = "") -> None:
+        """Settle a task that failed; `shown` is what people see of the error, where that is not the
+        whole of it."""
+        self._note(action_task(node.task), event)
+        stage = f" in stage '{event.stage}'" if event.stage and event.log else ""
+        host = f" on {one_line(event.host)}" if event.host else ""
+        log = f"\n  log: {one_line(event.log)}" if event.log else ""
+        node.run_status = "failure"
+        message = f"{node.task.name} failed{stage}{host}: {shown or event.error}{log}"
+        self.reporter.add_failure(node.task, TaskFailed(message))
+        self._failed()
+
+    def _not_run(self, node: Any, reason: str) -> None:
+        """Settle a task of ours, or a group of tasks, that can't or shan't run."""
+        task = action_task(node.task)
+        node.run_status = "failure"
+        if task is not None:
+            self._note(task, make_event(task, "not-run", reason=reason))
+
+    def _failed(self) -> None:
+        self.final_result = max(self.final_result, FAILURE)
+        if not self.continue_:
+            self._stop_running = True
+
+
+def describe_failure(task: ActionTask, error: Exception, reason: str = "") -> Event:
+    """Return the event of a task that failed before it reached a worker."""
+    text = str(error)
+    if isinstance(error, OSError) and error.filename:
+        text = one_line(f"{error.filename}: {error.strerror}")
+    return make_event(task, "failed", reason=reason, error=text)

@@ -1,0 +1,45 @@
+"""The other forms in which backends and ExecuTorch's emitter store a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from pipeline.compile.inspect.arrays import Array, View, cast, logical_bytes
+from pipeline.store.digest import Digest, hash_bytes
+
+_SMALL = 64  # bytes; in smaller ones only the plain form is looked for
+_FLOATS = ("float", "bfloat")
+
+
+def find_forms(view: View, read: Callable[[], Array]) -> set[Digest]:
+    """Return the digests of the forms of a tensor, given its place and what returns its values,
+    which is called where it has such forms."""
+    return {hash_bytes(logical_bytes(form)) for form in _forms(view, read)}
+
+
+def _forms(view: View, read: Callable[[], Array]) -> Iterator[Array]:
+    """Yield a tensor as backends and ExecuTorch's emitter lay it out, in logical order."""
+    dimensions = len(view.sizes)
+    rank = range(dimensions)
+    turned = not view.is_contiguous
+    narrow = view.dtype.startswith(_FLOATS) and view.dtype != "float32"
+    convolved = dimensions in (3, 4)  # weights of convolutions, of depthwise and transposed ones
+    packed = view.dtype == "int8" and dimensions == 2
+    if view.nbytes < _SMALL or not (turned or narrow or convolved or packed):
+        return
+    values = read()
+    if turned:  # by its strides, as it is emitted
+        yield values.transpose(sorted(rank, key=lambda d: (-view.strides[d], d)))
+    if narrow:
+        values = cast(values, view.dtype, "float32")  # in which XNNPACK computes
+        yield values
+    if convolved:
+        places = list(rank[2:])
+        yield values.transpose(0, *places, 1)
+        yield values.transpose(1, *places, 0)
+    if packed and -8 <= values.min() <= values.max() <= 7:
+        # Four-bit values, two to a byte, the first one low, raised by 8 (XNNPACK's qc4w).
+        raised = np.pad(values, ((0, 0), (0, values.shape[1] % 2))).astype(np.uint8) + np.uint8(8)
+        yield raised[:, 1::2] << 4 | raised[:, ::2]

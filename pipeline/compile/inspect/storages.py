@@ -1,0 +1,45 @@
+"""Storages of tensors as numpy arrays, and who is told of the tensors that are described."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+
+from pipeline.compile.inspect.arrays import Array, View
+from pipeline.store.digest import Digest
+
+# Takes a tensor that is described, and the digest of its logical bytes.
+Listener = Callable[[torch.Tensor, Digest], None]
+_listener: ContextVar[Listener | None] = ContextVar("listener to descriptions", default=None)
+
+
+def storage_bytes(tensor: torch.Tensor) -> Array:
+    """Return all of a tensor's storage, without a copy."""
+    flat: Array = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
+    return flat
+
+
+def view_of(tensor: torch.Tensor, step: int = 0) -> View:
+    """Return the place of a tensor in its storage."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return View(step, dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+
+
+def note_described(tensor: torch.Tensor, base: Digest) -> None:
+    """Tell the listener, if there is one, of a tensor that is described."""
+    if (listener := _listener.get()) is not None:
+        listener(tensor, base)
+
+
+@contextmanager
+def described_to(listener: Listener) -> Iterator[None]:
+    """Tell a listener of the tensors that are described within the context."""
+    token: Any = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)

@@ -1,0 +1,207 @@
+"""Hashes values of a program in edge dialect, one after another, so that none begins another.
+
+Fields are length-prefixed, and nothing goes through `repr` of unknown objects, `hash`, pickle or
+set order. It knows no graph and no backend; what can't be hashed exactly has no digest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+import torch
+from blake3 import blake3
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import graph_signature
+from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+
+from pipeline.store import digest
+from pipeline.store.digest import Digest
+
+_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_SIGNATURE = graph_signature.__name__
+
+
+class UndescribableError(Exception):
+    """A partition holds something that a digest would have to guess."""
+
+
+class ValueHasher:
+    """Hashes values, sizes and tensors.
+
+    What has no lasting name gets the number of its first appearance, so it still counts what is the
+    same as what.
+
+    Attributes:
+        keep_names: whether names of nodes and tensors count by themselves, and not their numbers.
+        storages: the number of each storage of a constant, by its address.
+        contents: the digests of storages, by their addresses.
+        nodes: the numbers of nodes, which a graph gives before their values are hashed.
+        symbols: the numbers of the symbols of sizes.
+    """
+
+    def __init__(self, keep_names: bool) -> None:
+        self.hasher = blake3()
+        self.keep_names = keep_names
+        self.storages: dict[int, int] = {}
+        self.contents: dict[int, Digest] = {}
+        self.nodes: dict[Node, int] = {}
+        self.symbols: dict[sympy.Symbol, int] = {}
+        self._names: dict[str, int] = {}
+        self._known: set[sympy.Symbol] = set()
+        self._modes: dict[Any, int] = {}
+
+    def field(self, kind: str, data: bytes | str | int = b"") -> None:
+        payload = data if isinstance(data, bytes) else str(data).encode()
+        head = f"{kind}:{len(payload)}:".encode()
+        self.hasher.update(head + payload)
+
+    def name(self, name: str) -> None:
+        if self.keep_names:
+            self.field("name", name)
+        else:
+            self.field("name", number_of(self._names, name))
+
+    def value(self, value: Any) -> None:
+        if isinstance(value, Node):
+            self.field("node", self.nodes[value])
+        elif isinstance(value, Mapping):
+            self.field("map", len(value))
+            # The order of insertion differs between equal programs.
+            for key in sorted(value, key=str):
+                self.value(key)
+                self.value(value[key])
+        elif isinstance(value, list | tuple):
+            kind = "tuple" if isinstance(value, tuple) else "list"
+            self.field(kind, len(value))
+            for element in value:
+                self.value(element)
+        elif isinstance(value, FakeTensor):
+            self.shape(value)
+            self.mode(value.fake_mode)
+            self.value(value.constant is not None)
+            if value.constant is not None:  # passes then compute with it
+                self.content(value.constant)
+        elif isinstance(value, torch.Tensor):
+            self.content(value)
+        else:
+            self.leaf(value)
+
+    def leaf(self, value: Any) -> None:
+        kind = type(value)
+        if isinstance(value, bytes):
+            self.field(kind.__name__, value)
+        elif isinstance(value, bool | int | str | None):
+            self.field(kind.__name__, str(value))
+        elif isinstance(value, float):
+            self.field("float", value.hex())
+        elif isinstance(value, enum.Enum):
+            self.field("enum", f"{kind.__qualname__}.{value.name}")
+        elif isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            self.expression(getattr(value.node, "expr", None), value.node)
+        elif isinstance(value, sympy.Basic):
+            self.expression(value, None)
+        elif isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
+            self.field("torch", str(value))
+        elif isinstance(schema := getattr(value, "_schema", None), torch.FunctionSchema):
+            self.field("operator", f"{kind.__name__} {schema}")
+        elif isinstance(value, type) or hasattr(value, "__qualname__"):
+            self.field("function", f"{value.__module__}.{value.__qualname__}")
+        elif isinstance(value, torch._ops.HigherOrderOperator):
+            self.field("operator", value.name())
+        elif dataclasses.is_dataclass(value):
+            self.record(value)
+        else:
+            raise UndescribableError(f"a {kind.__module__}.{kind.__qualname__}")
+
+    def record(self, value: Any) -> None:
+        """Hash a dataclass field by field; those of a signature name nodes and tensors."""
+        kind = type(value)
+        self.field("record", kind.__qualname__)
+        naming = ("name", "target") if kind.__module__ == _SIGNATURE else ()
+        for field in dataclasses.fields(value):
+            field_value = getattr(value, field.name)
+            self.value(field.name)
+            if field.name in naming and isinstance(field_value, str):
+                self.name(field_value)
+            else:
+                self.value(field_value)
+
+    # Sizes
+
+    def expression(self, expression: Any, node: Any) -> None:
+        """Hash an expression; a symbol counts with its range and the size that it had at export."""
+        # Passes take that size where there is no upper bound (exir/sym_util.py).
+        if not isinstance(expression, sympy.Basic):
+            raise UndescribableError(f"a size of type {type(node).__qualname__}")
+        names = {}
+        for symbol in sympy.preorder_traversal(expression):
+            if isinstance(symbol, sympy.Symbol):
+                number = number_of(self.symbols, symbol)
+                names[symbol] = sympy.Symbol(f"s{number}", **symbol.assumptions0)
+        renamed = expression if self.keep_names else expression.xreplace(names)
+        self.field("symbol", sympy.srepr(renamed))
+        if node is None:
+            return
+        for symbol in names:
+            if symbol not in self._known:
+                self._known.add(symbol)
+                self.value(_symbol_facts(symbol, node.shape_env))
+
+    def mode(self, mode: Any) -> None:
+        """Hash the fake-tensor mode: how it makes up the sizes of new tensors."""
+        if mode not in self._modes:
+            environment = mode.shape_env
+            settings = None if environment is None else environment.settings
+            self.value([mode.static_shapes, settings])
+        self.field("mode", number_of(self._modes, mode))
+
+    # Tensors
+
+    def shape(self, tensor: torch.Tensor) -> None:
+        self.field("tensor", str(tensor.dtype))
+        self.value([*tensor.shape, "stride", *tensor.stride(), "order", *tensor.dim_order()])
+        self.value([tensor.storage_offset(), str(tensor.device), tensor.requires_grad])
+
+    def constant(self, tensor: Any) -> None:
+        self.content(tensor)
+        self.field("storage", number_of(self.storages, tensor.untyped_storage()._cdata))
+
+    def content(self, tensor: Any) -> None:
+        """Hash a tensor with all of its storage, which XNNPACK takes for the content."""
+        # See operators/node_visitor.py, `get_serialized_buffer_index`.
+        kind = type(tensor)
+        if kind not in _TENSORS or tensor.layout is not torch.strided or tensor.is_quantized:
+            raise UndescribableError(f"a constant of type {kind.__qualname__}")
+        if tensor.device.type != "cpu" or tensor.is_conj() or tensor.is_neg():
+            raise UndescribableError(f"a constant on {tensor.device}, conjugated or negated")
+        self.field("constant", kind.__qualname__)
+        self.shape(tensor)
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.contents:
+            flat = torch.empty(0, dtype=torch.uint8).set_(storage)
+            self.contents[storage._cdata] = digest.hash_bytes(memoryview(flat.numpy()))
+        self.field("content", self.contents[storage._cdata])
+
+
+def _symbol_facts(symbol: sympy.Symbol, environment: ShapeEnv) -> list[Any]:
+    try:
+        hint = int(environment.guarding_hint_or_throw(symbol))
+    except GuardOnDataDependentSymNode:
+        raise UndescribableError(f"a size that depends on data ({symbol})") from None
+    return [limits_record(environment.var_to_range.get(symbol)), hint]
+
+
+def limits_record(limits: Any) -> list[str] | None:
+    if limits is None:
+        return None
+    return [str(limits.lower), str(limits.upper)]
+
+
+def number_of(numbers: dict[Any, int], key: Any) -> int:
+    """Return the number of a key, the next one if it is new."""
+    return numbers.setdefault(key, len(numbers))

@@ -1,1 +1,0 @@
-"""New weights for a compiled unit, without lowering: how each stored blob comes from constants."""

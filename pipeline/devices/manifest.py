@@ -1,0 +1,95 @@
+"""Read the manifest in the folder of a package, and check the package's files against it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pipeline.store.digest import hash_bytes
+from pipeline.store.errors import PipelineError, listed
+from pipeline.store.files import MANIFEST
+
+
+def read_manifest(pte: Path, content: bytes) -> dict[str, Any]:
+    """Read the manifest of a package; without one, return a manifest of no files and no methods.
+
+    Raises PipelineError for the manifest of another package.
+    """
+    path = pte.parent / MANIFEST
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_bytes())
+        digests = {name: file["digest"] for name, file in manifest["files"].items()}
+        dict(manifest["methods"])
+    except FileNotFoundError:
+        return {"files": {}, "methods": {}}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PipelineError(f"{pte.name}: {MANIFEST} beside it cannot be read: {error!r}") from None
+    if hash_bytes(content) not in digests.values():
+        raise PipelineError(
+            f"{pte.name}: {MANIFEST} beside it is not its own: it describes {', '.join(digests)} "
+            "with other contents; build the package again, or take the manifest away"
+        )
+    return manifest
+
+
+def memory_planning(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a manifest's settings of memory planning; {} if it has none."""
+    emit = manifest.get("emit")
+    planning = emit.get("memory_planning") if isinstance(emit, dict) else None
+    return planning if isinstance(planning, dict) else {}
+
+
+def find_ptds(pte: Path, manifest: Mapping[str, Any]) -> list[Path]:
+    """Return the `.ptd` files that a manifest names. Raises PipelineError if one is missing."""
+    paths = [pte.parent / name for name in _ptds_of(manifest)]
+    missing = [path.name for path in paths if not path.exists()]
+    if missing:
+        raise PipelineError(
+            f"{pte.name}: needs {listed(missing)}, which is not beside it; put it there, or give "
+            "it as `ptds`"
+        )
+    return paths
+
+
+def _ptds_of(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    files = sorted(manifest["files"].items())
+    return {name: file for name, file in files if name.endswith(".ptd")}
+
+
+def check_ptds(ptds: Mapping[Path, bytes], pte: Path, manifest: Mapping[str, Any]) -> None:
+    """Raise PipelineError for a `.ptd` that a package wasn't built with, whose weights it would
+    use, and for one that is missing."""
+    if not manifest["files"]:
+        return
+    files = _ptds_of(manifest)
+    expected_digests = {file["digest"] for file in files.values()}
+    digests = set()
+    for ptd, content in ptds.items():
+        digest = hash_bytes(content)
+        digests.add(digest)
+        if digest not in expected_digests:
+            _refuse(pte, ptd, digest, len(content), files)
+    missing = [name for name, file in files.items() if file["digest"] not in digests]
+    if missing:
+        raise PipelineError(f"{pte.name}: needs {', '.join(missing)} too; give all its .ptd files")
+
+
+def _refuse(
+    pte: Path, ptd: Path, digest: str, size: int, files: Mapping[str, Mapping[str, Any]]
+) -> NoReturn:
+    """Raise PipelineError for a file that isn't among the `.ptd` files of a package."""
+    expected = files.get(ptd.name)
+    if expected is None:
+        names = ", ".join(files)
+        needs = f"it needs the {names} that it was built with" if files else "it needs none"
+        raise PipelineError(f"{pte.name}: {ptd.name} is no file of this package; {needs}")
+    actual_text, expected_text = f"{size:,} bytes", f"{expected.get('size', 0):,} bytes"
+    # Files of one size differ by their digests alone.
+    if actual_text == expected_text:
+        actual_text, expected_text = f"digest {digest[:12]}", str(expected["digest"])[:12]
+    raise PipelineError(
+        f"{pte.name}: {ptd.name} is damaged, or of another build: {actual_text}, not "
+        f"{expected_text}; take the one that it was built with"
+    )

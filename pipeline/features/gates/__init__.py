@@ -1,0 +1,38 @@
+"""Gates: limits that a config sets on a package, and the accepted baselines that they compare with.
+
+Deleting this folder leaves builds that are validated and held to no limit of `validate.gates`.
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Command, Feature, Section
+
+DIFF = Command(
+    "diff",
+    "what tells the build from the accepted one, a revision or another build",
+    "[revision | manifest | folder] [package ...]",
+    {"markdown": "write Markdown, for a pull request"},
+    "A revision's objects are read from git: the index and the work tree stay as they are.",
+    (
+        ("doit diff", "with the accepted baselines"),
+        ("doit diff main --markdown", "with a branch"),
+        ("doit diff ../other/build vision", "with another build"),
+    ),
+    run="pipeline.features.gates.diff:run",
+)
+BASELINE = Command(
+    "baseline",
+    "accept the present figures, to which gates hold later builds",
+    "[package ...]",
+    examples=(("doit baseline vision", "writes baselines/vision.yaml"),),
+    run="pipeline.features.gates.accept:run",
+)
+FEATURE = Feature(
+    "gates",
+    "hold packages to limits and accepted baselines, and compare builds",
+    verbs=(DIFF, BASELINE),
+    judge="pipeline.features.gates.judge:prepare_judging",
+    sections=(Section(10, "pipeline.features.gates.section:section"),),
+    overview_sections=(Section(20, "pipeline.features.gates.section:changes_section"),),
+    highlights="pipeline.features.gates.section:find_changes",
+)

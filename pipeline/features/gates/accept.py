@@ -1,0 +1,96 @@
+"""`doit baseline`: accepts the figures of packages as they are built and validated now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from pipeline.cli.verbs import known_packages
+from pipeline.features.gates.baseline import format_baseline, keep_accepted, read_baseline
+from pipeline.plan.plan import Plan
+from pipeline.plan.status import find_damage, link_status
+from pipeline.report.records import read_fitting
+from pipeline.store.digest import hash_json
+from pipeline.store.errors import ConfigErrors, PipelineError
+from pipeline.store.files import MANIFEST, REPORT, write_atomically
+from pipeline.store.sizes import human_size
+from pipeline.store.workspace import BASELINES
+from pipeline.validate.figures import Figures, read_build
+
+
+def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+    """Write the baselines of packages, by default all, and yield a line for each.
+
+    Raises:
+        PipelineError: for those that can't be accepted, after the others were; a line for each.
+    """
+    refused = list[str]()
+    for package in known_packages(plan, words):
+        try:
+            yield f"{BASELINES}/{package}.yaml: {_accept(plan, package)}"
+        except PipelineError as error:
+            refused += error.lines
+    for path in () if words else sorted((plan.workspace.root / BASELINES).glob("*.yaml")):
+        if path.stem not in plan.packages:
+            yield f"{BASELINES}/{path.name}: there is no package '{path.stem}'; remove the file"
+    if refused:
+        raise PipelineError(*refused)
+
+
+def _accept(plan: Plan, package: str) -> str:
+    now = _present(plan, package)
+    path = plan.workspace.baseline(package)
+    if not path.parent.resolve().is_relative_to(plan.workspace.root.resolve()):
+        raise PipelineError(f"{package}: {BASELINES}/ is a link out of the workspace")
+    before = None
+    with suppress(ConfigErrors):  # one that can't be read is replaced
+        before = read_baseline(path)
+    text = format_baseline(package, keep_accepted(now, before)).encode()
+    there = path.read_bytes() if path.is_file() else None
+    if there == text:
+        return "unchanged"
+    write_atomically(path, text)
+    if before is None:
+        what = "replaced, since it could not be read" if there else "new"
+        return f"{what}; {human_size(now.size)}{_describe_unrun(now)}"
+    was = before.size
+    size = now.size
+    change = "of the same size"
+    if was != size:
+        change = f"size {was} -> {size} bytes"
+    return f"changed; {change}{_describe_unrun(now)}"
+
+
+def _describe_unrun(figures: Figures) -> str:
+    unrun = [name for name, method in figures.methods.items() if method.sqnr_db is None]
+    if unrun:
+        return f"; without numerics of what did not run: {', '.join(unrun)}"
+    return ""
+
+
+def _present(plan: Plan, package: str) -> Figures:
+    """Return the figures of a package that is current and proved. Raises PipelineError."""
+    plan.check(package)
+    first = f"run `doit validate:{package}` first"
+    lowered = link_status(plan, package)
+    if not lowered.current:
+        raise PipelineError(f"{package}: not built as it is asked for ({lowered.reason}); {first}")
+    action = plan.validate(package)
+    recorded = plan.workspace.state(package).get("validate", {})
+    if action is None or recorded.get("measured") != hash_json(action.key["measured"]):
+        raise PipelineError(f"{package}: not validated as it is now; {first}")
+    if damage := find_damage(plan, package, recorded):
+        raise PipelineError(f"{package}: {damage}; {first}")
+    folder = plan.workspace.package(package)
+    if not recorded["sound"]:
+        report = read_fitting(folder / REPORT) or {}
+        failures = "".join(f": {each}" for each in report.get("failures", ())[:1])
+        raise PipelineError(f"{package}: is not what its source is{failures}")
+    if not recorded.get("complete", True):
+        raise PipelineError(
+            f"{package}: the last validation left out what it had no time for, so its figures may "
+            f"be too good; raise validate.budget and {first}"
+        )
+    if (build := read_build(folder / MANIFEST)) is None:
+        raise PipelineError(f"{package}: its manifest can't be read; {first}")
+    return build.figures

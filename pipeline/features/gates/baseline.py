@@ -1,0 +1,112 @@
+"""Reads and writes baselines: accepted figures of a package, in `baselines/<package>.yaml`.
+
+A baseline is text for version control: small, sorted, and the same for the same package whoever
+accepted it, but for latencies, which are those of the processor that it names. Gates hold later
+builds to it, and `doit diff` and reports compare them with it.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.config.compose import Document
+from pipeline.config.parser import parse
+from pipeline.config.yaml import Dumper, load_nodes
+from pipeline.store.errors import ConfigErrors, Problem
+from pipeline.store.files import inside, read_text_file
+from pipeline.validate.figures import Figures, MethodFigures
+
+MOST_TENSORS = 10
+# Figures of the same bytes that are this near are equal, though measured on two machines.
+_NEAR_SQNR = 3.0  # dB
+_NEAR_ABS = 2.0  # times
+_COMMENT = """\
+# What was accepted of {package}: the figures that `max_size_growth`, `max_delegation_drop` and
+# `max_sqnr_drop` hold later builds to. `doit baseline {package}` writes the present ones here, and
+# `doit diff {package}` shows how they differ. Sizes in bytes; of the tensors the largest.
+"""
+
+
+def parse_baseline(content: bytes, file: str) -> Figures:
+    """Parse a baseline. Raises ConfigErrors, with every mistake and its line."""
+    root = load_nodes(content, file)
+    if root is None:
+        raise ConfigErrors([Problem(file, "", "is empty", "`doit baseline` makes it")])
+    return parse(Figures, Document(file, root))
+
+
+class _Dumper(Dumper):
+    """Writes lists and tensors on one line, everything else in blocks."""
+
+    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> Any:
+        return super().represent_sequence(tag, sequence, flow_style=True)
+
+    def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> Any:
+        flat = bool({"dtype", "median"} & mapping.keys())
+        return super().represent_mapping(tag, mapping, flow_style=flat)
+
+
+def format_baseline(package: str, figures: Figures) -> str:
+    """Format a baseline; equal figures give equal text, and unknown figures are left out."""
+    content = figures.model_dump(mode="json", exclude_defaults=True)
+    tensors = content.pop("tensors", {})
+    largest = sorted(tensors, key=lambda name: (-tensors[name]["size"], name))[:MOST_TENSORS]
+    if largest:
+        content["tensors"] = {name: tensors[name] for name in sorted(largest)}
+    options: Any = {"sort_keys": False, "allow_unicode": True, "width": math.inf}
+    return _COMMENT.format(package=package) + yaml.dump(content, None, _Dumper, **options)
+
+
+def keep_accepted(now: Figures, before: Figures | None) -> Figures:
+    """Return the figures to write where a baseline is there already: of the same package, latencies
+    stay as they were written, and so do numerics, measured elsewhere, unless they are another
+    result."""
+    if before is None or before.digest != now.digest:
+        return now
+    methods = {
+        name: _keep_numerics(method, before.methods.get(name))
+        for name, method in now.methods.items()
+    }
+    if before.processor is not None:
+        for name, method in methods.items():
+            accepted = before.methods.get(name)
+            methods[name] = method.model_copy(update={"latency": accepted and accepted.latency})
+    processor = before.processor or now.processor
+    return now.model_copy(update={"methods": methods, "processor": processor})
+
+
+def _keep_numerics(now: MethodFigures, before: MethodFigures | None) -> MethodFigures:
+    sqnrs = now.sqnr_db
+    accepted_sqnrs = before.sqnr_db if before else None
+    if (
+        before is None
+        or sqnrs is None
+        or accepted_sqnrs is None
+        or len(sqnrs) != len(accepted_sqnrs)
+    ):
+        return now
+    for a, b in zip(sqnrs, accepted_sqnrs, strict=True):
+        if a != b and (a is None or b is None or abs(a - b) > _NEAR_SQNR):
+            return now
+    ours = now.max_abs
+    theirs = before.max_abs
+    is_near = ours is None or theirs is None or max(ours, theirs) <= _NEAR_ABS * min(ours, theirs)
+    return now.model_copy(
+        update={"sqnr_db": accepted_sqnrs, "max_abs": theirs if is_near else ours}
+    )
+
+
+def read_baseline(path: Path) -> Figures | None:
+    """Read the baseline of a package; None where there is none. Raises ConfigErrors."""
+    file = f"{path.parent.name}/{path.name}"
+    try:
+        content = read_text_file(inside(path, (path.parent.parent,)))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigErrors([Problem(file, "", f"cannot be read: {error.strerror}")]) from error
+    return parse_baseline(content, file)

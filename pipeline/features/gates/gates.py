@@ -1,0 +1,256 @@
+"""Gates: limits that a config sets on a package, checked against what is known of its build.
+
+A gate is a field of `pipeline/config/validation.py` and a row of `PACKAGE_GATES` or `METHOD_GATES`.
+Nodes that a backend's own kernels run, where it has kernels instead of a delegate, count as
+delegated. A gate that can't be checked fails, and says what would make it checkable. Three are left
+alone, with a word: what this machine can't run, as in the rest of a validation; the delegation of a
+method that has no partitioners on purpose; and, outside of CI, a comparison with a baseline that
+nobody has recorded yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from pipeline.features.gates.estimates import measure_npu_cycles, measure_npu_sram
+from pipeline.features.gates.measures import (
+    NOTHING,
+    ROUNDING,
+    Json,
+    Measured,
+    Subject,
+    measure_added_size,
+    measure_delegated,
+    measure_delegation_drop,
+    measure_family_size,
+    measure_latency,
+    measure_memory,
+    measure_portable,
+    measure_runs_method,
+    measure_runs_package,
+    measure_size,
+    measure_size_growth,
+    measure_sqnr_drop,
+)
+from pipeline.report.records import ALL, LATENCY, UNASKED, GateExemption, GateRecord, GateUnit
+from pipeline.validate.figures import Figures, make_figures
+
+NO_BASELINE = "no baseline yet"
+
+
+class Gate(NamedTuple):
+    """A kind of gate: the least figure if its name begins with `min_`, otherwise the greatest.
+
+    Attributes:
+        name: of its field in the config.
+        measure: takes a package or a method, and the limit.
+        needs_baseline: compares with what was accepted.
+        needs_run: is left alone where the method did not run.
+        needs_partitioners: is left alone where the method has none, unless it is set for this
+            method itself.
+    """
+
+    name: str
+    unit: GateUnit
+    measure: Callable[[Subject, Any], Measured]
+    needs_baseline: bool = False
+    needs_run: bool = False
+    needs_partitioners: bool = False
+
+    def holds(self, figure: float, limit: float) -> bool:
+        beyond = limit - figure if self.name.startswith("min_") else figure - limit
+        return beyond <= ROUNDING
+
+
+class _Setting(NamedTuple):
+    """A limit as the config sets it: for all methods, or for the method itself; `place` is file and
+    line. `requires_baseline` makes a missing baseline a failure."""
+
+    limit: Any
+    of_method: bool
+    place: str
+    requires_baseline: bool
+
+
+class _Unmeasured(NamedTuple):
+    """Why a gate has no figure; it fails unless it is left alone."""
+
+    sentence: str
+    left_alone: GateExemption | None = None
+
+
+def failed_gates(gates: Iterable[GateRecord]) -> list[str]:
+    """Return what is wrong with a package; what several gates say is said once."""
+    return list(dict.fromkeys(gate["sentence"] for gate in gates if not gate["ok"]))
+
+
+def check_gates(
+    settings: Json,
+    manifest: Json,
+    contents: Json | None = None,
+    validation: Json | None = None,
+    baseline: Figures | None = None,
+    places: Mapping[str, str] | None = None,
+    family: Json = NOTHING,
+    contract: Json | None = None,
+) -> list[GateRecord]:
+    """Check the gates that are set: the package's, then method by method.
+
+    Args:
+        settings: `validate` of the config, resolved: `gates`, and `methods`, some with their own;
+            what runtimes hold, by target; and whether a missing baseline is a failure.
+        validation: the record of the package's validation; its `methods` are read, and the lines
+            of calls that delegates left.
+        places: by path in the config (`validate.gates.max_size`), file and line where it was
+            written.
+        family: the files of the packages of its family (`keys.FamilyFiles`).
+    """
+    package = manifest["package"]
+    now = make_figures(manifest, contents, validation)
+    accepted = {} if baseline is None else baseline.methods
+    inside = (contents or {}).get("methods", {})
+    runs = {record["method"]: record for record in (validation or {}).get("methods", ())}
+    targets = settings.get("targets", {})
+    needs = (contract or {}).get("methods", {})
+    subjects = [Subject(package, None, now, baseline, {}, {}, (), family, contract, (), targets)]
+    for name, figures in now.methods.items():
+        facts = manifest["methods"][name]
+        run = runs.get(name, {})
+        arenas = inside.get(name, {}).get("planned_memory", ())
+        undelegated = (validation or {}).get("delegation", {}).get(name, {}).get("left", ())
+        subjects.append(
+            Subject(
+                *(package, name, figures, accepted.get(name), facts, run, arenas),
+                contract=needs.get(name),
+                left=undelegated,
+                targets=targets,
+            )
+        )
+    records = []
+    for subject in subjects:
+        for gate in PACKAGE_GATES if subject.method is None else METHOD_GATES:
+            setting = _find_setting(gate, subject.method, settings, places or {})
+            if setting is not None:
+                records.append(_check(gate, subject, setting, baseline is not None))
+    return records
+
+
+def _find_setting(
+    gate: Gate, method: str | None, settings: Json, places: Mapping[str, str]
+) -> _Setting | None:
+    """Return the limit of a gate, the method's before the package's; None where it is not set."""
+    place = places.get(f"validate.gates.{gate.name}", "")
+    if gate.name == "runs_on":
+        place = place or places.get("target", "")
+    place = places.get(f"validate.methods.{method}.gates.{gate.name}", place)
+    limit = settings["methods"].get(method, {}).get("gates", {}).get(gate.name)
+    of_method = limit is not None
+    if not of_method:
+        limit = settings["gates"].get(gate.name)
+    if limit is None:
+        return None
+    return _Setting(limit, of_method, place, settings.get("requires_baseline", False))
+
+
+def _check(gate: Gate, subject: Subject, setting: _Setting, has_baseline: bool) -> GateRecord:
+    figure: float | None = None
+    limit = 0 if isinstance(setting.limit, list) else setting.limit
+    unmeasured = _why_unmeasured(gate, subject, setting, has_baseline)
+    if unmeasured is not None:
+        sentence = unmeasured.sentence
+        ok = unmeasured.left_alone is not None
+    else:
+        figure, sentence = gate.measure(subject, setting.limit)
+        ok = figure is not None and gate.holds(figure, limit)
+        if subject.method is not None:
+            sentence = f"{subject.method}: {sentence}"
+    record = GateRecord(
+        gate=gate.name,
+        method=subject.method,
+        unit=gate.unit,
+        figure=figure,
+        limit=limit,
+        ok=ok,
+        sentence="" if ok and unmeasured is None else sentence,
+        place=setting.place,
+    )
+    if unmeasured is not None and unmeasured.left_alone is not None:
+        record["left_alone"] = unmeasured.left_alone
+    return record
+
+
+def _why_unmeasured(
+    gate: Gate, subject: Subject, setting: _Setting, has_baseline: bool
+) -> _Unmeasured | None:
+    """Return why there is nothing to hold to a gate; None where there is."""
+    method = subject.method
+    unasked = UNASKED in subject.run.get("left_out", ())  # so nothing at all is said of it
+    not_run = ""
+    if gate.needs_run or unasked:
+        not_run = _why_not_run(gate, subject.run)
+    if not_run:
+        sentence = f"{method}: {gate.name} was not checked, since it {not_run}"
+        return _Unmeasured(sentence, "not run")
+    on_purpose = gate.needs_partitioners and not setting.of_method
+    if on_purpose and not subject.facts["lowering"].get("partitioners"):
+        sentence = f"{method}: no partitioners, said on purpose (`partitioners: []`)"
+        return _Unmeasured(sentence, "no partitioners")
+    required = setting.requires_baseline
+    if gate.needs_baseline and (
+        missing := _describe_missing(gate, subject, has_baseline, required)
+    ):
+        return _Unmeasured(missing, None if required else "no baseline")
+    return None
+
+
+def _why_not_run(gate: Gate, run: Json) -> str:
+    """Return why a method has no figure of a run, to end a sentence; "" where it may have one."""
+    left_out = run.get("left_out", ())
+    if run.get("not_run"):
+        return f"did not run: {run['not_run']}"
+    if ALL in left_out or (LATENCY in left_out and gate.measure is measure_latency):
+        return "was left out: validate.budget was spent"
+    if UNASKED in left_out:
+        return f"was {UNASKED}"
+    return ""
+
+
+def _describe_missing(gate: Gate, subject: Subject, has_baseline: bool, required: bool) -> str:
+    """Return what the baseline lacks that a gate compares with; "" where it is there."""
+    command = f"`doit baseline {subject.package}`"
+    if not has_baseline:  # the same sentence for all methods, so that it is said once
+        if required:
+            return f"no baseline; {command} accepts the present figures"
+        return f"{NO_BASELINE}; {command} records one"
+    if subject.before is None:
+        lack, figures = "not in the baseline", "its figures"
+    elif gate.name == "max_sqnr_drop" and subject.now.sqnr_db and subject.before.sqnr_db is None:
+        lack, figures = "no SQNR in the baseline", "it"
+    else:
+        return ""
+    return f"{subject.method}: {lack}{'' if required else ' yet'}; {command} accepts {figures}"
+
+
+_delegated_nodes = partial(measure_delegated, "nodes")
+_delegated_operators = partial(measure_delegated, "operators")
+PACKAGE_GATES = (
+    Gate("max_size", "bytes", measure_size),
+    Gate("max_size_growth", "share", measure_size_growth, needs_baseline=True),
+    Gate("max_family_size", "bytes", measure_family_size),
+    Gate("max_added_size", "bytes", measure_added_size),
+    Gate("runs_on", "needs", measure_runs_package),
+)
+METHOD_GATES = (
+    Gate("min_delegated_nodes", "share", _delegated_nodes, needs_partitioners=True),
+    Gate("min_delegated_ops", "share", _delegated_operators, needs_partitioners=True),
+    Gate("allow_portable_ops", "calls", measure_portable, needs_partitioners=True),
+    Gate("runs_on", "needs", measure_runs_method),
+    Gate("max_planned_memory", "bytes", measure_memory),
+    Gate("max_npu_cycles", "cycles", measure_npu_cycles, needs_partitioners=True),
+    Gate("max_npu_sram", "bytes", measure_npu_sram, needs_partitioners=True),
+    Gate("max_latency_ratio", "times", measure_latency, needs_run=True),
+    Gate("max_delegation_drop", "share", measure_delegation_drop, needs_baseline=True),
+    Gate("max_sqnr_drop", "dB", measure_sqnr_drop, needs_baseline=True, needs_run=True),
+)

@@ -1,0 +1,66 @@
+"""Holds a package that was measured to the gates of its config and to its accepted baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pipeline.features.gates.baseline import read_baseline
+from pipeline.features.gates.gates import check_gates, failed_gates
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.validate import ValidateInputs
+from pipeline.report.records import GateRecord, read_fitting
+from pipeline.run.prove.judgement import Judgement
+from pipeline.store.errors import PipelineError
+from pipeline.store.files import CONTENTS, CONTRACT
+from pipeline.store.workspace import Workspace
+from pipeline.validate.figures import Figures
+
+Json = Mapping[str, Any]
+
+
+def prepare_judging(
+    action: Action[ValidateInputs], workspace: Workspace
+) -> Callable[[Json | None, Json], Judgement]:
+    """Read the accepted baseline, and return what judges the package by its manifest and by what
+    was measured. Raises PipelineError for a baseline that changed or makes no sense."""
+    baseline = _read_baseline(action, workspace)
+    folder = workspace.package(str(action.package))
+
+    def judge(manifest: Json | None, measured: Json) -> Judgement:
+        gates: list[GateRecord] = []
+        if manifest:  # to have none is a failure by itself
+            gates = check_gates(
+                action.key["held_to"],
+                manifest,
+                read_fitting(folder / CONTENTS),
+                measured,
+                baseline,
+                action.inputs.places,
+                action.inputs.family_files,
+                read_fitting(folder / CONTRACT),
+            )
+        return Judgement(
+            record={"gates": gates, "baseline": baseline and baseline.resolved()},
+            failures=failed_gates(gates),
+            facts=_describe_unrecorded(gates),
+        )
+
+    return judge
+
+
+def _read_baseline(action: Action, workspace: Workspace) -> Figures | None:
+    """Return the accepted figures. Raises PipelineError where they are no more those of the key, or
+    make no sense."""
+    path = workspace.baseline(str(action.package))
+    if workspace.find_data(path) != action.key["baseline"]:
+        raise PipelineError(f"{path.parent.name}/{path.name}: changed while the build ran")
+    return read_baseline(path)
+
+
+def _describe_unrecorded(gates: Iterable[GateRecord]) -> dict[str, list[str]]:
+    """Return the fact that gates have no baseline to compare with yet, with their names."""
+    names = [gate["gate"] for gate in gates if gate.get("left_alone") == "no baseline"]
+    if names:
+        return {"no_baseline": list(dict.fromkeys(names))}
+    return {}

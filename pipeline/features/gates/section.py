@@ -1,0 +1,201 @@
+"""Gates, and the figures of the accepted baseline beside those of now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pipeline.report.cells import code, figure, name, source, verdict
+from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
+from pipeline.report.formatting import decibel, milliseconds, percent, short
+from pipeline.report.packages import Entry
+from pipeline.report.records import MOST_SQNR, delegated_share, in_order, is_unchecked
+from pipeline.store.errors import plural
+from pipeline.store.sizes import human_size
+
+_STEP = 1.1  # times a ratio of latencies, from which on it is another one
+_WORDS = {"bad": "worse", "good": "better"}
+_LEFT_ALONE = {"no partitioners": "does not apply", "no baseline": "no baseline yet"}
+_UNITS: dict[str, Callable[[Any], str]] = {
+    "share": percent,
+    "bytes": human_size,
+    "times": "{:.2f} ×".format,
+    "dB": decibel,
+    "cycles": "{:,}".format,
+}
+
+
+def section(report: Json) -> ReportSection:
+    order = {method["method"]: place for place, method in enumerate(report["methods"], 1)}
+    records = list(report.get("gates") or ())
+    records.sort(key=lambda gate: (gate["ok"], order.get(gate["method"], 0)))
+    gates = [_gate(record) for record in records]
+    compared = list(compare(report))
+    return ReportSection(
+        "gates",
+        "Gates" if gates else "Against the baseline",
+        DataTable("gates", "Limits that the config sets", gates),
+        DataTable("baseline", "Against the accepted baseline", compared),
+    )
+
+
+def _gate(gate: Json) -> Row:
+    style = _UNITS.get(gate.get("unit", ""), short)
+    bound = "at least" if gate["gate"].startswith("min") else "at most"
+    unchecked = _LEFT_ALONE.get(gate.get("left_alone", ""), "not checked")
+    return {
+        "gate": code(gate["gate"]),
+        "verdict": verdict(gate["ok"], unchecked if is_unchecked(gate) else ""),
+        "of": gate["method"] or "package",
+        "figure": figure(gate["figure"], style),
+        "limit": figure(gate["limit"], lambda limit: f"{bound} {style(limit)}"),
+        "note": Cell(gate["sentence"], kind="wide") if gate["sentence"] else "",
+        "set in": source(gate.get("place")),
+    }
+
+
+def find_changes(report: Json) -> DataTable:
+    """Return the table of the figures that are not those of the accepted baseline."""
+    rows = [row for row in compare(report) if is_change(row)]
+    return DataTable("changes", "Changed", rows)
+
+
+def changes_section(entries: Sequence[Entry]) -> ReportSection:
+    """Return the section of what changed since the accepted baselines, what is worse first."""
+    reports = [(entry, entry.report) for entry in entries if entry.report is not None]
+    accepted = [(entry, report) for entry, report in reports if report.get("baseline")]
+    rows = [
+        {"package": name(entry.package, href=entry.page), **row}
+        for entry, report in accepted
+        for row in compare(report)
+        if is_change(row)
+    ]
+    rows.sort(key=lambda row: not is_worse(row))
+    equal = f"No figure of {plural(len(accepted), 'package')} with a baseline changed."
+    return ReportSection(
+        "changes",
+        "What changed since the baseline",
+        DataTable("changes", "Changes, the worse ones first", rows),
+        equal if accepted and not rows else None,
+    )
+
+
+def is_change(row: Row) -> bool:
+    """Return whether a row of `compare` is of a figure that changed."""
+    cell = row["change"]
+    return isinstance(cell, Cell) and bool(cell.kind)
+
+
+def is_worse(row: Row) -> bool:
+    """Return whether a row of `compare` is of a figure that is worse."""
+    cell = row["change"]
+    return isinstance(cell, Cell) and cell.kind == "bad"
+
+
+def compare(report: Json) -> Iterator[Row]:
+    """Yield a row for each figure of the accepted baseline, with that of now."""
+    baseline = report.get("baseline") or {}
+    contents = report.get("contents") or {}
+    if "size" in baseline:
+        size = contents.get("size") or sum(report.get("sizes", {}).values())
+        yield _change("package", "size", baseline["size"], size, human_size, less_is_better=True)
+    measured = {method["method"]: method for method in report["methods"]}
+    for method, accepted in in_order(report, baseline.get("methods")).items():
+        delegation = (report.get("delegation") or {}).get(method)
+        if delegation and "nodes" in accepted:
+            yield from _compare_delegation(method, accepted, delegation)
+        arenas = contents.get("methods", {}).get(method)
+        if arenas:
+            yield from _compare_memory(method, accepted, arenas)
+        figures = measured.get(method, {})
+        yield from _compare_sqnr(method, accepted, figures)
+        if _same_processor(report):
+            yield from _compare_latency(method, accepted, figures)
+
+
+def _compare_delegation(method: str, accepted: Json, delegation: Json) -> Iterator[Row]:
+    before, now = delegated_share([accepted]), delegated_share([delegation])
+    if before is not None and now is not None:
+        yield _change(method, "nodes delegated", before, now, percent)
+
+
+def _compare_memory(method: str, accepted: Json, contents: Json) -> Iterator[Row]:
+    before = accepted.get("planned_memory")
+    if isinstance(before, int):
+        now = sum(arena["size"] for arena in contents["planned_memory"])
+        yield _change(method, "planned memory", before, now, human_size, less_is_better=True)
+
+
+def _compare_sqnr(method: str, accepted: Json, figures: Json) -> Iterator[Row]:
+    recorded = accepted.get("sqnr_db")
+    ratios = recorded if isinstance(recorded, list) else [recorded]
+    ratios = [ratio for ratio in ratios if ratio is not None]
+    now = figures.get("sqnr_db")
+    if ratios and isinstance(now, int | float):
+        before = min(MOST_SQNR, *ratios)
+        yield _change(method, "SQNR", before, min(MOST_SQNR, now), decibel)
+
+
+def _compare_latency(method: str, accepted: Json, figures: Json) -> Iterator[Row]:
+    before, now = accepted.get("latency"), figures.get("latency")
+    if before and now:
+        yield _change(
+            method,
+            "latency",
+            before["median"],
+            now["steady_ms"]["median"],
+            milliseconds,
+            less_is_better=True,
+            counts=_is_other_latency(before, now),
+        )
+
+
+def _same_processor(report: Json) -> bool:
+    baseline = report.get("baseline") or {}
+    return bool(baseline.get("processor") == report.get("processor"))
+
+
+def _is_other_latency(then: Json, now: Json) -> bool:
+    """Tell whether a latency differs by more than what else a machine does can explain: its
+    quartiles are apart from the accepted ones, and the ratio to the source, which is timed in turns
+    with the package, went the same way."""
+    steady = now["steady_ms"]
+    ratio = now["ratio"] / then["ratio"]
+    slower = steady["low"] > then["high"] and ratio > _STEP
+    return slower or (steady["high"] < then["low"] and ratio < 1 / _STEP)
+
+
+def _change(
+    subject: str,
+    figure_name: str,
+    before: float,
+    now: float,
+    style: Any,
+    less_is_better: bool = False,
+    counts: bool = True,
+) -> Row:
+    """Return the row of a figure; a step too small to be seen in its style is none, nor is one that
+    does not count."""
+    step = 0.0
+    if counts and style(now) != style(before):
+        step = now - before
+    return {
+        "of": subject,
+        "figure": figure_name,
+        "accepted": figure(before, style),
+        "now": figure(now, style),
+        "change": _step(step, before, style, less_is_better),
+    }
+
+
+def _step(step: float, before: float, style: Any, less_is_better: bool) -> Cell:
+    """Return the cell of a change, in the colour of what is better or worse."""
+    if not step:
+        return Cell("none", step)
+    is_worse = step > 0 if less_is_better else step < 0
+    kind = "bad" if is_worse else "good"
+    sign = "+" if step > 0 else "−"
+    words = f"{sign}{style(abs(step))}"
+    if less_is_better and before:
+        words += f" ({sign}{percent(abs(step) / before)})"
+    return Cell(words, step, kind=kind, note=_WORDS[kind])

@@ -1,0 +1,17 @@
+"""Refit: new weights for a compiled unit, without lowering.
+
+How each stored blob comes from constants is learnt while a unit is compiled again with other
+weights. From then on, weights are exchanged instead of compiling.
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "refit",
+    "put new weights into compiled methods, instead of lowering these again",
+    instead_of_compile="pipeline.features.refit.refit:refit_unit",
+    listen_to_compile="pipeline.features.refit.refit:begin_lesson",
+    explain_compile="pipeline.features.refit.refit:explain_refit",
+)

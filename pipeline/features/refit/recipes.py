@@ -1,0 +1,202 @@
+"""Recipes: how the bytes of stored blobs come from a program's constants, as a list of steps.
+
+A step makes a storage: from an archive, or by one operator of ATen from views of earlier storages.
+Which steps there were is recorded while torch runs them (`watch.py`); here numpy repeats them with
+other weights, without torch. The operators are few, each of them rounds once, as IEEE 754 has it,
+so that the bytes are torch's; only a square root, which MKL rounds otherwise, is torch's own. What
+is none of them is not repeated, and its constants must stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipeline.compile.inspect.arrays import (
+    Array,
+    HeldStorage,
+    Storage,
+    UnknownValueError,
+    View,
+    can_cast,
+    cast,
+    lay_out,
+)
+from pipeline.compile.inspect.arrays import look as look_at
+
+Json = Mapping[str, Any]
+SOURCE, LITERAL, UNKNOWN = "source", "literal", "unknown"
+
+
+def _sqrt(values: Array) -> Array:
+    """Compute as torch does, by MKL, of which not every result is the nearest number."""
+    import torch
+
+    torch.set_num_threads(1)
+    aligned = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name))  # aligned as then
+    aligned.numpy()[...] = values
+    roots: Array = torch.sqrt(aligned).numpy()
+    return roots
+
+
+# They compute a value from the values of the same place, in the dtype of all of these.
+_COMPUTING: Mapping[str, Callable[..., Array]] = {
+    "aten.add.Tensor": np.add,
+    "aten.sub.Tensor": np.subtract,
+    "aten.mul.Tensor": np.multiply,
+    "aten.div.Tensor": np.divide,
+    "aten.neg.default": np.negative,
+    "aten.abs.default": np.abs,
+    "aten.sqrt.default": _sqrt,
+    "aten.rsqrt.default": lambda x: x.dtype.type(1) / np.sqrt(x),
+    "aten.reciprocal.default": lambda x: x.dtype.type(1) / x,
+    "aten.bitwise_or.Tensor": np.bitwise_or,
+    "aten.bitwise_and.Tensor": np.bitwise_and,
+    "aten.__lshift__.Scalar": np.left_shift,
+    "aten.bitwise_left_shift.Tensor_Scalar": np.left_shift,
+    "aten.min.default": np.min,
+    "aten.max.default": np.max,
+}
+# They say something of values, in bools.
+_COMPARING: Mapping[str, Callable[..., Array]] = {
+    "aten.lt.Scalar": np.less,
+    "aten.le.Scalar": np.less_equal,
+    "aten.gt.Scalar": np.greater,
+    "aten.ge.Scalar": np.greater_equal,
+    "aten.eq.Scalar": np.equal,
+    "aten.ne.Scalar": np.not_equal,
+    "aten.isnan.default": np.isnan,
+    "aten.isinf.default": np.isinf,
+    "aten.isfinite.default": np.isfinite,
+    "aten.logical_not.default": np.logical_not,
+    "aten.any.default": np.any,
+    "aten.all.default": np.all,
+}
+_COPYING = frozenset({"aten.clone.default", "aten._to_copy.default", "aten.copy_.default"})
+_PADDING = "aten.constant_pad_nd.default"
+_FLOATS = frozenset({"float32", "float64"})
+_INTEGERS = frozenset({"int8", "uint8", "int16", "int32", "int64"})
+# Torch computes with halves as floats, and rounds at another place.
+_COMPUTED = _FLOATS | _INTEGERS | {"bool"}
+_OF_FLOATS = frozenset(
+    f"aten.{name}" for name in ("div.Tensor", "sqrt.default", "rsqrt.default", "reciprocal.default")
+)
+
+
+def is_repeatable(step: Json) -> bool:
+    """Return whether numpy gives the bytes that torch gives for a step, as far as its operator,
+    its dtypes and the kinds of its arguments tell."""
+    op = step["op"]
+    if op in (SOURCE, LITERAL):
+        return True
+    args = step.get("args", ())
+    dtypes = [argument["dtype"] for argument in views_of(step)]
+    if not dtypes or any(isinstance(argument, str) for argument in args):
+        return False
+    if op in _COPYING:
+        return len(args) == 1 and can_cast(dtypes[0], step["dtype"])
+    if op == _PADDING:
+        return set(dtypes) == {step["dtype"]} and step["dtype"] in _COMPUTED
+    if op in _COMPARING:
+        return set(dtypes) <= _COMPUTED and len(set(dtypes)) == 1
+    dtype = step["dtype"]
+    kinds = _FLOATS if op in _OF_FLOATS else _COMPUTED
+    exact = {dtype, "float32"} if dtype == "float64" else {dtype}  # a float is a double too
+    return op in _COMPUTING and dtype in kinds and set(dtypes) <= exact
+
+
+def views_of(step: Json) -> list[Any]:
+    """Return the views that a step takes."""
+    return [argument for argument in step.get("args", ()) if isinstance(argument, Mapping)]
+
+
+def taken_steps(step: Json) -> list[int]:
+    """Return the numbers of the steps that a step takes something of."""
+    return list(step.get("of", ())) + [view["step"] for view in views_of(step)]
+
+
+def find_sources(steps: Sequence[Json], number: int) -> list[int]:
+    """Return the source steps that a step rests on, in their order."""
+    visited = set()
+    waiting = [number]
+    while waiting:
+        if (step_number := waiting.pop()) not in visited:
+            visited.add(step_number)
+            waiting += taken_steps(steps[step_number])
+    return sorted(step_number for step_number in visited if steps[step_number]["op"] == SOURCE)
+
+
+def rests_on_unknown(steps: Sequence[Json]) -> list[bool]:
+    """Return of each step whether it, or one that it rests on, can't be repeated."""
+    unknown: list[bool] = []
+    for step in steps:
+        unknown.append(not is_repeatable(step) or any(unknown[n] for n in taken_steps(step)))
+    return unknown
+
+
+class Evaluation:
+    """Repeats steps with the storages of other weights; keeps nothing.
+
+    Args:
+        sources: returns a source step's storage.
+
+    Raises UnknownValueError for steps that no watch writes, and for one that can't be repeated.
+    """
+
+    def __init__(self, steps: Sequence[Json], sources: Callable[[Json], Storage]) -> None:
+        self._steps = steps
+        self._sources = sources
+        for number, step in enumerate(steps):
+            if any(not 0 <= taken < number for taken in taken_steps(step)):
+                raise UnknownValueError("a step that takes a later one")
+
+    def values(self, view: View) -> Array:
+        """Return the values of a view."""
+        return look_at(self.storage(view.step).read(), view)
+
+    def storage(self, number: int) -> Storage:
+        """Return what a step makes."""
+        step = self._steps[number]
+        if step["op"] == SOURCE:
+            return self._sources(step)
+        if step["op"] == LITERAL:
+            count = step["count"]
+            return HeldStorage(np.frombuffer(bytes.fromhex(step["bytes"]) * count, np.uint8))
+        if not is_repeatable(step):
+            raise UnknownValueError(str(step.get("what", step["op"])))
+        return HeldStorage(lay_out(self._compute(step), step["sizes"], step["strides"]))
+
+    def _compute(self, step: Json) -> Array:
+        """Return the values of a step, in torch's order of indices."""
+        op = step["op"]
+        dtype = step["dtype"]
+        views = [View.from_json(view) for view in views_of(step)]
+        if op in _COPYING:
+            values = cast(self.values(views[0]), views[0].dtype, dtype)
+            return np.broadcast_to(values, step["sizes"])
+        args = list(self._arguments(step, views[0].dtype if op in _COMPARING else dtype))
+        with np.errstate(all="ignore"):
+            if op == _PADDING:
+                return _pad(*args)
+            return np.asarray((_COMPUTING.get(op) or _COMPARING[op])(*args), dtype)
+
+    def _arguments(self, step: Json, dtype: str) -> Iterator[Any]:
+        """Yield arguments as torch's kernels take them: numbers, too, of the dtype in which they
+        compute."""
+        kind = np.dtype(dtype)
+        for argument in step["args"]:
+            if isinstance(argument, Mapping):
+                yield self.values(View.from_json(argument)).astype(kind, copy=False)
+            else:
+                yield argument if isinstance(argument, list) else kind.type(argument)
+
+
+def _pad(values: Array, pads: Sequence[int], filling: Any = 0) -> Array:
+    """Pad as `torch.nn.functional.pad` does, whose pairs begin at the last dimension."""
+    pairs = []
+    for place in range(0, len(pads), 2):
+        pairs.append(tuple(pads[place : place + 2]))
+    widths = [*[(0, 0)] * (values.ndim - len(pairs)), *reversed(pairs)]
+    return np.pad(values, widths, constant_values=filling)

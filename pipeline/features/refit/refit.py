@@ -1,0 +1,313 @@
+"""New weights in compiled units without lowering: when that may be, and how it is learnt.
+
+A second key names what a unit is but for the contents of its constants. The record under it names
+the last result that was compiled so. Where only weights differ for the first time, the unit is
+compiled while its constants are watched (`features/refit/`); the recipe of that result must give it
+again, and it may differ from the first one in nothing but the bytes of constants. From then on new
+weights are put into it without torch, as long as no value that Python read is another one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.backends import BACKENDS
+from pipeline.compile.inspect.arrays import Storage
+from pipeline.features.refit.learn import check_alike, make_recipe
+from pipeline.features.refit.unit import CannotRefitError, Put, Recipe, hash_again, refit
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.compile import CompileInputs, refit_key
+from pipeline.plan.kinds.parts import Key
+from pipeline.program.archive_storages import ArchiveStorages
+from pipeline.program.sources import identify_program
+from pipeline.run.build.listening import CompileListener
+from pipeline.run.build.planned import QUANTIZED_ENTRY, guard_sources, identify_source
+from pipeline.run.stages import Stages
+from pipeline.store.digest import Digest, hash_json
+from pipeline.store.entries import ActionEntry
+from pipeline.store.errors import PipelineError
+from pipeline.store.store import MissingBlobError, Store
+from pipeline.store.workspace import Workspace
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from pipeline.features.refit.watch import Watch
+
+Json = Mapping[str, Any]
+Sources = Callable[[Json], Storage]
+REFIT = "refit"  # the stage
+_MOST_MISSES = 3
+_log = logging.getLogger(__name__)
+
+
+def why_never(action: Action[CompileInputs]) -> str:
+    """Return why a unit is compiled whenever its weights change; "" where it need not be."""
+    inputs = action.inputs
+    if inputs.emit.holds_lines:
+        return "its bytes hold lines of its source (emit.emit_stacktrace or emit.etrecord)"
+    if action.key.get("passes"):
+        return "it has passes of the config, which may depend on values"
+    if action.libraries:
+        return "it has libraries of operators, which may depend on values"
+    for name in sorted({s.name for config in inputs.configs.values() for s in config.partitioners}):
+        if name not in BACKENDS or not BACKENDS[name].preprocessing.weights_apart:
+            return f"payloads of {name} hold weights, in a form that is not known"
+    quantizers = {
+        config.quantize.quantizer for config in inputs.configs.values() if config.quantize
+    }
+    for name in sorted(quantizers):
+        if name in BACKENDS and BACKENDS[name].plugin:
+            return f"the quantizer {name} is of a plugin"
+    return ""
+
+
+def refit_unit(
+    action: Action[CompileInputs], workspace: Workspace, stages: Stages, here: bool = False
+) -> bool:
+    """Put new weights into a unit that was compiled, if that is known to give what compiling
+    gives, and record the result. Return whether it was done.
+
+    Imports no torch but for a step that only torch repeats. `here`, in the process that builds, a
+    miss is not recorded, since a worker finds it too.
+    """
+    store = workspace.store
+    if why_never(action):
+        return False
+    with suppress(MissingBlobError, PipelineError), store.lock(action.digest):
+        if store.get(action.digest) is not None:
+            return False  # somebody made it meanwhile
+        result, why = None, ""
+        with stages.stage("load"):
+            record = find_record(action, store)
+        if record is None or not record.result["proven"]:
+            return False
+        with stages.stage(REFIT):
+            try:
+                result = make_refit(action, record, workspace, store.put_pieces)
+            except CannotRefitError as reason:
+                why = str(reason)
+        if result is None and here:
+            return False
+        if result is None:
+            _log.warning("%s is compiled, since %s", action.title, why)
+            missed = {"why": why, "misses": record.result["misses"] + 1}
+            store.put_result(record.key, {**record.result, **missed}, peak=record.peak)
+            return False
+        if record.result["misses"]:
+            store.put_result(record.key, {**record.result, "misses": 0}, peak=record.peak)
+        # Memory is given to the next one as if it had to be compiled.
+        store.put_result(action.key, result, stages.total, stages.seconds(), record.peak)
+        return True
+    return False
+
+
+def find_record(action: Action[CompileInputs], store: Store) -> ActionEntry | None:
+    """Return the record of what a unit is but for its weights, if it was compiled before.
+
+    Raises as `identify_source` does, and MissingBlobError.
+    """
+    return store.get_by_key(_structure_key(action, store))
+
+
+def make_refit(
+    action: Action[CompileInputs],
+    found: ActionEntry,
+    workspace: Workspace,
+    put: Put,
+) -> dict[str, Any]:
+    """Return the result of a unit with the weights of its sources, by a record that is proven.
+
+    Raises CannotRefitError, which says why; and MissingBlobError.
+    """
+    store = workspace.store
+    base = store.get(found.result["base"])
+    if base is None:
+        raise CannotRefitError("the object that its recipe belongs to is no longer in the store")
+    recipe = Recipe(**found.result["recipe"])
+    with _open_sources(action, workspace) as sources:
+        return refit(recipe, base.result, sources, store.read, put)
+
+
+def explain_refit(action: Action[CompileInputs], workspace: Workspace) -> str:
+    """Say whether a unit that is stale needs no lowering, or why it does; "" where it was never
+    compiled with other weights."""
+    store = workspace.store
+    with suppress(MissingBlobError, PipelineError):
+        record = None if why_never(action) else find_record(action, store)
+        if record is None:
+            return why_never(action) and f"new weights mean lowering: {why_never(action)}"
+        if not record.result["proven"]:
+            why = record.result["why"] or "it is the first change of weights alone"
+            return f"is lowered, to learn how its weights are stored: {why}"
+        try:
+            make_refit(action, record, workspace, hash_again)
+        except CannotRefitError as reason:
+            return f"is lowered, since {reason}"
+        return "only weights changed: they are exchanged without lowering"
+    return ""
+
+
+def _structure_key(action: Action[CompileInputs], store: Store) -> Key:
+    structures: dict[str, Json] = {}
+    for name, source in action.inputs.sources.items():
+        if name in action.inputs.quantizes:
+            result = _quantized(action, name, store)
+            archive = store.verified_path(result["program"], once=True)
+            identity, origins = identify_program(archive, QUANTIZED_ENTRY), result["origins"]
+            described = {
+                "structure": identity.structure,
+                "names": identity.names,
+                "origins": origins,
+                "facts": result["facts"],  # which the manifest tells
+            }
+            structures[name] = {"quantized": hash_json(described)}
+        else:
+            structures[name] = {"structure": identify_source(source, store)[1].structure}
+    return refit_key(action.key, structures)
+
+
+def _quantized(action: Action[CompileInputs], method: str, store: Store) -> Json:
+    entry = store.get(action.inputs.quantizes[method])
+    if entry is None:
+        raise MissingBlobError(f"the quantized program of {method} is not in the store")
+    return entry.result
+
+
+@contextmanager
+def _open_sources(action: Action[CompileInputs], workspace: Workspace) -> Iterator[Sources]:
+    """Open the archives of a unit's methods, and give what reads a storage of a source step."""
+    store = workspace.store
+    places: dict[str, tuple[Path, str]] = {}
+    for name, source in action.inputs.sources.items():
+        if name in action.inputs.quantizes:
+            blob = _quantized(action, name, store)["program"]
+            places[name] = store.verified_path(blob), QUANTIZED_ENTRY
+        else:
+            places[name] = identify_source(source, store)[0], source.entry
+
+    def find(step: Json) -> Storage:
+        if step["method"] not in places:
+            raise CannotRefitError(f"its recipe is of another method, {step['method']}")
+        path, entry = places[step["method"]]
+        try:
+            return opened[path].find(entry, step["kind"], step["name"])
+        except ValueError as error:
+            raise CannotRefitError(str(error)) from error
+
+    hash_archive = workspace.file_digests.hash  # known to the process that planned
+    guard = guard_sources(list(action.inputs.sources.values()), store, hash_archive)
+    with guard, ExitStack() as files:
+        paths = {path for path, _ in places.values()}
+        opened = {path: files.enter_context(ArchiveStorages.open(path)) for path in paths}
+        yield find
+
+
+def begin_lesson(action: Action[CompileInputs], workspace: Workspace) -> Lesson | None:
+    """Return the lesson of a unit that is about to be compiled; None where there is none."""
+    return Lesson.begin(action, workspace) if workspace.refit else None
+
+
+@dataclass
+class Lesson(CompileListener):
+    """What one compilation adds to what is known of how a unit's weights are stored.
+
+    Attributes:
+        found: the record of a compilation with other weights; None before the first.
+        watch: of this compilation, where something can be learnt.
+    """
+
+    action: Action[CompileInputs]
+    workspace: Workspace
+    key: Key
+    found: ActionEntry | None
+    watch: Watch | None
+
+    @classmethod
+    def begin(cls, action: Action[CompileInputs], workspace: Workspace) -> Lesson | None:
+        """Return the lesson of a unit that is about to be compiled; None where there is none."""
+        if why_never(action):
+            return None
+        key = _structure_key(action, workspace.store)
+        record = workspace.store.get_by_key(key)
+        if record is not None and record.result["misses"] >= _MOST_MISSES:
+            return None  # it is the same each time; partitions are found in the store without it
+        watch = None
+        if record is not None and record.result["base"] != action.digest:
+            from pipeline.features.refit.watch import Watch
+
+            watch = Watch()
+        return cls(action, workspace, key, record, watch)
+
+    @property
+    def forgoes_cache(self) -> bool:
+        return self.watch is not None
+
+    def add_sources(self, programs: Mapping[str, ExportedProgram]) -> None:
+        """Tell the watch of the constants of methods, as they are in their archives."""
+        if self.watch is None:
+            return
+        for method, program in programs.items():
+            kinds = {"weights": program.state_dict, "constants": program.constants}
+            for kind, tensors in kinds.items():
+                for name, tensor in tensors.items():
+                    self.watch.add_source(tensor, method, kind, name)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        if self.watch is None:
+            yield
+            return
+        from pipeline.features.refit.watch import watched
+
+        with watched(self.watch):
+            yield
+
+    def end(self, result: Json, peak: int) -> None:
+        """Record what was learnt."""
+        before: Json = self.found.result if self.found else {"why": "", "misses": 0}
+        record: dict[str, Any] = {
+            "base": self.action.digest,
+            "proven": False,
+            "why": "",
+            "misses": before["misses"],
+            "recipe": None,
+        }
+        if self.watch is not None and self.found is not None:
+            try:
+                recipe = self._prove(self.watch, self.found.result["base"], result)
+                record |= {
+                    "proven": True,
+                    "recipe": asdict(recipe),
+                    "why": before["why"],
+                }
+            except CannotRefitError as reason:
+                record["why"] = str(reason)
+                _log.warning("%s: its recipe is not kept, since %s", self.action.title, reason)
+        self.workspace.store.put_result(self.key, record, peak=peak)
+
+    def _prove(self, watch: Watch, base: Digest, result: Json) -> Recipe:
+        """Return the recipe of a result. Raises CannotRefitError where it doesn't give this result,
+        or where the last one differs from it in more than weights."""
+        store = self.workspace.store
+        before = store.get(base)
+        if before is None:
+            raise CannotRefitError("the object compiled before is no longer in the store")
+        with _open_sources(self.action, self.workspace) as sources:
+            described = {
+                digest: [view.to_json() if view else None for view in views]
+                for digest, views in watch.described.items()
+            }
+            recipe = make_recipe(
+                watch.steps, watch.guards, watch.stored, described, result, sources
+            )
+            repeated = refit(recipe, result, sources, store.read, hash_again)
+            if hash_json(repeated) != hash_json(result):
+                raise CannotRefitError("repeating what was seen gives another object")
+        check_alike(before.result, result, recipe, store.read)
+        return recipe

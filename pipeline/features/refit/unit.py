@@ -1,0 +1,302 @@
+"""New weights in a compiled unit: the object and the facts that compiling would give, without it.
+
+All here is JSON as the store keeps it, and bytes: no torch. A recipe belongs to a base, a result
+that was compiled while its constants were watched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any, TypeAlias
+
+from pipeline.compile.inspect.arrays import (
+    Array,
+    Storage,
+    UnknownValueError,
+    View,
+    logical_bytes,
+    look,
+)
+from pipeline.compile.inspect.forms import find_forms
+from pipeline.features.refit.recipes import Evaluation, find_sources
+from pipeline.store.digest import Digest, hash_bytes, hash_pieces
+
+Json = Mapping[str, Any]
+Put: TypeAlias = Callable[[Callable[[], Iterable[memoryview]]], Digest]  # a store's `put_pieces`
+KEY = re.compile(rb"[0-9a-f]{64}")  # SHA-256, by which XNNPACK's payloads name their data
+_GROUPS = ("constants", "mutable", "delegates", "external_constants")
+
+
+class CannotRefitError(Exception):
+    """New weights can't be put into a result: something depends on them that may be otherwise."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The way in which the parts of a result come from constants.
+
+    Attributes:
+        steps: as `Evaluation` takes them.
+        guards: views of which Python read values, with their digest and who read them.
+        blobs: by blob of the base's object, the steps whose storages it holds; None among them
+            stands for bytes that no constant went into.
+        described: by digest of a tensor in the base's description of constants, its views.
+    """
+
+    steps: Sequence[Json]
+    guards: Sequence[Json]
+    blobs: Mapping[Digest, Sequence[int | None]]
+    described: Mapping[Digest, Sequence[Json | None]]
+
+    def name_constants(self, number: int) -> str:
+        """Return the names of the constants that a step rests on, for people."""
+        names = [self.steps[n]["name"] for n in find_sources(self.steps, number)]
+        more = ""
+        if len(names) > 3:
+            more = f" and {len(names) - 3} more"
+        return ", ".join(names[:3]) + more
+
+
+@dataclass
+class _Changes:
+    """The blobs and keys that stand in the place of those of a base; bytes are stored by `put`."""
+
+    put: Put
+    blobs: dict[Digest, Digest] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    storages: dict[int, Digest] = field(default_factory=dict)  # of steps
+
+    def exchange(self, old: Digest, data: Storage, size: int) -> Digest:
+        if data.nbytes != size:
+            raise CannotRefitError("a blob would have another size")
+        self.blobs[old] = self.put(data.pieces)
+        return self.blobs[old]
+
+    def check(self, parts: Mapping[Any, Any], plural_noun: str) -> None:
+        """Raise CannotRefitError where parts that differed are the same now, since tables of a
+        program hold each once."""
+        if len({*parts.values()}) < len(parts):
+            raise CannotRefitError(
+                f"two {plural_noun} that differed are equal now, by chance or by design"
+            )
+
+
+def refit(
+    recipe: Recipe,
+    base: Json,
+    sources: Callable[[Json], Storage],
+    read: Callable[[Digest], bytes],
+    put: Put,
+) -> dict[str, Any]:
+    """Return the result that compiling with other weights would give.
+
+    Args:
+        base: the result that the recipe was made with.
+        sources: returns the storage of a source step, of the new weights.
+        read: a store's.
+        put: a store's `put_pieces`; or `hash_again`, to find out what would be stored.
+
+    Raises CannotRefitError, which says why.
+    """
+    try:
+        evaluation = Evaluation(recipe.steps, sources)
+        _check_guards(recipe, evaluation)
+        changes = _Changes(put)
+        _make_blobs(recipe, evaluation, base["object"], changes)
+        _make_payloads(base["object"], read, changes)
+        tensors = _describe_tensors(recipe, evaluation, base, changes)
+        return exchange(base, changes.blobs, changes.keys, tensors)
+    except UnknownValueError as error:
+        raise CannotRefitError(f"numpy does not repeat {error}") from error
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+        raise CannotRefitError("its recipe, of a store or a remote, is no good") from error
+
+
+def hash_again(pieces: Callable[[], Iterable[memoryview]]) -> Digest:
+    """Return the digest that storing pieces would give."""
+    return hash_pieces(pieces())
+
+
+def _check_guards(recipe: Recipe, evaluation: Evaluation) -> None:
+    """Raise CannotRefitError where a value that Python read is another one now."""
+    digests: dict[str, Digest] = {}
+    for guard in recipe.guards:
+        view = View.from_json(guard["view"])
+        if (name := repr(view)) not in digests:
+            digests[name] = hash_bytes(logical_bytes(evaluation.values(view)))
+        if digests[name] != guard["digest"]:
+            constants = recipe.name_constants(view.step)
+            raise CannotRefitError(f"{guard['where']} reads values of {constants}, which changed")
+
+
+def _make_blobs(
+    recipe: Recipe, evaluation: Evaluation, unit_object: Json, changes: _Changes
+) -> None:
+    """Make the blobs of an object that hold constants."""
+    named = {entry["blob"]["digest"] for entry in iter_named(unit_object)}
+    keyed: dict[Digest, str] = {}
+    payloads = payload_digests(unit_object)
+    for blob in iter_blobs(unit_object):
+        old = blob["digest"]
+        size = blob["size"]
+        if old in changes.blobs or old in payloads:
+            continue
+        makers = recipe.blobs.get(old, ())
+        new_digests = set()
+        for maker in makers:
+            if maker is None:
+                new_digests.add(old)
+                continue
+            data = evaluation.storage(maker)
+            is_stored = old in changes.blobs
+            new = hash_pieces(data.pieces()) if is_stored else changes.exchange(old, data, size)
+            changes.storages[maker] = new
+            if old in named and not new_digests:
+                keyed[old] = _hash_key(data)
+            new_digests.add(new)
+        if len(new_digests) > 1:
+            constants = ", ".join(recipe.name_constants(m) for m in makers if m is not None)
+            raise CannotRefitError(f"{constants} were equal, and were stored once; they differ now")
+        changes.blobs.setdefault(old, old)
+    for entry in iter_named(unit_object):
+        if (key := keyed.get(entry["blob"]["digest"])) is not None:
+            changes.keys[entry["key"]] = entry["key"][:-64] + key
+        else:
+            changes.keys[entry["key"]] = entry["key"]
+    changes.check(changes.blobs, "stored tensors")
+    changes.check(changes.keys, "keys of named data")
+
+
+def _hash_key(data: Storage) -> str:
+    hasher = hashlib.sha256()
+    for piece in data.pieces():
+        hasher.update(piece)
+    return hasher.hexdigest()
+
+
+def _make_payloads(unit_object: Json, read: Callable[[Digest], bytes], changes: _Changes) -> None:
+    """Exchange the keys of named data in the payloads of delegates, which have a fixed length."""
+    keys = {
+        old[-64:].encode(): new[-64:].encode() for old, new in changes.keys.items() if old != new
+    }
+    payloads = {}
+    for blob in unit_object["delegates"]:
+        old = blob["digest"]
+        data = read(old)
+        new = KEY.sub(lambda match: keys.get(match[0], match[0]), data) if keys else data
+        payloads[old] = old if new == data else changes.put(partial(_whole, new))
+    changes.check(payloads, "payloads")
+    changes.blobs |= payloads
+
+
+def _whole(data: bytes) -> Iterator[memoryview]:
+    yield memoryview(data)
+
+
+def _describe_tensors(
+    recipe: Recipe, evaluation: Evaluation, base: Json, changes: _Changes
+) -> dict[Digest, tuple[Digest, dict[Digest, int]]]:
+    """Return, by digest in the base's description of constants, the new one and its forms."""
+    described: dict[Digest, tuple[Digest, dict[Digest, int]]] = {}
+    for method in base["methods"].values():
+        for old, tensor in method["constants"]["tensors"].items():
+            if old in described:
+                continue
+            news = {}
+            for record in recipe.described.get(old, (None,)):
+                if record is None:
+                    news[old] = tensor["forms"]
+                    continue
+                view = View.from_json(record)
+                storage = evaluation.storage(view.step)
+                whole = view.is_contiguous and (view.offset, view.nbytes) == (0, storage.nbytes)
+                values = cache(partial(_look, storage, view))
+                new = changes.storages.get(view.step) if whole else None
+                new = new or hash_bytes(logical_bytes(values()))
+                if new not in news:
+                    news[new] = dict.fromkeys(sorted(find_forms(view, values) - {new}), 1)
+            if len(news) > 1:
+                names = ", ".join(tensor["names"])
+                raise CannotRefitError(f"constants that were equal differ now: {names}")
+            ((new, forms),) = news.items()
+            described[old] = new, forms
+    changes.check({old: new for old, (new, _) in described.items()}, "constants")
+    return described
+
+
+def _look(storage: Storage, view: View) -> Array:
+    return look(storage.read(), view)
+
+
+def exchange(
+    base: Json,
+    blobs: Mapping[Digest, Digest],
+    keys: Mapping[str, str],
+    tensors: Mapping[Digest, tuple[Digest, Mapping[Digest, int]]],
+) -> dict[str, Any]:
+    """Return a result with other blobs, keys of named data, and constants in its description."""
+
+    def blob(entry: Json) -> dict[str, Any]:
+        return {**entry, "digest": blobs[entry["digest"]]}
+
+    def named(entry: Json) -> dict[str, Any]:
+        return {**entry, "key": keys[entry["key"]], "blob": blob(entry["blob"])}
+
+    old = base["object"]
+    unit_object = {
+        **old,
+        **{group: [blob(entry) for entry in old[group]] for group in _GROUPS},
+        "named": [named(entry) for entry in old["named"]],
+        "named_external": {
+            t: [named(e) for e in items] for t, items in old["named_external"].items()
+        },
+        "keys": {method: [keys[key] for key in items] for method, items in old["keys"].items()},
+    }
+    methods = {
+        name: {**items, "constants": _exchange_constants(items["constants"], blobs, tensors)}
+        for name, items in base["methods"].items()
+    }
+    needed = sorted(
+        {unit_object["program"]["digest"], *(entry["digest"] for entry in iter_blobs(unit_object))}
+    )
+    return {**base, "object": unit_object, "methods": methods, "blobs": needed}
+
+
+def _exchange_constants(
+    old: Json,
+    blobs: Mapping[Digest, Digest],
+    tensors: Mapping[Digest, tuple[Digest, Mapping[Digest, int]]],
+) -> dict[str, Any]:
+    places = sorted(old["tensors"])  # `consumed` counts in the order of digests
+    new = {
+        tensors[d][0]: {**tensor, "forms": tensors[d][1]} for d, tensor in old["tensors"].items()
+    }
+    order = {digest: place for place, digest in enumerate(sorted(new))}
+    consumed = {
+        blobs[payload]: sorted(order[tensors[places[digest]][0]] for digest in tensor)
+        for payload, tensor in old["consumed"].items()
+    }
+    return {"tensors": new, "consumed": consumed}
+
+
+def iter_named(unit_object: Json) -> Iterator[Json]:
+    """Yield the named data of an object, those of external files too."""
+    yield from unit_object["named"]
+    for entries in unit_object["named_external"].values():
+        yield from entries
+
+
+def payload_digests(unit_object: Json) -> set[Digest]:
+    """Return the digests of the payloads of an object's delegates."""
+    return {blob["digest"] for blob in unit_object["delegates"]}
+
+
+def iter_blobs(unit_object: Json) -> Iterator[Json]:
+    """Yield the blobs of an object but for that of its program, in the order of their tables."""
+    for group in _GROUPS:
+        yield from unit_object[group]
+    yield from (entry["blob"] for entry in iter_named(unit_object))

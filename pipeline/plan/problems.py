@@ -1,0 +1,166 @@
+"""What is wrong with packages: their configs, their models, and both together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from pipeline.config.operators import may_load
+from pipeline.plan.checks import check_backends, check_config, check_model
+from pipeline.plan.family_settings import FamilySettings
+from pipeline.plan.files import Files
+from pipeline.plan.golden import find_golden_mistakes
+from pipeline.plan.models import once
+from pipeline.store.errors import ConfigErrors, Problem, SourceError, did_you_mean
+from pipeline.store.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pipeline.config.compose import Document
+
+
+class CheckedFiles(Files):
+    """The configs and models of a workspace, and what is wrong with them."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        super().__init__(workspace)
+        self.family_settings = FamilySettings(self.configs)
+
+    @once
+    def problems(self, package: str) -> tuple[Problem, ...]:
+        """Return all that is wrong with a package's config or source, as far as is known now."""
+        golden = self._find_golden_problems(package)
+        if self.is_sound(package):
+            return golden
+        # What an alias of YAML repeats was written once.
+        return tuple(dict.fromkeys([*self._find_problems(package), *golden]))
+
+    def check(self, package: str) -> None:
+        """Raise ConfigErrors when the package has problems."""
+        if problems := self.problems(package):
+            raise ConfigErrors(problems)
+
+    @once
+    def is_sound(self, package: str) -> bool:
+        """Return whether nothing is wrong with a package but, at most, its recorded outputs, on
+        which no action before its validation depends."""
+
+        def compute() -> bool | None:
+            return not self._find_problems(package) or None
+
+        return bool(self.derive_checked(package, "sound", [], compute))
+
+    def derive_checked(
+        self, package: str, what: str, inputs: list[Any], compute: Callable[[], Any]
+    ) -> Any:
+        """Return what follows from everything that a package's link depends on, and from `inputs`.
+
+        None where the config has mistakes, or the model can't be read.
+        """
+        summary = self.configs.summary(package)
+        if summary is None or summary.model not in self.models.sources:
+            return None
+        try:
+            self.methods(package)
+            passes, libraries = self.inputs.passes(package), self.inputs.libraries(package)
+        except SourceError:
+            return None
+        root, settings = self.workspace.root, self.workspace.operators
+        permissions = [may_load(library, root, settings) for library in summary.operators]
+        more = [self.configs.toolchain(summary), passes, libraries, permissions]
+        if summary.revision:
+            more.append(self.revision)
+        if summary.family is not None:
+            more.append(self._family_facts(package))
+        return self.derive(package, what, [*more, *inputs], compute)
+
+    def _find_golden_problems(self, package: str) -> tuple[Problem, ...]:
+        """Return what is wrong with files of recorded outputs, on which nothing else depends."""
+        with suppress(SourceError):  # which is told of the model
+            if self.waits(package) or self.model(package) not in self.models.sources:
+                return ()
+            export, methods = str(self.export(package)), self.model_methods(package)
+            mistakes = list(find_golden_mistakes(self.workspace, export, methods))
+            if mistakes:
+                document = self.document(package)
+                return tuple(document.problem("model", mistake, hint) for mistake, hint in mistakes)
+        return ()
+
+    def _find_problems(self, package: str) -> tuple[Problem, ...]:
+        parsed = self.configs.parsed(package)
+        config, document = parsed.config, parsed.document
+        backends = check_backends(document) if document else ()
+        problems = [*parsed.problems, *backends]
+        if document is None:
+            return tuple(problems)
+        if config is None:
+            return (*problems, *self.models.unknown_names(document))
+        problems += check_config(config, document, self.workspace)
+        problems += self._find_family_problems(package, document)
+        if config.emit.metadata_revision and not self.revision:
+            mistake = "has no commit to name: the workspace is in no git repository"
+            problems.append(document.problem("emit.metadata_revision", mistake, "leave it out"))
+        try:
+            self.inputs.passes(package)
+        except SourceError as error:
+            problems.append(document.problem("methods", str(error)))
+        try:
+            self.inputs.libraries(package)
+        except SourceError as error:
+            mistake = str(error).removeprefix("operators: ")
+            # An export would tell it again.
+            return (*problems, document.problem("operators", mistake))
+        return (*problems, *self._find_model_problems(package, document))
+
+    def _find_model_problems(self, package: str, document: Document) -> Iterator[Problem]:
+        """Yield what is wrong between a config, which has no mistakes, and its model."""
+        config = self.config(package)
+        yield from self.models.problems(config.model, document)
+        if config.model not in self.models.sources:
+            return
+        yield from self.models.wrong_parameters(config.model, config.export, document)
+        try:
+            methods = self.models.methods(str(self.export(package)))
+            if methods is not None:
+                outline, buffers = self.models.outline, self.models.buffers
+                complete = self.complete_config(package)
+                yield from check_model(complete, document, methods, outline, buffers)
+        except SourceError as error:
+            yield document.problem("model", str(error))
+
+    def _find_family_problems(self, package: str, document: Document) -> Iterator[Problem]:
+        """Yield what is wrong between a package and its family."""
+        families = self.family_settings
+        settings = families.of(package)
+        if settings is None:
+            return
+        for variant, first_package in families.variants(str(settings["name"])):
+            if variant != settings:
+                mistake = f"shares otherwise than the package '{first_package}' of this family"
+                yield document.problem("family", mistake, "give all the same `base` and `share`")
+                return
+        if (base := settings["base"]) is None or base == package:
+            return
+        if base not in self.packages:
+            similar = did_you_mean(base, families.members(package))
+            yield document.problem("family.base", f"there is no package '{base}'", similar)
+        elif self.problems(base):
+            mistake = f"the package '{base}', whose weights are shared, has mistakes"
+            yield document.problem("family.base", mistake, "mend those first")
+        elif base not in families.members(package):
+            mistake = f"the package '{base}' is not of this family"
+            remedy = f"give it `family: {settings['name']}` too"
+            yield document.problem("family.base", mistake, remedy)
+
+    def _family_facts(self, package: str) -> Any:
+        """Return what the problems of a package with its family depend on, but for its config."""
+        families = self.family_settings
+        name = families.name(package)
+        if name is None:
+            return None
+        settings = [variant for variant, _ in families.variants(name)]
+        base = settings[0]["base"]
+        if len(settings) > 1 or base in (None, package):
+            return settings
+        is_sound = base in self.packages and not self.problems(base)
+        return [settings, is_sound, base in families.members(package)]

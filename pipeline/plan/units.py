@@ -1,0 +1,84 @@
+"""The units of packages: which methods are quantized, and which are compiled together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.compile import CompileInputs, compile_action
+from pipeline.plan.kinds.quantize import QuantizeInputs, quantize_action
+from pipeline.plan.models import once
+from pipeline.plan.problems import CheckedFiles
+from pipeline.program.sources import MethodSource
+from pipeline.store.digest import Digest
+
+
+class Units(CheckedFiles):
+    """The quantize and compile actions of packages."""
+
+    @once
+    def quantizes(self, package: str) -> dict[str, Action[QuantizeInputs]] | None:
+        """Return the quantize actions by method, or None while the model is not exported."""
+        methods, config = self.methods(package), self.config(package)
+        if methods is None:
+            return None
+        actions = {}
+        for name in self.quantized(package):
+            inputs = QuantizeInputs(
+                config=config,
+                method=name,
+                sources={name: methods[name]},
+                files=self.inputs.option_files(config.methods[name]),
+                libraries=self.inputs.libraries(package),
+                written=self.written(package),
+            )
+            actions[name] = quantize_action(inputs)
+        return actions
+
+    @once
+    def compiles(self, package: str) -> list[Action[CompileInputs]] | None:
+        """Return the compile actions, or None while the model is not exported."""
+        methods, quantizes = self.methods(package), self.quantizes(package)
+        if methods is None or quantizes is None:
+            return None
+        digests = {name: action.digest for name, action in quantizes.items()}
+        return [
+            compile_action(self._compile_inputs(package, unit, methods, digests))
+            for unit in self.units(package)
+        ]
+
+    def _compile_inputs(
+        self,
+        package: str,
+        unit: tuple[str, ...],
+        methods: Mapping[str, MethodSource],
+        quantizes: Mapping[str, Digest],
+    ) -> CompileInputs:
+        config, passes = self.config(package), self.inputs.passes(package)
+        option_files = self.inputs.option_files
+        return CompileInputs(
+            config=config,
+            unit=unit,
+            sources={name: source for name, source in methods.items() if name in unit},
+            quantizes={name: quantizes[name] for name in unit if name in quantizes},
+            passes={name: passes[name] for name in dict.fromkeys(config.pass_references(unit))},
+            files={name: option_files(config.methods[name]) for name in unit},
+            libraries=self.inputs.libraries(package),
+            written=self.written(package),
+        )
+
+    @once
+    def compile_digests(self, package: str) -> dict[str, Digest] | None:
+        """Return the digests of the compile actions by unit, or None where the package has problems
+        or waits for an export."""
+        if not self.is_exported(package):
+            return None
+
+        def compute() -> dict[str, Digest] | None:
+            if not self.is_sound(package):
+                return None
+            actions = self.compiles(package) or ()
+            return {str(action.method): action.digest for action in actions} or None
+
+        digests: dict[str, Digest] | None = self.derive_checked(package, "compiles", [], compute)
+        return digests

@@ -1,0 +1,94 @@
+"""Explain errors of imports in a workspace: which file an installed library hides, and which line
+of the workspace an error leads to.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from pipeline.program.workspace_modules import is_from
+
+_MODULE_IN_ERROR = re.compile(
+    r"module '(?P<a>\w+)[\w.]*' has no attribute"
+    r"|cannot import name .* from (partially initialized module )?'(?P<b>\w+)[\w.]*'"
+    r"|No module named '(?P<c>\w+)\."
+)
+
+
+def explain_hidden(error: BaseException, folder: Path) -> str:
+    """Explain that an installed library hides a file that an import may have meant, or return "".
+
+    If a library lacks an attribute or a part, as the error says, the import may have meant a file
+    in the folder of the importing file, or at the top of the workspace.
+    """
+    name = _name_of(error)
+    file = _find_file(name, folder)
+    if file is None:
+        return explain_hidden_at_top(error, folder.parent)
+    if is_from(sys.modules.get(name, ModuleType(name)), folder.parent):
+        return ""
+    return (
+        f"`import {name}` means the installed {name}, which hides {folder.name}/{file.name}; for "
+        f"that say `from . import {name}`"
+    )
+
+
+def explain_hidden_at_top(error: BaseException, root: Path) -> str:
+    """Explain that a library hides a module at the top of a workspace, or return ""."""
+    name = _name_of(error)
+    file = _find_file(name, root)
+    loaded = sys.modules.get(name)
+    if file is None or loaded is None or is_from(loaded, root):
+        return ""
+    slash = "/" if file.is_dir() else ""
+    installed = "package of pte-pipeline" if name == "pipeline" else f"installed {name}"
+    return (
+        f"`import {name}` means the {installed}, which hides {file.name}{slash} of this "
+        "workspace; rename that"
+    )
+
+
+def _name_of(error: BaseException) -> str:
+    """Return the first name of the module that lacks something, as an error says, or ""."""
+    if not isinstance(error, ImportError | AttributeError):
+        return ""
+    match = _MODULE_IN_ERROR.search(str(error))
+    if match is None:
+        return ""
+    return next(filter(None, match.groupdict().values()), "")
+
+
+def _find_file(name: str, folder: Path) -> Path | None:
+    """Return the file or folder that would be the module of a name."""
+    if not name:
+        return None
+    for path in (folder / f"{name}.py", folder / name):
+        if path.exists():
+            return path
+    return None
+
+
+def describe_load_error(error: BaseException, folder: Path) -> str:
+    """Describe why a module of a folder can't be loaded, with its line in the workspace."""
+    line = _find_line(error, folder.parent)
+    message = f"cannot be loaded ({line}{type(error).__name__}: {error})"
+    hint = explain_hidden(error, folder)
+    return f"{message}; {hint}" if hint else message
+
+
+def _find_line(error: BaseException, root: Path) -> str:
+    """Return `<file>:<line>: ` of the innermost line of a workspace that an error leads to, or
+    ""."""
+    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        places.append((error.filename or "", error.lineno))
+    for file, line in reversed(places):
+        path = Path(file)
+        is_installed = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+        if path.is_relative_to(root) and not is_installed:
+            return f"{path.relative_to(root).as_posix()}:{line}: "
+    return ""

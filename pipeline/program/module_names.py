@@ -1,0 +1,121 @@
+"""Choose sub-modules of a program by name, as a config does, and check such names.
+
+`decoder.layers.0` names a module, and `decoder.layers` all modules below it. A bare name means one
+call: a module that is called more than once is named call by call, `shared@0` and `shared@1` in the
+order of the program, or `shared@*` for all of them. Importing it imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pipeline.program.module_paths import Frame, Outline, module_frames
+from pipeline.store.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from torch.fx import Node
+
+_ALL = "*"
+_MOST_SUGGESTIONS = 10
+
+
+@dataclass(frozen=True)
+class ModuleFilter:
+    """Modules by name, as a config or a caller gives them."""
+
+    names: tuple[str, ...]
+
+    def contains(self, node: Node) -> bool:
+        """Tell whether a node stands in one of these modules."""
+        frames = module_frames(node)
+        for name in self.names:
+            base, call = _split(name)
+            if any(_matches(frame, base, call) for frame in frames):
+                return True
+        return False
+
+
+def _split(name: str) -> tuple[str, str | None]:
+    base, mark, call = name.partition("@")
+    return base, call if mark else None
+
+
+def _matches(frame: Frame, base: str, call: str | None) -> bool:
+    if call in (None, _ALL):
+        return f"{frame.name}.".startswith(f"{base}.")
+    return frame.name == base and str(frame.call) == call
+
+
+def check_names(names: Sequence[str], outline: Outline) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with names of modules, each with what would be right.
+
+    A name is wrong if the outline has no such module, or if the module is called several times
+    and the name doesn't say which call.
+    """
+    for name in names:
+        base, call = _split(name)
+        if base not in outline.modules:
+            yield _explain_unknown_module(base, outline)
+        elif not _computes(base, outline):
+            yield _explain_idle_module(base, outline)
+        else:
+            yield from _find_wrong_calls(name, base, call, names, outline)
+
+
+def _computes(module: str, outline: Outline) -> bool:
+    """Tell whether a module, or one within it, computes something."""
+    return any(called == module or called.startswith(f"{module}.") for called in outline.calls)
+
+
+def _explain_unknown_module(name: str, outline: Outline) -> tuple[str, str]:
+    if name not in outline.tensors:
+        hint = did_you_mean(name, outline.modules, _MOST_SUGGESTIONS)
+        return f"no module '{name}' in the program", hint
+    module = name.rpartition(".")[0]
+    hint = f"its module is '{module}'" if module else "it is of the whole program"
+    return f"'{name}' is a {outline.tensors[name]}, not a module", hint
+
+
+def _explain_idle_module(name: str, outline: Outline) -> tuple[str, str]:
+    aliases = [f"'{alias}'" for alias in _aliases(name, outline) if alias in outline.calls]
+    if aliases:
+        hint = f"it is called as {' and '.join(aliases)}"
+    else:
+        hint = did_you_mean(name, outline.calls, _MOST_SUGGESTIONS)
+    return f"of module '{name}' the program computes nothing", hint
+
+
+def _aliases(name: str, outline: Outline) -> list[str]:
+    """Return the names of a module and of those that share all of their weights with it."""
+    aliases: list[str] = []
+    for group in outline.same:
+        if name in group:
+            aliases += group
+    return aliases
+
+
+def _find_wrong_calls(
+    name: str, base: str, call: str | None, names: Sequence[str], outline: Outline
+) -> Iterator[tuple[str, str]]:
+    calls = [f"'{base}@{number}'" for number in outline.calls.get(base, ())]
+    named = {_split(listed)[0] for listed in names}
+    unnamed_aliases = [
+        alias for alias in _aliases(base, outline) if alias in outline.calls and alias not in named
+    ]
+    if call is not None and not calls:
+        yield f"'{name}': module '{base}' is not called itself", f"write '{base}'"
+    elif call is not None and call != _ALL and f"'{name}'" not in calls:
+        yield f"module '{base}' has no call '@{call}'", f"known: {', '.join(calls)}"
+    elif call is None and len(calls) > 1:
+        yield (
+            f"module '{base}' is called {len(calls)} times, and a bare name means one call",
+            f"name {', '.join(calls[:-1])} or {calls[-1]}, or '{base}@*' for all",
+        )
+    elif call is None and unnamed_aliases:
+        shown = " and ".join(f"'{alias}'" for alias in unnamed_aliases)
+        yield (
+            f"module '{base}' has all of its weights in common with {shown}, called as well",
+            f"name both, or '{base}@0' for this call alone",
+        )

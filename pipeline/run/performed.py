@@ -1,0 +1,124 @@
+"""Performs an action so that whatever comes of it is data: here, or in a process of its own.
+
+An action that runs code of users gets a fork of this process, so that it changes nothing for the
+next one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from pipeline.plan.actions import Action
+from pipeline.report.events import Outcome
+from pipeline.run.stages import Stages
+from pipeline.store.store import MissingBlobError
+from pipeline.store.usage import Usage
+from pipeline.store.workspace import Workspace
+
+
+class Performed(NamedTuple):
+    """How an action ended.
+
+    Attributes:
+        error: "" where it did not fail.
+        usage: what the caches inside it were asked.
+        result: that of a kind that makes files, of a validation that failed too.
+    """
+
+    outcome: Outcome
+    error: str = ""
+    usage: Mapping[str, Usage] = MappingProxyType({})
+    result: Mapping[str, Any] | None = None
+
+
+def perform_here(
+    action: Action, workspace: Workspace, stages: Stages, always: bool, keep: Any = None
+) -> Performed:
+    """Perform an action in this process; `keep` is given what was compiled, instead of the
+    store."""
+    from pipeline.compile.preprocess.cache import counted_preprocess
+    from pipeline.run.explain_error import explain_error
+    from pipeline.run.perform import perform
+    from pipeline.run.trace.isolated import ChildError
+
+    results: list[Mapping[str, Any]] = [{}]
+    try:
+        with counted_preprocess() as counts:
+            was_there = perform(action, workspace, stages, always, keep, results.append)
+        spent = Usage(counts.hits, counts.misses, counts.saved, counts.seconds)
+        usage = {"preprocess": spent} if counts.hits or counts.misses else {}
+        return Performed("hit" if was_there else "built", "", usage, results[-1] or None)
+    except MissingBlobError as problem:
+        traceback.print_exc()
+        return Performed("lost", str(problem))
+    except ChildError as problem:  # whose traceback is in the log
+        if problem.signal == signal.SIGKILL:  # as for lack of memory: tried again, alone
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Performed("failed", str(problem))
+    except BaseException as problem:  # SystemExit too: it would end the worker in silence
+        traceback.print_exc()
+        error = explain_error(problem, workspace.root)
+        return Performed("failed", error, {}, results[-1] or None)
+
+
+def perform_isolated(
+    action: Action, workspace: Workspace, stages: Stages, always: bool
+) -> Performed:
+    """Perform an action in a fork of this process.
+
+    Raises SourceError where passes read what the action's key does not hold, and ChildError where
+    the fork dies.
+    """
+    from pipeline.run.build.pass_reads import check_pass_reads, watch_passes
+    from pipeline.run.trace.isolated import run_isolated
+
+    # Whatever else loads libraries of operators, a compile of the same ones is watched.
+    is_watched = action.kind == "compile" and {"passes", "operators"} & action.key.keys()
+    watch = watch_passes(workspace) if is_watched else None
+    remote = workspace.store.remote
+    remote_outcome = [] if remote is None else remote.outcome()
+    if remote_outcome and watch is not None:  # or passes would seem to depend on the network
+        remote_outcome[2] = True
+    work = partial(_perform_in_fork, action, workspace, stages, always, remote_outcome)
+    record = run_isolated(work, watch, stages)
+    if remote is not None and watch is None:
+        remote.join(*record["remote"])
+    for result in record["compiled"]:  # not kept yet, since nobody knew what it depends on
+        if watch is not None:
+            check_pass_reads(action, workspace, watch)
+        workspace.store.put_result(*result)
+    usage = {kind: Usage(**counts) for kind, counts in record["usage"].items()}
+    return Performed(record["outcome"], record["error"], usage, record["result"])
+
+
+def _perform_in_fork(
+    action: Action, workspace: Workspace, stages: Stages, always: bool, remote_outcome: list[Any]
+) -> dict[str, Any]:
+    """Perform an action in this process, which is its own; return what happened as JSON.
+
+    `remote_outcome` came of the remote tier before, in the process that this one is a fork of. What
+    only the remote has is lost to one that doesn't ask it, and fetched before it runs again.
+    """
+    remote = workspace.store.remote
+    if remote_outcome and remote is not None:
+        remote.join({}, *remote_outcome[1:])
+    compiled: list[Any] = []
+
+    def keep(*result: Any) -> None:
+        compiled.append(result)
+
+    performed = perform_here(action, workspace, stages, always, keep)
+    return {
+        "outcome": performed.outcome,
+        "error": performed.error,
+        "usage": {kind: vars(usage) for kind, usage in performed.usage.items()},
+        "remote": [] if remote is None else remote.outcome(),
+        "result": performed.result,
+        "compiled": compiled,
+    }

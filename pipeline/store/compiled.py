@@ -1,0 +1,325 @@
+"""The records of compiled methods: objects, delegation, and what else is known of each method.
+
+A worker makes them, the store checks them by these declarations, a manifest and a report hold
+them. Nodes of programs are named by their places (`program.graphs.NodePlaces`), whose lines of
+source the report adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NotRequired, TypedDict
+
+from pipeline.store.digest import Digest
+from pipeline.store.forms import Count, EntryName, FileName, MethodName, Size
+from pipeline.store.quantized import Quantization
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A blob of the store: content digest and size in bytes."""
+
+    digest: Digest
+    size: Size
+
+
+@dataclass(frozen=True)
+class NamedBlob:
+    """One entry of a delegate's named data; `layout` is (scalar type, sizes, dim order) or None."""
+
+    key: str
+    blob: Blob
+    alignment: Count
+    layout: tuple[Count, list[Count], list[Count]] | None
+
+
+TaggedBlob = tuple[str | None, NamedBlob]  # with the tag of its `.ptd` file; None in the `.pte`
+
+
+@dataclass(frozen=True)
+class MethodObject:
+    """A compiled unit: a method, or a joint group of them.
+
+    `constants` and `mutable` have the reserved empty entry at index 0, as ExecuTorch's emitter
+    has; indices in the program's plans refer to these tuples. `external` maps a tag, which names a
+    `.ptd` file, to (fully qualified name, index into `external_constants`) pairs. `keys` are those
+    of each method's named data, in their order, where the unit has several methods.
+    """
+
+    program: Blob
+    constants: tuple[Blob, ...]
+    mutable: tuple[Blob, ...]
+    delegates: tuple[Blob, ...]
+    external_constants: tuple[Blob, ...]
+    external: Mapping[FileName, tuple[tuple[str, Count], ...]]
+    named: tuple[NamedBlob, ...]
+    named_external: Mapping[FileName, tuple[NamedBlob, ...]] = field(default_factory=dict)
+    keys: Mapping[MethodName, tuple[str, ...]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def tagged(self) -> Iterator[TaggedBlob]:
+        """Yield all named data."""
+        for tag, entries in ((None, self.named), *self.named_external.items()):
+            yield from ((tag, entry) for entry in entries)
+
+    def blobs(self) -> Iterator[Blob]:
+        """Yield every blob that linking reads."""
+        yield self.program
+        for group in (self.constants, self.mutable, self.delegates, self.external_constants):
+            yield from group
+        yield from (entry.blob for _, entry in self.tagged())
+
+    def named_keys(self, method: str) -> list[str]:
+        """Return the keys of the named data that a method's delegates use, sorted."""
+        if self.keys:
+            return sorted(self.keys[method])
+        return sorted({entry.key for _, entry in self.tagged()})
+
+
+class Crossing(TypedDict):
+    """Tensors that cross boundaries of delegates in one call, and their bytes at upper bounds."""
+
+    tensors: Count
+    bytes: Count
+
+
+class Boundary(TypedDict):
+    """Tensors that go into delegates and out of them, and `copies`, changes of layout or dtype left
+    at the boundaries."""
+
+    into: Crossing
+    out_of: Crossing
+    copies: Count
+
+
+class GraphSegment(TypedDict):
+    """A segment of a lowered method: a delegate of `backend`, or, where that is None, the calls
+    between two. Bodies of control flow stand where they are called."""
+
+    backend: str | None
+    nodes: Count
+    operators: dict[str, Count]
+
+
+class UndelegatedCall(TypedDict):
+    """A call of an operator that no delegate took: its module, why, where known, and its `place` in
+    the source program, None where lowering or quantizing made it; in a report its `line`."""
+
+    operator: str
+    place: NotRequired[Count | None]
+    line: NotRequired[str]
+    module: str
+    reason: str
+
+
+class BackendCounts(TypedDict):
+    """Calls of operators, different operators, and delegates of one backend."""
+
+    nodes: Count
+    operators: Count
+    partitions: Count
+
+
+class OperatorRefusal(TypedDict):
+    """An operator that a partitioner left, in how many calls, and why, where it is known."""
+
+    operator: str
+    calls: Count
+    reason: str
+
+
+class Uptake(TypedDict):
+    """The calls of operators that a partitioner was offered, which those before it had left, and
+    those that it took. Where it took none, `refusals` has the most frequent reasons.
+
+    Calls that only move values, such as views, do not count where others compute: a delegate of
+    views alone speeds nothing up."""
+
+    partitioner: str
+    offered: Count
+    taken: Count
+    refusals: list[OperatorRefusal]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The estimate of a delegate, as the tool that compiled it, such as "vela", hands it on; the
+    fields are those of a `DelegateEstimate`."""
+
+    tool: str
+    clock: Count
+    cycles: Count
+    busy_cycles: Count
+    macs: Count
+    sram: Count
+    dram: Count
+    on_chip_flash: Count
+    off_chip_flash: Count
+
+
+@dataclass(frozen=True)
+class DelegateEstimate(Estimate):
+    """The estimate of one call of a delegate of `backend`, by the tool that compiled it: the
+    device's `clock` in Hz; `cycles` of the whole call, waits for memory included, and `busy_cycles`
+    of computing; multiply-accumulates; the peak bytes in use, by kind of memory."""
+
+    backend: str
+
+
+class Delegation(TypedDict):
+    """Counts of operator calls, over control flow too; `undelegated` maps operators to calls.
+    `estimates` are of the delegates whose backend's compiler makes one; those in control flow count
+    once. `partitioners` are those of the config, in its order. Manifests and reports of older
+    versions lack what need not be there; a result of this one has all but `kernels` and
+    `estimates`, which are left out where there are none."""
+
+    nodes: Count
+    delegated_nodes: Count
+    operators: Count
+    delegated_operators: Count
+    partitions: dict[str, Count]
+    undelegated: dict[str, Count]
+    kernels: NotRequired[dict[str, dict[str, Count]]]
+    backends: NotRequired[dict[str, BackendCounts]]
+    subgraphs: NotRequired[Count]
+    left: NotRequired[list[UndelegatedCall]]
+    boundary: NotRequired[Boundary]
+    segments: NotRequired[list[GraphSegment]]
+    estimates: NotRequired[list[DelegateEstimate]]
+    partitioners: NotRequired[list[Uptake]]
+
+
+@dataclass(frozen=True)
+class DelegateNodes:
+    """The nodes of a delegate call, whose instruction is `index`.
+
+    `places` are those of the nodes that it runs, sorted; `outputs` those of the nodes whose values
+    it returns, in the order of its outputs, None where lowering made one.
+    """
+
+    index: Count
+    places: tuple[Count, ...]
+    outputs: tuple[Count | None, ...]
+
+
+class Instructions(TypedDict):
+    """The instructions of a method, as `compile.emit_trace` writes them."""
+
+    nodes: list[tuple[Count, Count, Count]]
+    delegates: list[DelegateNodes]
+    state: list[tuple[str, Count]]
+
+
+class Signature(TypedDict):
+    """The signature of a method, as `program.method_spec` writes it."""
+
+    args: list[tuple[str, Any]]
+    kwargs: list[tuple[str, Any]]
+    outputs: Any
+    changes: list[Count]
+
+
+class ConstantNames(TypedDict):
+    """The qualified names, dtype, shape and size in bytes of a constant of a method, and the
+    digests of other forms that it may be stored in."""
+
+    names: list[str]
+    dtype: str
+    shape: list[Count]
+    size: Count
+    # A mapping, since digests among the values of a result are taken for blobs.
+    forms: dict[Digest, Literal[1]]
+
+
+class Constants(TypedDict):
+    """The constants of a method by the digest of their logical bytes, and, by the digest of a
+    delegate's payload, the numbers of those that it took over."""
+
+    tensors: dict[Digest, ConstantNames]
+    consumed: dict[Digest, list[Count]]
+
+
+class NarrowedSize(TypedDict):
+    """A size of an input, such as `x.shape[2]`, that is lowered for a smaller range than its source
+    takes: both, from least to greatest, where None is no limit; the operator that narrowed it, ""
+    where it is not known, its module, and its place in the source program, in a report its line."""
+
+    size: str
+    source: tuple[Count, Count | None]
+    lowered: tuple[Count, Count | None]
+    operator: str
+    module: str
+    place: NotRequired[Count | None]
+    line: NotRequired[str]
+
+
+class LoweringWarning(TypedDict):
+    """A warning of a method's lowering, and the operator that it is about, where there is one: its
+    module, and its place in the source program, in a report its line."""
+
+    what: str
+    operator: str
+    module: str
+    place: NotRequired[Count | None]
+    line: NotRequired[str]
+
+
+class ListedName(TypedDict):
+    """A name of an option's list, such as `vulkan.nn_module_blocklist`; `hint` says what would be
+    right where it is not `found`."""
+
+    option: str
+    name: str
+    found: bool
+    hint: str
+
+
+class OperatorLibrary(TypedDict):
+    """A library of operators beside ATen's that methods call outside of delegates: an app that runs
+    these `methods` links kernels of its `operators`. `digest` is that of a library of the
+    workspace, `version` of what is installed; `kernels` are those that ExecuTorch's runtime had
+    where it was compiled."""
+
+    name: str
+    digest: NotRequired[Digest]
+    version: NotRequired[str]
+    operators: list[str]
+    kernels: list[str]
+    methods: NotRequired[list[str]]  # of a package's libraries
+
+
+class CompiledMethod(TypedDict):
+    """The facts of a compiled method.
+
+    Attributes:
+        instructions: which instruction gives which node of the program that was lowered (the
+            quantized one where there is one).
+        debug_handles: of what Python runtimes run, each with the place of its node in the source
+            program. A place, as the line of the source may change where the program doesn't.
+        left_float: the operators in control flow of a quantized method that are not quantized.
+    """
+
+    delegation: Delegation
+    signature: Signature
+    instructions: Instructions
+    debug_handles: list[tuple[Count, Count]]
+    left_float: Count
+    quantization: Quantization | None
+    narrowed: list[NarrowedSize]
+    listed: list[ListedName]
+    warnings: list[LoweringWarning]
+    operators: list[OperatorLibrary]
+    constants: Constants
+
+
+class CompiledUnit(TypedDict):
+    """The object of a compile unit, what is known of its methods, the entries of an ETRecord
+    (`compile.etrecord.record`) where that is wanted, and all blobs that these need, sorted."""
+
+    object: MethodObject
+    methods: dict[MethodName, CompiledMethod]
+    etrecord: dict[EntryName, Blob]
+    blobs: list[Digest]

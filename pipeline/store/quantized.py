@@ -1,0 +1,130 @@
+"""The records of quantized methods: what was quantized and how, and what observing showed.
+
+A worker makes them, the store checks them by these declarations, manifest and report hold them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from pipeline.store.digest import Digest
+from pipeline.store.forms import Count
+
+# In dB or as an error; strict JSON has no infinities.
+Decibels = float | Literal["inf", "-inf", "nan"]
+
+
+class CalibrationInputs(TypedDict):
+    """The number of inputs that observers saw, and their source; `none` where nothing observes."""
+
+    inputs: Count
+    source: Literal["files", "calibration_inputs", "examples", "generated", "none"]
+
+
+class QuantizedBytes(TypedDict):
+    """The bytes of a method's weights, each as floats, and those of them that are quantized."""
+
+    bytes: Count
+    quantized: Count
+
+
+class QuantizedCompute(TypedDict):
+    """The multiplications of one call, and those of them whose factors both are quantized."""
+
+    multiplications: Count
+    quantized: Count
+
+
+class LeftFloat(TypedDict):
+    """A tensor that quantization left in floating point, and why."""
+
+    name: str
+    bytes: Count
+    why: str
+
+
+class ObserverRemark(TypedDict):
+    """An observer whose range means little: it saw one value, infinities or NaN (`nonfinite` of
+    them), or chose a `range` that cuts off much of what was `seen`."""
+
+    kind: Literal["one value", "not finite", "cut off"]
+    value: str
+    module: str
+    seen: tuple[float | None, float | None]
+    range: tuple[float | None, float | None] | None
+    nonfinite: Count
+
+
+class Observers(TypedDict):
+    """The number of observers, that of remarks about them, and the first remarks."""
+
+    count: Count
+    remarked: Count
+    remarks: list[ObserverRemark]
+
+
+class Quantization(TypedDict):
+    """The facts of a quantized method.
+
+    `activations` is how they are quantized: static, dynamic, both, or not at all; `conversions` the
+    number of calls that quantize, dequantize or find a scale; `left_float` has the largest tensors
+    left in floating point; `observers` is None for a quantizer that prepares nothing; `warnings`
+    are sentences, the gravest first.
+    """
+
+    quantizer: str
+    activations: list[Literal["static", "dynamic"]]
+    calibration: CalibrationInputs
+    weights: QuantizedBytes
+    compute: QuantizedCompute
+    conversions: Count
+    left_float: list[LeftFloat]
+    observers: Observers | None
+    warnings: list[str]
+
+
+class PreparedOutput(TypedDict):
+    """How far an output of the prepared program is from the float one over all calls; `inputs` is
+    the origin of the worst. `agrees` is None where rounding alone moves it as far."""
+
+    output: str
+    sqnr_db: Decibels
+    max_abs: Decibels
+    limit_db: Decibels
+    agrees: bool | None
+    inputs: str
+    generated: bool
+
+
+class PreparedDeparture(TypedDict):
+    """The first operator at which the prepared program departs from the float one, and its place in
+    that; the operators that were `folded` into it, each with its module; and its weight, where that
+    is `shared` with others."""
+
+    node: str
+    place: Count | None
+    operator: str
+    module: str
+    folded: list[tuple[str, str]]
+    shared: str
+    sqnr_db: Decibels
+
+
+class Prepared(TypedDict):
+    """How far the prepared program, which observes and rounds nothing, agrees with the float one on
+    the inputs that were observed; the worst output is first."""
+
+    agrees: bool | None
+    calls: Count
+    outputs: list[PreparedOutput]
+    departure: PreparedDeparture | None
+
+
+class QuantizedMethod(TypedDict):
+    """The result of quantizing a method: its program, facts, and agreement before rounding."""
+
+    program: Digest
+    blobs: list[Digest]
+    origins: list[dict[str, Count]]
+    facts: Quantization
+    prepared: Prepared | None

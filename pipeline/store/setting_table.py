@@ -1,0 +1,203 @@
+"""The table of settings: how each is read, what it must be, what it does.
+
+It knows no workspace but the folder that relative paths begin in; `settings.py` says where the
+values come from.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipeline.store.sizes import parse_size
+
+DEFAULT_CAP = "50GB"
+UNSIGNED = "unsigned"
+_MOST_JOBS = 4096
+_MOST_SECONDS = 1e9  # threads wait no longer than some 1e10
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_EXECUTOR = re.compile(r"dask(://[^/\s]+:\d{1,5})?")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _parse_jobs(value: Any, _: Path) -> int:
+    jobs = int(value) if isinstance(value, str) and value.isdecimal() else value
+    return _checked(jobs, type(jobs) is int and 1 <= jobs <= _MOST_JOBS)
+
+
+def _parse_bool(value: Any, _: Path) -> bool:
+    switches = {"1": True, "true": True, "0": False, "false": False}
+    switch = switches.get(value) if isinstance(value, str) else value
+    return _checked(switch, type(switch) is bool)
+
+
+def _parse_size(value: Any, _: Path) -> int:
+    size = parse_size(value) if isinstance(value, str) else None
+    return _checked(size, size is not None)
+
+
+def _parse_seconds(value: Any, _: Path) -> float:
+    seconds = float(_checked(value, type(value) in (int, float, str)))
+    return _checked(seconds, 0 < seconds < _MOST_SECONDS)
+
+
+def _parse_text(value: Any) -> str:
+    ok = isinstance(value, str) and 0 < len(value) < 4096 and not _CONTROL.search(value)
+    return str(_checked(value, ok))
+
+
+def _parse_path(value: Any, root: Path) -> Path:
+    path = root / Path(_parse_text(value)).expanduser()
+    return _checked(path, all(len(os.fsencode(part)) < 256 for part in path.parts))
+
+
+def _parse_texts(value: Any, _: Path) -> tuple[str, ...]:
+    values = value.split(os.pathsep) if isinstance(value, str) else value
+    return tuple(_parse_text(text) for text in _checked(values, isinstance(values, list)))
+
+
+def _parse_names(value: Any, _: Path) -> frozenset[str]:
+    names = re.split(r"[,\s]+", value.strip(", ")) if isinstance(value, str) else value
+    ok = isinstance(names, list) and all(isinstance(n, str) and _NAME.fullmatch(n) for n in names)
+    return frozenset(_checked(names, ok))
+
+
+def _parse_paths(value: Any, root: Path) -> tuple[Path, ...]:
+    values = value.split(os.pathsep) if isinstance(value, str) else value
+    return tuple(_parse_path(path, root) for path in _checked(values, isinstance(values, list)))
+
+
+def _parse_verdicts(value: Any, root: Path) -> tuple[str, ...]:
+    """Parse verdicts, of a list or with commas between them."""
+    words = value.split(",") if isinstance(value, str) else list(value)
+    verdicts = tuple(str(word).strip() for word in words)
+    return _checked(verdicts, {*verdicts} <= {"not-judged", "not-run"})
+
+
+def _checked(value: Any, ok: bool) -> Any:
+    if not ok:
+        raise ValueError
+    return value
+
+
+class Setting(NamedTuple):
+    """How the value of a setting is read, in a workspace at a root; what it must be; what it does;
+    its default in words. The parser raises ValueError."""
+
+    parse: Callable[[Any, Path], Any]
+    expected: str
+    meaning: str
+    default: str = "not set"
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "jobs": Setting(
+        _parse_jobs,
+        f"a whole number from 1 up to {_MOST_JOBS}",
+        "The number of worker processes; `-n` of doit comes first.",
+        "one per core",
+    ),
+    "store": Setting(
+        _parse_path,
+        "a path",
+        "The folder of the store; any number of builds may share it.",
+        "$XDG_CACHE_HOME/pte-pipeline, or ~/.cache/pte-pipeline",
+    ),
+    "store_size": Setting(
+        _parse_size,
+        "a size such as 50GB",
+        "The greatest size of the store; what was not used for longest goes first.",
+        DEFAULT_CAP,
+    ),
+    "remote": Setting(
+        lambda value, _: _checked(value, "://" in _parse_text(value)),
+        "an address such as s3://bucket/folder or file:///folder",
+        "A store that a team and its CI share, by any address of fsspec.",
+    ),
+    "remote_mode": Setting(
+        lambda value, _: _checked(value, value in ("read-write", "read-only")),
+        "read-write or read-only",
+        "Whether results are pushed to the remote.",
+        "read-write; read-only in an untrusted build",
+    ),
+    "remote_trust": Setting(
+        lambda value, _: _checked(value, value == UNSIGNED),
+        UNSIGNED,
+        "Believe unsigned results, and so all who can write to the remote; in place of keys.",
+    ),
+    "remote_timeout": Setting(
+        _parse_seconds,
+        "a number of seconds above 0",
+        "How long one step of a transfer may take.",
+        "20",
+    ),
+    "remote_options": Setting(
+        lambda value, _: _checked(value, isinstance(value, dict)),
+        "a table",
+        "What fsspec is given beside the address, such as endpoint_url.",
+    ),
+    "signing_key": Setting(
+        _parse_path,
+        "a path",
+        "The private Ed25519 key by which results are signed when pushed, and attestations.",
+    ),
+    "trusted_keys": Setting(
+        _parse_paths,
+        "a path or a list of paths",
+        "The public Ed25519 keys of those whose results and attestations are believed.",
+    ),
+    "variables": Setting(
+        _parse_names, "a list of names of variables", "The variables that configs may read."
+    ),
+    "secrets": Setting(
+        _parse_names,
+        "a list of names of variables",
+        "Variables that options of passes may read, and whose values are recorded nowhere.",
+    ),
+    "data": Setting(
+        _parse_paths,
+        "a path or a list of paths",
+        "Folders outside of the workspace to which links in it may lead.",
+    ),
+    "operators": Setting(
+        _parse_texts,
+        "a list of modules and of paths of libraries",
+        "Libraries of operators that every package and every exporter has.",
+    ),
+    "executor": Setting(
+        lambda value, _: _checked(value, bool(_EXECUTOR.fullmatch(_parse_text(value)))),
+        "dask, for a cluster on this machine, or the address of a scheduler: dask://host:8786",
+        "Where actions run.",
+        "worker processes of this machine",
+    ),
+    "fast_lowering": Setting(
+        _parse_bool,
+        "true or false",
+        "Save time inside of ExecuTorch's calls; changes no byte.",
+        "true",
+    ),
+    "refit": Setting(
+        _parse_bool,
+        "true or false",
+        "Put new weights into what was lowered before, where nothing else changed; changes no "
+        "byte.",
+        "true",
+    ),
+    "allow": Setting(
+        _parse_verdicts,
+        "not-judged, not-run, or both",
+        "The verdicts that end a build well beside passed; `--allow` of doit comes first.",
+        "none",
+    ),
+    "unknown_toolchain": Setting(
+        lambda value, _: _checked(value, value in ("allow", "refuse")),
+        "allow or refuse",
+        "Whether packages are built with another torch, executorch or torchao than this release "
+        "was tested with. A line says so anyway.",
+        "allow; refuse where CI=true",
+    ),
+}
+VARIABLES = {name: f"PTE_PIPELINE_{name.upper()}" for name in SETTINGS if name != "remote_options"}

@@ -1,0 +1,92 @@
+"""Judges what only all calls of a method together show: its quantization, its movement, and how
+ill-conditioned it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from torch.export import ExportedProgram
+
+from pipeline.program.inputs import InputSet
+from pipeline.report.verdicts import PASSED
+from pipeline.store.errors import listed
+from pipeline.validate.budget import Budget
+from pipeline.validate.call_judge import CallJudge
+from pipeline.validate.conditioning import describe_conditioning
+from pipeline.validate.quantization import QuantizationJudge
+from pipeline.validate.results import MethodValidation
+from pipeline.validate.standstill import (
+    RETURNS_NOTHING,
+    StandstillJudge,
+    find_indifferent_outputs,
+)
+
+
+def conclude_quantization(
+    result: MethodValidation,
+    program: ExportedProgram,
+    calls: CallJudge,
+    judge: QuantizationJudge,
+    examples: Sequence[InputSet],
+) -> None:
+    """Add the verdict on a quantization to a method's result, and each departure as a failure."""
+    for output, fault in judge.find_departures():
+        result.fail(fault, output=output, about="quantization")
+        if not result.failing:
+            result.failing = calls.noisiest
+    failed = any(failure.about == "quantization" for failure in result.failures)
+    left_out = [inputs for inputs in examples if inputs.origin in result.left_out]
+    record = judge.judge(failed, len(left_out), bool(result.random))
+    still = find_indifferent_outputs(program, result.outputs, result.state, calls.float_movement)
+    # A failure stays one: what is wrong was shown, whatever else could not be.
+    if still and record["verdict"] == PASSED:
+        record["verdict"] = "not judged"
+        record["reason"] = (
+            f"its limits could not fail for {listed(still, 3)}: they are wider than the float "
+            "program moves over all calls; set stricter ones"
+        )
+    result.quantization = record
+
+
+def conclude_movement(
+    result: MethodValidation,
+    program: ExportedProgram,
+    calls: CallJudge,
+    examples: Sequence[InputSet],
+    is_observed: bool,
+    budget: Budget,
+) -> None:
+    """Say which outputs carried no information, whatever was compared.
+
+    Args:
+        program: what the package was compared with: the source, or its quantized program.
+        is_observed: whether methods that share its state were called after it.
+    """
+    if result.runs and result.state and not result.outputs and not is_observed:
+        result.returns_nothing = RETURNS_NOTHING
+    if not calls.movement.outputs:
+        return
+    judge = StandstillJudge(
+        program,
+        result.outputs,
+        result.state,
+        examples,
+        calls.movement,
+        result.unjudged_places,
+        is_random=bool(result.random),
+        is_observed=is_observed,
+        budget=budget,
+    )
+    result.movement = judge.judge()
+
+
+def describe_ill_conditioning(
+    program: ExportedProgram, inputs: InputSet | None, most_share: float, budget: Budget
+) -> str:
+    """Say where the source itself loses what the package can't keep; "" if that is not seen."""
+    if inputs is None or budget.spent:
+        return ""
+    with suppress(Exception):  # whatever an operator raises: then it is not known
+        return describe_conditioning(program, inputs, most_share)
+    return ""

@@ -1,1 +1,0 @@
-"""Limits that a package must keep to, and what it is compared with."""

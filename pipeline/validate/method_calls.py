@@ -1,0 +1,264 @@
+"""Calls a method of a package and its source program with the same inputs, and judges each call.
+
+It knows how a call is made, alone or in a sequence, and how a failure is worded; which calls are
+made is for `method.py` to say.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.export import ExportedProgram
+
+from pipeline.config.validation import ValidateConfig
+from pipeline.devices.interface import DeviceError, PackageFiles
+from pipeline.devices.session import Session
+from pipeline.program.eager import Source
+from pipeline.program.graphs import iter_nodes
+from pipeline.program.inputs import InputSet
+from pipeline.program.operators import base_name
+from pipeline.program.random_operators import find_random_operators, find_uninitialized
+from pipeline.program.signature import flatten
+from pipeline.program.source_lines import source_line
+from pipeline.store.reasons import reason
+from pipeline.store.remedies import add_remedy
+from pipeline.validate.budget import Budget
+from pipeline.validate.call_judge import Call, CallJudge
+from pipeline.validate.call_limits import CallLimits
+from pipeline.validate.cases import InputCase, describe_source_error
+from pipeline.validate.default_limits import (
+    CONFIG_REASON,
+    explain_rounding,
+    most_share,
+    what_it_computes_in,
+)
+from pipeline.validate.determinism import describe_nondeterminism
+from pipeline.validate.limits import LIMITS
+from pipeline.validate.references import References
+from pipeline.validate.results import MethodValidation, Run
+from pipeline.validate.rounding import is_quantized
+
+# How the runtime names what it lacks: `kernel 'aten::cummax.out' not found`.
+_KERNEL = re.compile(r"kernel '\w+::(\w+)")
+
+# Takes a method, where an input set is from, its flat values and what the source gives on them.
+Keep = Callable[[str, str, Sequence[Any], Sequence[Any]], None]
+
+
+@dataclass
+class MethodCalls:
+    """A method of a package and its source program, called side by side.
+
+    Attributes:
+        result: is filled in.
+        lines: by debug handle, the line of the source that a delegate's instruction comes from.
+        describe_instruction: returns the line of the source that an instruction of the method comes
+            from, by its number, or "".
+        keep: is given each call from the initial state, also of a method that is not run.
+        quantized: the program that quantization made of it, which the package is held to.
+        has_examples: as in `CallJudge`.
+        examples: those that fit the source's signature.
+        calls: those since the package was opened.
+        budget: the time for all methods of the package; a call that has begun is made.
+    """
+
+    result: MethodValidation
+    program: ExportedProgram
+    files: PackageFiles
+    settings: ValidateConfig
+    lines: Mapping[int, str] = field(default_factory=dict)
+    describe_instruction: Callable[[int], str] = lambda instruction: ""
+    keep: Keep | None = None
+    quantized: ExportedProgram | None = None
+    examples: list[InputSet] = field(default_factory=list)
+    calls: list[tuple[str, InputSet]] = field(default_factory=list)
+    budget: Budget = field(default_factory=Budget)
+    references: References = field(init=False)
+    has_examples: bool = True
+
+    def __post_init__(self) -> None:
+        self.limits = self.settings.select_limits(self.result.method)
+        self.result.limits = {name: getattr(self.limits, name) for name in LIMITS}
+        self.held_to = CallLimits(self.limits, most_share(self.quantized or self.program))
+        self.judge = CallJudge(self.result, self.held_to, has_examples=self.has_examples)
+        operators = find_random_operators(self.program) + find_uninitialized(self.program)
+        self._may_vary = bool(operators)
+        self._describe_limits()
+
+    @property
+    def source(self) -> Source:
+        return self.references.source
+
+    @property
+    def measures_rounding(self) -> bool:
+        return self.held_to.derived or self.quantized is not None
+
+    @property
+    def is_random(self) -> bool:
+        """Return whether the config declares that the method samples."""
+        return self.settings.select_random(self.result.method)
+
+    def fail_for(self, error: Exception) -> None:
+        """Fail for what torch raises where nothing should, with its traceback on stderr."""
+        traceback.print_exception(error)
+        self.result.fail(f"validation stopped at {type(error).__name__}: {reason(error)}")
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except DeviceError as error:
+            self.result.fail(self._reason(error))
+        except Exception as error:
+            self.fail_for(error)
+
+    def _describe_limits(self) -> None:
+        """Say what the limits of outputs follow, and why."""
+        result = self.result
+        result.source_is_quantized = self.quantized is None and is_quantized(self.program)
+        if self.quantized is not None:
+            result.limits_from = "quantized"
+            result.quantized_reason = explain_rounding(self.quantized)
+        elif not self.held_to.derived:
+            result.limits_from = "config"
+            result.limits_reason = CONFIG_REASON
+        else:
+            result.limits_from = what_it_computes_in(self.program)
+            result.limits_reason = explain_rounding(self.program)
+
+    def _fails_for_nondeterminism(self, sets: Sequence[InputSet]) -> bool:
+        """Fail for a source that differs from itself, unless it is declared to sample; return
+        whether it does so."""
+        if self.is_random or not (varies := self._describe_nondeterminism(sets)):
+            return False
+        self.result.fail(varies, about="source")
+        return True
+
+    def _describe_nondeterminism(self, sets: Sequence[InputSet]) -> str:
+        """Say how the source differs from itself; "" where it does not, or fails anyway."""
+        # Each input set costs further runs, which only such operators make worth it.
+        tried = sets if self._may_vary else sets[:1]
+        for inputs in tried:
+            with suppress(Exception):  # reported by the call on these inputs
+                if varies := describe_nondeterminism(self.source, inputs):
+                    return varies
+        return ""
+
+    def _leaves_out(self, name: str) -> bool:
+        """Leave out what the budget has no time for."""
+        if self.budget.spent:
+            self.result.left_out.append(name)
+        return self.budget.spent
+
+    def _call_alone(self, inputs: InputSet) -> None:
+        self.calls = []
+        self.call(inputs)
+
+    def _run_in_sequence(self, sets: Sequence[InputSet], name: str = "") -> None:
+        """Call a package just opened, until one side fails."""
+        self.package = Session(self.files)
+        self.calls = []
+        self.references.reset()
+        name = name or sets[0].origin
+        for step, inputs in enumerate(sets, 1):
+            if step > 1 and self._leaves_out(f"{name}, from call {step} on"):
+                break
+            if not self.call(inputs, step, name):
+                break
+
+    def call(self, inputs: InputSet, step: int = 0, sequence: str = "") -> bool:
+        """Make one call; return whether both sides ran, so that a sequence can go on."""
+        where = f"{inputs.origin} (call {step} from {sequence})" if step else inputs.origin
+        self.calls.append((self.result.method, inputs))
+        case = inputs.case if isinstance(inputs, InputCase) else ""
+        as_it_lies = case in ("strided", "expanded")
+        try:
+            expected = self._expected(inputs, as_it_lies)
+        except DeviceError as error:
+            if inputs in self.examples:
+                self.result.fail(error.reason, where)
+            else:
+                self.result.skipped.append((where, error.reason))
+            return False
+        failed = len(self.result.failures)
+        if step <= 1 and self._may_vary and self._fails_for_nondeterminism([inputs]):
+            return False
+        run = Run(inputs.origin, (), step, sequence, inputs.generated, case)
+        try:
+            actual = self._run_package(inputs, as_it_lies)
+            call = Call(actual, expected, inputs, run, where, as_it_lies, self._hint(run))
+            self.judge.judge(call, self.references, self.calls)
+            # Further calls go on from a state, large cases are held to other limits, and without
+            # their layout, which is the plan's in a bundle, strided ones are another's again.
+            other_limits = isinstance(inputs, InputCase) and inputs.growth
+            if len(self.calls) == 1 and not other_limits and not as_it_lies:
+                self._keep(inputs, expected)
+            return True
+        except DeviceError as error:
+            self.result.fail(self._reason(error), where)
+            return False
+        finally:
+            if len(self.result.failures) > failed and not self.result.failing:
+                self._keep_failing(failed)
+
+    def _run_package(self, inputs: InputSet, as_it_lies: bool) -> list[Any]:
+        leaves = flatten(self.program, inputs, as_it_lies)
+        started = time.perf_counter()
+        outputs = self.package.run(self.result.method, leaves)
+        self.result.seconds += time.perf_counter() - started
+        return outputs
+
+    def _keep(self, inputs: InputSet, expected: Sequence[Any]) -> None:
+        if self.keep is not None:
+            self.keep(self.result.method, inputs.origin, flatten(self.program, inputs), expected)
+
+    def _keep_failing(self, failed: int) -> None:
+        """Keep the calls that failed, the last one with failures from number `failed` on."""
+        result = self.result
+        result.failing = tuple(self.calls)
+        shown = result.failures[failed:]
+        result.fails_quantized = all(failure.about == "quantized" for failure in shown)
+        runs = result.quantized_runs if result.fails_quantized else result.runs
+        result.failing_limits = runs[-1].limits if runs else ()
+
+    def _expected(self, inputs: InputSet, as_it_lies: bool = False) -> list[Any]:
+        """Run the source on tensors as they lie, or as it was exported. Raises DeviceError."""
+        try:
+            return self.source.run(inputs, as_it_lies)
+        except Exception as error:  # whatever an operator raises
+            raise DeviceError(f"{self.result.method}: ", describe_source_error(error)) from error
+
+    def _reason(self, error: DeviceError) -> str:
+        """Say why the package failed, with the line of the source that a delegate failed at, that
+        a kernel refused, or that calls an operator without a kernel."""
+        if error.instruction is not None:
+            line = self.describe_instruction(error.instruction)
+            return add_remedy("; of ".join(filter(None, (error.reason, line))))
+        if error.debug_handle is None:
+            lines = self._find_lines(_KERNEL.findall(error.reason))
+            return add_remedy("; of ".join([error.reason, *lines]))
+        line = self.lines.get(error.debug_handle, f"debug handle {error.debug_handle}")
+        return f"{error.reason}; of {line}"
+
+    def _find_lines(self, kernels: Sequence[str]) -> list[str]:
+        """Return the lines of the source that call operators of these names, each once."""
+        lines: dict[str, None] = {}
+        for node in iter_nodes(self.program):
+            if base_name(node) in kernels:
+                place = source_line(node)
+                if place:
+                    lines[str(place)] = None
+        return list(lines)
+
+    def _hint(self, run: Run) -> str:
+        if run.step != 1 or not self.source.nonzero:
+            return ""
+        names = ", ".join(self.source.nonzero)
+        hint = f"; {names} starts with other values than zeros, which a package holds only"
+        return f"{hint} where InitializedMutableBufferPass names the buffer"

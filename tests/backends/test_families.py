@@ -1,0 +1,67 @@
+"""A new backend is a new folder: nothing else names it."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from pipeline.backends import families
+
+ROOT = Path(families.__file__).parents[1]
+INIT = """
+from typing import Annotated
+from pipeline.backends.entry import Backend
+from pipeline.backends.options import OneOf, Options
+
+class FreshOptions(Options):
+    mode: Annotated[str, OneOf("fresh_modes")] = "slow"
+
+ENTRIES = (Backend("fresh", "FreshBackend", "a test", FreshOptions),)
+"""
+CONSTRUCTORS = """
+[[constructors]]
+target = "fresh:Partitioner"
+stages = ["fresh.lowering"]
+[beyond.fresh.lowering]
+other = "for a test"
+"""
+LOOK = """
+import json
+from pipeline.backends import BACKENDS, constructors, linking
+print(json.dumps({
+    "modes": BACKENDS["fresh"].options.model_validate({"mode": "fast"}).mode,
+    "library": linking.backend_links()["fresh"].library,
+    "target": constructors.constructors("fresh.lowering")[0].target,
+    "beyond": list(constructors.beyond("fresh.lowering")),
+    "kernels": list(linking.kernel_libraries()),
+}))
+"""
+
+
+def test_a_folder_is_all_that_a_backend_needs(tmp_path):
+    shutil.copytree(ROOT, tmp_path / "pipeline")
+    folder = tmp_path / "pipeline" / "backends" / "fresh"
+    folder.mkdir()
+    (folder / "__init__.py").write_text(INIT)
+    (folder / "names.toml").write_text('fresh_modes = ["slow", "fast"]\n')
+    (folder / "linking.toml").write_text('[backends]\nfresh = {library = "fresh_backend"}\n')
+    (folder / "constructors.toml").write_text(CONSTRUCTORS)
+    command = [sys.executable, "-c", LOOK]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    seen = json.loads(done.stdout)
+    assert seen.pop("kernels")[-1] == "cortex_m"
+    assert seen == {
+        "modes": "fast",
+        "library": "fresh_backend",
+        "target": "fresh:Partitioner",
+        "beyond": ["other"],
+    }
+
+
+def test_families_have_an_order_of_their_own_and_new_ones_come_last(monkeypatch, tmp_path):
+    for name in ("zeta", "xnnpack", "alpha", "arm"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    monkeypatch.setattr(families, "FOLDER", tmp_path)
+    assert families.find_families.__wrapped__() == ("xnnpack", "arm", "alpha", "zeta")

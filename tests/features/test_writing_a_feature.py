@@ -1,0 +1,46 @@
+"""docs/guides/writing-a-feature.md: its files make a distribution whose feature takes part."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from pipeline.moments import Feature
+from tests.support.bench import REPOSITORY, bench_of
+from tests.support.patches import python_path
+
+PAGE = (REPOSITORY / "docs" / "guides" / "writing-a-feature.md").read_text()
+# A file: its path in backquotes on a line of its own, then its content.
+FILES = dict(re.findall(r"^`([\w./-]+)`\n\n```\w+\n(.*?)^```$", PAGE, re.M | re.S))
+
+
+def test_the_page_names_all_moments():
+    table = PAGE.partition("<!-- made by")[0]
+    named = re.findall(r"^\| `(\w+)` \|", table, re.M)
+    moments = set(Feature.__dataclass_fields__) - {
+        *("name", "summary", "link_files", "distribution")
+    }
+    assert set(named) == moments
+
+
+@pytest.mark.slow
+def test_a_distribution_brings_a_feature(tmp_path):
+    for name, content in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    site = tmp_path / "site"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    install += ["--no-build-isolation", "--target", str(site), str(tmp_path / "acme-notes")]
+    subprocess.run(install, check=True, timeout=300)
+    bench = bench_of("archives", tmp_path)
+    path = {"PYTHONPATH": python_path(site)}
+    assert bench.doit(**path) == 0, bench.output
+    size = len(bench.bytes_of("one", "one.pte"))
+    assert bench.doit("notes", "one", **path) == 0, bench.output
+    assert bench.output == f'one: {{"one.pte": {size}}}\n'
+    assert bench.doit("help", **path) == 0
+    assert "doit notes" in bench.output
+    assert bench.doit() == 0, bench.output  # without the distribution
+    assert not (bench.root / "build" / "one" / "notes.json").exists()

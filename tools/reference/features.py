@@ -1,0 +1,26 @@
+"""The features of this package, with the moments at which each takes part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+
+from pipeline.moments import Feature, find_features
+from tools.reference.markdown import row
+
+_NO_MOMENTS = ("name", "summary", "link_files", "distribution")
+
+
+def features() -> Iterator[str]:
+    """Yield the table of the features."""
+    yield "| feature | a build without it can't | moments |"
+    yield "|---|---|---|"
+    for feature in find_features():
+        moments = ", ".join(f"`{name}`" for name in _moments(feature))
+        yield row(f"`{feature.name}`", feature.summary, moments)
+
+
+def _moments(feature: Feature) -> Iterator[str]:
+    for moment in fields(Feature):
+        if moment.name not in _NO_MOMENTS and getattr(feature, moment.name):
+            yield moment.name
