@@ -152,7 +152,7 @@ def wrong_sigmoid(values, args):
 
 
 def test_a_kernel_that_computes_something_else(monkeypatch):
-    monkeypatch.setitem(prims.OWN, "sigmoid.out", wrong_sigmoid)
+    monkeypatch.setitem(prims.KERNELS, "sigmoid.out", wrong_sigmoid)
     culprit = only(portable().located("run", [X]))
     assert (culprit["operator"], culprit["module"]) == ("aten.sigmoid.default", "")
     assert culprit["kind"] == "operator"
@@ -167,7 +167,7 @@ def test_a_kernel_in_a_branch(monkeypatch):
 
     built = build({"run": exported(Branches(), torch.ones(3))})
     negative = -torch.ones(3)
-    monkeypatch.setitem(prims.OWN, "div.out", wrong)
+    monkeypatch.setitem(prims.KERNELS, "div.out", wrong)
     assert built.located("run", [torch.ones(3)]).culprits == ()
     culprit = only(built.located("run", [negative]))
     assert culprit["operator"] == "aten.div.Tensor"
@@ -263,7 +263,7 @@ def test_a_quantization_that_is_too_coarse():
 
 def test_a_limit_on_noise_alone_is_one_that_is_looked_into(monkeypatch):
     """Where `atol` is wide enough for the error, no line says that what is computed agrees."""
-    monkeypatch.setitem(prims.OWN, "sigmoid.out", wrong_sigmoid)
+    monkeypatch.setitem(prims.KERNELS, "sigmoid.out", wrong_sigmoid)
     culprit = only(portable().located("run", [X], atol=1.0, min_sqnr=60.0))
     assert culprit["operator"] == "aten.sigmoid.default"
 
@@ -516,7 +516,7 @@ def test_a_sequence_across_methods_that_share_state(monkeypatch, kernel, method,
 
     calls = [("keep", InputSet((V,))), ("read", InputSet((V,)))]
     assert locate(sharing().evidence(), "read", calls).culprits == ()
-    monkeypatch.setitem(prims.OWN, kernel, wrong)
+    monkeypatch.setitem(prims.KERNELS, kernel, wrong)
     located = locate(sharing().evidence(), "read", calls)
     (call,) = located.first
     assert calls[call][0] == method  # reproduce.py shows the divergence in this call

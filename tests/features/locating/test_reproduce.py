@@ -60,10 +60,9 @@ def test_it_fails_until_the_package_is_mended(workspace):
 
 def test_it_holds_no_pickle_and_no_path_of_this_machine():
     made = files()
-    assert sorted(made) == [
-        f"reproduce/run/{name}"
-        for name in ("expected.safetensors", "inputs.safetensors", "reproduce.json", "reproduce.py")
-    ]
+    tensors = [f"{name}.safetensors" for name in ("departure", "expected", "inputs")]
+    names = [*tensors, "reproduce.json", "reproduce.py"]
+    assert sorted(made) == [f"reproduce/run/{name}" for name in names]
     record = json.loads(made["reproduce/run/reproduce.json"])
     assert record["files"] == ["small.pte"]
     assert record["limits"][0]["atol"] == 1e-5
