@@ -427,6 +427,28 @@ def test_integers_that_hang_on_a_tie_are_not_judged():
     assert other.verdict == "failed"
 
 
+class Kink(nn.Module):
+    """Adds what a sum rounds up to beyond 2.4 units in the last place, magnified."""
+
+    def __init__(self, add):
+        super().__init__()
+        self.add = add
+
+    def forward(self, x):
+        return x + torch.relu(self.add(x) - x - 2.4 * 2**-23 * x) * 2.0**17
+
+
+def test_rounding_that_seldom_moves_an_output_is_looked_for_before_it_fails():
+    x = torch.rand(1, 6, generator=torch.Generator().manual_seed(5)) + 1
+    source = Kink(lambda x: x * 3 - x * 2)
+    _, limits = derived(export(source, (x,)), InputSet((x,)))
+    rounded_otherwise = Kink(lambda x: x + x * 3e-7)
+    distance = float((rounded_otherwise(x) - source(x)).abs().max())
+    assert distance > 10 * limits.atol  # two runs with rounded values show none of it
+    assert validated_as(source, rounded_otherwise, x).verdict == "passed"
+    assert validated_as(source, Kink(lambda x: x + x * 1e-5), x).verdict == "failed"
+
+
 def test_a_limit_of_the_config_settles_what_is_not_judged():
     x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
     program, other = export(Cancelling(), (x,)), export(Other(), (x,))
