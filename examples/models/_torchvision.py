@@ -6,6 +6,7 @@ calls. This can go where both come from one index (https://download.pytorch.org/
 """
 
 import torch
+from torch import Tensor, nn
 
 try:
     import torchvision
@@ -15,4 +16,16 @@ except RuntimeError:
         torch.library.define(f"torchvision::{name}", schema)
     import torchvision
 
-__all__ = ["torchvision"]
+__all__ = ["settle_batch_norms", "torchvision"]
+
+
+def settle_batch_norms(model: nn.Module, images: Tensor) -> None:
+    """Give batch norms the mean and the variance of some images, [N, 3, H, W].
+
+    With their initial statistics, the activations of random weights shrink from layer to layer,
+    until the outputs no longer depend on the inputs.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 1.0  # no trace of the initial statistics
+    model.train()(images)
