@@ -180,11 +180,10 @@ class CallJudge:
         """
         floats = self.held_to.most_share < MOST_SHARE_QUANTIZED
         outputs = zip(_compare(actual, expected), actual, expected, by_rounding, strict=True)
-        for error, value, wanted, derived in outputs:
-            if floats or _holds_integers(wanted):
-                if judge_output(error, value, wanted, derived.capped).wrong:
-                    return True
-        return False
+        return any(
+            (floats or _holds_integers(e)) and judge_output(error, a, e, derived.capped).wrong
+            for error, a, e, derived in outputs
+        )
 
 
 def _holds_integers(value: Any) -> bool:

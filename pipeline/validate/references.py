@@ -13,8 +13,8 @@ from pipeline.program.inputs import InputSet
 from pipeline.validate.default_limits import RUNS
 from pipeline.validate.rounding import RoundedSource
 
-# Far from the steps of a sequence, and no power of two: seeds whose low bits agree draw numbers that
-# are much alike (the 24 bits of a float32 are the low ones of mt19937).
+# Far from the steps of a sequence, and no power of two: seeds whose low bits agree draw numbers
+# that are much alike (the 24 bits of a float32 are the low ones of mt19937).
 _OTHER_SEEDS = 1_000_003
 
 
