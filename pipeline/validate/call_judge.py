@@ -85,18 +85,22 @@ class CallJudge:
         lowered = call.expected if quantized is None else quantized
         rounded = references.run_rounded(inputs, call.as_it_lies, run.step)
         by_rounding = self.held_to.by_rounding(lowered, rounded, run.case)
-        if not references.source.state and self._exceeds(call.actual, lowered, by_rounding):
+        errors = _compare(call.actual, lowered)
+        # More runs, 16 calls of the source, don't save a package that failed on other inputs.
+        failed = any(failure.about in ("", "quantized") for failure in self.result.failures)
+        may_round_again = rounded and not failed and not references.source.state
+        if may_round_again and self._exceeds(call, lowered, errors, by_rounding):
             rounded += references.run_rounded_again(inputs, call.as_it_lies, _MORE_RUNS)
             by_rounding = self.held_to.by_rounding(lowered, rounded, run.case)
         if quantized is None:
             limits = self._source_limits(call, by_rounding)
-            made = self._judge_outputs(call, lowered, limits, call.hint)
+            made = self._judge_outputs(call, lowered, errors, limits, call.hint)
             self.result.runs.append(made)
             self.movement.add(lowered, made.limits, inputs, run.case)
             return
         self.result.runs.append(self.judge_quantization(call, calls))
         limits = self.held_to.against_quantized(call.expected, lowered, by_rounding)
-        made = self._judge_outputs(call, lowered, limits, _OF_QUANTIZED, "quantized")
+        made = self._judge_outputs(call, lowered, errors, limits, _OF_QUANTIZED, "quantized")
         self.result.quantized_runs.append(made)
         self.movement.add(lowered, made.limits, inputs, run.case)
 
@@ -135,13 +139,13 @@ class CallJudge:
         self,
         call: Call,
         expected: Sequence[Any],
+        errors: tuple[Any, ...],
         limits: Sequence[DerivedLimits],
         more: str,
         about: FailureSubject = "",
     ) -> Run:
         """Judge outputs: beyond wide limits they are wrong, within capped ones right, and between
         them nothing is shown."""
-        errors = _compare(call.actual, expected)
         outputs = list(zip(errors, call.actual, expected, limits, strict=True))
         unjudged = tuple(
             place
@@ -172,14 +176,18 @@ class CallJudge:
         return tuple(ratios)
 
     def _exceeds(
-        self, actual: Sequence[Any], expected: Sequence[Any], by_rounding: Sequence[DerivedLimits]
+        self,
+        call: Call,
+        expected: Sequence[Any],
+        errors: Sequence[Any],
+        by_rounding: Sequence[DerivedLimits],
     ) -> bool:
         """Return whether an output differs by more than a few runs with rounded values allow.
 
         Of quantized programs, integers alone count: more runs only widen the noise of the rest.
         """
         floats = self.held_to.most_share < MOST_SHARE_QUANTIZED
-        outputs = zip(_compare(actual, expected), actual, expected, by_rounding, strict=True)
+        outputs = zip(errors, call.actual, expected, by_rounding, strict=True)
         return any(
             (floats or _holds_integers(e)) and judge_output(error, a, e, derived.capped).wrong
             for error, a, e, derived in outputs
