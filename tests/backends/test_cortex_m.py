@@ -143,11 +143,14 @@ def example_inputs(method):
 """
 
 
-def test_a_method_without_quantization_stays_float_with_a_warning(tmp_path):
+def test_a_method_without_quantization_stays_float_where_that_is_allowed(tmp_path):
     floating = both(partitioners=["cortex_m"])
-    bench = cortex_m_bench(tmp_path / "float", {"float": floating})
-    assert bench.doit("lower") == 0, bench.output
-    log = bench.root / "build" / ".logs" / "float" / "compile-features.log"
+    allowed = both(partitioners=["cortex_m"], allow_none=True)
+    bench = cortex_m_bench(tmp_path / "float", {"allowed": allowed, "float": floating})
+    assert bench.doit("lower:allowed") == 0, bench.output
+    assert bench.doit("lower:float") == 1
+    assert "cortex_m takes none of its operators" in bench.output
+    log = bench.root / "build" / ".logs" / "allowed" / "compile-features.log"
     words = "cortex_m takes quantized operators, and the method has none; say `quantize: {quantizer"
     assert words in log.read_text()
 
