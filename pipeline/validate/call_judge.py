@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import Tensor
+
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
 from pipeline.report.records import FailureSubject
