@@ -66,6 +66,24 @@ class Section(NamedTuple):
     make: str
 
 
+class Setting(NamedTuple):
+    """A setting of a workspace, in `[tool.pte-pipeline]` or the environment.
+
+    Attributes:
+        parse: takes the value and the workspace's folder; raises ValueError for a wrong one.
+        expected: what the value must be, in words.
+        meaning: what it does, in a sentence.
+        default: in words.
+        has_variable: whether a variable of the environment can set it.
+    """
+
+    parse: Callable[[Any, Path], Any]
+    expected: str
+    meaning: str
+    default: str = "not set"
+    has_variable: bool = True
+
+
 def _moment(keys: str, default: Any = "") -> Any:
     """Declare a moment; `keys` says which actions' keys hold the code that takes part in it
     (`store.toolchain.code`), so that no result of other code is taken for theirs."""
@@ -80,6 +98,10 @@ class Feature:
         name: that of its folder.
         summary: what a build can't do without it, in one line.
         verbs: the commands that it brings.
+        settings: those of workspaces that it reads, by name; the name of each begins with that of
+            the feature.
+        remote_tier: takes a `store.settings.SettingsReader`, where one of its settings is set;
+            returns the `store.remote_tier.RemoteTierSettings` of the store's remote tier, or None.
         public: modules from which `pte_pipeline` passes on names to exporters and passes.
         explain_departure: says where and why an exported program departs from its eager reference,
             or ""; takes both, the inputs that show it, and the workspace's folder.
@@ -114,6 +136,8 @@ class Feature:
     name: str
     summary: str
     verbs: tuple[Command, ...] = ()
+    settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
+    remote_tier: str = _moment("")  # what it moves is checked by its digest
     public: tuple[str, ...] = _moment("export", ())
     explain_departure: str = _moment("export")
     around_lowering: str = _moment("build")

@@ -23,6 +23,8 @@ USES = {
     "inspection": ("validate: {gates: {max_planned_memory: 2MB}}", "validate.gates.max_planned"),
     "latency": ("validate: {latency: {seconds: 1}}", "validate.latency"),
 }
+# Settings in the environment that need a feature.
+SETTINGS = {"remote": {"PTE_PIPELINE_REMOTE": "file:///nowhere"}}
 # The resident process has modules of this checkout, which a new Python would find in the copy.
 DOIT = """
 import sys
@@ -54,9 +56,9 @@ def without(installation, tmp_path, request):
     removed = shutil.move(folder, tmp_path / request.param)
     bench = bench_of("archives", tmp_path)
 
-    def doit(*words):
+    def doit(*words, **variables):
         arguments = ("-c", DOIT, str(installation), *words)
-        environment = {**bench.environment, "PYTHONPATH": os.fspath(installation)}
+        environment = {**bench.environment, "PYTHONPATH": os.fspath(installation), **variables}
         done = run_python(*arguments, cwd=bench.root, env=environment, merged=True)
         return done.returncode, done.stdout
 
@@ -81,6 +83,11 @@ def test_packages_are_built_and_validated_without(without):
         assert status == 1
         assert f'this installation has no feature "{name}"; leave the key out' in said
         assert key in said
+    if name in SETTINGS:
+        status, said = doit(**SETTINGS[name])
+        assert status == 3
+        variable, *_ = SETTINGS[name]
+        assert f'{variable}: this installation has no feature "{name}"; unset it' in said
     for verb in next(f for f in find_features() if f.name == name).verbs:
         status, said = doit(verb.name)
         assert status == 3

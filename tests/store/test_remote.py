@@ -31,7 +31,8 @@ from hypothesis import strategies as st
 from pipeline.store import digest, remote
 from pipeline.store.digest import canonical_json
 from pipeline.store.errors import PipelineError
-from pipeline.store.remote import Counts, Remote, RemoteSettings
+from pipeline.store.remote import Remote, RemoteSettings
+from pipeline.store.remote_tier import RemoteCounts
 from pipeline.store.store import Store
 from tests.support.sites import Site, s3_options
 
@@ -688,8 +689,11 @@ def test_fork_after_use(site, blob_file, tmp_path):
 
 
 def test_counts_are_summed():
-    counts = [Counts(hits=1, bytes_fetched=5), pickle.loads(pickle.dumps(Counts(hits=2, errors=1)))]
-    assert sum(counts, Counts()) == Counts(hits=3, errors=1, bytes_fetched=5)
+    counts = [
+        RemoteCounts(hits=1, bytes_fetched=5),
+        pickle.loads(pickle.dumps(RemoteCounts(hits=2, errors=1))),
+    ]
+    assert sum(counts, RemoteCounts()) == RemoteCounts(hits=3, errors=1, bytes_fetched=5)
 
 
 def test_nothing_is_imported_before_the_first_use():
