@@ -255,7 +255,7 @@ def test_what_is_missing_or_leads_out_is_one_line(workspace, there, monkeypatch)
 def test_what_a_parcel_needs_is_pushed_once(workspace, tmp_path):
     from dataclasses import replace
 
-    from pipeline.store.remote import RemoteSettings
+    from pipeline.features.remote.remote import RemoteSettings
 
     remote = RemoteSettings(f"file://{tmp_path}/remote", unsigned=True)
     shared = replace(workspace, store=Store(workspace.store.root, remote))

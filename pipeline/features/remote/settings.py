@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from pipeline.features.remote.remote import RemoteSettings
 from pipeline.store.errors import PipelineError
-from pipeline.store.remote import RemoteSettings
 from pipeline.store.settings import TABLE, SettingsReader, read_key_paths
 
 

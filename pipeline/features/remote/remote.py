@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from pipeline.features.remote.files import RemoteError, RemoteFiles
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.places import action_name, blob_name
-from pipeline.store.remote_fs import RemoteError, RemoteFiles
 from pipeline.store.remote_tier import RemoteCounts
 from pipeline.store.signing import Keys, load_keys
 from pipeline.store.sizes import human_size
