@@ -102,6 +102,9 @@ class Feature:
             the feature.
         remote_tier: takes a `store.settings.SettingsReader`, where one of its settings is set;
             returns the `store.remote_tier.RemoteTierSettings` of the store's remote tier, or None.
+        executors: the functions that open executors, by the name that the setting `executor` begins
+            with; each takes the workspace, the number of jobs, whether actions run whatever the
+            store holds, and the whole setting; returns a `run.executors.Executor`.
         public: modules from which `pte_pipeline` passes on names to exporters and passes.
         explain_departure: says where and why an exported program departs from its eager reference,
             or ""; takes both, the inputs that show it, and the workspace's folder.
@@ -138,6 +141,7 @@ class Feature:
     verbs: tuple[Command, ...] = ()
     settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
     remote_tier: str = _moment("")  # what it moves is checked by its digest
+    executors: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     public: tuple[str, ...] = _moment("export", ())
     explain_departure: str = _moment("export")
     around_lowering: str = _moment("build")
@@ -195,6 +199,14 @@ def call_all(moment: str, *arguments: object) -> Iterator[Any]:
 def find_sections(moment: str = "sections") -> list[Section]:
     """Return the sections of reports that features add, or those of the page over all packages."""
     return [section for feature in find_features() for section in getattr(feature, moment)]
+
+
+def find_executors() -> dict[str, str]:
+    """Return the functions that open the executors of features, by name."""
+    executors: dict[str, str] = {}
+    for feature in find_features():
+        executors.update(feature.executors)
+    return executors
 
 
 def find_link_files() -> list[str]:

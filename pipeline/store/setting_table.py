@@ -19,7 +19,7 @@ from pipeline.store.sizes import parse_size
 DEFAULT_CAP = "50GB"
 _MOST_JOBS = 4096
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_EXECUTOR = re.compile(r"dask(://[^/\s]+:\d{1,5})?")
+_EXECUTOR = re.compile(r"\w+(://[^/\s]+:\d{1,5})?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.moments import find_features, load
-from pipeline.store.errors import PipelineError
+from pipeline.moments import find_executors, find_features, load
+from pipeline.store.errors import PipelineError, listed, shown
 from pipeline.store.places import default_root
 from pipeline.store.setting_table import DEFAULT_CAP, variable_of
 from pipeline.store.settings_reader import TABLE, SettingsReader, open_settings
@@ -66,8 +66,8 @@ class BuildSettings:
         operators: the libraries that may be loaded.
         fast_lowering: whether time is saved inside ExecuTorch's calls; changes no byte, and so is
             in no key.
-        executor: where actions run: "" for this machine, "dask" for a cluster that is started on
-            it, or the address of a scheduler.
+        executor: where actions run: "" for this machine, or the name of an executor that a feature
+            brings, with an address behind it where it has one.
         refit: whether new weights are put into what was lowered before; changes no byte either.
         allow: the verdicts that end a build well beside passed.
         unknown_toolchain: "allow", "refuse", or "" where that depends on CI.
@@ -115,7 +115,7 @@ def read_settings(root: Path) -> WorkspaceSettings:
             data=get("data", ()),
             operators=OperatorSettings(get("operators", ()), not reader.untrusted),
             fast_lowering=get("fast_lowering", True),
-            executor=get("executor", ""),
+            executor=_read_executor(reader),
             refit=get("refit", True),
             allow=get("allow", ()),
             unknown_toolchain=get("unknown_toolchain", ""),
@@ -151,6 +151,19 @@ def _read_remote(reader: SettingsReader) -> RemoteTierSettings | None:
             if remote is not None:
                 return remote
     return None
+
+
+def _read_executor(reader: SettingsReader) -> str:
+    """Return where actions run, "" for this machine. Raises PipelineError for an executor that this
+    installation lacks."""
+    executor: str = reader.get("executor", "")
+    name = executor.partition("://")[0]
+    executors = find_executors()
+    if name and name not in executors:
+        names = f"take {listed(executors)}" if executors else "unset it to build on this machine"
+        where = reader.place_of("executor")
+        raise PipelineError(f"{where}: this installation has no executor {shown(name)}; {names}")
+    return executor
 
 
 def in_ci() -> bool:

@@ -52,8 +52,12 @@ class SettingsReader:
         try:
             return setting.parse(value, self.root)
         except (OverflowError, RuntimeError, ValueError):  # RuntimeError: no such user's home
-            where = variable_of(name) if text else f"pyproject.toml: {TABLE}.{name}"
-            raise PipelineError(f"{where}: is {shown(value)}; must be {setting.expected}") from None
+            message = f"{self.place_of(name)}: is {shown(value)}; must be {setting.expected}"
+            raise PipelineError(message) from None
+
+    def place_of(self, name: str) -> str:
+        """Return the variable or the key that gives a setting its value."""
+        return variable_of(name) if self._text(name) else f"pyproject.toml: {TABLE}.{name}"
 
     def _text(self, name: str) -> str | None:
         """Return the variable that sets a setting; None where it is unset or empty."""

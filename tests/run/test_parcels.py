@@ -281,8 +281,8 @@ def test_only_backends_with_requirements_are_tags(monkeypatch):
     methods = {"run": {"partitioners": ["openvino", "xnnpack"]}, "other": {"partitioners": []}}
     config = parse_config("p", {"model": "m", "methods": methods}, "p.yaml")
     inputs = CompileInputs(config, ["run", "other"], {"run": None, "other": None})
-    assert tags.needed_tags(SimpleNamespace(inputs=inputs)) == {"openvino"}
-    assert tags.needed_tags(SimpleNamespace(inputs=LinkInputs())) == frozenset()
+    assert tags.find_tags(SimpleNamespace(inputs=inputs)) == {"openvino"}
+    assert tags.find_tags(SimpleNamespace(inputs=LinkInputs())) == frozenset()
     need = BACKENDS["openvino"].host.requirements[0]
     monkeypatch.setattr(type(need), "there", property(lambda self: lambda: self is not need), False)
     assert "openvino" not in tags.offered_tags()

@@ -165,3 +165,18 @@ def test_settings_of_a_feature_that_was_deleted_are_refused(settings, monkeypatc
     monkeypatch.setenv("PTE_PIPELINE_REMOTE", "file:///x")
     with pytest.raises(PipelineError, match=f"PTE_PIPELINE_REMOTE: {lack}"):
         settings()
+
+
+def test_an_executor_is_one_of_this_installation(settings, monkeypatch):
+    assert settings('executor = "dask://host:8786"').build.executor == "dask://host:8786"
+    for text in ("dask://host", "dask:", "da sk"):
+        with pytest.raises(PipelineError, match=r"executor: is '.*'; must be dask, for a cluster"):
+            settings(f'executor = "{text}"')
+    lack = "tool.pte-pipeline.executor: this installation has no executor 'slurm'; take dask"
+    with pytest.raises(PipelineError, match=lack):
+        settings('executor = "slurm"')
+    monkeypatch.setattr("pipeline.store.settings.find_executors", dict)
+    monkeypatch.setenv("PTE_PIPELINE_EXECUTOR", "dask")
+    lack = "PTE_PIPELINE_EXECUTOR: this installation has no executor 'dask'; unset it to build on"
+    with pytest.raises(PipelineError, match=lack):
+        settings()

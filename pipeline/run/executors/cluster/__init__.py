@@ -1,9 +1,1 @@
-"""The executor of a cluster: dask.distributed's scheduler and workers, by dask's own client.
-
-    driver    executor   packs an action into a parcel, submits it, takes the answer
-    worker    agent      in dask's worker: gives the parcel to a process of its own, watches it
-    process   remake     makes the action again from the parcel, and performs it
-
-Parcels and answers are JSON: digests, configs and figures. Files go by the store, which both sides
-share, or by its remote tier. Neither dask nor distributed is imported until `executor` is.
-"""
+"""The executor of a cluster, which `features/cluster` brings."""

@@ -1,0 +1,19 @@
+"""The executor of a cluster: dask.distributed's scheduler and workers, by dask's own client.
+
+    driver    executor   packs an action into a parcel, submits it, takes the answer
+    worker    agent      in dask's worker: gives the parcel to a process of its own, watches it
+    process   unpack     makes the action again from the parcel, and performs it
+
+Parcels and answers are JSON: digests, configs and figures. Files go by the store, which both sides
+share, or by its remote tier. Neither dask nor distributed is imported until `executor` is.
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "cluster",
+    "run actions on the workers of a dask scheduler",
+    executors={"dask": "pipeline.run.executors.cluster.entry:open_cluster"},
+)
