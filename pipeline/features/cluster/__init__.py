@@ -15,5 +15,5 @@ from pipeline.moments import Feature
 FEATURE = Feature(
     "cluster",
     "run actions on the workers of a dask scheduler",
-    executors={"dask": "pipeline.run.executors.cluster.entry:open_cluster"},
+    executors={"dask": "pipeline.features.cluster.entry:open_cluster"},
 )

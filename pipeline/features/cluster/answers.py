@@ -7,10 +7,10 @@ import threading
 import time
 from typing import Any
 
+from pipeline.features.cluster.forms import Answer, Done, ProgressMessage
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.run.action_status import log_name, log_path, progress_path, write_status
-from pipeline.run.executors.cluster.forms import Answer, Done, ProgressMessage
 from pipeline.run.stored import find_wrong_result
 from pipeline.run.worker import Report
 from pipeline.store.errors import PipelineError

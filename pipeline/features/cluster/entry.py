@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pipeline.run.executors import ExecutorLostError
+from pipeline.run.executors import Executor, ExecutorLostError
 from pipeline.store.workspace import Workspace
 
-if TYPE_CHECKING:
-    from pipeline.run.executors.cluster.executor import ClusterExecutor
 
-
-def open_cluster(workspace: Workspace, jobs: int, always: bool, where: str) -> ClusterExecutor:
+def open_cluster(workspace: Workspace, jobs: int, always: bool, where: str) -> Executor:
     """Open the executor of a scheduler, or of a cluster that is started on this machine. Raises
     ExecutorLostError."""
     try:
@@ -19,6 +14,6 @@ def open_cluster(workspace: Workspace, jobs: int, always: bool, where: str) -> C
     except ImportError as error:
         remedy = "pip install 'pte-pipeline[dask]'"
         raise ExecutorLostError(f"executor {where} needs dask: {remedy}") from error
-    from pipeline.run.executors.cluster.executor import ClusterExecutor
+    from pipeline.features.cluster.executor import ClusterExecutor
 
     return ClusterExecutor(workspace, jobs, always, where)

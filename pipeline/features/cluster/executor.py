@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from pipeline.features.cluster.agent import perform
+from pipeline.features.cluster.answers import Answers
+from pipeline.features.cluster.connection import Connection
+from pipeline.features.cluster.forms import MEMORY, RESOURCE, Answer, ProgressMessage
+from pipeline.features.cluster.local_queue import LocalQueue
+from pipeline.features.cluster.pack import Packer
+from pipeline.features.cluster.tags import find_tags
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.run.action_status import log_name
 from pipeline.run.executors import ExecutorLostError, WorkerLostError
-from pipeline.run.executors.cluster.agent import perform
-from pipeline.run.executors.cluster.answers import Answers
-from pipeline.run.executors.cluster.connection import Connection
-from pipeline.run.executors.cluster.forms import MEMORY, RESOURCE, Answer, ProgressMessage
-from pipeline.run.executors.cluster.local_queue import LocalQueue
-from pipeline.run.executors.cluster.pack import Packer
-from pipeline.run.executors.tags import find_tags
 from pipeline.run.worker import Report
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.forms import fits

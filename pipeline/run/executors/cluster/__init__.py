@@ -1,1 +1,0 @@
-"""The executor of a cluster, which `features/cluster` brings."""
