@@ -23,14 +23,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from pipeline.features.remote.files import RemoteError, RemoteFiles
+from pipeline.features.remote.use import describe_use
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.places import action_name, blob_name
 from pipeline.store.remote_tier import RemoteCounts
 from pipeline.store.signing import Keys, load_keys
-from pipeline.store.sizes import human_size
-from pipeline.store.visible import one_line
 
 RESULT_LIMIT = 1 << 26  # bytes, as the one below
 BLOB_LIMIT = 1 << 34
@@ -243,26 +242,8 @@ class Remote:
         self._given_up = self._given_up or given_up
 
     def describe(self, use: Mapping[str, Any]) -> str:
-        """Describe a `RemoteUse` of a run in a line, without what did not happen; "" where nothing
-        did."""
-        if not any(use.values()):
-            return ""
-        facts = [
-            f"{use['hits']} fetched ({human_size(use['bytes_fetched'])})",
-            f"{use['pushed']} pushed ({human_size(use['bytes_pushed'])})",
-            f"{use['misses']} not there",
-        ]
-        if use["believes_all"]:
-            facts.insert(0, "believed without signatures (remote_trust)")
-        if use["unsigned"]:
-            facts.append(f"{use['unsigned']} without a trusted signature, ignored")
-        if use["corrupt"]:
-            facts.append(f"{use['corrupt']} corrupt, refused")
-        if use["errors"]:
-            facts.append(f"{use['errors']} errors")
-        if use["problem"]:
-            facts.append(one_line(use["problem"]))
-        return f"remote: {'; '.join(facts)}"
+        """Describe a `RemoteUse` of a run in a line, without what did not happen."""
+        return describe_use(use)
 
     @contextmanager
     def _transfer(self, name: str, pushing: bool = False, counts: bool = True) -> Iterator[None]:
