@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 GROUP = "pte_pipeline.features"
-KEYS = ("build", "export", "measure", "report")  # whose actions hold code of a moment
+KEYS = ("plan", "build", "export", "measure", "report")  # whose actions hold code of a moment
 FOLDER = Path(__file__).with_name("features")
 
 
@@ -84,10 +84,13 @@ class Setting(NamedTuple):
     has_variable: bool = True
 
 
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
 def _moment(keys: str, default: Any = "") -> Any:
     """Declare a moment; `keys` says which actions' keys hold the code that takes part in it
     (`store.toolchain.code`), so that no result of other code is taken for theirs."""
-    return field(default=default, metadata={"keys": keys})
+    return field(default_factory=lambda: default, metadata={"keys": keys})
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,8 @@ class Feature:
         executors: the functions that open executors, by the name that the setting `executor` begins
             with; each takes the workspace, the number of jobs, whether actions run whatever the
             store holds, and the whole setting; returns a `run.executors.Executor`.
+        config: functions by the section of a config to which they add keys, such as `validate` or
+            `emit`; each returns types and `pydantic.Field`s by name.
         public: modules from which `pte_pipeline` passes on names to exporters and passes.
         explain_departure: says where and why an exported program departs from its eager reference,
             or ""; takes both, the inputs that show it, and the workspace's folder.
@@ -139,9 +144,10 @@ class Feature:
     name: str
     summary: str
     verbs: tuple[Command, ...] = ()
-    settings: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
+    settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest
-    executors: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    executors: Mapping[str, str] = _moment("", _NONE)
+    config: Mapping[str, str] = _moment("plan", _NONE)
     public: tuple[str, ...] = _moment("export", ())
     explain_departure: str = _moment("export")
     around_lowering: str = _moment("build")
@@ -228,6 +234,8 @@ def _references(value: Any) -> list[str]:
     """Return the references of a moment: one, several, or those of sections."""
     if isinstance(value, str):
         return [value] if value else []
+    if isinstance(value, Mapping):
+        return list(value.values())
     return [item.make if isinstance(item, Section) else item for item in value]
 
 
