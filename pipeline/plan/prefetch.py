@@ -2,89 +2,121 @@
 
 Each wave is known only from the one before it: where exporters looked, the exports, the links and
 what they are linked from, the validations, and the blobs of all these. So a build waits for a few
-rounds, and not for each of its packages. Without a remote nothing is done.
+rounds, and not for each of its packages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from pipeline.plan import keys
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.plan.kinds.export import reads_key
 from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.store.digest import Digest, hash_json
+from pipeline.store.entries import ActionEntry
 from pipeline.store.errors import PipelineError
 from pipeline.store.pieces import blobs_of_files
 
 
-def ask_for_exports(plan: Plan, packages: Sequence[str]) -> None:
+def prefetch_exports(plan: Plan, packages: Sequence[str]) -> None:
     """Fetch the records by which the exports of packages are known."""
-    store, digests = plan.workspace.store, plan.workspace.file_digests
-    if store.remote is None:
-        return
+    store = plan.workspace.store
     exports = dict.fromkeys(export for export in map(plan.exporter, packages) if export)
-    sources = {export: plan.models.source(export).path for export in exports}
-    contents = {export: digests.find(path) for export, path in sources.items()}
-    store.ask(hash_json(reads_key(each, content)) for each, content in contents.items() if content)
+    store.ask(_find_reads(plan, exports))
     candidates: list[Digest] = []
-    for export in sources:
+    for export in exports:
         with suppress(PipelineError):  # told when the turn of its packages comes
             candidates += (action.digest for action in plan.models.candidates(export))
     store.ask(candidates)
     programs: dict[Digest, None] = {}
     for package in packages:
-        if plan.exporter(package) in sources and not plan.workspace.state(package):
+        if plan.exporter(package) in exports and not plan.workspace.state(package):
             with suppress(PipelineError):
                 methods = plan.methods(package) or {}
                 programs |= dict.fromkeys(method.program for method in methods.values())
     store.ask(hash_json(keys.program_key(program)) for program in programs)
 
 
-def ask_for_packages(
-    plan: Plan, packages: Sequence[str], validate: bool = True, methods: bool = False
+def _find_reads(plan: Plan, exports: Iterable[str]) -> Iterator[Digest]:
+    """Yield the actions that record what exporters read, as far as their files can be read."""
+    for export in exports:
+        content = plan.workspace.file_digests.find(plan.models.source(export).path)
+        if content:
+            yield hash_json(reads_key(export, content))
+
+
+def prefetch_packages(
+    plan: Plan, packages: Sequence[str], validates: bool, looks_up_methods: bool
 ) -> list[Digest]:
     """Fetch the entries of all actions that a build of these packages would look up, and return the
     blobs that it would take from the store.
 
     Args:
-        validate: whether packages are validated too.
-        methods: whether those of a package that is linked already are looked up as well.
+        validates: whether packages are validated too.
+        looks_up_methods: whether those of a package that is linked already are looked up as well.
     """
+    links = _find_links(plan, packages)
+    linked = _ask_for_links(plan, links)
+    unlinked = [package for package in links if looks_up_methods or package not in linked]
+    blobs = _ask_for_units(plan, unlinked)
+    for entry in linked.values():
+        blobs += blobs_of_files(entry.result)
+    if validates:
+        blobs += _ask_for_validations(plan, linked)
+    return blobs
+
+
+def _find_links(plan: Plan, packages: Sequence[str]) -> dict[str, Digest]:
+    """Return the link actions of the packages that are not up to date here."""
+    links: dict[str, Digest] = {}
+    for package in packages:
+        digest = plan.link_digest(package)
+        recorded = plan.workspace.state(package).get("link", {})
+        if digest and digest != recorded.get("action"):
+            links[package] = digest
+    return links
+
+
+def _ask_for_links(plan: Plan, links: Mapping[str, Digest]) -> dict[str, ActionEntry]:
+    """Return the entries of link actions that are there, by package."""
     store = plan.workspace.store
-    if store.remote is None:
-        return []
-    links = {package: digest for package in packages if (digest := _find_link(plan, package))}
     store.ask(links.values())
-    linked = {package: entry for package, link in links.items() if (entry := store.get(link))}
-    unlinked = [package for package in links if methods or package not in linked]
-    compiles = [unit for package in unlinked for unit in plan.compiles(package) or ()]
+    entries = {package: store.get(link) for package, link in links.items()}
+    return {package: entry for package, entry in entries.items() if entry is not None}
+
+
+def _ask_for_units(plan: Plan, packages: Sequence[str]) -> list[Digest]:
+    """Fetch the entries of what packages are linked from; return their blobs."""
+    store = plan.workspace.store
+    compiles: list[Action[CompileInputs]] = []
+    for package in packages:
+        compiles += plan.compiles(package) or ()
     store.ask(unit.digest for unit in compiles)
     quantizes: list[Digest] = []
     for unit in compiles:
         if store.get(unit.digest) is None:
             quantizes += unit.inputs.quantizes.values()
     store.ask(quantizes)
-    blobs = [*_blobs(plan, [*(unit.digest for unit in compiles), *quantizes])]
-    blobs += [blob for entry in linked.values() for blob in blobs_of_files(entry.result)]
-    if validate:
-        files = {package: entry.result["files"] for package, entry in linked.items()}
-        validations = [d for package in linked if (d := plan.validate_digest(package, files))]
-        store.ask(validations)
-        entries = filter(None, map(store.get, validations))
-        blobs += [blob for entry in entries for blob in blobs_of_files(entry.result)]
+    blobs: list[Digest] = []
+    for digest in [*(unit.digest for unit in compiles), *quantizes]:
+        if (entry := store.get(digest)) is not None:
+            blobs += KINDS[entry.key["kind"]].blobs(entry.result)
     return blobs
 
 
-def _find_link(plan: Plan, package: str) -> Digest | None:
-    """Return the link action of a package that is not up to date here."""
-    digest = plan.link_digest(package)
-    recorded = plan.workspace.state(package).get("link", {})
-    return None if digest == recorded.get("action") else digest
-
-
-def _blobs(plan: Plan, actions: Sequence[Digest]) -> Iterator[Digest]:
-    for action in actions:
-        if (entry := plan.workspace.store.get(action)) is not None:
-            yield from KINDS[entry.key["kind"]].blobs(entry.result)
+def _ask_for_validations(plan: Plan, linked: Mapping[str, ActionEntry]) -> list[Digest]:
+    """Fetch the entries of the validations of linked packages; return their blobs."""
+    store = plan.workspace.store
+    files = {package: entry.result["files"] for package, entry in linked.items()}
+    digests = [plan.validate_digest(package, files) for package in linked]
+    validations = [digest for digest in digests if digest]
+    store.ask(validations)
+    blobs: list[Digest] = []
+    for validation in validations:
+        if (entry := store.get(validation)) is not None:
+            blobs += blobs_of_files(entry.result)
+    return blobs
