@@ -1,4 +1,5 @@
-"""Ranges: the dynamic sizes that lowering narrows, and the operator that did."""
+"""Ranges: the dynamic sizes that lowering narrows, with the operator that did, and those that no
+package can hold."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from pipeline.moments import Feature, Section
 
 FEATURE = Feature(
     "ranges",
-    "name the dynamic sizes that lowering narrows, and the operator that narrows them",
+    "name the dynamic sizes that lowering narrows, and those that no package can hold",
     compile_facts="pipeline.features.ranges.facts:RangeFacts",
     sections=(Section(40, "pipeline.features.ranges.section:section"),),
 )

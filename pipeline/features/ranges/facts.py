@@ -1,4 +1,5 @@
-"""Finds the ranges that a compilation narrows: a fact of each compiled method."""
+"""Finds the ranges that a compilation narrows, a fact of each compiled method, and the sizes that
+it fails on."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pipeline.features.ranges.large_sizes import explain_large_sizes
 from pipeline.features.ranges.recorder import InputSizes, record_ranges
 from pipeline.program.graphs import iter_nodes
 from pipeline.run.build.listening import CompileListener, LoadedMethod
@@ -24,7 +26,7 @@ class RangeFacts(CompileListener):
     @contextmanager
     def listening(self) -> Iterator[None]:
         programs = {name: method.program for name, method in self._methods.items()}
-        with record_ranges(programs) as self._ranges:
+        with record_ranges(programs) as self._ranges, explain_large_sizes(programs):
             yield
 
     def add_lowered(self, programs: Mapping[str, ExportedProgram]) -> None:

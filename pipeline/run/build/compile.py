@@ -85,8 +85,8 @@ def compile_unit(
             for listener in listeners:
                 for name, fields in listener.find_facts(manager).items():
                     facts[name] |= fields
-    with stages.stage("store"):
-        linkable = make_object(manager, store, named if len(named) > 1 else {})
+        with stages.stage("store"):
+            linkable = make_object(manager, store, named if len(named) > 1 else {})
     return manager, linkable, facts
 
 

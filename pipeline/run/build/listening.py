@@ -48,7 +48,7 @@ class CompileListener:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen within the context, in which the unit is lowered and emitted."""
+        """Listen within the context, in which the unit is lowered, emitted and written."""
         yield
 
     def add_lowered(self, programs: Mapping[str, ExportedProgram]) -> None:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from executorch.exir import ExecutorchProgramManager
 from torch.export import ExportedProgram
 
-from pipeline.compile.large_sizes import explain_large_sizes
 from pipeline.compile.preprocess.cache import keyed_preprocess
 from pipeline.compile.quantization_warnings import describe_undelegated
 from pipeline.compile.ranges import kernel_guards
@@ -100,11 +99,7 @@ def _compile(
         for listener in listeners:
             listener.add_sources(methods)
     loaded = {n: action.key[n] for n in ("operators", "operator_inputs") if n in action.key}
-    with (
-        keyed_preprocess(loaded),
-        kernel_guards(_keeps_ranges(inputs.configs)),
-        explain_large_sizes(programs),
-    ):
+    with keyed_preprocess(loaded), kernel_guards(_keeps_ranges(inputs.configs)):
         with guard_files(action, inputs.configs, root):
             with stages.stage("lower"):
                 request = make_request(
