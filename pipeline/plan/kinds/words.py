@@ -16,7 +16,9 @@ def describe_change(difference: Difference, new: str = "is new", gone: str = "is
     """Return the verb for a value that appeared, went or changed."""
     if difference.old is ABSENT or difference.old is None:
         return new
-    return gone if difference.new is ABSENT or difference.new is None else "changed"
+    if difference.new is ABSENT or difference.new is None:
+        return gone
+    return "changed"
 
 
 def show_place(name: str) -> str:
