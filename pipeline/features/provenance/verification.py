@@ -9,53 +9,28 @@ import hashlib
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple
 
 from pipeline.features.provenance.attestation import BUNDLE_SUFFIX, PROVENANCE, STATEMENT
 from pipeline.features.provenance.envelopes import MOST_BYTES, open_bundle
 from pipeline.store.errors import PipelineError, listed, plural, shown
 from pipeline.store.files import is_plain, read_text_file
-from pipeline.store.forms import fits
+from pipeline.store.forms import check_of
 from pipeline.store.names import is_file_path
 from pipeline.store.signing import Keys
 
 _MOST_FILES = 100_000
 
 
-class _Digests(TypedDict):
-    sha256: str
-
-
-class _File(TypedDict):
-    name: str
-    digest: _Digests
-
-
-class _RunDetails(TypedDict):
-    byproducts: NotRequired[list[_File]]
-
-
-class _Commit(TypedDict):
-    gitCommit: str
-
-
-class _Source(TypedDict):
-    name: str
-    digest: _Commit
-
-
-class _BuildDefinition(TypedDict):
-    resolvedDependencies: NotRequired[list[Any]]
-
-
-class _Provenance(TypedDict):
-    buildDefinition: NotRequired[_BuildDefinition]
-    runDetails: _RunDetails
-
-
-class _Statement(TypedDict):
-    subject: list[_File]
-    predicate: _Provenance
+_FILE = {"name": str, "digest": {"sha256": str}}
+_STATEMENT = {
+    "subject": [_FILE],
+    "predicate": {
+        "buildDefinition?": {"resolvedDependencies?": list[Any]},
+        "runDetails": {"byproducts?": [_FILE]},
+    },
+}
+_SOURCE = {"name": str, "digest": {"gitCommit": str}}
 
 
 class Verdict(NamedTuple):
@@ -146,7 +121,8 @@ def _read_bundle(folder: Path, bundle: str, keys: Keys) -> list[_Attested]:
 
 def _parse(statement: Mapping[str, Any], signer: str, where: str) -> _Attested:
     """Return the files that a provenance in the folder `where` names. Raises ValueError."""
-    if not fits(statement, _Statement, open_fields=True) or not statement["subject"]:
+    is_statement = check_of(_STATEMENT, open_fields=True)
+    if not is_statement(statement) or not statement["subject"]:
         raise ValueError("its provenance names no files by SHA-256")
     byproducts = statement["predicate"]["runDetails"].get("byproducts", ())
     subjects, reports = (
@@ -157,7 +133,7 @@ def _parse(statement: Mapping[str, Any], signer: str, where: str) -> _Attested:
         raise ValueError(f"names {shown(wrong[0])}, which is no file in a folder")
     definition = statement["predicate"].get("buildDefinition", {})
     made_from = definition.get("resolvedDependencies", ())
-    sources = [each for each in made_from if fits(each, _Source, open_fields=True)]
+    sources = list(filter(check_of(_SOURCE, open_fields=True), made_from))
     source = sources[0] if sources else {"digest": {"gitCommit": ""}}
     return _Attested(
         signer,
