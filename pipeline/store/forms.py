@@ -77,8 +77,10 @@ def check_of(outline: Any, open_fields: bool = False) -> Check:
         return _check_of_items([check_of(part, open_fields) for part in outline])
     if isinstance(outline, tuple):
         return _check_of_any([check_of(part, open_fields) for part in outline])
+    if outline is None:
+        return _LEAVES[NoneType]
     if not isinstance(outline, dict):
-        return _check_of(NoneType if outline is None else outline, open_fields)
+        return _check_of(outline, open_fields)
     checks = {name: check_of(part, open_fields) for name, part in outline.items()}
     if not all(isinstance(name, str) for name in outline):
         ((form_of_keys, check_of_values),) = checks.items()
