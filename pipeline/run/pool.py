@@ -16,13 +16,14 @@ from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.report.stream import EventStream
 from pipeline.run.action_status import log_name, log_path, progress_path
-from pipeline.run.admission import Expected, choose_next, longest_first
+from pipeline.run.admission import choose_next, longest_first
 from pipeline.run.executors import Executor, ExecutorLostError, Needs, WorkerLostError
 from pipeline.run.executors.choice import open_executor
 from pipeline.run.executors.tags import needed_tags
 from pipeline.run.expectations import Expectations
 from pipeline.run.progress import Progress
 from pipeline.run.worker import Report, may_run_here, run_here
+from pipeline.store.costs import Cost
 from pipeline.store.files import make_folder, remove
 from pipeline.store.settings import usable_cores
 from pipeline.store.sizes import human_size
@@ -40,7 +41,7 @@ class Attempt:
 
     action: Action
     needs: Needs
-    expected: Expected
+    expected: Cost
     deaths: int = 0
     told: bool = False
 
@@ -49,7 +50,7 @@ class Attempt:
         return longest_first(self.expected)
 
     def with_memory(self, memory: int) -> Attempt:
-        expected = replace(self.expected, memory=memory)
+        expected = self.expected._replace(peak=memory)
         return replace(self, needs=replace(self.needs, memory=memory), expected=expected)
 
 
@@ -137,7 +138,7 @@ class Pool:
     def _expect(self, actions: Sequence[Action], expectations: Expectations) -> Iterator[Attempt]:
         for action in actions:
             expected = expectations.expect(action)
-            yield Attempt(action, Needs(needed_tags(action), expected.memory), expected)
+            yield Attempt(action, Needs(needed_tags(action), expected.peak), expected)
 
     def _run_alone(self, attempt: Attempt) -> Report:
         """Run an action whose worker died, alone."""
