@@ -33,13 +33,6 @@ _STATEMENT = {
 _SOURCE = {"name": str, "digest": {"gitCommit": str}}
 
 
-class Verdict(NamedTuple):
-    """The findings on a folder: what is true of it, and what is wrong with it, a line each."""
-
-    lines: list[str]
-    problems: list[str]
-
-
 class _Attested(NamedTuple):
     """The SHA-256 of files by their paths in the verified folder: those that must be there, and
     reports, which need not; `commit` is that of the sources, "" where it names none, and `changed`
@@ -52,35 +45,40 @@ class _Attested(NamedTuple):
     changed: bool
 
 
-def verify_folder(folder: Path, keys: Keys, commit: str = "") -> Verdict:
+def verify_folder(folder: Path, keys: Keys, commit: str = "") -> tuple[list[str], list[str]]:
     """Hold the files of a folder to the attestations in it and in folders in it, each of which a
     trusted key must have signed: all that they name must be there, beside them, with its content,
-    and no other file; and all must be built from a commit, if one is given.
+    and no other file; and all must be built from a commit, if one is given. Return what is true of
+    the folder and what is wrong with it, a line each.
 
     Raises PipelineError for a folder that can't be read.
     """
     files = _list_files(folder)
     bundles = [name for name in files if name.endswith(BUNDLE_SUFFIX)]
-    verdict, named, all_read = Verdict([], []), {*bundles}, True
+    findings: list[str] = []
+    problems: list[str] = []
+    named, all_read = {*bundles}, True
     present = {*files}
     for bundle in bundles:
         try:
             found = _read_bundle(folder, bundle, keys)
         except ValueError as error:
-            verdict.problems.append(f"{bundle}: {error}")
+            problems.append(f"{bundle}: {error}")
             all_read = False
             continue
         for attested in found:
             named |= {*attested.subjects, *attested.reports}
             if wrong := _find_wrong_commit(attested, commit):
-                verdict.problems.append(f"{bundle}: {wrong}")
+                problems.append(f"{bundle}: {wrong}")
                 continue
-            _compare(folder, present, bundle, attested, verdict)
+            finding, wrong_files = _compare(folder, present, bundle, attested)
+            findings += [finding] if not wrong_files else []
+            problems += wrong_files
     if not bundles:
-        verdict.problems.append(f"no attestation: no file in it is called *{BUNDLE_SUFFIX}")
+        problems.append(f"no attestation: no file in it is called *{BUNDLE_SUFFIX}")
     elif all_read:  # or it is not known what the others name
-        verdict.problems.extend(f"{n}: is in no attestation" for n in files if n not in named)
-    return verdict
+        problems += [f"{name}: is in no attestation" for name in files if name not in named]
+    return findings, problems
 
 
 def _list_files(folder: Path) -> list[str]:
@@ -156,9 +154,10 @@ def _find_wrong_commit(attested: _Attested, commit: str) -> str:
 
 
 def _compare(
-    folder: Path, present: Collection[str], bundle: str, attested: _Attested, verdict: Verdict
-) -> None:
-    """Hold the files that a provenance names to it."""
+    folder: Path, present: Collection[str], bundle: str, attested: _Attested
+) -> tuple[str, list[str]]:
+    """Hold the files that a provenance names to it. Return a line that says how many there are, and
+    what is wrong with them, a line each."""
     missing, problems = [], []
     expected = {**attested.reports, **attested.subjects}
     for name, digest in sorted(expected.items()):
@@ -169,12 +168,9 @@ def _compare(
             problems.append(f"{name}: is missing, and {bundle} names it")
         else:
             missing.append(name)
-    verdict.problems.extend(problems)
-    if not problems:
-        what = plural(len(expected) - len(missing), "file")
-        without = f"; without {listed(missing, 3)}" if missing else ""
-        line = f"{bundle}: {what} as attested, signed by {attested.signer[:16]}{without}"
-        verdict.lines.append(line)
+    count = plural(len(expected) - len(missing), "file")
+    without = f"; without {listed(missing, 3)}" if missing else ""
+    return f"{bundle}: {count} as attested, signed by {attested.signer[:16]}{without}", problems
 
 
 def _find_wrong(path: Path, digest: str) -> str:
