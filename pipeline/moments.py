@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 GROUP = "pte_pipeline.features"
-KEYS = ("build", "export", "measure", "report")  # whose actions hold code of a moment
+KEYS = ("plan", "build", "export", "measure", "report")  # whose actions hold code of a moment
 FOLDER = Path(__file__).with_name("features")
 
 
@@ -66,10 +66,13 @@ class Section(NamedTuple):
     make: str
 
 
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
 def _moment(keys: str, default: Any = "") -> Any:
     """Declare a moment; `keys` says which actions' keys hold the code that takes part in it
     (`store.toolchain.code`), so that no result of other code is taken for theirs."""
-    return field(default=default, metadata={"keys": keys})
+    return field(default_factory=lambda: default, metadata={"keys": keys})
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ class Feature:
         name: that of its folder.
         summary: what a build can't do without it, in one line.
         verbs: the commands that it brings.
+        config: functions by the section of a config to which they add keys, such as `validate` or
+            `emit`; each returns types and `pydantic.Field`s by name.
         public: modules from which `pte_pipeline` passes on names to exporters and passes.
         explain_departure: says where and why an exported program departs from its eager reference,
             or ""; takes both, the inputs that show it, and the workspace's folder.
@@ -114,6 +119,7 @@ class Feature:
     name: str
     summary: str
     verbs: tuple[Command, ...] = ()
+    config: Mapping[str, str] = _moment("plan", _NONE)
     public: tuple[str, ...] = _moment("export", ())
     explain_departure: str = _moment("export")
     around_lowering: str = _moment("build")
@@ -192,6 +198,8 @@ def _references(value: Any) -> list[str]:
     """Return the references of a moment: one, several, or those of sections."""
     if isinstance(value, str):
         return [value] if value else []
+    if isinstance(value, Mapping):
+        return list(value.values())
     return [item.make if isinstance(item, Section) else item for item in value]
 
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from pipeline.backends import Options
 from pipeline.backends.options import Distinct, rule
 from pipeline.config.edge import PassSpec
+from pipeline.config.features import open_to_features
 from pipeline.config.fields import (
     Algorithms,
     Label,
@@ -93,6 +94,7 @@ class LayoutConfig(Options):
     """The alignment of every payload, in bytes; by default the schema's, 16."""
 
 
+@open_to_features("emit")
 class EmitConfig(Options):
     """Settings by which the package is written: `ExecutorchBackendConfig`."""
 

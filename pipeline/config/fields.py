@@ -55,6 +55,11 @@ class NeedsFeature:
     feature: str
 
 
+@dataclass(frozen=True)
+class NeedsBaseline:
+    """Marks a key of a config, in its `Annotated` type, whose value is compared with a baseline."""
+
+
 def find_missing_feature(field: FieldInfo) -> str:
     """Return the feature that a key needs and that is not installed, or ""."""
     for mark in field.metadata:
@@ -218,6 +223,11 @@ Algorithms = Annotated[
     WithJsonSchema(
         {"anyOf": [*_ALGORITHM["anyOf"], {"type": "array", "items": _ALGORITHM, "minItems": 1}]}
     ),
+]
+TargetNames = Annotated[
+    tuple[Name, ...],
+    Field(strict=False, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(distinct),
 ]
 Size = Annotated[
     int,

@@ -8,25 +8,19 @@ from pydantic import AfterValidator, Field
 
 from pipeline.backends.options import Options, distinct
 from pipeline.backends.workspace_files import InputFiles
+from pipeline.config.features import open_to_features
 from pipeline.config.fields import (
     MethodName,
-    Name,
+    NeedsBaseline,
     NeedsFeature,
-    Operators,
-    Portion,
     Share,
     Size,
+    TargetNames,
     Tolerance,
 )
 
-TargetNames = Annotated[
-    tuple[Name, ...],
-    Field(strict=False, json_schema_extra={"uniqueItems": True}),
-    AfterValidator(distinct),
-]
 # What may be accepted in place of having passed (pipeline/report/verdicts.py).
 Allowed = Literal["not-judged", "not-run"]
-Decibel = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 # Generated input sets beside the random ones (pipeline/validate/cases.py).
 Case = Literal["zeros", "large", "limits", "strided", "expanded"]
@@ -36,61 +30,30 @@ Cases = Annotated[tuple[Case, ...], Field(strict=False), AfterValidator(distinct
 # and to others than the examples' only where it finds its ranges as it goes.
 _CASES_OF_DYNAMIC: tuple[Case, ...] = ("zeros", "limits", "strided", "expanded")
 _CASES_OF_STATIC: tuple[Case, ...] = ("strided",)
-_OF_BASELINE = ("max_size_growth", "max_delegation_drop", "max_sqnr_drop")
 
 _OTHER = {"atol": 1e-4, "rtol": 1e-3}  # of the tolerances, where only the other one is given
 
 
+@open_to_features("validate.methods.<method>.gates")
 class MethodGates(Options):
     """Gates of each method; without a limit nothing is checked."""
 
-    min_delegated_nodes: Share | None = None
-    """The least share of each method's nodes that delegates run, 0 to 1."""
-    min_delegated_ops: Share | None = None
-    """The least share of each method's operators that delegates run, 0 to 1."""
-    allow_portable_ops: Operators | None = None
-    """The only operators that may be left to portable kernels, by name or pattern such as
-    aten.view_copy or aten.*_copy.*; [] allows none."""
     runs_on: Annotated[TargetNames | None, NeedsFeature("contracts")] = None
     """The targets whose runtimes must hold all that the package needs, by their names in targets/;
     by default the config's `target`, if it has a file there, and [] is none."""
-    max_planned_memory: Annotated[Size | None, NeedsFeature("inspection")] = None
-    """The most memory that a method plans, over all arenas, such as 2MB."""
-    max_npu_cycles: Annotated[int, Field(ge=1)] | None = None
-    """The most cycles that the NPU's compiler estimates for one call of a method, over all its
-    delegates, waits for memory included; vela does for Ethos-U."""
-    max_npu_sram: Size | None = None
-    """The most SRAM that the NPU's compiler estimates for any delegate of a method, such as 256KiB;
-    vela does for Ethos-U."""
-    max_latency_ratio: Annotated[
-        Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, NeedsFeature("latency")
-    ] = None
-    """The most that a method's steady latency on this host may be, in multiples of its source
-    program's."""
-    max_delegation_drop: Portion | None = None
-    """By how much the share of a method's nodes that delegates run may fall below the baseline's:
-    0.05 or 5% is from 90 % to 85 %."""
-    max_sqnr_drop: Decibel | None = None
-    """By how many dB the SQNR of any output may fall below the baseline's."""
 
     @property
     def needs_baseline(self) -> bool:
         """Return whether one of these gates compares with the baseline."""
-        return any(getattr(self, name, None) is not None for name in _OF_BASELINE)
+        for name, field in type(self).model_fields.items():
+            if NeedsBaseline() in field.metadata and getattr(self, name) is not None:
+                return True
+        return False
 
 
+@open_to_features("validate.gates")
 class Gates(MethodGates):
     """Gates of a package and of each of its methods; without a limit nothing is checked."""
-
-    max_size: Size | None = None
-    """The greatest size of the package's files, such as 40MB or 512KiB."""
-    max_size_growth: Portion | None = None
-    """By how much of the baseline's size the package may grow, such as 0.02 or 2%."""
-    max_family_size: Size | None = None
-    """The greatest size of all packages of the family together, what they share counted once."""
-    max_added_size: Size | None = None
-    """The most that an app with the other packages of the family has to load for this one: its
-    files that none of them has."""
 
 
 class Limits(Options):
@@ -120,6 +83,7 @@ class Limits(Options):
     the source program's does, 0 to 1; for classifiers."""
 
 
+@open_to_features("validate.methods.<method>")
 class MethodLimits(Limits):
     """Limits and settings of one method, instead of the package's."""
 
@@ -146,6 +110,7 @@ class Latency(Options):
     0 times nothing."""
 
 
+@open_to_features("validate")
 class ValidateConfig(Limits):
     """Settings by which the package is validated against its source programs."""
 

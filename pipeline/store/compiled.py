@@ -123,6 +123,9 @@ class BackendCounts(TypedDict):
     partitions: Count
 
 
+NOT_QUANTIZED = "not quantized"  # the reason of a backend that takes quantized operators alone
+
+
 class OperatorRefusal(TypedDict):
     """An operator that a partitioner left, in how many calls, and why, where it is known."""
 

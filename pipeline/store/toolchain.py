@@ -29,7 +29,7 @@ _BUILDING = (
 )
 _UNITS = {
     "describe": _DESCRIBING,
-    "plan": (*_PLANNING, "features:names"),
+    "plan": (*_PLANNING, "features:names", "features:plan"),
     "export": (
         *(*_BUILDING, "features:export", "run/export", "validate", "devices"),
         "report/verdicts.py",

@@ -179,8 +179,13 @@ class MethodValidation:
     @property
     def uninformative(self) -> list[str]:
         """Why comparisons of outputs could not have failed, a sentence each."""
-        reasons = [record["reason"] for record in self.movement if not record["judged"]]
-        return [*dict.fromkeys(reasons), *filter(None, [self.returns_nothing])]
+        outputs_by_reason: dict[str, list[str]] = {}
+        for record in self.movement:
+            if not record["judged"]:
+                reason = record["reason"].removeprefix(record["output"])
+                outputs_by_reason.setdefault(reason, []).append(record["output"])
+        sentences = [_join_outputs(names, rest) for rest, names in outputs_by_reason.items()]
+        return [*sentences, *filter(None, [self.returns_nothing])]
 
     @property
     def _is_good_enough(self) -> bool:
@@ -379,3 +384,11 @@ class Validation:
             "worst": {method["method"]: method["max_abs"] for method in methods},
             "seconds": {method.method: method.seconds for method in self.methods},
         }
+
+
+def _join_outputs(names: Sequence[str], reason: str) -> str:
+    """Return a reason that so many outputs share; it begins with a space where a name precedes."""
+    if not reason.startswith(" "):
+        return reason
+    subject = names[0] if len(names) == 1 else f"each of {listed(names, _MOST_NAMED)}"
+    return f"{subject}{reason}"

@@ -150,6 +150,7 @@ def test_a_method_without_quantization_stays_float_where_that_is_allowed(tmp_pat
     assert bench.doit("lower:allowed") == 0, bench.output
     assert bench.doit("lower:float") == 1
     assert "cortex_m takes none of its operators" in bench.output
+    assert "say `quantize: {quantizer: cortex_m}` in methods." in bench.output
     log = bench.root / "build" / ".logs" / "allowed" / "compile-features.log"
     words = "cortex_m takes quantized operators, and the method has none; say `quantize: {quantizer"
     assert words in log.read_text()

@@ -81,6 +81,12 @@ def test_killed_drivers_leave_nothing_and_the_next_run_is_right():
 METHODS = "{m: export(Decode(shared), (x * k,)) for k, m in enumerate(['decode', *'abcdefgh'])}"
 
 
+def _take_signals():
+    """Undo what nohup and a shell's `&` make of signals for the processes that they start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ends", "status"),
@@ -98,7 +104,7 @@ def test_what_was_done_before_a_run_was_stopped_is_recorded(bench, ends, status)
     driver = subprocess.Popen(
         bench.command("lower"), cwd=bench.root, env=bench.environment,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        preexec_fn=_take_signals,
     )  # fmt: skip
     seen = 0
     while seen < 4:

@@ -85,6 +85,22 @@ FAULTS = (
         "XNNPACK quantizes to all of int8, also where the least value is -127",
     ),
     Fault(
+        # The same where values are dequantized again: half of them saturate, and are a step off.
+        frozenset({"quantized_decomposed.quantize_per_tensor.default"}),
+        "XnnpackBackend",
+        r"SQNR 4[45]\.\d dB is below 6[24](\.\d)? dB",
+        "XNNPACK quantizes to all of int8, also where the least value is -127",
+        cases=r"conv2d__\w+_conv_transpose_2d_quantize_per_channel_multi_axis",
+    ),
+    Fault(
+        # Upstream's own test asks that these scales, along an axis that is no channel, be refused.
+        frozenset({"quantized_decomposed.dequantize_per_tensor.default"}),
+        "XnnpackBackend",
+        r"absolute error (31\.[45]|15\.8) at \[.*\] .*|SQNR -\d\.\d dB is below 6[24](\.\d)? dB",
+        "the convolution is not delegated, and XNNPACK writes no value for its input",
+        cases=r"conv2d__\w+_conv_transpose_2d_quantize_per_channel_multi_axis_1",
+    ),
+    Fault(
         # Swin's windows, once they are quantized; what the joint call gives is refused too.
         frozenset(),
         "",

@@ -16,6 +16,8 @@ MEMORY = (
     "does not load: this machine hasn't the memory that it asks for (planned: 45.7 GB); sizes that "
     "are not fixed are planned for their largest values: give them smaller bounds"
 )
+SATURATED = ("SQNR 45.0 dB is below 62.3 dB", ["quantized_decomposed.quantize_per_tensor.default"])
+TRANSPOSED = "conv2d__TestConv2d_qs8_conv_transpose_2d_quantize_per_channel_multi_axis"
 SWIN = "torchvision__swin_v2_t_portable_dynamic_shapes_float32"
 CRASH = "ends the process that runs it (SIGSEGV(-11)) while it runs"
 
@@ -31,6 +33,9 @@ def test_a_known_fault_is_explained():
     pad = ["aten.pad.default", "aten::constant_pad_nd.out"]
     assert faults.explain([PADDING], [pad]) and faults.explain([LEAST], [])
     assert faults.explain([MEMORY], [], SWIN)
+    saturated, operator = SATURATED
+    assert faults.explain([saturated], [[*operator, "XnnpackBackend"]], TRANSPOSED)
+    assert not faults.explain([saturated], [[*operator, "XnnpackBackend"]], "conv2d__another")
     assert faults.explain([CRASH], [], "linear__TestLinear_linear_qc8_as_fp32_1")
 
 

@@ -138,7 +138,7 @@ def test_limits_follow_dtype_and_depth():
     found = {
         (dtype, depth): derived(*made(dtype, depth)[1:])[1] for dtype in DTYPES for depth in (1, 6)
     }
-    assert [found[dtype, 6].min_sqnr for dtype in DTYPES] == [80.0, 48.1, 30.1]
+    assert [found[dtype, 6].min_sqnr for dtype in DTYPES] == [80.0, 44.6, 30.1]
     assert found[torch.float32, 6].atol == 1e-4
     for depth in (1, 6):
         assert found[torch.float16, depth].atol < found[torch.bfloat16, depth].atol / 4

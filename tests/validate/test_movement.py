@@ -62,6 +62,12 @@ def test_an_output_without_information_is_not_judged(function, what, where):
     assert (f"it stops depending on them at {where}" in method.verdict_reason) == bool(where)
 
 
+def test_outputs_of_one_reason_share_a_sentence():
+    method = validated(lambda m, x: (x + math.nan, x.abs() + math.nan))
+    assert method.verdict_reason.count("NaN in every value") == 1
+    assert method.verdict_reason.startswith("each of output[0], output[1] is NaN in every value")
+
+
 MOVING = {
     "softmax": lambda m, x: x.softmax(-1),
     "the input itself": lambda m, x: x,

@@ -154,11 +154,20 @@ def documents() -> list[Any]:
 
 def example(path: str) -> str:
     """Return the first example of a key, on a line. Raises KeyError where there is none."""
+    if examples := keys()[path].part.get("examples"):
+        return _one_line(_nest(path.split("."), examples[0]))
     for document in documents():
         found = _cut(document, path.split("."))
         if found is not None:
             return _one_line(found)
     raise KeyError(path)
+
+
+def _nest(path: list[str], value: Any) -> Any:
+    """Return the part of a document in which a key has a value."""
+    for name in reversed(path):
+        value = {"decode" if name == "<method>" else name: value}
+    return value
 
 
 def _cut(data: Any, path: list[str]) -> Any:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from pipeline.config.validation import Limits
 from pipeline.config.value_kinds import describe_values
-from pipeline.features.gates.gates import METHOD_GATES, PACKAGE_GATES
+from pipeline.features.gates.kinds import find_gates
 from pipeline.validate.limits import FIGURES
 from pipeline.validate.metrics import OutputError
-from tools.reference.config import example, keys
+from tools.reference.config import keys
 from tools.reference.markdown import row
 
 
@@ -19,13 +19,11 @@ def gates() -> Iterator[str]:
     """Yield the table of all gates."""
     yield "| gate | of each | unit | limit | example |"
     yield "|---|---|---|---|---|"
-    for of, several in (("package", PACKAGE_GATES), ("method", METHOD_GATES)):
-        for gate in several:
-            shown = example(f"validate.gates.{gate.name}").removeprefix("validate: {gates: {")
-            meaning = keys()[f"validate.gates.{gate.name}"].meaning
+    for holder in ("package", "method"):
+        for gate in find_gates(holder):
             compared = " Needs a baseline." if gate.needs_baseline else ""
-            cells = (of, gate.unit, f"{meaning}{compared}", f"`{shown.removesuffix('}}')}`")
-            yield row(f"`{gate.name}`", *cells)
+            shown = f"`{gate.name}: {gate.example}`"
+            yield row(f"`{gate.name}`", holder, gate.unit, f"{gate.text}{compared}", shown)
 
 
 def limits() -> Iterator[str]:

@@ -17,7 +17,7 @@ from pipeline.backends import PartitionerSpec
 from pipeline.compile.split_partition import TAG
 from pipeline.program.graphs import called_delegate, iter_nodes
 from pipeline.program.operators import NOTES, node_label, only_moves, operator_name
-from pipeline.store.compiled import OperatorRefusal, Uptake
+from pipeline.store.compiled import NOT_QUANTIZED, OperatorRefusal, Uptake
 
 MOST_REFUSALS = 3
 OUTSIDE = "outside of `modules"  # how the reason begins of what the config keeps from a partitioner
@@ -41,8 +41,10 @@ def measure_kernels(spec: PartitionerSpec, delegation: dict[str, Any]) -> Uptake
     kernels = delegation.get("kernels", {}).get(spec.backend.backend_id, {})
     kernel_calls = sum(kernels.values())
     undelegated = Counter({} if kernel_calls else delegation["undelegated"])
+    is_quantized = any(name.startswith("quantized_decomposed.") for name in undelegated)
+    reason = "" if is_quantized else NOT_QUANTIZED
     refusals = [
-        OperatorRefusal(operator=name, calls=calls, reason="")
+        OperatorRefusal(operator=name, calls=calls, reason=reason)
         for name, calls in undelegated.most_common(MOST_REFUSALS)
     ]
     return Uptake(

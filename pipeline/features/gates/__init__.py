@@ -31,6 +31,10 @@ FEATURE = Feature(
     "gates",
     "hold packages to limits and accepted baselines, and compare builds",
     verbs=(DIFF, BASELINE),
+    config={
+        "validate.gates": "pipeline.features.gates.kinds:add_package_fields",
+        "validate.methods.<method>.gates": "pipeline.features.gates.kinds:add_method_fields",
+    },
     judge="pipeline.features.gates.judge:prepare_judging",
     sections=(Section(10, "pipeline.features.gates.section:section"),),
     overview_sections=(Section(20, "pipeline.features.gates.section:changes_section"),),

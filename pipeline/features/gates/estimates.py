@@ -1,4 +1,4 @@
-"""Measures the gates of an NPU by the estimates of the compiler that made its delegates.
+"""What the compiler of an NPU estimates of the delegates that it made.
 
 Nothing here ran. Where no delegate of a method has an estimate, the gate fails: what fell off the
 NPU would otherwise hold every limit.
@@ -8,31 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.features.gates.measures import Json, Measured, Subject
+from pipeline.features.gates.gate import Json, Subject
 from pipeline.store.errors import listed, plural
 
 _MOST = 5  # delegates that a sentence names
 
 
-def measure_npu_cycles(method: Subject, limit: int) -> Measured:
-    estimates, missing = _find_estimates(method, "max_npu_cycles")
-    if missing:
-        return None, missing
-    cycles = sum(estimate["cycles"] for estimate in estimates)
-    sentence = f"takes {cycles:,} cycles as {_tools(estimates)} estimates, at most {limit:,} wanted"
-    return cycles, sentence + _describe_largest(estimates, "cycles")
-
-
-def measure_npu_sram(method: Subject, limit: int) -> Measured:
-    estimates, missing = _find_estimates(method, "max_npu_sram")
-    if missing:
-        return None, missing
-    sram = max(estimate["sram"] for estimate in estimates)
-    sentence = f"uses {sram:,} bytes of SRAM as {_tools(estimates)} estimates"
-    return sram, f"{sentence}, at most {limit:,} wanted{_describe_largest(estimates, 'sram')}"
-
-
-def _find_estimates(method: Subject, gate: str) -> tuple[Sequence[Json], str]:
+def find_estimates(method: Subject, gate: str) -> tuple[Sequence[Json], str]:
     """Return the estimates of a method, and what is missing of them, or ""."""
     delegation = method.facts["delegation"]
     estimates: Sequence[Json] = delegation.get("estimates", ())
@@ -51,11 +33,11 @@ def _find_estimates(method: Subject, gate: str) -> tuple[Sequence[Json], str]:
     return estimates, ""
 
 
-def _tools(estimates: Sequence[Json]) -> str:
+def name_tools(estimates: Sequence[Json]) -> str:
     return " and ".join(sorted({estimate["tool"] for estimate in estimates}))
 
 
-def _describe_largest(estimates: Sequence[Json], figure: str) -> str:
+def describe_largest(estimates: Sequence[Json], figure: str) -> str:
     """Return which of several delegates have the most, to end a sentence."""
     if len(estimates) == 1:
         return ""

@@ -1,6 +1,6 @@
 """Gates: limits that a config sets on a package, checked against what is known of its build.
 
-A gate is a field of `pipeline/config/validation.py` and a row of `PACKAGE_GATES` or `METHOD_GATES`.
+A gate is a module of `pipeline/features/gates/kinds/`.
 Nodes that a backend's own kernels run, where it has kernels instead of a delegate, count as
 delegated. A gate that can't be checked fails, and says what would make it checkable. Three are left
 alone, with a word: what this machine can't run, as in the rest of a validation; the delegation of a
@@ -10,58 +10,15 @@ nobody has recorded yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pipeline.features.gates.estimates import measure_npu_cycles, measure_npu_sram
-from pipeline.features.gates.measures import (
-    NOTHING,
-    ROUNDING,
-    Json,
-    Measured,
-    Subject,
-    measure_added_size,
-    measure_delegated,
-    measure_delegation_drop,
-    measure_family_size,
-    measure_latency,
-    measure_memory,
-    measure_portable,
-    measure_runs_method,
-    measure_runs_package,
-    measure_size,
-    measure_size_growth,
-    measure_sqnr_drop,
-)
-from pipeline.report.records import ALL, LATENCY, UNASKED, GateExemption, GateRecord, GateUnit
+from pipeline.features.gates.gate import NOTHING, Gate, Json, Subject
+from pipeline.features.gates.kinds import find_gates
+from pipeline.report.records import ALL, LATENCY, UNASKED, GateExemption, GateRecord
 from pipeline.validate.figures import Figures, make_figures
 
 NO_BASELINE = "no baseline yet"
-
-
-class Gate(NamedTuple):
-    """A kind of gate: the least figure if its name begins with `min_`, otherwise the greatest.
-
-    Attributes:
-        name: of its field in the config.
-        measure: takes a package or a method, and the limit.
-        needs_baseline: compares with what was accepted.
-        needs_run: is left alone where the method did not run.
-        needs_partitioners: is left alone where the method has none, unless it is set for this
-            method itself.
-    """
-
-    name: str
-    unit: GateUnit
-    measure: Callable[[Subject, Any], Measured]
-    needs_baseline: bool = False
-    needs_run: bool = False
-    needs_partitioners: bool = False
-
-    def holds(self, figure: float, limit: float) -> bool:
-        beyond = limit - figure if self.name.startswith("min_") else figure - limit
-        return beyond <= ROUNDING
 
 
 class _Setting(NamedTuple):
@@ -123,7 +80,7 @@ def check_gates(
         )
     records = []
     for subject in subjects:
-        for gate in PACKAGE_GATES if subject.method is None else METHOD_GATES:
+        for gate in find_gates("package" if subject.method is None else "method"):
             setting = _find_setting(gate, subject.method, settings, places or {})
             if setting is not None:
                 records.append(_check(gate, subject, setting, baseline is not None))
@@ -205,7 +162,7 @@ def _why_not_run(gate: Gate, run: Json) -> str:
     left_out = run.get("left_out", ())
     if run.get("not_run"):
         return f"did not run: {run['not_run']}"
-    if ALL in left_out or (LATENCY in left_out and gate.measure is measure_latency):
+    if ALL in left_out or (LATENCY in left_out and gate.is_timed):
         return "was left out: validate.budget was spent"
     if UNASKED in left_out:
         return f"was {UNASKED}"
@@ -226,26 +183,3 @@ def _describe_missing(gate: Gate, subject: Subject, has_baseline: bool, required
     else:
         return ""
     return f"{subject.method}: {lack}{'' if required else ' yet'}; {command} accepts {figures}"
-
-
-_delegated_nodes = partial(measure_delegated, "nodes")
-_delegated_operators = partial(measure_delegated, "operators")
-PACKAGE_GATES = (
-    Gate("max_size", "bytes", measure_size),
-    Gate("max_size_growth", "share", measure_size_growth, needs_baseline=True),
-    Gate("max_family_size", "bytes", measure_family_size),
-    Gate("max_added_size", "bytes", measure_added_size),
-    Gate("runs_on", "needs", measure_runs_package),
-)
-METHOD_GATES = (
-    Gate("min_delegated_nodes", "share", _delegated_nodes, needs_partitioners=True),
-    Gate("min_delegated_ops", "share", _delegated_operators, needs_partitioners=True),
-    Gate("allow_portable_ops", "calls", measure_portable, needs_partitioners=True),
-    Gate("runs_on", "needs", measure_runs_method),
-    Gate("max_planned_memory", "bytes", measure_memory),
-    Gate("max_npu_cycles", "cycles", measure_npu_cycles, needs_partitioners=True),
-    Gate("max_npu_sram", "bytes", measure_npu_sram, needs_partitioners=True),
-    Gate("max_latency_ratio", "times", measure_latency, needs_run=True),
-    Gate("max_delegation_drop", "share", measure_delegation_drop, needs_baseline=True),
-    Gate("max_sqnr_drop", "dB", measure_sqnr_drop, needs_baseline=True, needs_run=True),
-)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pipeline.store.compiled import NOT_QUANTIZED
 from pipeline.store.errors import Problem, join, listed
 
 Json = Mapping[str, Any]
@@ -38,6 +39,8 @@ def find_unmet(methods: Mapping[str, Json], lowering: Mapping[str, Json]) -> Ite
             reasons = _describe_reasons(uptake)
             mistake = f"{uptake['partitioner']} takes none of its operators{kind}{reasons}"
             remedy = "leave it out" if len(uptakes) > 1 else _PORTABLE
+            if any(refusal["reason"] == NOT_QUANTIZED for refusal in uptake["refusals"]):
+                remedy = f"say `quantize: {{quantizer: {uptake['partitioner']}}}` in {path}"
             yield Problem("", where, mistake, f"{remedy}, {accepts}")
         facts = method.get("quantization")
         if facts and method["delegation"]["nodes"] and _quantizes_nothing(facts):

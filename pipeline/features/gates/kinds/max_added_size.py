@@ -1,0 +1,31 @@
+"""The size that a package adds to its family."""
+
+from __future__ import annotations
+
+from pipeline.config.fields import Size
+from pipeline.features.gates.gate import Gate, Measured, Subject
+from pipeline.features.gates.wording import NAME_FAMILY, find_own_files
+
+
+def measure(package: Subject, limit: int) -> Measured:
+    if not package.family:
+        return None, f"it has no family, to which max_added_size is added; {NAME_FAMILY}"
+    own_files = find_own_files(package.family, package.package)
+    size = sum(own_files.values())
+    named = ", ".join(f"{name} {n}" for name, n in own_files.items())
+    sentence = f"the package adds {size} bytes to its family, at most {limit} wanted"
+    return size, f"{sentence}; its own are {named}"
+
+
+GATE = Gate(
+    name="max_added_size",
+    holds_for=("package",),
+    values=Size,
+    unit="bytes",
+    text=(
+        "The most that an app with the other packages of the family has to load for this one: "
+        "its files that none of them has."
+    ),
+    example="500kB",
+    measure=measure,
+)

@@ -1,0 +1,34 @@
+"""The share of a method's nodes that delegates lost since the baseline."""
+
+from __future__ import annotations
+
+from pipeline.config.fields import Portion
+from pipeline.features.gates.gate import Gate, Measured, Subject
+from pipeline.features.gates.wording import describe_newly_left
+from pipeline.report.formatting import percent
+from pipeline.report.records import name_kernels
+
+
+def measure(method: Subject, limit: float) -> Measured:
+    share = method.now.share()
+    accepted_share = method.before.share()
+    drop = accepted_share - share
+    sentence = f"{percent(share)} of nodes delegated, {percent(accepted_share)} in the baseline"
+    sentence += f": {percent(drop)} less"
+    newly = describe_newly_left(method, f"to {name_kernels(method.now.left)}")
+    return drop, f"{sentence}, at most {percent(limit)} wanted{newly}"
+
+
+GATE = Gate(
+    name="max_delegation_drop",
+    holds_for=("method",),
+    values=Portion,
+    unit="share",
+    text=(
+        "By how much the share of a method's nodes that delegates run may fall below the "
+        "baseline's: 0.05 or 5% is from 90 % to 85 %."
+    ),
+    example="5%",
+    measure=measure,
+    needs_baseline=True,
+)

@@ -1,0 +1,30 @@
+"""The size of all packages of a family."""
+
+from __future__ import annotations
+
+from pipeline.config.fields import Size
+from pipeline.features.gates.gate import Gate, Measured, Subject
+from pipeline.features.gates.wording import NAME_FAMILY, describe_own_files
+from pipeline.store.errors import plural
+
+
+def measure(package: Subject, limit: int) -> Measured:
+    if not package.family:
+        return None, f"it has no family, whose size max_family_size limits; {NAME_FAMILY}"
+    sizes = {content: n for files in package.family.values() for content, n in files.values()}
+    size = sum(sizes.values())
+    sentence = f"the {plural(len(package.family), 'package')} of the family have {size} bytes"
+    return size, f"{sentence}, at most {limit} wanted; {describe_own_files(package)}"
+
+
+GATE = Gate(
+    name="max_family_size",
+    holds_for=("package",),
+    values=Size,
+    unit="bytes",
+    text=(
+        "The greatest size of all packages of the family together, what they share counted once."
+    ),
+    example="40MB",
+    measure=measure,
+)

@@ -1,0 +1,36 @@
+"""The time that a method takes, in multiples of its source's."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from pipeline.features.gates.gate import Gate, Measured, Subject
+
+
+def measure(method: Subject, limit: float) -> Measured:
+    latency = method.run.get("latency")
+    if not latency:
+        return None, "its latency was not measured, and max_latency_ratio limits it"
+    ratio = latency["ratio"]
+    ours, source = (latency[name]["median"] for name in ("steady_ms", "source_ms"))
+    what = f"takes {ratio:.2f} times as long as its source ({ours:.3g} ms against {source:.3g} ms)"
+    return ratio, f"{what}, at most {limit:g} times wanted"
+
+
+GATE = Gate(
+    name="max_latency_ratio",
+    holds_for=("method",),
+    values=Annotated[float, Field(gt=0, allow_inf_nan=False)],
+    unit="times",
+    text=(
+        "The most that a method's steady latency on this host may be, in multiples of its "
+        "source program's."
+    ),
+    example="1.5",
+    measure=measure,
+    needs_feature="latency",
+    needs_run=True,
+    is_timed=True,
+)

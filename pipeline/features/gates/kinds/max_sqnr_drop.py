@@ -1,0 +1,51 @@
+"""The decibels that an output lost since the baseline."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from pydantic import Field
+
+from pipeline.features.gates.gate import ROUNDING, Gate, Measured, Subject
+from pipeline.features.gates.wording import MOST
+from pipeline.store.errors import listed
+from pipeline.validate.figures import output_names
+
+
+def measure(method: Subject, limit: float) -> Measured:
+    sqnrs = method.now.sqnr_db
+    accepted = method.before.sqnr_db
+    if sqnrs is None:
+        return None, "its SQNR was not measured, and max_sqnr_drop limits its fall"
+    if len(sqnrs) != len(accepted):
+        return None, (
+            f"has {len(sqnrs)} outputs, {len(accepted)} in the baseline; "
+            f"`doit baseline {method.package}` accepts that"
+        )
+    names = output_names(method.facts.get("signature", {}), len(sqnrs))
+    drops = []
+    beyond = []
+    for name, before, now in zip(names, accepted, sqnrs, strict=True):
+        if before is None or now is None:
+            continue
+        drop = before - now
+        drops.append(drop)
+        if drop > limit + ROUNDING:
+            beyond.append(f"{name} from {before:g} dB to {now:g} dB, {drop:.1f} dB less")
+    sentence = f"SQNR fell since the baseline: {listed(beyond, MOST)}; at most {limit:g} dB wanted"
+    worst = max(drops, default=0.0)
+    return (worst if math.isfinite(worst) else None), sentence  # a record holds no infinities
+
+
+GATE = Gate(
+    name="max_sqnr_drop",
+    holds_for=("method",),
+    values=Annotated[float, Field(ge=0, allow_inf_nan=False)],
+    unit="dB",
+    text="By how many dB the SQNR of any output may fall below the baseline's.",
+    example="3",
+    measure=measure,
+    needs_baseline=True,
+    needs_run=True,
+)

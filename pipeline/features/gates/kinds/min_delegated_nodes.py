@@ -1,0 +1,23 @@
+"""The share of a method's nodes that delegates run."""
+
+from __future__ import annotations
+
+from pipeline.config.fields import Share
+from pipeline.features.gates.gate import Gate, Measured, Subject
+from pipeline.features.gates.wording import measure_delegated
+
+
+def measure(method: Subject, limit: float) -> Measured:
+    return measure_delegated(method, "nodes", limit)
+
+
+GATE = Gate(
+    name="min_delegated_nodes",
+    holds_for=("method",),
+    values=Share,
+    unit="share",
+    text="The least share of each method's nodes that delegates run, 0 to 1.",
+    example="0.9",
+    measure=measure,
+    needs_partitioners=True,
+)
