@@ -29,7 +29,7 @@ from pipeline.run.batch import Batch
 from pipeline.store.digest import Digest, hash_file
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import MANIFEST, read_record
-from pipeline.store.json_diff import diff_json, show_value
+from pipeline.store.json_diff import diff_json, diff_names
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
@@ -195,8 +195,8 @@ def compare_folders(ours: Path, theirs: Path, names: Sequence[str]) -> Iterator[
         for manifest in manifests
     )
     lines = [
-        f"manifest: {'.'.join(each.path)}: {show_value(each.old)}, now {show_value(each.new)}"
-        for each in diff_json(before, after)
+        f"manifest: {'.'.join(difference.path)}: {difference.values}"
+        for difference in diff_json(before, after)
     ]
     yield from lines[:_MOST]
     if len(lines) > _MOST:
@@ -204,26 +204,24 @@ def compare_folders(ours: Path, theirs: Path, names: Sequence[str]) -> Iterator[
 
 
 def _objects(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
-    for unit in sorted(ours.keys() | theirs.keys()):
-        if unit not in ours or unit not in theirs:
+    for (unit,), before, after in diff_names(ours, theirs, None):
+        if before is None or after is None:
             yield f"{unit}: only one of the builds compiles it"
-        elif ours[unit]["object"] != theirs[unit]["object"]:
-            parts = list(_parts(ours[unit]["parts"], theirs[unit]["parts"]))
+        elif before["object"] != after["object"]:
+            parts = list(_parts(before["parts"], after["parts"]))
             yield f"{unit}: compiled to another object: {', '.join(parts)}"
 
 
 def _parts(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
-    for kind in sorted(ours.keys() | theirs.keys()):
-        a, b = ours.get(kind), theirs.get(kind)
-        if a == b:
-            continue
-        if not (isinstance(a, list) and isinstance(b, list)):
+    for (kind,), before, after in diff_names(ours, theirs):
+        if not (isinstance(before, list) and isinstance(after, list)):
             yield kind
-        elif len(a) != len(b):
-            yield f"{len(a)} {kind}, now {len(b)}"
+        elif len(before) != len(after):
+            yield f"{len(before)} {kind}, now {len(after)}"
         else:
-            places = [str(n) for n, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
-            yield f"{kind} {', '.join(places)} of {len(a)}"
+            pairs = enumerate(zip(before, after, strict=True))
+            places = [str(place) for place, (x, y) in pairs if x != y]
+            yield f"{kind} {', '.join(places)} of {len(before)}"
 
 
 def first_difference(one: Path, other: Path) -> int:
