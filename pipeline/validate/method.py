@@ -36,6 +36,7 @@ from pipeline.validate.interface import (
     find_unlisted,
 )
 from pipeline.validate.method_calls import MethodCalls
+from pipeline.validate.movement import add_call
 from pipeline.validate.payloads import checks, find_payload_faults
 from pipeline.validate.quantization import QuantizationJudge
 from pipeline.validate.randomness import REPEATS, judge_random
@@ -99,8 +100,9 @@ class MethodValidator(MethodCalls):
             self._go_on()
         # A fresh session lets go of the loaded program, and of its memory.
         self.package = Session(self.files)
-        self.judge.movement.release()
-        self.judge.float_movement.release()
+        for movement in (self.judge.movement, self.judge.float_movement):
+            for output in movement.values():
+                output.release()
 
     def conclude(self) -> None:
         """Judge what only all calls together show."""
@@ -178,7 +180,7 @@ class MethodValidator(MethodCalls):
                 self.package = Session(self.files)
             actual.append(self.package.run(method, leaves))
         for outputs in expected:
-            self.judge.movement.add(outputs, [Limits() for _ in outputs], inputs)
+            add_call(self.judge.movement, outputs, [Limits() for _ in outputs], inputs)
         wrong = judge_random(self.result.outputs, expected, actual)
         for output, fault in wrong:
             self.result.fail(fault, inputs.origin, output)
