@@ -124,12 +124,14 @@ class Feature:
         instead_of_compile: makes the result of a compile action in another way; takes the action,
             the workspace, `run.stages.Stages`, and whether this process is the one that builds,
             not a worker; returns whether it did. Imports no torch.
+        compile_facts: returns a `run.build.listening.CompileListener`, whose facts of methods the
+            result of a compile action keeps. They must be the same in each compilation.
         listen_to_compile: takes a compile action and the workspace; returns a
             `run.build.listening.CompileListener`, or None.
         explain_compile: takes a stale compile action and the workspace; returns a sentence for
             `doit explain`, or "".
-        after_emit: takes a `run.build.compile.EmittedUnit`; returns blobs by name, which the
-            result of the compile action keeps, as JSON.
+        after_emit: takes a `run.build.perform_compile.EmittedUnit`; returns blobs by name, which
+            the result of the compile action keeps, as JSON.
         after_link: takes a `run.build.link.LinkedPackage`; returns the digests of further files of
             the package by name, whose blobs it has put into the store.
         link_files: the names of those of them that every package has.
@@ -159,6 +161,7 @@ class Feature:
     explain_departure: str = _moment("export")
     around_lowering: str = _moment("build")
     instead_of_compile: str = _moment("build")
+    compile_facts: str = _moment("build")
     listen_to_compile: str = _moment("build")
     explain_compile: str = _moment("")
     after_emit: str = _moment("build")

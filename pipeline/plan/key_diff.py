@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pipeline.plan.kinds.table import KINDS
-from pipeline.plan.kinds.words import describe_change, describe_common, describe_setting
+from pipeline.plan.kinds.words import describe_common, describe_setting
 from pipeline.store.digest import Digest
-from pipeline.store.json_diff import Difference, diff_json, show_value
+from pipeline.store.json_diff import Difference, diff_json
 
 Find = Callable[[Digest], Mapping[str, Any] | None]
 _MOST_NAMES = 5
@@ -38,7 +38,7 @@ def describe_differences(
                     before = difference.old and find_key(difference.old)
                     after = difference.new and find_key(difference.new)
                     if before is None or after is None:
-                        yield f"quantization of {method} {describe_change(difference)}"
+                        yield f"quantization of {method} {difference.change()}"
                     else:
                         yield from describe(before, after)
                 case _:
@@ -61,7 +61,11 @@ def _describe(difference: Difference, file: str) -> str:
 def _flat(key: Mapping[str, Any]) -> Mapping[str, Any]:
     """Lay the key of what a validation measures over its own."""
     measured = key.get("measured", {})
-    return {**key, **measured, "code": [key.get("code"), measured.get("code")]}
+    return {
+        **key,
+        **measured,
+        "code": [key.get("code"), measured.get("code")],
+    }
 
 
 def _are_digests(difference: Difference) -> bool:
@@ -70,11 +74,16 @@ def _are_digests(difference: Difference) -> bool:
 
 
 def _describe_program(method: str, difference: Difference, find_parts: Find) -> Iterator[str]:
-    before, after = difference.old, difference.new
-    old = find_parts(Digest(before)) if isinstance(before, str) else None
-    new = find_parts(Digest(after)) if isinstance(after, str) else None
+    before = difference.old
+    after = difference.new
+    old = None
+    if isinstance(before, str):
+        old = find_parts(Digest(before))
+    new = None
+    if isinstance(after, str):
+        new = find_parts(Digest(after))
     if old is None or new is None:
-        yield f"the program of {method} {describe_change(difference)}"
+        yield f"the program of {method} {difference.change()}"
         return
     lines = [*_describe_parts(old, new)] or ["shapes, metadata or wiring of its graph changed"]
     yield from (f"{method}: {line}" for line in lines)
@@ -82,14 +91,14 @@ def _describe_program(method: str, difference: Difference, find_parts: Find) -> 
 
 def _describe_parts(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     for part, noun in (("tensors", "tensor"), ("modules", "operators of module")):
-        changed = [(d.path[-1], describe_change(d)) for d in diff_json(old[part], new[part])]
+        changed = [(d.path[-1], d.change()) for d in diff_json(old[part], new[part])]
         for name, verb in changed[:_MOST_NAMES]:
             yield f"{noun} {name or 'at the top'} {verb}"
         if len(changed) > _MOST_NAMES:
             yield f"and {len(changed) - _MOST_NAMES} more {part}"
     for limits in diff_json(old["ranges"], new["ranges"]):
         where = ".".join(limits.path)
-        yield f"range of {where}: {show_value(limits.old)} -> {show_value(limits.new)}"
+        yield f"range of {where}: {limits.values}"
     for part, words in (
         ("signature", "what it takes and returns"),
         ("call", "its call specification"),

@@ -24,7 +24,7 @@ from pipeline.plan.plan import Plan
 from pipeline.program.archive import load_program
 from pipeline.program.kept_state import _PARTS, _SEEDS, keep_state, kept_state
 from pipeline.run import worker
-from pipeline.run.build.compile import _load_passes
+from pipeline.run.build.compile_requests import _load_passes
 from pipeline.run.build.load import load_method
 from pipeline.run.export.export import export
 from pipeline.run.perform import runs_user_code

@@ -41,14 +41,14 @@ def run(words: Sequence[str], root: Path) -> int:
     if not keys.trusted:
         hint = f"name the file of one after the folder, or in {variable_of('trusted_keys')}"
         raise PipelineError(f"verify: no public key to verify with; {hint}")
-    verdict = verify_folder(folder, keys, commit)
-    for line in verdict.lines:
+    findings, problems = verify_folder(folder, keys, commit)
+    for line in findings:
         print(one_line(line))
-    for line in verdict.problems:
+    for line in problems:
         print(one_line(f"verify: {line}"), file=sys.stderr)
-    if verdict.problems:
-        print(f"verify: {folder}: {plural(len(verdict.problems), 'thing')} wrong", file=sys.stderr)
-    return int(bool(verdict.problems))
+    if problems:
+        print(f"verify: {folder}: {plural(len(problems), 'thing')} wrong", file=sys.stderr)
+    return int(bool(problems))
 
 
 def _take_commit(words: Sequence[str]) -> tuple[Sequence[str], str]:

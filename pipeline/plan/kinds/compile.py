@@ -20,7 +20,6 @@ from pipeline.plan.kinds.parts import (
     machine_facts,
     operator_fields,
 )
-from pipeline.plan.kinds.words import describe_change
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
@@ -80,7 +79,8 @@ class CompileInputs:
 
     def renewed(self, workspace: Workspace) -> CompileInputs:
         """Return the same with files, passes and libraries as a workspace has them now."""
-        code, configs = PassInputs(workspace), self.configs
+        code = PassInputs(workspace)
+        configs = self.configs
         return replace(
             self,
             passes={reference: code.find(reference) for reference in self.passes},
@@ -91,8 +91,16 @@ class CompileInputs:
 
 def compile_action(inputs: CompileInputs) -> Action[CompileInputs]:
     """Return the action that compiles the methods of a unit."""
-    config, key = inputs.config, compile_key(inputs)
-    return Action("compile", config.model, config.package, unit_name(inputs.unit), key, inputs)
+    config = inputs.config
+    key = compile_key(inputs)
+    return Action(
+        "compile",
+        config.model,
+        config.package,
+        unit_name(inputs.unit),
+        key,
+        inputs,
+    )
 
 
 def compile_key(inputs: CompileInputs) -> Key:
@@ -101,7 +109,8 @@ def compile_key(inputs: CompileInputs) -> Key:
     It holds the digests of quantize actions, so whether a method was compiled is known without its
     quantized program.
     """
-    config, unit = inputs.config, inputs.unit
+    config = inputs.config
+    unit = inputs.unit
     emit = config.emit.resolved()
     key: Key = {
         **common_fields("compile", config.distributions(unit)),
@@ -126,7 +135,8 @@ def compile_key(inputs: CompileInputs) -> Key:
 
 def _method_fields(inputs: CompileInputs, method: str) -> Key:
     """Return what a method's object depends on: of its config not what linking accepts."""
-    source, config = inputs.sources[method], inputs.config
+    source = inputs.sources[method]
+    config = inputs.config
     lowering = config.methods[method].resolved()
     del lowering["allow_none"]
     return {
@@ -154,7 +164,7 @@ def refit_key(compiled: Mapping[str, Any], structures: Mapping[str, Mapping[str,
 
 def describe_compile(difference: Difference, file: str) -> str | None:
     """Describe a difference of a field that only keys of compilations have; None for others."""
-    change = describe_change(difference)
+    change = difference.change()
     match difference.path:
         case ("passes", reference, name):
             return f"{name}, of the pass {reference}, {change}"

@@ -19,7 +19,6 @@ from pipeline.plan.kinds.parts import (
     hash_option_files,
     operator_fields,
 )
-from pipeline.plan.kinds.words import describe_change
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
@@ -81,7 +80,8 @@ class QuantizeInputs:
 
 def quantize_action(inputs: QuantizeInputs) -> Action[QuantizeInputs]:
     """Return the action that quantizes a method."""
-    config, method = inputs.config, inputs.method
+    config = inputs.config
+    method = inputs.method
     key = quantize_key(inputs)
     return Action("quantize", config.model, config.package, method, key, inputs)
 
@@ -93,7 +93,8 @@ def quantize_key(inputs: QuantizeInputs) -> Key:
     """
     from pipeline.backends import QUANTIZERS  # pydantic, which a no-op run does without
 
-    spec, source = inputs.spec, inputs.source
+    spec = inputs.spec
+    source = inputs.source
     calibration = calibration_digests(spec, source, inputs.files.get(CALIBRATION, ()))
     described = {
         "program": source.program,
@@ -120,5 +121,5 @@ def describe_quantize(difference: Difference, file: str) -> str | None:
     """Describe a difference of a field that only keys of quantizations have; None for others."""
     match difference.path:
         case ("methods", method, "calibration" | "calibration[0]", *_):
-            return f"calibration inputs of {method} {describe_change(difference)}"
+            return f"calibration inputs of {method} {difference.change()}"
     return None
