@@ -103,8 +103,9 @@ class Feature:
         verbs: the commands that it brings.
         settings: those of workspaces that it reads, by name; the name of each begins with that of
             the feature.
-        remote_tier: takes a `store.settings.SettingsReader`, where one of its settings is set;
-            returns the `store.remote_tier.RemoteTierSettings` of the store's remote tier, or None.
+        remote_tier: takes a `store.settings_reader.SettingsReader`, where one of its settings is
+            set; returns the `store.remote_tier.RemoteTierSettings` of the store's remote tier, or
+            None.
         prefetch_exports: takes a plan whose store has a remote tier, and packages; fetches the
             records by which their exports are known, many at a time.
         prefetch_packages: takes such a plan, packages, whether they are validated, and whether the
