@@ -303,6 +303,7 @@ class CompiledMethod(TypedDict):
         debug_handles: of what Python runtimes run, each with the place of its node in the source
             program. A place, as the line of the source may change where the program doesn't.
         left_float: the operators in control flow of a quantized method that are not quantized.
+        facts: those of features that have no field here, by name.
     """
 
     delegation: Delegation
@@ -316,6 +317,7 @@ class CompiledMethod(TypedDict):
     warnings: list[LoweringWarning]
     operators: list[OperatorLibrary]
     constants: Constants
+    facts: NotRequired[dict[str, Any]]
 
 
 class CompiledUnit(TypedDict):
