@@ -44,7 +44,15 @@ class Secret:
         be found by trying many."""
         salt = f"pte-pipeline secret {self.name}".encode()
         value = self.value.encode(errors="surrogateescape")
-        return Digest(hashlib.scrypt(value, salt=salt, n=2**14, r=8, p=1, dklen=32).hex())
+        derived = hashlib.scrypt(
+            value,
+            salt=salt,
+            n=2**14,
+            r=8,
+            p=1,
+            dklen=32,
+        )
+        return Digest(derived.hex())
 
 
 @dataclass
@@ -97,7 +105,10 @@ class Variables:
         elif whole and not whole["dollar"] and node.plain and typed:
             value = self._typed(whole, node)
         else:
-            value = _VARIABLE.sub(lambda match: spelled(self._value(match, node)), node.value)
+            value = _VARIABLE.sub(
+                lambda match: spelled(self._value(match, node)),
+                node.value,
+            )
         if len(self.problems) > before:
             value = None
         return Node(
@@ -206,7 +217,8 @@ def _is_pass_option(place: tuple[object, ...]) -> bool:
         place = place[2:]
     lists = (("passes",), ("passes_after_delegation",))
     place = tuple(part for part in place if part != "factory")
-    return place[:1] in (("edge",), ("emit",)) and place[1:2] in lists and len(place) > 4
+    is_in_lists = place[:1] in (("edge",), ("emit",)) and place[1:2] in lists
+    return is_in_lists and len(place) > 4
 
 
 def replace_secrets(value: Any, change: Callable[[Secret], Any]) -> Any:

@@ -148,9 +148,10 @@ class ConfigCache:
     def _still_so(self, composed: Mapping[str, Any]) -> bool:
         files = composed["files"]
         variables = composed["variables"]
-        return all(self._digest(name) == digest for name, digest in files.items()) and all(
-            self._variable(name) == digest for name, digest in variables.items()
-        )
+        for name, digest in files.items():
+            if self._digest(name) != digest:
+                return False
+        return all(self._variable(name) == digest for name, digest in variables.items())
 
     def _variable(self, name: str) -> Digest | None:
         """Hash the value of a variable, which no file may hold as it is; None where it is not set.
