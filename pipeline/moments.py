@@ -66,7 +66,25 @@ class Section(NamedTuple):
     make: str
 
 
-_NONE: Mapping[str, str] = MappingProxyType({})
+class Setting(NamedTuple):
+    """A setting of a workspace, in `[tool.pte-pipeline]` or the environment.
+
+    Attributes:
+        parse: takes the value and the workspace's folder; raises ValueError for a wrong one.
+        expected: what the value must be, in words.
+        meaning: what it does, in a sentence.
+        default: in words.
+        has_variable: whether a variable of the environment can set it.
+    """
+
+    parse: Callable[[Any, Path], Any]
+    expected: str
+    meaning: str
+    default: str = "not set"
+    has_variable: bool = True
+
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def _moment(keys: str, default: Any = "") -> Any:
@@ -83,6 +101,13 @@ class Feature:
         name: that of its folder.
         summary: what a build can't do without it, in one line.
         verbs: the commands that it brings.
+        settings: those of workspaces that it reads, by name; the name of each begins with that of
+            the feature.
+        remote_tier: takes a `store.settings.SettingsReader`, where one of its settings is set;
+            returns the `store.remote_tier.RemoteTierSettings` of the store's remote tier, or None.
+        executors: the functions that open executors, by the name that the setting `executor` begins
+            with; each takes the workspace, the number of jobs, whether actions run whatever the
+            store holds, and the whole setting; returns a `run.executors.Executor`.
         config: functions by the section of a config to which they add keys, such as `validate` or
             `emit`; each returns types and `pydantic.Field`s by name.
         public: modules from which `pte_pipeline` passes on names to exporters and passes.
@@ -121,6 +146,9 @@ class Feature:
     name: str
     summary: str
     verbs: tuple[Command, ...] = ()
+    settings: Mapping[str, Setting] = _moment("", _NONE)
+    remote_tier: str = _moment("")  # what it moves is checked by its digest
+    executors: Mapping[str, str] = _moment("", _NONE)
     config: Mapping[str, str] = _moment("plan", _NONE)
     public: tuple[str, ...] = _moment("export", ())
     explain_departure: str = _moment("export")
@@ -180,6 +208,14 @@ def call_all(moment: str, *arguments: object) -> Iterator[Any]:
 def find_sections(moment: str = "sections") -> list[Section]:
     """Return the sections of reports that features add, or those of the page over all packages."""
     return [section for feature in find_features() for section in getattr(feature, moment)]
+
+
+def find_executors() -> dict[str, str]:
+    """Return the functions that open the executors of features, by name."""
+    executors: dict[str, str] = {}
+    for feature in find_features():
+        executors.update(feature.executors)
+    return executors
 
 
 def find_link_files() -> list[str]:

@@ -7,50 +7,19 @@ both graphs are paired by name, each with the last of those that were folded int
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
 
-from pipeline.compile.noise import measure_noise
+from pipeline.compile.noise import measure_noise, round_figure
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import operator_name
+from pipeline.store.quantized import PreparedDeparture
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Departure:
-    """The first operator that gives something else than in the float program.
-
-    Attributes:
-        node: its name in the graph of the float program.
-        place: its number among the nodes of the float program.
-        folded: the operators that were folded into it, with their modules.
-        shared: its weight, where other operators read that too.
-    """
-
-    node: str
-    place: int | None
-    operator: str
-    module: str
-    folded: Sequence[tuple[str, str]]
-    shared: str
-    sqnr: float
-
-    def to_json(self, figure: Callable[[float], Any]) -> dict[str, Any]:
-        return {
-            "node": self.node,
-            "place": self.place,
-            "operator": self.operator,
-            "module": self.module,
-            "folded": [list(pair) for pair in self.folded],
-            "shared": self.shared,
-            "sqnr_db": figure(self.sqnr),
-        }
 
 
 def find_departure(
@@ -60,7 +29,7 @@ def find_departure(
     inputs: Sequence[Any],
     same_inputs: Sequence[Any],
     limit: float,
-) -> Departure | None:
+) -> PreparedDeparture | None:
     """Return the first operator whose value has a lower SQNR than the limit, in dB; None where no
     operator that both graphs have does.
 
@@ -76,19 +45,21 @@ def find_departure(
             continue
         sqnr = measure_noise(actual[node.name], expected[last.name]).sqnr
         if sqnr < limit:
-            return Departure(
-                node=node.name,
-                place=places.get(node.name),
-                operator=operator_name(node),
-                module=innermost_module(node),
-                folded=[
-                    (operator_name(folded_node), innermost_module(folded_node))
-                    for folded_node in folded
-                ],
-                shared=_shared_constant(node),
-                sqnr=sqnr,
-            )
+            return {
+                "node": node.name,
+                "place": places.get(node.name),
+                "operator": operator_name(node),
+                "module": innermost_module(node),
+                "folded": _name_operators(folded),
+                "shared": _shared_constant(node),
+                "sqnr_db": round_figure(sqnr),
+            }
     return None
+
+
+def _name_operators(nodes: Sequence[Node]) -> list[tuple[str, str]]:
+    """Return the operators of nodes, each with its module."""
+    return [(operator_name(node), innermost_module(node)) for node in nodes]
 
 
 def _pair_nodes(

@@ -31,7 +31,7 @@ from pipeline.program.graphs import (
     graph_modules,
     iter_nodes,
 )
-from pipeline.program.module_names import ModuleFilter, check_names
+from pipeline.program.module_names import check_names, stands_in
 from pipeline.program.module_paths import outline_program
 from pipeline.program.operators import base_name, control_flow_name
 from pipeline.store.errors import PipelineError
@@ -79,7 +79,7 @@ class FilteredPartitioner(Partitioner):
         self.listed: list[ListedName] = []
         self.warnings: list[str] = []
         self.uptake: Uptake | None = None
-        self.filters = [ModuleFilter(tuple(names)) for names in allowed if names is not None]
+        self.filters = [tuple(names) for names in allowed if names is not None]
         if hasattr(inner, "delegation_spec"):
             self.delegation_spec = inner.delegation_spec
 
@@ -130,14 +130,14 @@ class FilteredPartitioner(Partitioner):
         """Return the nodes outside of the modules, with the config's words for it."""
         outside = {}
         for modules in self.filters:
-            words = f"{OUTSIDE}: [{', '.join(modules.names)}]`"
+            words = f"{OUTSIDE}: [{', '.join(modules)}]`"
             for node in iter_nodes(program):
-                if node.op == "call_function" and not _stands_in(node, modules):
+                if node.op == "call_function" and not _belongs_to(node, modules):
                     outside[node] = words
         return outside
 
     def _allows(self, node: Node) -> bool:
-        return all(_stands_in(node, modules) for modules in self.filters)
+        return all(_belongs_to(node, modules) for modules in self.filters)
 
     def _filter(self, program: ExportedProgram, tags: dict[str, Any]) -> dict[str, Any]:
         """Take the tags from what stands outside, in place. Returns the tags that are left."""
@@ -206,10 +206,7 @@ class WholeModulePartitioner(Partitioner):
         tags: dict[str, Any] = {}
         for module in graph_modules(exported_program.graph_module):
             for name in self.modules:
-                module_filter = ModuleFilter((name,))
-                nodes = [
-                    n for n in module.graph.nodes if is_free(n) and _stands_in(n, module_filter)
-                ]
+                nodes = [n for n in module.graph.nodes if is_free(n) and _belongs_to(n, (name,))]
                 for part in split_partition(module, nodes):
                     tag = f"{name}_{len(tags)}"
                     tags[tag] = self.delegation_spec
@@ -228,7 +225,7 @@ def check_modules(
     """
     problems = []
     for method, method_partitioners in partitioners.items():
-        filters: list[ModuleFilter] = []
+        filters: list[tuple[str, ...]] = []
         for partitioner in method_partitioners:
             if isinstance(partitioner, FilteredPartitioner):
                 filters += partitioner.filters
@@ -236,8 +233,8 @@ def check_modules(
             continue
         outline = outline_program(programs[method])
         faults: dict[tuple[str, str], None] = {}
-        for modules in filters:
-            faults |= dict.fromkeys(check_names(modules.names, outline))
+        for names in filters:
+            faults |= dict.fromkeys(check_names(names, outline))
         where = f"{method}: " if method else ""  # one program by itself has no name
         problems += [f"{where}{fault}; {hint}" for fault, hint in faults]
     if problems:
@@ -254,7 +251,7 @@ def _refuse_shared_constants(program: ExportedProgram) -> None:
         raise SharedConstantsError(*shared)
 
 
-def _stands_in(node: Node, modules: ModuleFilter) -> bool:
+def _belongs_to(node: Node, modules: Sequence[str]) -> bool:
     """Tell whether a node belongs to one of these modules."""
     # Quantization puts its nodes between modules: a dequantize goes with what reads it, a quantize
     # with what it quantizes, and with its reader where that has the range computed as it runs.
@@ -262,16 +259,16 @@ def _stands_in(node: Node, modules: ModuleFilter) -> bool:
     source = node.args[0] if node.args and isinstance(node.args[0], Node) else None
     if node.target is operator.getitem:
         if source is not None and not base_name(source).startswith(_RANGE):
-            return _stands_in(source, modules)
+            return _belongs_to(source, modules)
         return _feeds(node, modules)
     if name.startswith(("dequantize", _RANGE)):
         return _feeds(node, modules)
     if name.startswith("quantize"):
         if any(isinstance(v, Node) and v.op == "call_function" for v in node.args[1:3]):
             return _feeds(node, modules)
-        return source is not None and _stands_in(source, modules)
-    return modules.contains(node)
+        return source is not None and _belongs_to(source, modules)
+    return stands_in(node, modules)
 
 
-def _feeds(node: Node, modules: ModuleFilter) -> bool:
-    return any(_stands_in(user, modules) for user in node.users)
+def _feeds(node: Node, modules: Sequence[str]) -> bool:
+    return any(_belongs_to(user, modules) for user in node.users)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeline.store.quantized import Decibels
+
 
 @dataclass(frozen=True)
 class Noise:
@@ -71,3 +73,15 @@ def _to_double(tensor: Tensor) -> Tensor:
     if parts.is_complex():
         parts = torch.view_as_real(parts.resolve_conj())
     return parts.reshape(-1).double()
+
+
+def round_figure(value: float) -> Decibels:
+    """Round a figure to a tenth, or to two digits below 1: the last ones vary with the processor.
+    Strict JSON has no infinities."""
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if abs(value) >= 1:
+        return round(value, 1)
+    return float(f"{value:.2g}")

@@ -20,12 +20,13 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
-from pipeline.compile.departure import Departure, find_departure
-from pipeline.compile.noise import NO_NOISE, Noise, measure_noise
+from pipeline.compile.departure import find_departure
+from pipeline.compile.noise import NO_NOISE, Noise, measure_noise, round_figure
 from pipeline.program.eager import Source
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
 from pipeline.program.signature import flatten
+from pipeline.store.quantized import PreparedDeparture
 
 _log = logging.getLogger(__name__)
 # The least share of noise in a signal that two right float implementations may differ by, or 4 eps
@@ -69,9 +70,9 @@ class _OutputTally:
     def to_json(self, agrees: bool | None, limit: float) -> dict[str, Any]:
         return {
             "output": self.name,
-            "sqnr_db": _figure(min(self.total.sqnr, _GREATEST_SQNR)),
-            "max_abs": _figure(self.total.max_abs),
-            "limit_db": _figure(limit),
+            "sqnr_db": round_figure(min(self.total.sqnr, _GREATEST_SQNR)),
+            "max_abs": round_figure(self.total.max_abs),
+            "limit_db": round_figure(limit),
             "agrees": agrees,
             "inputs": self.origin,
             "generated": bool(self.inputs and self.inputs.generated),
@@ -128,7 +129,7 @@ class PreparedComparison:
             "agrees": _join_verdicts(verdicts),
             "calls": self._calls,
             "outputs": outputs,
-            "departure": departure.to_json(_figure) if departure else None,
+            "departure": departure,
         }
 
     def _judge_output(self, tally: _OutputTally, base: float) -> tuple[bool | None, float]:
@@ -161,7 +162,7 @@ class PreparedComparison:
 
     def _find_departure(
         self, prepared: GraphModule, tally: _OutputTally, limit: float
-    ) -> Departure | None:
+    ) -> PreparedDeparture | None:
         assert tally.inputs is not None
         self._source.reset()
         leaves, same_leaves = (flatten(self._program, tally.inputs) for _ in range(2))
@@ -242,15 +243,3 @@ def _coarsest_eps(program: ExportedProgram) -> float:
 
 def _decibels(share: float) -> float:
     return 20 * math.log10(share)
-
-
-def _figure(value: float) -> float | str:
-    """Round a figure to a tenth, or to two digits below 1: the last ones vary with the processor.
-    Strict JSON has no infinities."""
-    if math.isnan(value):
-        return "nan"
-    if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    if abs(value) >= 1:
-        return round(value, 1)
-    return float(f"{value:.2g}")

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pipeline.plan.kinds.table import KINDS
-from pipeline.plan.kinds.words import describe_change, describe_common, describe_setting
+from pipeline.plan.kinds.words import describe_common, describe_setting
 from pipeline.store.digest import Digest
-from pipeline.store.json_diff import Difference, diff_json, show_value
+from pipeline.store.json_diff import Difference, diff_json
 
 Find = Callable[[Digest], Mapping[str, Any] | None]
 _MOST_NAMES = 5
@@ -38,7 +38,7 @@ def describe_differences(
                     before = difference.old and find_key(difference.old)
                     after = difference.new and find_key(difference.new)
                     if before is None or after is None:
-                        yield f"quantization of {method} {describe_change(difference)}"
+                        yield f"quantization of {method} {difference.change()}"
                     else:
                         yield from describe(before, after)
                 case _:
@@ -83,7 +83,7 @@ def _describe_program(method: str, difference: Difference, find_parts: Find) -> 
     if isinstance(after, str):
         new = find_parts(Digest(after))
     if old is None or new is None:
-        yield f"the program of {method} {describe_change(difference)}"
+        yield f"the program of {method} {difference.change()}"
         return
     lines = [*_describe_parts(old, new)] or ["shapes, metadata or wiring of its graph changed"]
     yield from (f"{method}: {line}" for line in lines)
@@ -93,14 +93,14 @@ def _describe_parts(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[
     for part, noun in (("tensors", "tensor"), ("modules", "operators of module")):
         changed = []
         for difference in diff_json(old[part], new[part]):
-            changed.append((difference.path[-1], describe_change(difference)))
+            changed.append((difference.path[-1], difference.change()))
         for name, verb in changed[:_MOST_NAMES]:
             yield f"{noun} {name or 'at the top'} {verb}"
         if len(changed) > _MOST_NAMES:
             yield f"and {len(changed) - _MOST_NAMES} more {part}"
     for limits in diff_json(old["ranges"], new["ranges"]):
         where = ".".join(limits.path)
-        yield f"range of {where}: {show_value(limits.old)} -> {show_value(limits.new)}"
+        yield f"range of {where}: {limits.values}"
     for part, words in (
         ("signature", "what it takes and returns"),
         ("call", "its call specification"),

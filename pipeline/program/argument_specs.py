@@ -27,7 +27,8 @@ Json = Any
 
 @dataclass(frozen=True)
 class Extent:
-    """A size: its expression, None for any, and the least and greatest value that it may have."""
+    """A size, or a whole number that may differ from call to call: its expression, None for any,
+    and the least and greatest value that it may have."""
 
     expression: sympy.Expr | None
     least: int = 0
@@ -47,13 +48,6 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class IntSpec:
-    """A whole number that may differ from call to call."""
-
-    extent: Extent
-
-
-@dataclass(frozen=True)
 class ScalarSpec:
     """An output that is computed from sizes or values: `kind` is "float" or "bool"."""
 
@@ -67,7 +61,7 @@ class ConstantSpec:
     value: Any
 
 
-Leaf = TensorSpec | IntSpec | ScalarSpec | ConstantSpec
+Leaf = TensorSpec | Extent | ScalarSpec | ConstantSpec
 _SCALARS: Mapping[type, str] = {torch.SymFloat: "float", torch.SymBool: "bool"}
 
 
@@ -92,7 +86,7 @@ def make_leaf(
         return TensorSpec(value.dtype, tuple(map(make_extent, value.shape)), tuple(order))
     if type(value) in _SCALARS:
         return ScalarSpec(_SCALARS[type(value)])
-    return IntSpec(make_extent(value)) if isinstance(value, torch.SymInt) else ConstantSpec(value)
+    return make_extent(value) if isinstance(value, torch.SymInt) else ConstantSpec(value)
 
 
 # Checking
@@ -118,7 +112,7 @@ def check_leaf(leaf: Leaf | None, value: Any) -> Iterator[str]:
             yield f"dtype {_dtype_name(value.dtype)}, must be {_dtype_name(leaf.dtype)}"
         if value.ndim != len(leaf.sizes):
             yield f"rank {value.ndim}, must be {len(leaf.sizes)}"
-    elif isinstance(leaf, IntSpec):
+    elif isinstance(leaf, Extent):
         if type(value) is not int:
             yield f"{describe_type(value)}, must be an int"
     elif isinstance(leaf, ConstantSpec) and not _is_same(value, leaf.value):
@@ -162,8 +156,8 @@ def iter_sizes(pairs: Iterable[tuple[Argument, Any]]) -> Iterator[CallSize]:
     for argument, value in pairs:
         leaf = argument.value
         shown = f"argument '{argument.name}': "
-        if isinstance(leaf, IntSpec) and type(value) is int:
-            yield CallSize(f"{shown}{value}", leaf.extent, value)
+        if isinstance(leaf, Extent) and type(value) is int:
+            yield CallSize(f"{shown}{value}", leaf, value)
         elif isinstance(leaf, TensorSpec) and isinstance(value, torch.Tensor):
             # A wrong rank is a mistake of its own, and leaves no sizes to compare.
             if value.ndim != len(leaf.sizes):
@@ -226,8 +220,8 @@ def leaf_to_json(leaf: Leaf) -> dict[str, Json]:
     if isinstance(leaf, TensorSpec):
         sizes = [_extent_to_json(extent) for extent in leaf.sizes]
         return {"dtype": _dtype_name(leaf.dtype), "sizes": sizes, "order": list(leaf.order)}
-    if isinstance(leaf, IntSpec):
-        return {"int": _extent_to_json(leaf.extent)}
+    if isinstance(leaf, Extent):
+        return {"int": _extent_to_json(leaf)}
     if isinstance(leaf, ScalarSpec):
         return {"scalar": leaf.kind}
     value = leaf.value
@@ -246,7 +240,7 @@ def leaf_from_json(data: Json) -> Leaf:
         sizes = tuple(map(_extent_from_json, data["sizes"]))
         return TensorSpec(dtype, sizes, tuple(map(int, data["order"])))
     if "int" in data:
-        return IntSpec(_extent_from_json(data["int"]))
+        return _extent_from_json(data["int"])
     if "scalar" in data:
         return ScalarSpec({"float": "float", "bool": "bool"}[data["scalar"]])
     return ConstantSpec(float.fromhex(data["float"]) if "float" in data else data["value"])

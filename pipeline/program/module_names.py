@@ -7,8 +7,7 @@ order of the program, or `shared@*` for all of them. Importing it imports no tor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.program.module_paths import Frame, Outline, module_frames
@@ -21,20 +20,14 @@ _ALL = "*"
 _MOST_SUGGESTIONS = 10
 
 
-@dataclass(frozen=True)
-class ModuleFilter:
-    """Modules by name, as a config or a caller gives them."""
-
-    names: tuple[str, ...]
-
-    def contains(self, node: Node) -> bool:
-        """Tell whether a node stands in one of these modules."""
-        frames = module_frames(node)
-        for name in self.names:
-            base, call = _split(name)
-            if any(_matches(frame, base, call) for frame in frames):
-                return True
-        return False
+def stands_in(node: Node, names: Iterable[str]) -> bool:
+    """Tell whether a node stands in one of the modules of these names."""
+    frames = module_frames(node)
+    for name in names:
+        base, call = _split(name)
+        if any(_matches(frame, base, call) for frame in frames):
+            return True
+    return False
 
 
 def _split(name: str) -> tuple[str, str | None]:

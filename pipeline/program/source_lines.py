@@ -31,15 +31,16 @@ _LARGEST = 1 << 20  # bytes of a file in which a function is looked up by its li
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of a model's source, as `x + y  # models/small.py:12, in Small.forward`.
+    """A line of source, as `x + y  # models/small.py:12, in Small.forward`.
 
-    `code` is the text of the line, "" if it isn't known.
+    `code` is the text of the line, "" if it isn't known. In a trace, which has a line for each
+    call, `file` and `function` are as Python names them; `name_line` gives those that people know.
     """
 
-    code: str
     file: str
     line: int
     function: str
+    code: str
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}, in {self.function}"
@@ -61,17 +62,7 @@ def source_line(node: Node, root: Path | None = None) -> SourceLine | None:
     return name_line(frame, root or Path.cwd(), node) if frame is not None else None
 
 
-@dataclass(frozen=True)
-class TraceFrame:
-    """One call in the trace of a node, or of a run; `code` is the text of the line."""
-
-    file: str
-    line: int
-    function: str
-    code: str
-
-
-def parse_trace(trace: str, tracers: bool = False) -> list[TraceFrame]:
+def parse_trace(trace: str, tracers: bool = False) -> list[SourceLine]:
     """Return the calls of a trace, outermost first.
 
     Args:
@@ -81,11 +72,11 @@ def parse_trace(trace: str, tracers: bool = False) -> list[TraceFrame]:
     for frame in _FRAME.finditer(trace):
         if tracers or is_model_file(frame["file"]):
             line, function = int(frame["line"]), frame["function"].strip()
-            frames.append(TraceFrame(frame["file"], line, function, frame["code"].strip()))
+            frames.append(SourceLine(frame["file"], line, function, frame["code"].strip()))
     return frames
 
 
-def choose_frame(frames: Sequence[TraceFrame], root: Path) -> TraceFrame | None:
+def choose_frame(frames: Sequence[SourceLine], root: Path) -> SourceLine | None:
     """Return the innermost call in a file of the workspace, or else outside of installed packages,
     or else the innermost of all."""
     in_workspace = [frame for frame in frames if _in_workspace(frame.file, root)]
@@ -94,7 +85,7 @@ def choose_frame(frames: Sequence[TraceFrame], root: Path) -> TraceFrame | None:
     return candidates[-1] if candidates else None
 
 
-def name_line(frame: TraceFrame, root: Path, node: Node | None = None) -> SourceLine:
+def name_line(frame: SourceLine, root: Path, node: Node | None = None) -> SourceLine:
     """Return the line of a call, with names that people know.
 
     Args:
@@ -107,7 +98,7 @@ def name_line(frame: TraceFrame, root: Path, node: Node | None = None) -> Source
     if not function and node is not None:
         function = _name_function(frame.function, frame.file, node)
     file = workspace_path or _short_name(frame.file)
-    return SourceLine(frame.code, file, frame.line, function or frame.function)
+    return SourceLine(file, frame.line, function or frame.function, frame.code)
 
 
 def is_model_file(file: str) -> bool:

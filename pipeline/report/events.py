@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, Literal, NamedTuple
 
 from pipeline.store.files import write_atomically
 from pipeline.store.workspace import Workspace
@@ -83,15 +83,6 @@ class Event(NamedTuple):
     @property
     def title(self) -> str:
         return f"{self.kind} {self.name}"
-
-
-class ActionRecord(TypedDict):
-    """The fields of an action in `run.json` that others read."""
-
-    kind: str
-    package: str | None
-    outcome: str
-    error: str
 
 
 def make_event(of: Any, outcome: Outcome, **facts: Any) -> Event:

@@ -217,7 +217,7 @@ class MethodManifest(TypedDict):
     warnings: NotRequired[list[LoweringWarning]]
 
 
-class FamilySettings(TypedDict):
+class FamilyManifest(TypedDict):
     """The family that a package is of, its base, and what it shares: patterns by file."""
 
     name: str
@@ -238,7 +238,7 @@ class ManifestRecord(TypedDict):
     emit: dict[str, Any]
     constant_methods: dict[str, Any]
     metadata: NotRequired[dict[str, Any]]
-    family: NotRequired[FamilySettings]
+    family: NotRequired[FamilyManifest]
     order: list[str]
     operators: NotRequired[list[OperatorLibrary]]
     methods: dict[str, MethodManifest]

@@ -18,7 +18,7 @@ from pipeline.moments import find_sections, load
 from pipeline.report import overview, packages
 from pipeline.report.charts.shapes import WIDTH
 from pipeline.report.elements import MOST_ROWS, Json, ReportSection
-from pipeline.report.events import RUN, TIMELINE, ActionRecord
+from pipeline.report.events import RUN, TIMELINE
 from pipeline.report.excerpts import excerpts, named_files
 from pipeline.report.formatting import NOTHING
 from pipeline.report.junit import junit
@@ -29,7 +29,7 @@ from pipeline.report.records import read_drops, read_fitting, read_manifest
 from pipeline.report.sections import caches, report_sections, run
 from pipeline.store.digest import hash_bytes
 from pipeline.store.files import REPORT, read_record, write_atomically
-from pipeline.store.forms import fits
+from pipeline.store.forms import check_of
 from pipeline.store.visible import visible
 from pipeline.store.workspace import Workspace
 
@@ -141,10 +141,15 @@ def _page(template: str, **parts: Any) -> bytes:
 # What is in `build/`
 
 
+# The fields of `run.json` that pages read.
+_ACTION = {"kind": str, "package": (str, None), "outcome": str, "error": str}
+_are_actions = check_of([_ACTION], open_fields=True)
+
+
 def read_run(workspace: Workspace) -> list[dict[str, Any]]:
     """Read the actions of the last run; none where `run.json` can't be read."""
     actions: Any = (read_record(workspace.build / RUN) or {}).get("actions")
-    return actions if fits(actions, list[ActionRecord], open_fields=True) else []
+    return actions if _are_actions(actions) else []
 
 
 def read_timeline(workspace: Workspace) -> dict[str, Any] | None:

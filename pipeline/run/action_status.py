@@ -6,11 +6,11 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple
 
 from pipeline.plan.actions import Action
 from pipeline.store.files import clear_place, read_record
-from pipeline.store.forms import fits
+from pipeline.store.forms import check_of
 from pipeline.store.names import shorten_name
 from pipeline.store.workspace import Workspace
 
@@ -29,18 +29,10 @@ def read_status(path: Path) -> dict[str, Any]:
     """Read the file in which an action under way says how far it is; empty where it says nothing
     yet."""
     record = read_record(path)
-    return record if record and fits(record, _Status) else {}
+    return record if record and _is_status(record) else {}
 
 
-class _Status(TypedDict):
-    """The progress of an action: its process, its stage, how many of how many steps are done, and
-    the machine that it runs on, if that is another one."""
-
-    pid: int
-    stage: str
-    done: int
-    total: int
-    host: NotRequired[str]
+_is_status = check_of({"pid": int, "stage": str, "done": int, "total": int, "host?": str})
 
 
 class ActionStatus(NamedTuple):

@@ -7,20 +7,11 @@ one worker with the longest. A pure function, whatever runs the actions.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from pipeline.store.costs import Cost
 
 
-@dataclass(frozen=True)
-class Expected:
-    """The seconds of wall time, and the bytes at its peak, that an action is expected to take."""
-
-    seconds: float
-    memory: int
-
-
-def choose_next(
-    waiting: Iterable[Expected], running: Iterable[Expected], free: float
-) -> int | None:
+def choose_next(waiting: Iterable[Cost], running: Iterable[Cost], free: float) -> int | None:
     """Return the place of the action to start next, None where all have to wait.
 
     An action that is expected to take more than there is runs when nothing else does: the
@@ -32,13 +23,13 @@ def choose_next(
         free: the bytes that nobody holds but the workers; infinite where memory does not count.
     """
     under_way = list(running)
-    free_bytes = free - sum(expected.memory for expected in under_way)
+    free_bytes = free - sum(expected.peak for expected in under_way)
     for place, expected in enumerate(waiting):
-        if expected.memory <= free_bytes or not under_way:
+        if expected.peak <= free_bytes or not under_way:
             return place
     return None
 
 
-def longest_first(expected: Expected) -> float:
+def longest_first(expected: Cost) -> float:
     """Return what actions are sorted by."""
     return -expected.seconds

@@ -10,7 +10,6 @@ from pipeline.plan.actions import Action
 from pipeline.program.archive_reader import KINDS, open_archive
 from pipeline.program.sources import MethodSource
 from pipeline.report.events import Event
-from pipeline.run.admission import Expected
 from pipeline.store.costs import Cost, Name, add_costs, read_costs
 from pipeline.store.errors import SourceError
 from pipeline.store.store import Store
@@ -26,12 +25,12 @@ class Expectations:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def expect(self, action: Action) -> Expected:
+    def expect(self, action: Action) -> Cost:
         """Return what an action took before, or else a guess from its weights."""
         if (cost := self._find(action)) is not None:
-            return Expected(cost.seconds, cost.peak)
+            return cost
         memory = _LEAST + _COPIES * sum(map(weigh, action.inputs.sources.values()))
-        return Expected(memory / _SPEED, memory)
+        return Cost(memory / _SPEED, memory)
 
     def recall(self, action: Action) -> float | None:
         """Return the seconds that an action took before, None where the store knows of none."""

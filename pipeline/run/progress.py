@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pipeline.plan.actions import Action
 from pipeline.report.stream import EventStream
 from pipeline.run.action_status import progress_path, read_status
-from pipeline.run.admission import Expected
 from pipeline.run.executors import WorkerLostError
+from pipeline.store.costs import Cost
 from pipeline.store.digest import Digest
 from pipeline.store.workspace import Workspace
 
@@ -26,7 +26,7 @@ class Progress:
         self._told: dict[Digest, tuple[str, int, int]] = {}
         self._looked = 0.0
 
-    def start(self, action: Action, expected: Expected, attempt: int) -> None:
+    def start(self, action: Action, expected: Cost, attempt: int) -> None:
         """Tell that an action was handed to the executor, for the first time or again."""
         if self.stream is not None:
             self._told.pop(action.digest, None)
@@ -35,7 +35,7 @@ class Progress:
                 action,
                 attempt=attempt,
                 expected_seconds=round(expected.seconds, 3),
-                expected_bytes=expected.memory,
+                expected_bytes=expected.peak,
             )
 
     def look(self, under_way: Iterable[Action]) -> None:

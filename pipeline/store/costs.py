@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 from pipeline.store.digest import canonical_json
 from pipeline.store.files import read_record, write_atomically
-from pipeline.store.forms import Count, fits
+from pipeline.store.forms import Count, check_of
 from pipeline.store.store import Store
 
 _MOST = 100_000  # names that are kept; those that were not run for longest go
+_is_record = check_of({"costs": [[str, str, str, str, float, Count]]})
 
 
 class Name(NamedTuple):
@@ -34,14 +35,10 @@ class Cost(NamedTuple):
     peak: int
 
 
-class _Record(TypedDict):
-    costs: list[tuple[str, str, str, str, float, Count]]
-
-
 def read_costs(store: Store) -> dict[Name, Cost]:
     """Read what the actions of a store took, the latest last; empty if nothing is known."""
     data = read_record(store.root / "costs.json")
-    if data is None or not fits(data, _Record):
+    if data is None or not _is_record(data):
         return {}
     return {Name(*row[:4]): Cost(*row[4:]) for row in data["costs"]}
 

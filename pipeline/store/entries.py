@@ -16,7 +16,6 @@ from pipeline.moments import find_link_files
 from pipeline.store import digest
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.files import ETRECORD, MANIFEST, REPORT
-from pipeline.store.forms import fits
 from pipeline.store.names import are_distinct
 
 REPORTS = frozenset({REPORT, "report.md", "report.html", "junit.xml"})
@@ -103,13 +102,11 @@ def fits_action(key: Json, result: Any) -> bool:
     Which blobs a result names is a matter of trust; that it names blobs, and files that this action
     makes, is not.
     """
-    from pipeline.store.results import FORMS  # a run with nothing to do reads no result
+    from pipeline.store.results import check_of_kind  # a run with nothing to do reads no result
 
     kind = str(key.get("kind"))
-    if kind not in FORMS:
-        return True
     agrees = _AGREEMENTS.get(kind)
-    return fits(result, FORMS[kind]) and (agrees is None or agrees(key, result))
+    return check_of_kind(kind)(result) and (agrees is None or agrees(key, result))
 
 
 def _agrees_programs(key: Json, result: Json) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cache
 from types import NoneType, UnionType
 from typing import (
@@ -48,6 +48,9 @@ _SHORT_BYTES = re.compile(r"([0-9a-f]{2}){0,64}")
 _ENTRY = re.compile(r"\w[\w.+-]*(/\w[\w.+-]*)*")
 
 
+Check = Callable[[Any], bool]
+
+
 def fits(value: Any, form: Any, open_fields: bool = False) -> bool:
     """Tell whether a JSON value has a form.
 
@@ -60,8 +63,68 @@ def fits(value: Any, form: Any, open_fields: bool = False) -> bool:
     return _check_of(form, open_fields)(value)
 
 
+def check_of(outline: Any, open_fields: bool = False) -> Check:
+    """Make the check of records that nothing but their check needs a type for, from an outline.
+
+    An outline is written as the JSON is: `{"name": str, "size?": Count}` is a record, whose `size`
+    may be missing; `{FileName: Digest}` is a mapping; `[Digest]` is a list of any length, and
+    `[str, Count]` one of these two; `(Digest, None)` is either. All else is a form, as `fits` takes
+    it.
+    """
+    if isinstance(outline, list) and len(outline) == 1:
+        return _check_of_list(check_of(outline[0], open_fields))
+    if isinstance(outline, list):
+        return _check_of_items([check_of(part, open_fields) for part in outline])
+    if isinstance(outline, tuple):
+        return _check_of_any([check_of(part, open_fields) for part in outline])
+    if outline is None:
+        return _LEAVES[NoneType]
+    if not isinstance(outline, dict):
+        return _check_of(outline, open_fields)
+    checks = {name: check_of(part, open_fields) for name, part in outline.items()}
+    if not all(isinstance(name, str) for name in outline):
+        ((form_of_keys, check_of_values),) = checks.items()
+        return _check_of_mapping(_check_of(form_of_keys, open_fields), check_of_values)
+    required = {name for name in checks if not name.endswith("?")}
+    fields = {name.removesuffix("?"): check for name, check in checks.items()}
+    return _check_of_record(required, fields, open_fields)
+
+
+def _check_of_any(checks: Sequence[Check]) -> Check:
+    return lambda value: any(check(value) for check in checks)
+
+
+def _check_of_list(check: Check) -> Check:
+    return lambda value: isinstance(value, list) and all(map(check, value))
+
+
+def _check_of_items(checks: Sequence[Check]) -> Check:
+    return lambda value: (
+        isinstance(value, list)
+        and len(value) == len(checks)
+        and all(check(item) for check, item in zip(checks, value, strict=True))
+    )
+
+
+def _check_of_mapping(check_key: Check, check_value: Check) -> Check:
+    return lambda value: (
+        isinstance(value, dict)
+        and all(map(check_key, value))
+        and all(map(check_value, value.values()))
+    )
+
+
+def _check_of_record(required: Set[str], fields: Mapping[str, Check], open_fields: bool) -> Check:
+    return lambda value: (
+        isinstance(value, dict)
+        and required <= value.keys()
+        and (open_fields or value.keys() <= fields.keys())
+        and all(fields[name](value[name]) for name in value.keys() & fields.keys())
+    )
+
+
 @cache
-def _check_of(form: Any, open_fields: bool) -> Callable[[Any], bool]:
+def _check_of(form: Any, open_fields: bool) -> Check:
     """Make the check of a form, whose parts are looked up once and not for each value."""
     origin, parts = get_origin(form), get_args(form)
     if form in _LEAVES:
@@ -70,29 +133,16 @@ def _check_of(form: Any, open_fields: bool) -> Callable[[Any], bool]:
         return lambda value: any(type(value) is type(part) and value == part for part in parts)
     checks = [_check_of(part, open_fields) for part in parts if part is not Ellipsis]
     if origin in (Union, UnionType):
-        return lambda value: any(check(value) for check in checks)
+        return _check_of_any(checks)
     if origin is list or parts[1:] == (Ellipsis,):
-        return lambda value: isinstance(value, list) and all(map(checks[0], value))
+        return _check_of_list(checks[0])
     if origin is tuple:
-        return lambda value: (
-            isinstance(value, list)
-            and len(value) == len(checks)
-            and all(check(each) for check, each in zip(checks, value, strict=True))
-        )
+        return _check_of_items(checks)
     if origin in (dict, Mapping):
-        return lambda value: (
-            isinstance(value, dict)
-            and all(map(checks[0], value))
-            and all(map(checks[1], value.values()))
-        )
-    required, fields = _fields(form)
-    inner = {name: _check_of(each, open_fields) for name, each in fields.items()}
-    return lambda value: (
-        isinstance(value, dict)
-        and required <= value.keys()
-        and (open_fields or value.keys() <= inner.keys())
-        and all(inner[name](value[name]) for name in value.keys() & inner.keys())
-    )
+        return _check_of_mapping(*checks)
+    required, hints = _fields(form)
+    fields = {name: _check_of(hint, open_fields) for name, hint in hints.items()}
+    return _check_of_record(required, fields, open_fields)
 
 
 def _fields(form: type) -> tuple[set[str], dict[str, Any]]:
@@ -164,7 +214,7 @@ def _is_shallow(value: Any) -> bool:
     return False
 
 
-_LEAVES: dict[Any, Callable[[Any], bool]] = {
+_LEAVES: dict[Any, Check] = {
     Any: _is_shallow,
     NoneType: lambda value: value is None,
     bool: lambda value: isinstance(value, bool),

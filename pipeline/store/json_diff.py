@@ -1,4 +1,5 @@
-"""Differences between two JSON documents, such as keys of actions or manifests."""
+"""Differences between two JSON documents, such as keys of actions, manifests or figures, and the
+words in which every comparison shows them."""
 
 from __future__ import annotations
 
@@ -15,19 +16,42 @@ class Difference(NamedTuple):
     old: Any
     new: Any
 
+    @property
+    def values(self) -> str:
+        """Return both values, as a line shows them."""
+        return f"{show_value(self.old)} -> {show_value(self.new)}"
+
+    def change(
+        self, appeared: str = "is new", gone: str = "is gone", changed: str = "changed"
+    ) -> str:
+        """Return the verb for a value that appeared, went or changed."""
+        if self.old is ABSENT or self.old is None:
+            return appeared
+        return gone if self.new is ABSENT or self.new is None else changed
+
 
 def diff_json(old: Any, new: Any, path: tuple[str, ...] = ()) -> Iterator[Difference]:
     """Yield the innermost values that differ; lists of unequal length differ as a whole."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for name in sorted(old.keys() | new.keys(), key=str):
-            before, after = old.get(name, ABSENT), new.get(name, ABSENT)
-            yield from diff_json(before, after, (*path, str(name)))
+        for difference in diff_names(old, new):
+            yield from diff_json(difference.old, difference.new, (*path, *difference.path))
     elif isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new):
         for index, (before, after) in enumerate(zip(old, new, strict=True)):
             member = f"{path[-1] if path else ''}[{index}]"
             yield from diff_json(before, after, (*path[:-1], member))
     elif old != new:
         yield Difference(path, old, new)
+
+
+def diff_names(
+    old: Mapping[str, Any], new: Mapping[str, Any], absent: Any = ABSENT
+) -> Iterator[Difference]:
+    """Yield the values of two mappings that differ, each as a whole; `absent` stands where one is
+    missing."""
+    for name in sorted(old.keys() | new.keys(), key=str):
+        before, after = old.get(name, absent), new.get(name, absent)
+        if before != after:
+            yield Difference((str(name),), before, after)
 
 
 def show_value(value: Any) -> str:

@@ -12,13 +12,14 @@ from pipeline.store.forms import Count
 
 # In dB or as an error; strict JSON has no infinities.
 Decibels = float | Literal["inf", "-inf", "nan"]
+CalibrationSource = Literal["files", "calibration_inputs", "examples", "generated", "none"]
 
 
 class CalibrationInputs(TypedDict):
     """The number of inputs that observers saw, and their source; `none` where nothing observes."""
 
     inputs: Count
-    source: Literal["files", "calibration_inputs", "examples", "generated", "none"]
+    source: CalibrationSource
 
 
 class QuantizedBytes(TypedDict):

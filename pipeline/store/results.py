@@ -1,204 +1,172 @@
-"""The forms of action results: the fields of each kind, and their types.
+"""The outlines of action results: the fields of each kind, and their forms.
 
-A new field of a result is declared here. `agreement.py` says what fields must agree with.
+A new field of a result is declared here. `entries.py` says what fields must agree with.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NotRequired, TypedDict
+from functools import cache
+from typing import Any, Literal
 
 from pipeline.store.compiled import CompiledUnit, Estimate, TaggedBlob
 from pipeline.store.digest import Digest
-from pipeline.store.forms import Constant, Count, FileName, MethodName, Piece, SystemName
+from pipeline.store.forms import (
+    Check,
+    Constant,
+    Count,
+    FileName,
+    MethodName,
+    Piece,
+    SystemName,
+    check_of,
+)
 from pipeline.store.quantized import QuantizedMethod
 from pipeline.store.states import Allowed, Verdict
 
+_PROGRAMS = {
+    "programs": [
+        {
+            "entry": MethodName,
+            "program": Digest,
+            "names": Digest,
+            "examples": (Digest, None),
+            "parts": {},
+        }
+    ]
+}
+_PROGRAM_PARTS = {
+    "modules": dict[str, str],
+    "tensors": dict[str, str],
+    "ranges": dict[str, Any],
+    "signature": str,
+    "call": str,
+    "wiring": str,
+    "schema": str,
+    "outline": {
+        "calls": dict[str, list[Count]],
+        "same": list[list[str]],
+        "modules": list[str],
+        "tensors": dict[str, str],
+    },
+    "buffers": {str: {"shape": list[Count], "dtype": str, "changed": bool}},
+}
+_READS = {
+    "runs": [
+        {
+            "files?": list[SystemName],
+            "listings?": list[SystemName],
+            "links?": list[SystemName],
+            "environment?": list[SystemName],
+            "modules?": list[SystemName],
+            "distributions?": list[SystemName],
+            "made?": list[SystemName],
+            "unfollowed?": list[SystemName],
+        }
+    ],
+    "last": Digest,
+}
+_TENSOR_LEAF = {
+    "tensor": {
+        "dtype": str,
+        "sizes": list[Count],
+        "strides": list[Count],
+        "requires_grad": bool,
+        "data": Digest,
+    }
+}
+_FLOAT_LEAF = {"float": Literal["inf", "-inf", "nan"]}
+CONSTANT_METHODS = [
+    [
+        MethodName,
+        (Constant, {"leaves": [(Constant, _TENSOR_LEAF, _FLOAT_LEAF)], "structure": str}),
+    ]
+]
+_EXPORT = {
+    "archive": Digest,
+    "methods": [
+        {
+            "name": MethodName,
+            "program": Digest,
+            "names": Digest,
+            "examples": (Digest, None),
+            "examples_of_export": bool,
+            "calibration": (Digest, None),
+            "batches": list[Digest],
+            "reference": (Digest, None),
+            "renamed": dict[str, Count],
+        }
+    ],
+    "constant_methods": CONSTANT_METHODS,
+    "warnings": list[str],
+}
+_RECIPE = {
+    "steps": list[dict[str, Any]],
+    "guards": [{"view": dict[str, Any], "digest": Digest, "where": str}],
+    "blobs": {Digest: [(Count, None)]},
+    "described": {Digest: [(dict[str, Any], None)]},
+}
+_REFIT = {
+    "base": Digest,
+    "proven": bool,
+    "why": str,
+    "misses": Count,
+    "recipe": (_RECIPE, None),
+}
+_RELINK = {"compiles": dict[str, Digest], "pieces": dict[str, list[Piece]]}
+_FAMILY_FILES = {"files": {FileName: list[Piece]}}
+_FAMILY = {
+    **_FAMILY_FILES,
+    "keys": {str: [Digest, FileName]},
+    "constants": {Digest: FileName},
+}
+_PREPROCESS = {
+    "results": [
+        {
+            "handles": list[Count],
+            "processed_bytes": Digest,
+            "debug_handles": (list[tuple[Count | str, list[Count]]], None),
+            "named": (list[TaggedBlob], None),
+            "estimate?": Estimate,
+        }
+    ]
+}
+_LINK = {"files": {FileName: Digest}, "joined?": {FileName: list[Piece]}}
+_MEASURE = {"record": Digest, "blobs": list[Digest]}
+_VALIDATE = {
+    "files": {FileName: Digest},
+    "facts": {
+        "ok": Literal[True],  # no other is kept
+        "verdict": Literal["not run", "not judged", "passed"],
+        "allow": list[Allowed],
+        "methods": dict[str, Verdict],  # of those that have not passed
+        "sound": Literal[True],
+        "complete": Literal[True],
+        "only?": list[str],  # the methods that were asked for, where not all were
+        "no_baseline?": list[str],  # the gates that had none to compare with
+        "measured": Digest,
+    },
+}
 
-class _Empty(TypedDict):
-    pass
-
-
-class _ArchiveProgram(TypedDict):
-    entry: MethodName
-    program: Digest
-    names: Digest
-    examples: Digest | None
-    parts: _Empty
-
-
-class _Programs(TypedDict):
-    programs: list[_ArchiveProgram]
-
-
-class _Outline(TypedDict):
-    calls: dict[str, list[Count]]
-    same: list[list[str]]
-    modules: list[str]
-    tensors: dict[str, str]
-
-
-class _Buffer(TypedDict):
-    shape: list[Count]
-    dtype: str
-    changed: bool
-
-
-class _ProgramParts(TypedDict):
-    modules: dict[str, str]
-    tensors: dict[str, str]
-    ranges: dict[str, Any]
-    signature: str
-    call: str
-    wiring: str
-    schema: str
-    outline: _Outline
-    buffers: dict[str, _Buffer]
-
-
-class _Run(TypedDict):
-    files: NotRequired[list[SystemName]]
-    listings: NotRequired[list[SystemName]]
-    links: NotRequired[list[SystemName]]
-    environment: NotRequired[list[SystemName]]
-    modules: NotRequired[list[SystemName]]
-    distributions: NotRequired[list[SystemName]]
-    made: NotRequired[list[SystemName]]
-    unfollowed: NotRequired[list[SystemName]]
-
-
-class _Reads(TypedDict):
-    runs: list[_Run]
-    last: Digest
-
-
-class _ExportedMethod(TypedDict):
-    name: MethodName
-    program: Digest
-    names: Digest
-    examples: Digest | None
-    examples_of_export: bool
-    calibration: Digest | None
-    batches: list[Digest]
-    reference: Digest | None
-    renamed: dict[str, Count]
-
-
-class _ConstantTensor(TypedDict):
-    dtype: str
-    sizes: list[Count]
-    strides: list[Count]
-    requires_grad: bool
-    data: Digest
-
-
-class _TensorLeaf(TypedDict):
-    tensor: _ConstantTensor
-
-
-class _FloatLeaf(TypedDict):
-    float: Literal["inf", "-inf", "nan"]
-
-
-class _StructuredConstant(TypedDict):
-    leaves: list[Constant | _TensorLeaf | _FloatLeaf]
-    structure: str
-
-
-class _Export(TypedDict):
-    archive: Digest
-    methods: list[_ExportedMethod]
-    constant_methods: list[tuple[MethodName, Constant | _StructuredConstant]]
-    warnings: list[str]
-
-
-class _Guard(TypedDict):
-    view: dict[str, Any]
-    digest: Digest
-    where: str
-
-
-class _Recipe(TypedDict):
-    steps: list[dict[str, Any]]
-    guards: list[_Guard]
-    blobs: dict[Digest, list[Count | None]]
-    described: dict[Digest, list[dict[str, Any] | None]]
-
-
-class _Refit(TypedDict):
-    base: Digest
-    proven: bool
-    why: str
-    misses: Count
-    recipe: _Recipe | None
-
-
-class _Relink(TypedDict):
-    compiles: dict[str, Digest]
-    pieces: dict[str, list[Piece]]
-
-
-class _FamilyFiles(TypedDict):
-    files: dict[FileName, list[Piece]]
-
-
-class _Family(_FamilyFiles):
-    keys: dict[str, tuple[Digest, FileName]]
-    constants: dict[Digest, FileName]
-
-
-class _Preprocessed(TypedDict):
-    handles: list[Count]
-    processed_bytes: Digest
-    debug_handles: list[tuple[Count | str, list[Count]]] | None
-    named: list[TaggedBlob] | None
-    estimate: NotRequired[Estimate]
-
-
-class _Preprocess(TypedDict):
-    results: list[_Preprocessed]
-
-
-class _Link(TypedDict):
-    files: dict[FileName, Digest]
-    joined: NotRequired[dict[FileName, list[Piece]]]
-
-
-class _Measure(TypedDict):
-    record: Digest
-    blobs: list[Digest]
-
-
-class _Verdict(TypedDict):
-    ok: Literal[True]  # no other is kept
-    verdict: Literal["not run", "not judged", "passed"]
-    allow: list[Allowed]
-    methods: dict[str, Verdict]  # of those that have not passed
-    sound: Literal[True]
-    complete: Literal[True]
-    only: NotRequired[list[str]]  # the methods that were asked for, where not all were
-    no_baseline: NotRequired[list[str]]  # the gates that had none to compare with
-    measured: Digest
-
-
-class _Validate(TypedDict):
-    files: dict[FileName, Digest]
-    facts: _Verdict
-
-
-FORMS: Mapping[str, type] = {
-    "programs": _Programs,
-    "program": _ProgramParts,
-    "reads": _Reads,
-    "export": _Export,
+OUTLINES: Mapping[str, Any] = {
+    "programs": _PROGRAMS,
+    "program": _PROGRAM_PARTS,
+    "reads": _READS,
+    "export": _EXPORT,
     "quantize": QuantizedMethod,
     "compile": CompiledUnit,
-    "preprocess": _Preprocess,
-    "refit": _Refit,
-    "relink": _Relink,
-    "family": _Family,
-    "family-files": _FamilyFiles,
-    "link": _Link,
-    "measure": _Measure,
-    "validate": _Validate,
+    "preprocess": _PREPROCESS,
+    "refit": _REFIT,
+    "relink": _RELINK,
+    "family": _FAMILY,
+    "family-files": _FAMILY_FILES,
+    "link": _LINK,
+    "measure": _MEASURE,
+    "validate": _VALIDATE,
 }
+
+
+@cache
+def check_of_kind(kind: str) -> Check:
+    """Return the check of the results of a kind of action; any fits one that is not listed."""
+    return check_of(OUTLINES[kind]) if kind in OUTLINES else lambda result: True

@@ -17,7 +17,7 @@ from pipeline.validate.call_limits import CallLimits, DerivedLimits
 from pipeline.validate.default_limits import MOST_SHARE_QUANTIZED
 from pipeline.validate.limits import OutputLimits, judge_output
 from pipeline.validate.metrics import OutputError, compare
-from pipeline.validate.movement import MethodMovement
+from pipeline.validate.movement import MethodMovement, add_call
 from pipeline.validate.quantization import QuantizationJudge
 from pipeline.validate.references import References
 from pipeline.validate.results import MethodValidation, Run
@@ -67,8 +67,8 @@ class CallJudge:
     quantization: QuantizationJudge | None = None
     has_examples: bool = True
     unjudged: InputSet | None = None
-    movement: MethodMovement = field(default_factory=MethodMovement)
-    float_movement: MethodMovement = field(default_factory=MethodMovement)
+    movement: MethodMovement = field(default_factory=dict)
+    float_movement: MethodMovement = field(default_factory=dict)
     noisiest: Sequence[tuple[str, InputSet]] = ()
     _least_sqnr: float = math.inf
 
@@ -97,13 +97,13 @@ class CallJudge:
             limits = self._source_limits(call, by_rounding)
             judged_run = self._judge_outputs(call, lowered, errors, limits, call.hint)
             self.result.runs.append(judged_run)
-            self.movement.add(lowered, judged_run.limits, inputs, run.case)
+            add_call(self.movement, lowered, judged_run.limits, inputs, run.case)
             return
         self.result.runs.append(self.judge_quantization(call, calls))
         limits = self.held_to.against_quantized(call.expected, lowered, by_rounding)
         judged_run = self._judge_outputs(call, lowered, errors, limits, _OF_QUANTIZED, "quantized")
         self.result.quantized_runs.append(judged_run)
-        self.movement.add(lowered, judged_run.limits, inputs, run.case)
+        add_call(self.movement, lowered, judged_run.limits, inputs, run.case)
 
     def judge_quantization(self, call: Call, calls: Sequence[tuple[str, InputSet]]) -> Run:
         """Hold a quantized method to the limits of the config, on examples alone: on other inputs
@@ -117,7 +117,7 @@ class CallJudge:
         config_limits = self.held_to.of_config(call.inputs, call.expected)
         # Extreme inputs move outputs by more than any limit, which shows nothing.
         if not call.run.case:
-            self.float_movement.add(call.expected, config_limits, call.inputs)
+            add_call(self.float_movement, call.expected, config_limits, call.inputs)
         limits: list[Limits] = []
         for output_limits in config_limits:
             if generated:

@@ -65,7 +65,7 @@ def conclude_movement(
     """
     if result.runs and result.state and not result.outputs and not is_observed:
         result.returns_nothing = RETURNS_NOTHING
-    if not calls.movement.outputs:
+    if not calls.movement:
         return
     judge = StandstillJudge(
         program,

@@ -36,6 +36,7 @@ from pipeline.validate.interface import (
     find_unlisted,
 )
 from pipeline.validate.method_calls import MethodCalls
+from pipeline.validate.movement import add_call
 from pipeline.validate.payloads import checks, find_payload_faults
 from pipeline.validate.quantization import QuantizationJudge
 from pipeline.validate.randomness import REPEATS, judge_random
@@ -51,6 +52,10 @@ _SELDOM = (
     "quantized by ranges that are found as values come, the source seldom rounds large values "
     "otherwise, but then by much; `cases` of the config may ask for them"
 )
+
+# As of float16 with weights of 4 bits, for which XNNPACK wants a processor that computes in float16
+# (xnnpack/src/subgraph/*.c).
+_LACKS_INSTRUCTIONS = "xnn_status_unsupported_hardware"
 
 
 @dataclass
@@ -95,8 +100,9 @@ class MethodValidator(MethodCalls):
             self._go_on()
         # A fresh session lets go of the loaded program, and of its memory.
         self.package = Session(self.files)
-        self.judge.movement.release()
-        self.judge.float_movement.release()
+        for movement in (self.judge.movement, self.judge.float_movement):
+            for output in movement.values():
+                output.release()
 
     def conclude(self) -> None:
         """Judge what only all calls together show."""
@@ -120,12 +126,12 @@ class MethodValidator(MethodCalls):
         self.package = Session(self.files)
         if self.quantized is not None:
             self.judge.quantization = QuantizationJudge(names, self.limits, self.departs)
+        if not self.result.not_run:
+            self.result.not_run = self._load()
         if self.result.not_run:
             if self._declares_the_same() and self._payloads_are_whole():
                 self._keep_expected(examples)
             return
-        release_pages()  # which the sources of other methods have read
-        self.package.load(self.result.method)
         if not self._declares_the_same():
             return
         self.sets = self._input_sets(examples)
@@ -143,6 +149,17 @@ class MethodValidator(MethodCalls):
             for inputs in self.sets:
                 self._pending.append((inputs.origin, partial(self._call_alone, inputs)))
         self._ready = True
+
+    def _load(self) -> str:
+        """Load the method; return why this machine can't, where its processor is the reason."""
+        release_pages()  # which the sources of other methods have read
+        try:
+            self.package.load(self.result.method)
+        except DeviceError as error:
+            if _LACKS_INSTRUCTIONS not in error.reason:
+                raise
+            return f"XNNPACK has no kernels of it for this processor ({_LACKS_INSTRUCTIONS})"
+        return ""
 
     def _make_references(self) -> References:
         name = self.result.method
@@ -163,7 +180,7 @@ class MethodValidator(MethodCalls):
                 self.package = Session(self.files)
             actual.append(self.package.run(method, leaves))
         for outputs in expected:
-            self.judge.movement.add(outputs, [Limits() for _ in outputs], inputs)
+            add_call(self.judge.movement, outputs, [Limits() for _ in outputs], inputs)
         wrong = judge_random(self.result.outputs, expected, actual)
         for output, fault in wrong:
             self.result.fail(fault, inputs.origin, output)

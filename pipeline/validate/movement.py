@@ -181,23 +181,19 @@ class OutputMovement:
         return record
 
 
-@dataclass
-class MethodMovement:
-    """The movements of a method's outputs, by their places."""
+MethodMovement = dict[int, OutputMovement]  # of a method's outputs, by their places
 
-    outputs: dict[int, OutputMovement] = field(default_factory=dict)
 
-    def add(
-        self, expected: Sequence[Any], limits: Sequence[Limits], inputs: InputSet, case: str = ""
-    ) -> None:
-        """Add what the source, or the quantized program, gives in a call."""
-        for place, (value, output_limits) in enumerate(zip(expected, limits, strict=True)):
-            self.outputs.setdefault(place, OutputMovement()).add(value, output_limits, inputs, case)
-
-    def release(self) -> None:
-        """Let go of values that are not needed any more."""
-        for output in self.outputs.values():
-            output.release()
+def add_call(
+    movement: MethodMovement,
+    expected: Sequence[Any],
+    limits: Sequence[Limits],
+    inputs: InputSet,
+    case: str = "",
+) -> None:
+    """Add what the source, or the quantized program, gives in a call."""
+    for place, (value, output_limits) in enumerate(zip(expected, limits, strict=True)):
+        movement.setdefault(place, OutputMovement()).add(value, output_limits, inputs, case)
 
 
 def have_same_values(inputs: InputSet, other_inputs: InputSet) -> bool:

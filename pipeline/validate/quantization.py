@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,13 +27,6 @@ from pipeline.validate.metrics import compare, json_number
 LEAST_SQNR = 3.0  # dB
 _MOST_NAMED = 3
 _SUGGESTED = ("min_sqnr", "min_agreement")
-
-
-class Departure(NamedTuple):
-    """An output of a quantized method that departs too far from the float one, and how."""
-
-    output: str
-    what: str
 
 
 @dataclass
@@ -177,16 +170,17 @@ class QuantizationJudge:
         """The limits on accuracy that the config sets."""
         return [name for name in LIMITS if getattr(self.limits, name) is not None]
 
-    def find_departures(self) -> list[Departure]:
-        """Find what fails over all examples together."""
+    def find_departures(self) -> list[tuple[str, str]]:
+        """Return the outputs that depart too far from the float ones over all examples together,
+        each with what is wrong; "" stands for all outputs."""
         departures = []
         if self.departs:
-            departures.append(Departure("", self.departs))
+            departures.append(("", self.departs))
         for place, pool in self.examples.items():
             name = self.outputs[place]
             for fault in (_check_noise(pool), _check_agreement(pool, self.limits.min_agreement)):
                 if fault:
-                    departures.append(Departure(name, fault))
+                    departures.append((name, fault))
         return departures
 
     def judge(self, failed: bool, left_out: int = 0, random: bool = False) -> QuantizationRecord:

@@ -78,7 +78,7 @@ class StandstillJudge:
     def judge(self) -> list[MovementRecord]:
         """Return the movement of each output, with the reason where it is not judged."""
         records = []
-        for place, output in sorted(self.movement.outputs.items()):
+        for place, output in sorted(self.movement.items()):
             record = output.to_json(self.names[place])
             if reason := self._judge_output(place, output, record):
                 _leave_unjudged(record, reason)
@@ -219,7 +219,7 @@ def find_indifferent_outputs(
     """Return the outputs that keep to the limits of the config in the place of each other, though
     they depend on the inputs."""
     still = []
-    for place, output in movement.outputs.items():
+    for place, output in movement.items():
         if not output.noticed and output.other_inputs is not None:
             still.append(place)
     if not still:

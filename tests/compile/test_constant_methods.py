@@ -4,7 +4,6 @@ and a line for each value that it does not take."""
 import collections
 import enum
 import json
-from typing import get_type_hints
 
 import pytest
 import torch
@@ -21,8 +20,8 @@ from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
 from pipeline.program.constant_values import decode_constant, encode_constant, find_blobs
 from pipeline.store.errors import PipelineError
-from pipeline.store.forms import fits
-from pipeline.store.results import _Export
+from pipeline.store.forms import check_of
+from pipeline.store.results import CONSTANT_METHODS
 from pipeline.store.store import Store
 from pipeline.validate.package import validate_package
 
@@ -82,8 +81,7 @@ def test_values_as_the_joint_call_writes_them(tmp_path):
     store = Store(tmp_path)
     records = {n: encode_constant(v, store.put) for n, v in VALUES.items()}
     records = json.loads(json.dumps(records))
-    form = get_type_hints(_Export, include_extras=True)["constant_methods"]
-    assert fits([[name, record] for name, record in records.items()], form)
+    assert check_of(CONSTANT_METHODS)([[name, record] for name, record in records.items()])
     made = make_object(emit(lower({"forward": program}, {"forward": []})), store)
     linked = link([made], records, store)
     assert store.read(linked.pte.digest) == expected.to_executorch().buffer

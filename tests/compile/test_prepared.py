@@ -100,7 +100,7 @@ def test_a_wrong_fold_is_found_where_it_is():
     assert worst["inputs"].startswith("calibration input ")  # no path: no key holds it
     departure = record["departure"]
     assert (departure["operator"], departure["module"]) == ("aten.conv2d", "conv")
-    assert departure["folded"] == [["aten.batch_norm", "second"]]
+    assert departure["folded"] == [("aten.batch_norm", "second")]
     assert departure["shared"] == "conv.weight"
     assert "give each call a module of its own" in describe_departure(record)
 

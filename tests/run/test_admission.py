@@ -10,7 +10,7 @@ from benchmarks.groups import control_group, entering
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.link import LinkInputs
 from pipeline.report.events import make_event
-from pipeline.run.admission import Expected, choose_next
+from pipeline.run.admission import choose_next
 from pipeline.run.executors import system
 from pipeline.run.expectations import Expectations, remember
 from pipeline.store.costs import Cost, Name, add_costs, read_costs
@@ -32,7 +32,7 @@ MIB = 1 << 20
     ],
 )
 def test_the_longest_starts_that_the_memory_is_there_for(waiting, running, free, chosen):
-    made = [[Expected(*each) for each in own] for own in (waiting, running)]
+    made = [[Cost(*each) for each in own] for own in (waiting, running)]
     assert choose_next(*made, free) == chosen
 
 
@@ -42,18 +42,18 @@ def action(package, method, model="m", kind="compile"):
 
 def test_an_action_takes_what_it_or_its_like_took(tmp_path):
     store = Store(tmp_path)
-    assert Expectations(store).expect(action("a", "f")).memory == 500 * MIB
+    assert Expectations(store).expect(action("a", "f")).peak == 500 * MIB
     events = [
         make_event(action(*of), "built", seconds=seconds, peak_bytes=peak, worker=1)
         for *of, seconds, peak in (("a", "f", 2.0, 20), ("a", "g", 7.0, 70), ("b", "f", 3.0, 30))
     ]
     remember(store, [*events, make_event(action("a", "h"), "hit", worker=1, seconds=9.0)])
     expect = Expectations(store).expect
-    assert expect(action("a", "f")) == Expected(2.0, 20)
-    assert expect(action("new", "f")) == Expected(3.0, 30)  # the most that this method took
-    assert expect(action("new", "new")) == Expected(7.0, 70)  # the most of its model
-    assert expect(action("a", "f", kind="link")).memory == 500 * MIB
-    assert expect(action("a", "f", model="other")).memory == 500 * MIB
+    assert expect(action("a", "f")) == Cost(2.0, 20)
+    assert expect(action("new", "f")) == Cost(3.0, 30)  # the most that this method took
+    assert expect(action("new", "new")) == Cost(7.0, 70)  # the most of its model
+    assert expect(action("a", "f", kind="link")).peak == 500 * MIB
+    assert expect(action("a", "f", model="other")).peak == 500 * MIB
     (tmp_path / "costs.json").write_text(json.dumps({"costs": [["compile", "m", 1]]}))
     assert read_costs(store) == {}
 

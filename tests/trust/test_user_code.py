@@ -18,6 +18,7 @@ from pipeline.backends import BACKENDS
 from pipeline.backends.plugins import _complete
 from pipeline.config.edge import EdgeConfig, PassSpec
 from pipeline.config.models import MethodConfig
+from pipeline.features.remote.remote import RemoteSettings
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.program.archive import load_program
@@ -29,7 +30,6 @@ from pipeline.run.export.export import export
 from pipeline.run.perform import runs_user_code
 from pipeline.run.stages import Stages
 from pipeline.store.errors import PipelineError, SourceError
-from pipeline.store.remote import RemoteSettings
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace, open_workspace
 from tests.support.lowerable import bench_for, both

@@ -113,7 +113,7 @@ def test_the_floor_holds_over_all_values_of_all_examples_however_few():
     assert f"below {LEAST_SQNR:g} dB: half as much noise as signal" in failure
     judge = QuantizationJudge(["output"], ValidateConfig().select_limits("run"))
     judge.add([torch.zeros(2)], [torch.ones(2)], generated=False)
-    assert [departure.output for departure in judge.find_departures()] == ["output"]
+    assert [output for output, _ in judge.find_departures()] == ["output"]
     judge.add([torch.ones(100)], [torch.ones(100)], generated=False)
     assert not judge.find_departures()  # one call in many may be near zero by chance
 
@@ -126,8 +126,8 @@ def test_agreement_holds_over_all_examples_together():
         judge.add([actual], [right], generated=False)
     assert judge.find_departures() == []
     judge.add([other], [right], generated=False)
-    (departure,) = judge.find_departures()
-    assert "in 2 of 4 rows of the examples is below 0.6" in departure.what
+    ((_, fault),) = judge.find_departures()
+    assert "in 2 of 4 rows of the examples is below 0.6" in fault
 
 
 def test_a_wrong_transformation_is_told_from_noise():
@@ -189,8 +189,8 @@ def test_equal_integers_count_as_agreement():
     judge.add([torch.tensor([1, 2, 3, 4])], [torch.tensor([1, 2, 3, 0])], generated=False)
     assert judge.find_departures() == [] and judge.judge(False)["verdict"] == "passed"
     judge.add([torch.tensor([1, 2])], [torch.tensor([0, 0])], generated=False)
-    (departure,) = judge.find_departures()
-    assert "3 of 6" in departure.what
+    ((_, fault),) = judge.find_departures()
+    assert "3 of 6" in fault
 
 
 class Chosen(nn.Module):

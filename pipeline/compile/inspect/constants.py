@@ -6,8 +6,8 @@ program, from the lowered one, and from what each delegate took over.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from pipeline.program.constant_tags import iter_constants
 from pipeline.program.graphs import called_delegate, iter_nodes
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import base_name
+from pipeline.store.compiled import ConstantNames, Constants
 from pipeline.store.digest import Digest, hash_bytes
 
 # Between a quantized weight and the operator that computes with it.
@@ -30,27 +31,7 @@ _LAYOUTS = ("_to_copy", "clone", "permute", "t", "to", "transpose", "view")
 _NORMS = ("native_batch_norm", "_native_batch_norm_legit_no_training")
 
 
-@dataclass
-class _Tensor:
-    names: set[str]
-    dtype: str
-    shape: list[int]
-    size: int
-    forms: set[Digest] = field(default_factory=set)
-
-    def to_json(self) -> dict[str, Any]:
-        model_names = {name for name in self.names if not _is_made_up(name)}
-        return {
-            "names": sorted(model_names or self.names),
-            "dtype": self.dtype,
-            "shape": self.shape,
-            "size": self.size,
-            # A mapping, since digests among the values of a result are taken for blobs.
-            "forms": dict.fromkeys(sorted(self.forms), 1),
-        }
-
-
-def describe_constants(source: ExportedProgram, lowered: ExportedProgram) -> dict[str, Any]:
+def describe_constants(source: ExportedProgram, lowered: ExportedProgram) -> Constants:
     """Describe the constants of a method.
 
     Args:
@@ -77,17 +58,18 @@ def describe_constants(source: ExportedProgram, lowered: ExportedProgram) -> dic
     numbers = {}
     for payload, digests in consumed.items():
         numbers[payload] = sorted(places[digest] for digest in digests)
-    return {
-        "tensors": {digest: tensor.to_json() for digest, tensor in table.tensors.items()},
-        "consumed": numbers,
-    }
+    for digest, tensor in table.tensors.items():
+        names = table.names[digest]
+        tensor["names"] = sorted({n for n in names if not _is_made_up(n)} or names)
+    return {"tensors": table.tensors, "consumed": numbers}
 
 
 class _ConstantTable:
     """The constants of several programs, which hold some of them in common."""
 
     def __init__(self) -> None:
-        self.tensors: dict[Digest, _Tensor] = {}
+        self.tensors: dict[Digest, ConstantNames] = {}  # without their names
+        self.names: dict[Digest, set[str]] = defaultdict(set)
         self._digests: dict[int, Digest | None] = {}  # by id, of tensors that programs hold
 
     def add_program(self, program: ExportedProgram) -> set[Digest]:
@@ -98,7 +80,7 @@ class _ConstantTable:
                 self._digests[id(tensor)] = _add(self.tensors, tensor)
             digest = self._digests[id(tensor)]
             if digest is not None:
-                self.tensors[digest].names.add(name)
+                self.names[digest].add(name)
                 digests.add(digest)
         return digests
 
@@ -106,10 +88,10 @@ class _ConstantTable:
         """Add a tensor that no program holds."""
         digest = _add(self.tensors, tensor)
         if digest is not None:
-            self.tensors[digest].names.add(name)
+            self.names[digest].add(name)
 
 
-def _add(tensors: dict[Digest, _Tensor], tensor: torch.Tensor) -> Digest | None:
+def _add(tensors: dict[Digest, ConstantNames], tensor: torch.Tensor) -> Digest | None:
     """Add a tensor; return the digest of its logical bytes, None where it has none of its own."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return None
@@ -122,7 +104,13 @@ def _add(tensors: dict[Digest, _Tensor], tensor: torch.Tensor) -> Digest | None:
     note_described(tensor, digest)
     if digest not in tensors:
         forms = find_forms(view, lambda: values) - {digest}
-        tensors[digest] = _Tensor(set(), view.dtype, list(tensor.shape), tensor.nbytes, forms)
+        tensors[digest] = {
+            "names": [],
+            "dtype": view.dtype,
+            "shape": list(tensor.shape),
+            "size": tensor.nbytes,
+            "forms": dict.fromkeys(sorted(forms), 1),
+        }
     return digest
 
 

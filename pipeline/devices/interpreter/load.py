@@ -22,7 +22,7 @@ from pipeline.backends import BACKENDS
 from pipeline.backends.delegate_runtime import DelegateRuntime
 from pipeline.devices.bindings import DTYPES, registered_backends
 from pipeline.devices.interface import DeviceError, PackageFiles
-from pipeline.devices.interpreter.prims import KERNELS, PRIMS, Prim
+from pipeline.devices.interpreter.prims import KERNELS, PRIMS, make_prim
 from pipeline.devices.interpreter.single import ExecutorchDelegate
 from pipeline.devices.interpreter.slots import RefusalError, Slot, ValueList, allocate
 from pipeline.program.archive_grammar import check_document
@@ -232,7 +232,7 @@ def _find_operator(operator: schema.Operator) -> Any:
     namespace, _, name = operator.name.partition("::")
     name_and_overload = f"{name}.{operator.overload}" if operator.overload else name
     if namespace == "executorch_prim" and name_and_overload in PRIMS:
-        return Prim(PRIMS[name_and_overload])
+        return make_prim(PRIMS[name_and_overload])
     if name_and_overload in KERNELS:
         return KERNELS[name_and_overload]
     qualified_name = f"{namespace}.{name}.{operator.overload or 'default'}"

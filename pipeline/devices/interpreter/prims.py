@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pipeline.devices.interpreter.slots import RefusalError
@@ -28,18 +27,17 @@ PRIMS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Prim:
-    """An operator that returns a scalar."""
+def make_prim(function: Callable[..., Any]) -> Callable[[list[Any], Sequence[int]], None]:
+    """Make an operator on the values of a method of a function that returns a scalar."""
 
-    function: Callable[..., Any]
-
-    def __call__(self, values: list[Any], args: Sequence[int]) -> None:
+    def run(values: list[Any], args: Sequence[int]) -> None:
         *operands, result = args
         try:
-            values[result] = self.function(*(values[index] for index in operands))
+            values[result] = function(*(values[index] for index in operands))
         except (ArithmeticError, TypeError) as error:
             raise RefusalError(f"{type(error).__name__}: {error}") from error
+
+    return run
 
 
 def _view(values: list[Any], args: Sequence[int]) -> None:
@@ -68,11 +66,11 @@ def _copy_index(values: list[Any], args: Sequence[int]) -> None:
 KERNELS: Mapping[str, Callable[[list[Any], Sequence[int]], None]] = {
     "et_view.default": _view,
     "et_copy_index.tensor": _copy_index,
-    "sym_size.int": Prim(lambda slot, dimension: slot.sizes[dimension]),
-    "sym_numel": Prim(lambda slot: math.prod(slot.sizes)),
-    "sym_stride.int": Prim(lambda slot, dimension: slot.tensor().stride(dimension)),
-    "_local_scalar_dense": Prim(lambda slot: slot.tensor().item()),
-    "item": Prim(lambda slot: slot.tensor().item()),
+    "sym_size.int": make_prim(lambda slot, dimension: slot.sizes[dimension]),
+    "sym_numel": make_prim(lambda slot: math.prod(slot.sizes)),
+    "sym_stride.int": make_prim(lambda slot, dimension: slot.tensor().stride(dimension)),
+    "_local_scalar_dense": make_prim(lambda slot: slot.tensor().item()),
+    "item": make_prim(lambda slot: slot.tensor().item()),
     # Constraints are for lowering alone.
     "sym_constrain_range": lambda values, args: None,
     "sym_constrain_range_for_size": lambda values, args: None,

@@ -13,7 +13,7 @@ from pipeline.features.departures.frontier import Comparison, Departure, find_de
 from pipeline.features.departures.places import Call, Place, place_of_node
 from pipeline.features.departures.runs import ProgramRun, ReferenceRun
 from pipeline.features.departures.trace import Event, Leaf, Trace
-from pipeline.program.source_lines import TraceFrame, name_line
+from pipeline.program.source_lines import SourceLine, name_line
 
 _Key = tuple[str, str, str, int]
 
@@ -75,7 +75,7 @@ class Difference:
         reference = None if self.reference is None else place_of(self.reference.site)
         return program, reference
 
-    def path(self, frame: TraceFrame) -> Path:
+    def path(self, frame: SourceLine) -> Path:
         """Return the file of a call, in the workspace where it is there."""
         if frame.file:
             return self.root / name_line(frame, self.root).file

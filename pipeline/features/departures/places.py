@@ -17,7 +17,7 @@ from torch.fx import Node
 import pipeline
 from pipeline.program.module_paths import module_frames
 from pipeline.program.source_lines import (
-    TraceFrame,
+    SourceLine,
     choose_frame,
     is_model_file,
     parse_trace,
@@ -54,7 +54,7 @@ class ModuleName:
 class Call:
     """A call in the user's code, and the innermost module around it; None outside of all."""
 
-    frame: TraceFrame
+    frame: SourceLine
     module: ModuleName | None
 
 
@@ -115,7 +115,7 @@ class EagerSite:
         calls = []
         for code, line, module in reversed(self.calls):
             text = linecache.getline(code.co_filename, line).strip()
-            frame = TraceFrame(code.co_filename, line, code.co_name, text)
+            frame = SourceLine(code.co_filename, line, code.co_name, text)
             calls.append(Call(frame, module))
         return Place(self.module, tuple(calls), self.function)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pipeline.report.formatting import percent
 from pipeline.store.errors import listed
-from pipeline.store.json_diff import diff_json, show_value
+from pipeline.store.json_diff import Difference, diff_json, diff_names, show_value
 from pipeline.validate.figures import (
     Build,
     MethodFigures,
@@ -139,15 +139,16 @@ def _package(old: Build, new: Build) -> Iterator[Row]:
     if before.digest == after.digest:
         return
     yield from _numbers("size", before.size, after.size)
-    for kind, a, b in _pairs(before.segments, after.segments, 0):
+    for (kind,), a, b in diff_names(before.segments, after.segments, 0):
         yield from _numbers(kind, a, b)
     if old.manifest is None or new.manifest is None:
         if before.size == after.size:
             yield Row("files", "", "", "other bytes")
         return
-    for name, a, b in _pairs(old.manifest["files"], new.manifest["files"]):
+    for difference in diff_names(old.manifest["files"], new.manifest["files"], None):
+        (name,), a, b = difference
         sizes = [f"{file['size']:,}" if file else "" for file in (a, b)]
-        change = _existence(a, b) or _change(a["size"], b["size"]) or "other bytes"
+        change = difference.change(changed="") or _change(a["size"], b["size"]) or "other bytes"
         yield Row(name, sizes[0], sizes[1], change)
 
 
@@ -156,7 +157,7 @@ def _method(name: str, old: Build, new: Build) -> Iterator[Row]:
     after = new.figures.methods.get(name)
     if before is None or after is None:
         cells = (_describe_delegated(before), _describe_delegated(after))
-        yield Row("method", *cells, _existence(before, after))
+        yield Row("method", *cells, Difference((name,), before, after).change())
         return
     theirs = _facts_of(old, name)
     ours = _facts_of(new, name)
@@ -198,9 +199,9 @@ def _delegation(before: MethodFigures, after: MethodFigures, delegation: Json) -
             points = 100 * (after.share(noun) - before.share(noun))
             change = f"{points:+.1f} points" if points else ""
             yield Row(f"{noun} delegated", *cells, change)
-    for backend, old, new in _pairs(before.partitions, after.partitions, 0):
+    for (backend,), old, new in diff_names(before.partitions, after.partitions, 0):
         yield Row(f"partitions of {backend}", str(old), str(new), f"{new - old:+}")
-    for operator, old, new in _pairs(before.left, after.left, 0):
+    for (operator,), old, new in diff_names(before.left, after.left, 0):
         if not old:
             change = "newly left"
         elif not new:
@@ -261,12 +262,13 @@ def _tensors(old: Build, new: Build) -> Iterator[Row]:
     if old.manifest is None:
         least = min(tensor.size for tensor in before.values())
     rows = []
-    for name, then, now in _pairs(before, after):
+    for difference in diff_names(before, after, None):
+        (name,), then, now = difference
         if then is None and now.size <= least:
             continue
         size = then.size if then else 0
         new_size = now.size if now else 0
-        change = _existence(then, now)
+        change = difference.change(changed="")
         if not change:
             is_same_dtype = then.dtype == now.dtype
             change = _change(size, new_size) if is_same_dtype else "another dtype"
@@ -279,17 +281,6 @@ def _show_tensor(tensor: TensorFigures | None) -> str:
     if tensor is None:
         return ""
     return f"{tensor.dtype} {tensor.shape}, {tensor.size:,}"
-
-
-def _pairs(
-    before: Mapping[str, Any], after: Mapping[str, Any], absent: Any = None
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the values that differ, by name."""
-    for name in sorted(before.keys() | after.keys()):
-        a = before.get(name, absent)
-        b = after.get(name, absent)
-        if a != b:
-            yield name, a, b
 
 
 def _manifest(before: Json, after: Json, names: Iterable[str]) -> Iterator[Row]:
@@ -321,9 +312,3 @@ def _change(before: int, after: int) -> str:
     if before:
         share = f" ({100 * (after / before - 1):+.1f} %)"
     return f"{after - before:+,}{share}"
-
-
-def _existence(before: Any, after: Any) -> str:
-    if before is None:
-        return "is new"
-    return "is gone" if after is None else ""

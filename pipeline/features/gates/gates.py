@@ -31,13 +31,6 @@ class _Setting(NamedTuple):
     requires_baseline: bool
 
 
-class _Unmeasured(NamedTuple):
-    """Why a gate has no figure; it fails unless it is left alone."""
-
-    sentence: str
-    left_alone: GateExemption | None = None
-
-
 def failed_gates(gates: Iterable[GateRecord]) -> list[str]:
     """Return what is wrong with a package; what several gates say is said once."""
     return list(dict.fromkeys(gate["sentence"] for gate in gates if not gate["ok"]))
@@ -115,9 +108,10 @@ def _check(gate: Gate, subject: Subject, setting: _Setting, has_baseline: bool) 
     figure: float | None = None
     limit = 0 if isinstance(setting.limit, list) else setting.limit
     unmeasured = _why_unmeasured(gate, subject, setting, has_baseline)
+    exemption: GateExemption | None = None
     if unmeasured is not None:
-        sentence = unmeasured.sentence
-        ok = unmeasured.left_alone is not None
+        sentence, exemption = unmeasured
+        ok = exemption is not None
     else:
         figure, sentence = gate.measure(subject, setting.limit)
         ok = figure is not None and gate.holds(figure, limit)
@@ -133,15 +127,16 @@ def _check(gate: Gate, subject: Subject, setting: _Setting, has_baseline: bool) 
         sentence="" if ok and unmeasured is None else sentence,
         place=setting.place,
     )
-    if unmeasured is not None and unmeasured.left_alone is not None:
-        record["left_alone"] = unmeasured.left_alone
+    if exemption is not None:
+        record["left_alone"] = exemption
     return record
 
 
 def _why_unmeasured(
     gate: Gate, subject: Subject, setting: _Setting, has_baseline: bool
-) -> _Unmeasured | None:
-    """Return why there is nothing to hold to a gate; None where there is."""
+) -> tuple[str, GateExemption | None] | None:
+    """Return why there is nothing to hold to a gate, in a sentence, and why it is left alone all
+    the same, if it is; None where there is a figure."""
     method = subject.method
     unasked = UNASKED in subject.run.get("left_out", ())  # so nothing at all is said of it
     not_run = ""
@@ -149,16 +144,16 @@ def _why_unmeasured(
         not_run = _why_not_run(gate, subject.run)
     if not_run:
         sentence = f"{method}: {gate.name} was not checked, since it {not_run}"
-        return _Unmeasured(sentence, "not run")
+        return sentence, "not run"
     on_purpose = gate.needs_partitioners and not setting.of_method
     if on_purpose and not subject.facts["lowering"].get("partitioners"):
         sentence = f"{method}: no partitioners, said on purpose (`partitioners: []`)"
-        return _Unmeasured(sentence, "no partitioners")
+        return sentence, "no partitioners"
     required = setting.requires_baseline
     if gate.needs_baseline and (
         missing := _describe_missing(gate, subject, has_baseline, required)
     ):
-        return _Unmeasured(missing, None if required else "no baseline")
+        return missing, None if required else "no baseline"
     return None
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any
 
 from pipeline.store.digest import canonical_json
 from pipeline.store.errors import PipelineError, plural, shown
-from pipeline.store.forms import fits
+from pipeline.store.forms import check_of
 from pipeline.store.signing import Keys
 
 INSTALL = "pip install 'pte-pipeline[attest]'"
@@ -20,15 +20,11 @@ _MOST_LINES = 100
 _PAYLOAD_TYPE = "application/vnd.in-toto+json"
 
 
-class _Signature(TypedDict):
-    keyid: str
-    sig: str
-
-
-class _Envelope(TypedDict):
-    payload: str
-    payloadType: str
-    signatures: list[_Signature]
+_ENVELOPE = {
+    "payload": str,
+    "payloadType": str,
+    "signatures": [{"keyid": str, "sig": str}],
+}
 
 
 def sign_statement(statement: Mapping[str, Any], keys: Keys) -> bytes:
@@ -67,7 +63,7 @@ def _open(line: bytes, keys: Keys) -> tuple[Any, str]:
     from securesystemslib.signer import SSlibKey
 
     found = read_json(line)
-    if not fits(found, _Envelope, open_fields=True):
+    if not check_of(_ENVELOPE, open_fields=True)(found):
         raise ValueError("is no DSSE envelope")
     if found["payloadType"] != _PAYLOAD_TYPE:
         raise ValueError("is no statement of in-toto's")

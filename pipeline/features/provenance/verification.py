@@ -9,60 +9,28 @@ import hashlib
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple
 
 from pipeline.features.provenance.attestation import BUNDLE_SUFFIX, PROVENANCE, STATEMENT
 from pipeline.features.provenance.envelopes import MOST_BYTES, open_bundle
 from pipeline.store.errors import PipelineError, listed, plural, shown
 from pipeline.store.files import is_plain, read_text_file
-from pipeline.store.forms import fits
+from pipeline.store.forms import check_of
 from pipeline.store.names import is_file_path
 from pipeline.store.signing import Keys
 
 _MOST_FILES = 100_000
 
 
-class _Digests(TypedDict):
-    sha256: str
-
-
-class _File(TypedDict):
-    name: str
-    digest: _Digests
-
-
-class _RunDetails(TypedDict):
-    byproducts: NotRequired[list[_File]]
-
-
-class _Commit(TypedDict):
-    gitCommit: str
-
-
-class _Source(TypedDict):
-    name: str
-    digest: _Commit
-
-
-class _BuildDefinition(TypedDict):
-    resolvedDependencies: NotRequired[list[Any]]
-
-
-class _Provenance(TypedDict):
-    buildDefinition: NotRequired[_BuildDefinition]
-    runDetails: _RunDetails
-
-
-class _Statement(TypedDict):
-    subject: list[_File]
-    predicate: _Provenance
-
-
-class Verdict(NamedTuple):
-    """The findings on a folder: what is true of it, and what is wrong with it, a line each."""
-
-    lines: list[str]
-    problems: list[str]
+_FILE = {"name": str, "digest": {"sha256": str}}
+_STATEMENT = {
+    "subject": [_FILE],
+    "predicate": {
+        "buildDefinition?": {"resolvedDependencies?": list[Any]},
+        "runDetails": {"byproducts?": [_FILE]},
+    },
+}
+_SOURCE = {"name": str, "digest": {"gitCommit": str}}
 
 
 class _Attested(NamedTuple):
@@ -77,35 +45,40 @@ class _Attested(NamedTuple):
     changed: bool
 
 
-def verify_folder(folder: Path, keys: Keys, commit: str = "") -> Verdict:
+def verify_folder(folder: Path, keys: Keys, commit: str = "") -> tuple[list[str], list[str]]:
     """Hold the files of a folder to the attestations in it and in folders in it, each of which a
     trusted key must have signed: all that they name must be there, beside them, with its content,
-    and no other file; and all must be built from a commit, if one is given.
+    and no other file; and all must be built from a commit, if one is given. Return what is true of
+    the folder and what is wrong with it, a line each.
 
     Raises PipelineError for a folder that can't be read.
     """
     files = _list_files(folder)
     bundles = [name for name in files if name.endswith(BUNDLE_SUFFIX)]
-    verdict, named, all_read = Verdict([], []), {*bundles}, True
+    findings: list[str] = []
+    problems: list[str] = []
+    named, all_read = {*bundles}, True
     present = {*files}
     for bundle in bundles:
         try:
             found = _read_bundle(folder, bundle, keys)
         except ValueError as error:
-            verdict.problems.append(f"{bundle}: {error}")
+            problems.append(f"{bundle}: {error}")
             all_read = False
             continue
         for attested in found:
             named |= {*attested.subjects, *attested.reports}
             if wrong := _find_wrong_commit(attested, commit):
-                verdict.problems.append(f"{bundle}: {wrong}")
+                problems.append(f"{bundle}: {wrong}")
                 continue
-            _compare(folder, present, bundle, attested, verdict)
+            finding, wrong_files = _compare(folder, present, bundle, attested)
+            findings += [finding] if not wrong_files else []
+            problems += wrong_files
     if not bundles:
-        verdict.problems.append(f"no attestation: no file in it is called *{BUNDLE_SUFFIX}")
+        problems.append(f"no attestation: no file in it is called *{BUNDLE_SUFFIX}")
     elif all_read:  # or it is not known what the others name
-        verdict.problems.extend(f"{n}: is in no attestation" for n in files if n not in named)
-    return verdict
+        problems += [f"{name}: is in no attestation" for name in files if name not in named]
+    return findings, problems
 
 
 def _list_files(folder: Path) -> list[str]:
@@ -146,7 +119,8 @@ def _read_bundle(folder: Path, bundle: str, keys: Keys) -> list[_Attested]:
 
 def _parse(statement: Mapping[str, Any], signer: str, where: str) -> _Attested:
     """Return the files that a provenance in the folder `where` names. Raises ValueError."""
-    if not fits(statement, _Statement, open_fields=True) or not statement["subject"]:
+    is_statement = check_of(_STATEMENT, open_fields=True)
+    if not is_statement(statement) or not statement["subject"]:
         raise ValueError("its provenance names no files by SHA-256")
     byproducts = statement["predicate"]["runDetails"].get("byproducts", ())
     subjects, reports = (
@@ -157,7 +131,7 @@ def _parse(statement: Mapping[str, Any], signer: str, where: str) -> _Attested:
         raise ValueError(f"names {shown(wrong[0])}, which is no file in a folder")
     definition = statement["predicate"].get("buildDefinition", {})
     made_from = definition.get("resolvedDependencies", ())
-    sources = [each for each in made_from if fits(each, _Source, open_fields=True)]
+    sources = list(filter(check_of(_SOURCE, open_fields=True), made_from))
     source = sources[0] if sources else {"digest": {"gitCommit": ""}}
     return _Attested(
         signer,
@@ -180,9 +154,10 @@ def _find_wrong_commit(attested: _Attested, commit: str) -> str:
 
 
 def _compare(
-    folder: Path, present: Collection[str], bundle: str, attested: _Attested, verdict: Verdict
-) -> None:
-    """Hold the files that a provenance names to it."""
+    folder: Path, present: Collection[str], bundle: str, attested: _Attested
+) -> tuple[str, list[str]]:
+    """Hold the files that a provenance names to it. Return a line that says how many there are, and
+    what is wrong with them, a line each."""
     missing, problems = [], []
     expected = {**attested.reports, **attested.subjects}
     for name, digest in sorted(expected.items()):
@@ -193,12 +168,9 @@ def _compare(
             problems.append(f"{name}: is missing, and {bundle} names it")
         else:
             missing.append(name)
-    verdict.problems.extend(problems)
-    if not problems:
-        what = plural(len(expected) - len(missing), "file")
-        without = f"; without {listed(missing, 3)}" if missing else ""
-        line = f"{bundle}: {what} as attested, signed by {attested.signer[:16]}{without}"
-        verdict.lines.append(line)
+    count = plural(len(expected) - len(missing), "file")
+    without = f"; without {listed(missing, 3)}" if missing else ""
+    return f"{bundle}: {count} as attested, signed by {attested.signer[:16]}{without}", problems
 
 
 def _find_wrong(path: Path, digest: str) -> str:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from pipeline.run.batch import Batch
 from pipeline.store.digest import Digest, hash_file
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import MANIFEST, read_record
-from pipeline.store.json_diff import diff_json, show_value
+from pipeline.store.json_diff import diff_json, diff_names
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
@@ -55,7 +55,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
             plan.workspace, store=Store(folder / "store"), build_folder=build, executor=""
         )
         build.mkdir()
-        failed = _Rebuild(plan.workspace, Plan(workspace)).run(packages)
+        failed = _build(Plan(workspace), packages, plan.workspace)
         differing = []
         for package in packages:
             if package in failed:
@@ -108,67 +108,69 @@ def _current_packages(plan: Plan, words: Sequence[str]) -> list[str]:
     return packages
 
 
-@dataclass
-class _Rebuild:
-    """A build of its own; `ours` is the user's workspace, to which only logs of failures go."""
+def _build(plan: Plan, packages: Sequence[str], logs: Workspace) -> dict[str, str]:
+    """Build packages, and return what went wrong, by package.
 
-    ours: Workspace
-    plan: Plan
+    Args:
+        plan: that of the build, whose folder goes at its end.
+        logs: the user's workspace, to which the logs of failures go.
 
-    def run(self, packages: Sequence[str]) -> dict[str, str]:
-        """Build the packages, and return what went wrong, by package.
+    Raises:
+        PipelineError: a model can't be exported, on which all else rests.
+    """
+    wrong: dict[str, str] = {}
+    pool = pools.Pool(plan.workspace, plan.workspace.jobs, always=False)
+    batch = Batch(plan, pool, partial(progress_on, sys.stdout))
+    try:
+        exports = [model for model in map(plan.exporter, packages) if model is not None]
+        if failed := _perform(plan, batch, [plan.models.export(model) for model in exports], logs):
+            raise PipelineError(next(iter(failed.values())))
+        for model in exports:
+            plan.forget(model)
+        for kind in ("quantize", "compile", "link"):
+            sound = [package for package in packages if package not in wrong]
+            actions = [(p, action) for p in sound for action in _find_actions(plan, kind, p)]
+            failed = _perform(plan, batch, [action for _, action in actions], logs)
+            for package, action in actions:
+                if action.digest in failed:
+                    wrong.setdefault(package, failed[action.digest])
+    finally:
+        pool.close()
+    return wrong
 
-        Raises:
-            PipelineError: a model can't be exported, on which all else rests.
-        """
-        plan, wrong = self.plan, dict[str, str]()
-        pool = pools.Pool(plan.workspace, plan.workspace.jobs, always=False)
-        batch = Batch(plan, pool, partial(progress_on, sys.stdout))
-        try:
-            exports = [model for model in map(plan.exporter, packages) if model is not None]
-            if failed := self._run(batch, [plan.models.export(model) for model in exports]):
-                raise PipelineError(next(iter(failed.values())))
-            for model in exports:
-                plan.forget(model)
-            for kind in ("quantize", "compile", "link"):
-                left = [package for package in packages if package not in wrong]
-                actions = [(p, action) for p in left for action in self._actions(kind, p)]
-                failed = self._run(batch, [action for _, action in actions])
-                for package, action in actions:
-                    if action.digest in failed:
-                        wrong.setdefault(package, failed[action.digest])
-        finally:
-            pool.close()
-        return wrong
 
-    def _actions(self, kind: str, package: str) -> list[Action]:
-        plan = self.plan
-        units: dict[str, Sequence[tuple[str, ...]]] = {
-            "quantize": [(method,) for method in plan.quantized(package)],
-            "compile": plan.units(package),
-            "link": [()],
-        }
-        found = (find_action(plan, kind, package, unit) for unit in units[kind])
-        return [action for action in found if action is not None]
+def _find_actions(plan: Plan, kind: str, package: str) -> list[Action]:
+    units: dict[str, Sequence[tuple[str, ...]]] = {
+        "quantize": [(method,) for method in plan.quantized(package)],
+        "compile": plan.units(package),
+        "link": [()],
+    }
+    actions = (find_action(plan, kind, package, unit) for unit in units[kind])
+    return [action for action in actions if action is not None]
 
-    def _run(self, batch: Batch, actions: Sequence[Action]) -> dict[Digest, str]:
-        """Run each action once, and return the failures of those that failed."""
-        different = {action.digest: action for action in actions}
-        return {
-            action.digest: f"{action.title} failed: {event.error}{self._keep_log(action)}"
-            for action, event in batch.run(list(different.values()))
-            if event.error
-        }
 
-    def _keep_log(self, action: Action) -> str:
-        """Copy the log of a failure, which would go with the folder, and return where it is now."""
-        there, here = log_path(action, self.plan.workspace), log_path(action, self.ours)
-        here = here.with_name(f"rebuild-{here.name}")
-        with suppress(OSError):
-            here.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(there, here)
-            return f"\n  log: {here.relative_to(self.ours.root)}"
-        return ""
+def _perform(
+    plan: Plan, batch: Batch, actions: Sequence[Action], logs: Workspace
+) -> dict[Digest, str]:
+    """Perform each action once, and return the failures of those that failed."""
+    failures: dict[Digest, str] = {}
+    different = {action.digest: action for action in actions}
+    for action, event in batch.run(list(different.values())):
+        if event.error:
+            log = _keep_log(plan.workspace, action, logs)
+            failures[action.digest] = f"{action.title} failed: {event.error}{log}"
+    return failures
+
+
+def _keep_log(workspace: Workspace, action: Action, logs: Workspace) -> str:
+    """Copy the log of a failure, which would go with its folder, and return where it is now."""
+    log, kept = log_path(action, workspace), log_path(action, logs)
+    kept = kept.with_name(f"rebuild-{kept.name}")
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(log, kept)
+        return f"\n  log: {kept.relative_to(logs.root)}"
+    return ""
 
 
 def compare_folders(ours: Path, theirs: Path, names: Sequence[str]) -> Iterator[str]:
@@ -193,8 +195,8 @@ def compare_folders(ours: Path, theirs: Path, names: Sequence[str]) -> Iterator[
         for manifest in manifests
     )
     lines = [
-        f"manifest: {'.'.join(each.path)}: {show_value(each.old)}, now {show_value(each.new)}"
-        for each in diff_json(before, after)
+        f"manifest: {'.'.join(difference.path)}: {difference.values}"
+        for difference in diff_json(before, after)
     ]
     yield from lines[:_MOST]
     if len(lines) > _MOST:
@@ -202,26 +204,24 @@ def compare_folders(ours: Path, theirs: Path, names: Sequence[str]) -> Iterator[
 
 
 def _objects(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
-    for unit in sorted(ours.keys() | theirs.keys()):
-        if unit not in ours or unit not in theirs:
+    for (unit,), before, after in diff_names(ours, theirs, None):
+        if before is None or after is None:
             yield f"{unit}: only one of the builds compiles it"
-        elif ours[unit]["object"] != theirs[unit]["object"]:
-            parts = list(_parts(ours[unit]["parts"], theirs[unit]["parts"]))
+        elif before["object"] != after["object"]:
+            parts = list(_parts(before["parts"], after["parts"]))
             yield f"{unit}: compiled to another object: {', '.join(parts)}"
 
 
 def _parts(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[str]:
-    for kind in sorted(ours.keys() | theirs.keys()):
-        a, b = ours.get(kind), theirs.get(kind)
-        if a == b:
-            continue
-        if not (isinstance(a, list) and isinstance(b, list)):
+    for (kind,), before, after in diff_names(ours, theirs):
+        if not (isinstance(before, list) and isinstance(after, list)):
             yield kind
-        elif len(a) != len(b):
-            yield f"{len(a)} {kind}, now {len(b)}"
+        elif len(before) != len(after):
+            yield f"{len(before)} {kind}, now {len(after)}"
         else:
-            places = [str(n) for n, (x, y) in enumerate(zip(a, b, strict=True)) if x != y]
-            yield f"{kind} {', '.join(places)} of {len(a)}"
+            pairs = enumerate(zip(before, after, strict=True))
+            places = [str(place) for place, (x, y) in pairs if x != y]
+            yield f"{kind} {', '.join(places)} of {len(before)}"
 
 
 def first_difference(one: Path, other: Path) -> int:

@@ -20,7 +20,6 @@ from pipeline.plan.kinds.parts import (
     machine_facts,
     operator_fields,
 )
-from pipeline.plan.kinds.words import describe_change
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
@@ -165,7 +164,7 @@ def refit_key(compiled: Mapping[str, Any], structures: Mapping[str, Mapping[str,
 
 def describe_compile(difference: Difference, file: str) -> str | None:
     """Describe a difference of a field that only keys of compilations have; None for others."""
-    change = describe_change(difference)
+    change = difference.change()
     match difference.path:
         case ("passes", reference, name):
             return f"{name}, of the pass {reference}, {change}"

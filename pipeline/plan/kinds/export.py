@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 from pipeline.plan.actions import Action
 from pipeline.plan.declared import Declared
 from pipeline.plan.kinds.parts import NOTHING, Key, Libraries, common_fields, operator_fields
-from pipeline.plan.kinds.words import describe_change, show_place
+from pipeline.plan.kinds.words import show_place
 from pipeline.plan.reads import WHOLE_ENVIRONMENT, Surroundings
 from pipeline.program.constant_values import find_blobs
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
-from pipeline.store.json_diff import ABSENT, Difference, show_value
+from pipeline.store.json_diff import ABSENT, Difference
 from pipeline.store.toolchain import hash_seed
 from pipeline.store.workspace import Workspace
 
@@ -113,8 +113,7 @@ def describe_export(difference: Difference, file: str) -> str | None:
     """Describe a difference of a field that only keys of exports have; None for any other."""
     match difference.path:
         case ("hash_seed",):
-            shown = f"{show_value(difference.old)} -> {show_value(difference.new)}"
-            return f"PYTHONHASHSEED: {shown}"
+            return f"PYTHONHASHSEED: {difference.values}"
         case ("source",):
             return f"{file} changed"
         case ("reads", kind, name, *_):
@@ -132,7 +131,7 @@ def _describe_read(kind: str, name: str, difference: Difference) -> str:
         case "environment" if name == WHOLE_ENVIRONMENT:
             return "environment variables were set or unset"
         case "environment":
-            change = describe_change(difference, "is set", "is not set any more")
+            change = difference.change("is set", "is not set any more")
             return f"environment variable {name} {change}"
         case "modules":
             if isinstance(difference.new, list):
@@ -146,9 +145,9 @@ def _describe_read(kind: str, name: str, difference: Difference) -> str:
         case "listings":
             return f"listing of {place}/ changed"
         case "links":
-            return f"link {place} {describe_change(difference, 'appeared')}"
+            return f"link {place} {difference.change('appeared')}"
     if difference.old is ABSENT:  # runs that went different ways
         return f"{place} is read"
     if difference.new is ABSENT:
         return f"{place} is not read"
-    return f"{place} {describe_change(difference, 'appeared')}"
+    return f"{place} {difference.change('appeared')}"

@@ -10,10 +10,10 @@ from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.plan.kinds.parts import NOTHING, Key, common_fields
 from pipeline.plan.kinds.quantize import QuantizeInputs
-from pipeline.plan.kinds.words import describe_change, describe_setting
+from pipeline.plan.kinds.words import describe_setting
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest, hash_json
-from pipeline.store.json_diff import Difference, show_value
+from pipeline.store.json_diff import Difference
 from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
@@ -215,12 +215,11 @@ def _tools(link: Json) -> Key:
 
 def describe_link(difference: Difference, file: str) -> str | None:
     """Describe a difference of a field that only keys of links have; None for any other."""
-    shown = f"{show_value(difference.old)} -> {show_value(difference.new)}"
     match difference.path:
         case ("compiles", unit):
-            return f"the object of {unit} {describe_change(difference)}"
+            return f"the object of {unit} {difference.change()}"
         case ("metadata", "revision") if difference.old and difference.new:
-            return f"the commit that metadata name: {shown}"
+            return f"the commit that metadata name: {difference.values}"
         case ("metadata", "revision"):
             return describe_setting("emit.metadata_revision", difference)
         case ("metadata", "config"):

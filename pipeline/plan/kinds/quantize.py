@@ -19,7 +19,6 @@ from pipeline.plan.kinds.parts import (
     hash_option_files,
     operator_fields,
 )
-from pipeline.plan.kinds.words import describe_change
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
@@ -122,5 +121,5 @@ def describe_quantize(difference: Difference, file: str) -> str | None:
     """Describe a difference of a field that only keys of quantizations have; None for others."""
     match difference.path:
         case ("methods", method, "calibration" | "calibration[0]", *_):
-            return f"calibration inputs of {method} {describe_change(difference)}"
+            return f"calibration inputs of {method} {difference.change()}"
     return None

@@ -21,7 +21,7 @@ from pipeline.plan.kinds.parts import (
     machine_facts,
     operator_fields,
 )
-from pipeline.plan.kinds.words import describe_change, describe_setting
+from pipeline.plan.kinds.words import describe_setting
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.plan.shared_state import WHERE, says_sharing
 from pipeline.program.sources import MethodSource
@@ -247,7 +247,7 @@ def _unsaid_sharing(config: PackageConfig) -> Key:
 
 def describe_validate(difference: Difference, file: str) -> str | None:
     """Describe a difference of a field that only keys of validations have; None for others."""
-    change = describe_change(difference)
+    change = difference.change()
     match difference.path:
         case ("measured", *_):
             return ""  # which lies over the rest

@@ -9,16 +9,7 @@ from __future__ import annotations
 import os
 
 from pipeline.plan.reads import is_inside
-from pipeline.store.json_diff import ABSENT, Difference, show_value
-
-
-def describe_change(difference: Difference, new: str = "is new", gone: str = "is gone") -> str:
-    """Return the verb for a value that appeared, went or changed."""
-    if difference.old is ABSENT or difference.old is None:
-        return new
-    if difference.new is ABSENT or difference.new is None:
-        return gone
-    return "changed"
+from pipeline.store.json_diff import ABSENT, Difference
 
 
 def show_place(name: str) -> str:
@@ -31,25 +22,24 @@ def show_place(name: str) -> str:
 def describe_setting(where: str, difference: Difference) -> str:
     """Describe a difference of a value that a config says."""
     if difference.old is ABSENT or difference.new is ABSENT:
-        return f"config {where} {describe_change(difference)}"
-    return f"config {where}: {show_value(difference.old)} -> {show_value(difference.new)}"
+        return f"config {where} {difference.change()}"
+    return f"config {where}: {difference.values}"
 
 
 def describe_common(difference: Difference, file: str) -> str | None:
     """Describe a difference of a field that keys of several kinds have."""
-    shown = f"{show_value(difference.old)} -> {show_value(difference.new)}"
-    change = describe_change(difference)
+    change = difference.change()
     match difference.path:
         case ("toolchain", name) if name.startswith("$"):
             return f"the variable {name[1:]} {change}"
         case ("toolchain", name) if name.endswith("customize"):
             return f"{name}.py, which Python runs at its start, {change}"
         case ("toolchain", library):
-            return f"library {library}: {shown}"
+            return f"library {library}: {difference.values}"
         case ("code[0]" | "code[1]",):
             return "pte-pipeline's own code changed"
         case ("host", *path):
-            return f"this machine, {'.'.join(path)}: {shown}"
+            return f"this machine, {'.'.join(path)}: {difference.values}"
         case ("methods", _, "names") if None in (difference.old, difference.new):
             return ""  # they count by now, or no more, for what the config says
         case ("methods", method, "names"):

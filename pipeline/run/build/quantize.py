@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.export import ExportedProgram
 
@@ -33,6 +33,7 @@ from pipeline.run.build.planned import QUANTIZED_ENTRY, guard_sources
 from pipeline.run.stages import Stages
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
+from pipeline.store.quantized import CalibrationInputs, CalibrationSource
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
@@ -62,17 +63,18 @@ def _quantize(
     notes = QuantizationNotes()
     with stages.stage("load"):
         program = load_method(source, store)
-        calibration = _calibration(action, workspace, program)
+        calibration_source, inputs = _calibration(action, workspace, program)
         if spec.calibrates:
-            check_batches(program, method, calibration.inputs)
+            check_batches(program, method, inputs)
     with stages.stage("quantize"), guard_files(action, action.inputs.configs, workspace.root):
-        quantized = quantize(program, spec, calibration.inputs, stages.tell, notes)
+        quantized = quantize(program, spec, inputs, stages.tell, notes)
     with stages.stage("store"):
         with store.writer() as file:
             save_programs({QUANTIZED_ENTRY: quantized}, file)
         origins = find_origins(quantized, program)
+        calibration = CalibrationInputs(inputs=len(inputs), source=calibration_source)
         facts = describe_quantization(
-            program, quantized, spec, origins, calibration.to_json(), notes.observers
+            program, quantized, spec, origins, calibration, notes.observers
         )
         facts["warnings"] = [
             *find_warnings(facts, notes.prepared, count_float_operators(quantized))
@@ -88,45 +90,35 @@ def _quantize(
         }
 
 
-class _CalibrationInputs(NamedTuple):
-    """The inputs that a quantizer observes, and their source, as `store.quantized` names it."""
-
-    source: str
-    inputs: Calibration
-
-    def to_json(self) -> dict[str, Any]:
-        return {"source": self.source, "inputs": len(self.inputs)}
-
-
 def _calibration(
     action: Action[QuantizeInputs], workspace: Workspace, program: ExportedProgram
-) -> _CalibrationInputs:
-    """Return the inputs that a static quantization observes: those of files, else the model's own,
-    else its examples; generated ones only where the config says so.
+) -> tuple[CalibrationSource, Calibration]:
+    """Return the inputs that a static quantization observes, and their source: those of files, else
+    the model's own, else its examples; generated ones only where the config says so.
 
     Raises PipelineError where there are none.
     """
     spec, source, store = action.inputs.spec, action.inputs.source, workspace.store
     if not spec.calibrates:
-        return _CalibrationInputs("none", [])
+        return "none", []
     if spec.generates_calibration:
         count = spec.batches or GENERATED_INPUTS
         examples = load_examples(source, store)
-        return _CalibrationInputs("generated", generate_inputs(program, count, 0, examples))
+        return "generated", generate_inputs(program, count, 0, examples)
     if files := action.inputs.configs[str(action.method)].files.get(CALIBRATION, ()):
         contents = action.key["methods"][str(action.method)]["calibration"]
         planned = zip(files, contents, strict=True)
         loads = [partial(read_planned, workspace.root, *file, program) for file in planned]
-        return _CalibrationInputs("files", Batches(loads, spec.batches))
+        return "files", Batches(loads, spec.batches)
     if source.batches:
         loads = [partial(_load_batch, store, batch) for batch in source.batches]
-        return _CalibrationInputs("calibration_inputs", Batches(loads, spec.batches))
+        return "calibration_inputs", Batches(loads, spec.batches)
     if lacks_calibration(spec, source):
         raise PipelineError(
             f"{action.method}: static quantization observes calibration inputs, and the model "
             f"gives none; {calibration_remedy(spec, source)}"
         )
-    return _CalibrationInputs("examples", load_examples(source, store)[: spec.batches])
+    return "examples", load_examples(source, store)[: spec.batches]
 
 
 def _load_batch(store: Store, blob: Digest) -> list[InputSet]:

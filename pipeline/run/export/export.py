@@ -211,8 +211,8 @@ def _run(
     prepare()
     with _explaining_imports(path):
         module = _load(path, text)
-        exported = call_export_methods(module, parameters)
-    programs, put = exported.programs, handover.put
+        programs, exported_references = call_export_methods(module, parameters)
+    put = handover.put
     constants = call_constants(module, parameters, programs, put)
 
     def calibration(method: str) -> Iterator[InputSet]:
@@ -224,7 +224,7 @@ def _run(
         name: list(parse_inputs(module, "example", name, program, values[name]))
         for name, program in programs.items()
     }
-    references = find_references(module, exported, parameters)
+    references = find_references(module, programs, exported_references, parameters)
     # Each set has a record of its own, so that an exporter that yields them has one of them in
     # memory at a time.
     batches = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -25,16 +25,11 @@ from pipeline.store.names import METHOD_NAME, METHOD_RULE, are_distinct
 Reference = Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class ExportedMethods:
-    """The programs of an exporter by method, and the references that came with them."""
-
-    programs: dict[str, ExportedProgram]
-    references: dict[str, Reference] = field(default_factory=dict)
-
-
-def call_export_methods(module: ModuleType, parameters: Mapping[str, Any]) -> ExportedMethods:
-    """Call `export_methods`. Raises SourceError where it returns something else than it should."""
+def call_export_methods(
+    module: ModuleType, parameters: Mapping[str, Any]
+) -> tuple[dict[str, ExportedProgram], dict[str, Reference]]:
+    """Call `export_methods`, and return programs by method, and the references that came with them.
+    Raises SourceError where it returns something else than it should."""
     function = getattr(module, FUNCTION, None)
     if callable(function):
         _check_parameters(module, function, parameters)
@@ -56,7 +51,7 @@ def call_export_methods(module: ModuleType, parameters: Mapping[str, Any]) -> Ex
         mistake = f"method names {', '.join(sorted(programs))}: two of them differ by case alone; "
         mistake += "rename one, since archives and some file systems take both for one"
     else:
-        return ExportedMethods(programs, references)
+        return programs, references
     raise SourceError(f"{name_file(module)}: {mistake}")
 
 
@@ -113,18 +108,21 @@ def _is_unlifted(value: Any) -> bool:
 
 
 def find_references(
-    module: ModuleType, methods: ExportedMethods, parameters: Mapping[str, Any]
+    module: ModuleType,
+    methods: Iterable[str],
+    exported: Mapping[str, Reference],
+    parameters: Mapping[str, Any],
 ) -> dict[str, Reference]:
     """Return the references of methods, by method: what `reference(method)` returns, or else what
-    came with the program. Raises SourceError for what can't be called."""
+    came with the program, of those `exported`. Raises SourceError for what can't be called."""
     function = getattr(module, "reference", None)
     if not callable(function):
-        return dict(methods.references)
+        return dict(exported)
     references: dict[str, Reference] = {}
-    for method in methods.programs:
+    for method in methods:
         reference = call_with(function, parameters, method)
         if reference is None:
-            reference = methods.references.get(method)
+            reference = exported.get(method)
         if reference is None:
             continue
         if not callable(reference):

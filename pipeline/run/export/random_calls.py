@@ -21,7 +21,7 @@ import numpy
 import torch
 
 import pipeline
-from pipeline.program.source_lines import TraceFrame, choose_frame, is_model_file, name_line
+from pipeline.program.source_lines import SourceLine, choose_frame, is_model_file, name_line
 from pipeline.store.errors import listed
 
 _MOST_NAMED = 3
@@ -150,11 +150,11 @@ def _noting(note: Note, name: str, function: Callable[..., Any]) -> Callable[...
 
 def _name_line(frame: FrameType | None, root: Path) -> str:
     """Return the line of a model from which a call came."""
-    frames: list[TraceFrame] = []
+    frames: list[SourceLine] = []
     while frame is not None and not frame.f_code.co_filename.startswith(_OUR_FILES):
         code = frame.f_code
         if is_model_file(code.co_filename):
-            frames.insert(0, TraceFrame(code.co_filename, frame.f_lineno, code.co_name, ""))
+            frames.insert(0, SourceLine(code.co_filename, frame.f_lineno, code.co_name, ""))
         frame = frame.f_back
     chosen = choose_frame(frames, root)
     if chosen is None:

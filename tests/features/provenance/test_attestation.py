@@ -133,12 +133,12 @@ def test_a_folder_as_it_was_attested(folder):
     with open(folder / BUNDLE, "ab") as file:  # others may add theirs
         file.write(sign_statement(make_statement({}, BOM, bill()), OTHERS))
         file.write(b"\n{}\n")
-    found = verify_folder(folder, KEYS)
-    assert not found.problems
-    assert found.lines[0].startswith(f"{BUNDLE}: 4 files as attested, signed by ")
+    findings, problems = verify_folder(folder, KEYS)
+    assert not problems
+    assert findings[0].startswith(f"{BUNDLE}: 4 files as attested, signed by ")
     (folder / "report.json").unlink()
-    found = verify_folder(folder, KEYS)
-    assert not found.problems and found.lines[0].endswith("; without report.json")
+    findings, problems = verify_folder(folder, KEYS)
+    assert not problems and findings[0].endswith("; without report.json")
 
 
 def edit(folder, change):
@@ -239,7 +239,7 @@ WRONG = {
 def test_what_is_wrong_is_told_in_one_line(folder, name):
     change, line = WRONG[name]
     change(folder)
-    (problem,) = verify_folder(folder, KEYS).problems
+    (problem,) = verify_folder(folder, KEYS)[1]
     assert line in problem and "\n" not in problem
 
 
@@ -251,8 +251,8 @@ def test_two_packages_stand_in_one_folder(folder):
         provenance()["predicate"],
     )
     (folder / "b.pte.intoto.jsonl").write_bytes(sign_statement(other, KEYS))
-    found = verify_folder(folder, KEYS)
-    assert not found.problems and len(found.lines) == 2
+    findings, problems = verify_folder(folder, KEYS)
+    assert not problems and len(findings) == 2
 
 
 def test_packages_stand_in_folders_of_a_folder(folder):
@@ -260,12 +260,12 @@ def test_packages_stand_in_folders_of_a_folder(folder):
     for path in [*folder.iterdir()]:
         if path.is_file():
             path.rename(folder / "release" / path.name)
-    found = verify_folder(folder, KEYS)
-    assert not found.problems
-    assert found.lines[0].startswith(f"release/{BUNDLE}: 4 files as attested, ")
+    findings, problems = verify_folder(folder, KEYS)
+    assert not problems
+    assert findings[0].startswith(f"release/{BUNDLE}: 4 files as attested, ")
     flip(folder, "release/asr.ptd")
     (folder / "asr.pte").touch()  # outside of the folder of its attestation
-    assert verify_folder(folder, KEYS).problems == [
+    assert verify_folder(folder, KEYS)[1] == [
         "release/asr.ptd: has another content than is attested",
         "asr.pte: is in no attestation",
     ]
@@ -273,7 +273,7 @@ def test_packages_stand_in_folders_of_a_folder(folder):
 
 def test_files_of_another_commit_are_told(folder):
     def told(commit):
-        return verify_folder(folder, KEYS, commit).problems
+        return verify_folder(folder, KEYS, commit)[1]
 
     assert told("a" * 40) == [f"{BUNDLE}: is of commit aaaaaaaaaaaa with changes"]
     assert told("b" * 40) == [f"{BUNDLE}: is of commit 'aaaaaaaaaaaa', not of bbbbbbbbbbbb"]
@@ -310,8 +310,8 @@ def test_no_mutation_of_an_attestation_is_believed_or_breaks_it(shared, data):
             line[place : place + (kind == "set")] = data.draw(st.binary(min_size=1, max_size=8))
         line = line or bytearray(b" ")
     (folder / BUNDLE).write_bytes(line)
-    found = verify_folder(folder, KEYS)
-    if not found.problems:  # only what is not signed differs, such as space or a further field
+    _, problems = verify_folder(folder, KEYS)
+    if not problems:  # only what is not signed differs, such as space or a further field
         payload, ours = json.loads(line)["payload"], json.loads(LINE)["payload"]
         assert base64.b64decode(payload) == base64.b64decode(ours)
 
@@ -342,4 +342,4 @@ def test_no_signed_statement_breaks_it(shared, data):
     except ValueError:  # not a number
         return
     (folder / BUNDLE).write_bytes(line)
-    assert all("\n" not in problem for problem in verify_folder(folder, KEYS).problems)
+    assert all("\n" not in problem for problem in verify_folder(folder, KEYS)[1])

@@ -58,7 +58,7 @@ def test_the_methods_whose_objects_differ_are_told(tmp_path, parts, what):
 def test_what_else_a_manifest_says_is_told(tmp_path):
     methods = {"encode": {"delegation": {"nodes": 4}}, **{f"m{n}": {} for n in range(6)}}
     lines = told(tmp_path, manifest={"methods": methods})
-    assert "manifest: methods.encode.delegation.nodes: 3, now 4" in lines
+    assert "manifest: methods.encode.delegation.nodes: 3 -> 4" in lines
     assert lines[-1] == "manifest: and 2 more differences"
 
 

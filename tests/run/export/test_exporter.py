@@ -37,13 +37,13 @@ def test_only_the_wrong_methods_are_named():
 def test_an_exported_program_is_no_reference(circular, way):
     module = exporter({"a": (PROGRAM, circular)} if way == "pair" else {"a": PROGRAM}, circular)
     with pytest.raises(SourceError, match=r"m.py: the reference of 'a' is an exported program"):
-        find_references(module, call_export_methods(module, {}), {})
+        find_references(module, *call_export_methods(module, {}), {})
 
 
 def test_a_model_that_is_a_graph_may_be_a_reference():
     graph = torch.fx.symbolic_trace(nn.ReLU())
     module = exporter({"a": (PROGRAM, graph)})
-    assert find_references(module, call_export_methods(module, {}), {}) == {"a": graph}
+    assert find_references(module, *call_export_methods(module, {}), {}) == {"a": graph}
 
 
 def test_a_mistake_in_examples_names_the_method_once():
