@@ -15,6 +15,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -72,13 +73,20 @@ class Options(BaseModel):
         return json_schema
 
 
+_EXAMPLE = "\n    Example:"  # begins the value that a reference shows, as YAML
+
+
 def add_descriptions(model: type[BaseModel], properties: Mapping[str, Any]) -> None:
-    """Add the descriptions of a model's fields to their JSON schemas, each as one line."""
+    """Add the descriptions of a model's fields to their JSON schemas, each as one line, and their
+    examples."""
     for name, field in model.model_fields.items():
-        description = field.description or read_descriptions(model).get(name)
+        text = field.description or read_descriptions(model).get(name)
         json_schema = properties.get(field.alias or name)
-        if description and json_schema is not None:
+        if text and json_schema is not None:
+            description, _, example = text.partition(_EXAMPLE)
             json_schema["description"] = " ".join(description.split())
+            if example:
+                json_schema["examples"] = [yaml.safe_load(example)]
 
 
 @cache

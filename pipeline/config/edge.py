@@ -48,20 +48,41 @@ class EdgeConfig(Options):
     over it before anything is delegated."""
 
     check_ir_validity: bool = True
-    """Check that only core ATen operators and known types are left."""
+    """Check that only core ATen operators and known types are left.
+
+    Example: false
+    """
     skip_dim_order: bool = False
-    """Leave operators that know memory formats but not dim orders."""
+    """Leave operators that know memory formats but not dim orders.
+
+    Example: true
+    """
     preserve_ops: Distinct[Operator] | None = None
-    """Operators that are not decomposed, such as aten.linear.default."""
+    """Operators that are not decomposed, such as aten.linear.default.
+
+    Example: [aten.linear.default]
+    """
     core_aten_ops_exceptions: Distinct[Operator] | None = None
-    """Operators that may be left though they are not core ATen."""
+    """Operators that may be left though they are not core ATen.
+
+    Example: [aten.foo.default]
+    """
     keep_ranges: bool = False
     """Lower without oneDNN and NNPACK, by which torch narrows the ranges of dynamic sizes that go
     through convolutions. It is the joint call under torch.backends.mkldnn.flags(enabled=False) and
-    torch.backends.nnpack.flags(enabled=False)."""
+    torch.backends.nnpack.flags(enabled=False).
+
+    Example: true
+    """
     passes: tuple[PassSpec, ...] = Field(default=(), strict=False)
     """Passes over the edge program, in this order, as module:name of what passes/ defines, or
-    ExecuTorch or an installed distribution offers."""
+    ExecuTorch or an installed distribution offers.
+
+    Example: ['fusions:FuseGelu']
+    """
     passes_after_delegation: tuple[PassSpec, ...] = Field(default=(), strict=False)
     """Passes over what is left when partitioners have taken theirs, before anything is folded:
-    `EdgeProgramManager.transform`."""
+    `EdgeProgramManager.transform`.
+
+    Example: ['fusions:DropCopies']
+    """

@@ -15,13 +15,22 @@ class Family(Options):
     """The packages that share weights with this one, in `.ptd` files that all of them load."""
 
     name: Name
-    """The name of the family, the same in all its packages."""
+    """The name of the family, the same in all its packages.
+
+    Example: assistant
+    """
     base: Name | None = None
     """The package of the family whose weights are shared, those and no others, so that a further
-    package changes no file of those that are there. By default all that two packages hold is."""
+    package changes no file of those that are there. By default all that two packages hold is.
+
+    Example: assistant-base
+    """
     share: Weights = Field(default={WEIGHTS_FILE: ("*",)})
     """The weights that are shared: all by default, in <name>.ptd; a list of modules or patterns of
-    qualified names; or such lists by the name of the file."""
+    qualified names; or such lists by the name of the file.
+
+    Example: {foundation: [base]}
+    """
 
     @model_validator(mode="after")
     def _check_share(self) -> Self:

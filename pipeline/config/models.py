@@ -45,16 +45,28 @@ class MethodConfig(Options):
 
     partitioners: tuple[PartitionerSpec, ...] = Field(strict=False)
     """The delegates that the method is lowered to, tried in this order. An empty list means
-    portable operators only, said on purpose."""
+    portable operators only, said on purpose.
+
+    Example: [xnnpack, {vulkan: {force_fp16: true}}]
+    """
     modules: Modules | None = None
-    """No partitioner delegates what stands in none of these sub-modules."""
+    """No partitioner delegates what stands in none of these sub-modules.
+
+    Example: [decoder.layers]
+    """
     edge: EdgeConfig = EdgeConfig()
     quantize: SerializeAsAny[QuantizeConfig] | None = None
-    """Quantize the method before it is lowered; by default it is not quantized."""
+    """Quantize the method before it is lowered; by default it is not quantized.
+
+    Example: {quantizer: xnnpack, per_channel: true}
+    """
     emit: MethodEmit = MethodEmit()
     allow_none: bool = False
     """Accept a partitioner that takes nothing of the method, and a quantizer that quantizes nothing
-    of it. By default the package is not linked: what was asked for did not happen."""
+    of it. By default the package is not linked: what was asked for did not happen.
+
+    Example: true
+    """
 
     @field_validator("quantize")
     @classmethod
@@ -159,14 +171,26 @@ class PackageConfig(Options):
 
     package: str
     model: Name
-    """The model source: models/<model>.pt2, models/<model>.py or models/<model>/."""
+    """The model source: models/<model>.pt2, models/<model>.py or models/<model>/.
+
+    Example: seq2seq
+    """
     export: dict[ParameterName, Constant] = Field(default={})
-    """Parameters with which export_methods() of models/<model>.py is called."""
+    """Parameters with which export_methods() of models/<model>.py is called.
+
+    Example: {max_seq_len: 512}
+    """
     target: Label | None = None
     """The device: the name of a file in targets/, whose runtime the package must run on, or a label
-    for people and reports."""
+    for people and reports.
+
+    Example: android-arm64
+    """
     file: Name | None = None
-    """The name of the .pte in build/<package>/, without its ending; by default the package's."""
+    """The name of the .pte in build/<package>/, without its ending; by default the package's.
+
+    Example: seq2seq-v2
+    """
     family: Family | None = None
     """The packages that share their weights with this one: the family's name, or {name, base,
     share}."""
@@ -175,9 +199,15 @@ class PackageConfig(Options):
     omitted: tuple[MethodName, ...] = ()
     operators: Distinct[Library] = ()
     """Libraries of the model's own operators: modules and shared libraries in operators/, or those
-    that the workspace's settings list; they are loaded wherever its programs are."""
+    that the workspace's settings list; they are loaded wherever its programs are.
+
+    Example: [team_ops]
+    """
     constant_methods: dict[MethodName, Constant] = Field(default={})
-    """Methods that return a constant, with the constant."""
+    """Methods that return a constant, with the constant.
+
+    Example: {get_max_len: 128}
+    """
     emit: EmitConfig = EmitConfig()
     validation: ValidateConfig = Field(default=ValidateConfig(), alias="validate")
 

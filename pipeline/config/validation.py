@@ -40,7 +40,10 @@ class MethodGates(Options):
 
     runs_on: Annotated[TargetNames | None, NeedsFeature("contracts")] = None
     """The targets whose runtimes must hold all that the package needs, by their names in targets/;
-    by default the config's `target`, if it has a file there, and [] is none."""
+    by default the config's `target`, if it has a file there, and [] is none.
+
+    Example: [phone]
+    """
 
     @property
     def needs_baseline(self) -> bool:
@@ -65,22 +68,46 @@ class Limits(Options):
 
     atol: Tolerance | None = None
     """Absolute tolerance of an output's values; 1e-4 where only rtol is given. Without both, the
-    limits follow what the program computes in: its dtypes, its depth, its quantization."""
+    limits follow what the program computes in: its dtypes, its depth, its quantization.
+
+    Example: 0.0001
+    """
     rtol: Tolerance | None = None
-    """Relative tolerance of an output's values; 1e-3 where only atol is given."""
+    """Relative tolerance of an output's values; 1e-3 where only atol is given.
+
+    Example: 0.001
+    """
     max_mean_abs: Tolerance | None = None
-    """The greatest mean of an output's absolute errors."""
+    """The greatest mean of an output's absolute errors.
+
+    Example: 0.001
+    """
     max_p999_abs: Tolerance | None = None
-    """The limit that 99.9 % of an output's absolute errors must keep."""
+    """The limit that 99.9 % of an output's absolute errors must keep.
+
+    Example: 0.01
+    """
     max_relative: Tolerance | None = None
-    """The greatest sum of an output's absolute errors over that of its values."""
+    """The greatest sum of an output's absolute errors over that of its values.
+
+    Example: 0.01
+    """
     min_sqnr: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    """The least ratio of signal to quantization noise of an output, in dB."""
+    """The least ratio of signal to quantization noise of an output, in dB.
+
+    Example: 20.0
+    """
     min_cosine: Annotated[float, Field(ge=-1, le=1)] | None = None
-    """The least cosine of an output with the source program's."""
+    """The least cosine of an output with the source program's.
+
+    Example: 0.999
+    """
     min_agreement: Share | None = None
     """The least share of rows along an output's last dimension whose greatest value stands where
-    the source program's does, 0 to 1; for classifiers."""
+    the source program's does, 0 to 1; for classifiers.
+
+    Example: 0.99
+    """
 
 
 @open_to_features("validate.methods.<method>")
@@ -93,13 +120,22 @@ class MethodLimits(Limits):
     """Limits on how far this method's export may be from its reference, instead of the
     package's."""
     random: bool | None = None
-    """Whether this method samples on purpose, instead of what the package says."""
+    """Whether this method samples on purpose, instead of what the package says.
+
+    Example: true
+    """
     # What these files hold is in keys.
     examples: InputFiles | None = Field(default=None, exclude=True)
     """Files of input sets to run the method on, by their path in the workspace, instead of the
-    model's own examples; of the formats of `quantize.calibration`."""
+    model's own examples; of the formats of `quantize.calibration`.
+
+    Example: [inputs/encode.npz]
+    """
     cases: Cases | None = Field(default=None, exclude=True)
-    """Which cases this method runs, instead of the package's."""
+    """Which cases this method runs, instead of the package's.
+
+    Example: []
+    """
 
 
 class Latency(Options):
@@ -107,7 +143,10 @@ class Latency(Options):
 
     seconds: float = Field(default=0.3, ge=0, le=3600, allow_inf_nan=False)
     """The time to spend on each method: on loading it, its runs and those of its source program.
-    0 times nothing."""
+    0 times nothing.
+
+    Example: 2
+    """
 
 
 @open_to_features("validate")
@@ -115,30 +154,51 @@ class ValidateConfig(Limits):
     """Settings by which the package is validated against its source programs."""
 
     inputs: int = Field(default=3, ge=0, le=2**31 - 1)
-    """The number of input sets that are generated for each method."""
+    """The number of input sets that are generated for each method.
+
+    Example: 10
+    """
     seed: int = Field(default=0, ge=0, le=2**63 - 1)
-    """The seed of the random generator of input sets."""
+    """The seed of the random generator of input sets.
+
+    Example: 7
+    """
     steps: int = Field(default=4, ge=1, le=2**31 - 1)
-    """The number of calls in a row of a method with state."""
+    """The number of calls in a row of a method with state.
+
+    Example: 8
+    """
     # What passes in less passes in more, and what fails is not kept.
     timeout: float = Field(default=600, gt=0, le=604800, allow_inf_nan=False, exclude=True)
     """Seconds within which each method must be loaded, and each of its calls come to an end, on the
-    machine that validates; what takes longer is ended, and fails."""
+    machine that validates; what takes longer is ended, and fails.
+
+    Example: 120
+    """
     # What it left out is not kept either.
     budget: float = Field(default=300, gt=0, le=604800, allow_inf_nan=False, exclude=True)
     """Seconds for validating the package, a quarter of them for finding out where it fails. Each
     method makes its first call whatever that takes; then the worst come first. The report says
-    what was left out, and is not kept in the store."""
+    what was left out, and is not kept in the store.
+
+    Example: 60
+    """
     # What follows from these two is in keys.
     cases: Cases | None = Field(default=None, exclude=True)
     """Which cases are generated on top of `inputs`: zeros, large values, the limits of dynamic
     sizes, strided tensors, expanded ones. By default all of them; of quantized methods all but
-    large values, and only strided ones where the ranges were observed."""
+    large values, and only strided ones where the ranges were observed.
+
+    Example: [zeros, limits]
+    """
     sequences: (
         tuple[Annotated[tuple[MethodName, ...], Field(strict=False, min_length=1)], ...] | None
     ) = Field(default=None, strict=False, exclude=True)
     """Methods that share state, in the order in which they are called on one opened package. By
-    default the first one, then each other `steps` times."""
+    default the first one, then each other `steps` times.
+
+    Example: [[encode, decode, decode]]
+    """
     reference: Limits = Limits()
     """Limits on how far the exported program may be from its reference: `reference(method)` of the
     exporter, and recorded outputs in golden/. By default a few units in the last place where
@@ -148,15 +208,27 @@ class ValidateConfig(Limits):
     """By method: examples, and limits that differ from the package's."""
     random: bool = False
     """Methods sample on purpose, so that a call gives other values each time: they are judged by
-    shapes, ranges, means and variances over repeated calls, not by values."""
+    shapes, ranges, means and variances over repeated calls, not by values.
+
+    Example: true
+    """
     allow: Annotated[tuple[Allowed, ...], Field(strict=False), AfterValidator(distinct)] = ()
     """Verdicts that are good enough in place of passed: not-judged, not-run. Others make doit end
-    with an error status."""
+    with an error status.
+
+    Example: [not-judged, not-run]
+    """
     bundle: Annotated[bool, NeedsFeature("bundles")] = False
     """Leave <file>.bpte beside the package: a bundled program with the inputs that were run and
-    what the source gives on them, for ExecuTorch's runtime on a device."""
+    what the source gives on them, for ExecuTorch's runtime on a device.
+
+    Example: true
+    """
     bundle_limit: Size = 32 * 2**20
-    """The greatest size of a method's inputs and outputs in the bundled program."""
+    """The greatest size of a method's inputs and outputs in the bundled program.
+
+    Example: 8MB
+    """
     gates: Annotated[Gates, NeedsFeature("gates")] = Gates()
     latency: Annotated[Latency, NeedsFeature("latency")] = Latency()
 

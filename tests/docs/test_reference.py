@@ -7,7 +7,7 @@ from pipeline.backends import BACKENDS, QUANTIZERS
 from pipeline.backends.linking import backend_links
 from pipeline.store.errors import ConfigErrors
 from tests.support.configs import parse_config, read_configs
-from tools.reference.config import beside, documents, example, keys, role_options
+from tools.reference.config import beside, example, example_of, keys, role_options
 from tools.reference.errors import Message, entry_of, messages, sections
 from tools.reference.pages import PARTS, with_parts
 
@@ -35,14 +35,39 @@ def test_a_key_without_an_example_is_an_error():
 
 
 def test_the_examples_of_keys_are_valid(tmp_path):
-    phone = "model: m\nmethods: {decode: {}}\n"
-    (tmp_path / "_phone.yaml").write_text(phone, encoding="utf-8")
-    for number, document in enumerate(documents()):
-        path = tmp_path / f"example{number}.yaml"
-        path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    """Each alone, in a config of two methods."""
+    (tmp_path / "_phone.yaml").write_text("model: m\nmethods: {decode: {}}\n", encoding="utf-8")
+    written = [path for path, key in keys().items() if not key.groups]
+    for path in written:
+        document = {"model": "m", "methods": {"decode": {}, "encode": {"partitioners": []}}}
+        merge(document, NEEDED.get(path, {}))
+        merge(document, example_of(path))
+        if path != "methods.<method>.recipe":
+            document["methods"]["decode"].setdefault("partitioners", ["xnnpack"])
+        text = yaml.safe_dump(document, sort_keys=False)
+        (tmp_path / f"{path.replace('<method>', 'decode')}.yaml").write_text(text, encoding="utf-8")
     found = read_configs(tmp_path)
     assert not found.problems
-    assert {"example0", "example1", "asr-small", "asr-large"} == set(found.configs)
+    assert len(found.configs) > len(written)
+
+
+# What keys need beside them.
+NEEDED = {
+    "package": {"matrix": {"size": ["small"]}},
+    "matrix": {"package": "of-${matrix.size}"},
+    "emit.metadata_revision": {"emit": {"metadata": True}},
+    "family.base": {"family": {"name": "assistant"}},
+    "family.share": {"family": {"name": "assistant"}},
+    "validate.sequences": {"emit": {"memory_planning": {"share_mutable_buffers": True}}},
+}
+
+
+def merge(document, part):
+    for key, value in part.items():
+        if isinstance(value, dict) and isinstance(document.get(key), dict):
+            merge(document[key], value)
+        else:
+            document[key] = value
 
 
 @pytest.mark.parametrize(("name", "role"), ROLES)

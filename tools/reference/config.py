@@ -18,7 +18,6 @@ from pipeline.config.value_kinds import definition_of, describe_values, format_y
 from tools.reference.markdown import plain, row
 
 Json = Mapping[str, Any]
-EXAMPLES = Path(__file__).with_name("examples.yaml")
 OPTION_EXAMPLES = Path(__file__).with_name("option_examples.yaml")
 _UNWRITTEN = ("package", "omitted")  # fields that no file says
 # What is described where its options are.
@@ -26,6 +25,12 @@ _APART = {
     "PartitionerSpec": "options.md",
     "QuantizeConfig": "options.md",
     "PassSpec": "../guides/configs.md#edge-and-emit",
+}
+_FILE_EXAMPLES: Json = {
+    "extends": "_phone",
+    "defaults": {"partitioners": ["xnnpack"]},
+    "matrix": {"size": ["small", "large"]},
+    "package": "asr-${matrix.size}",
 }
 _GROUPS = ("methods.<method>", "emit", "validate")
 
@@ -67,10 +72,12 @@ def _file_keys() -> Iterator[Key]:
     for name in ("extends", "defaults", "matrix", "package"):
         part = {k: v for k, v in properties[name].items() if k != "$ref"}
         part = {"type": "object", **part} if name in ("defaults", "matrix") else part
+        part["examples"] = [_FILE_EXAMPLES[name]]
         yield Key(name, part, False, part["description"])
     words = "A recipe of ExecuTorch's, in place of `quantize` and `partitioners`."
     names = [name for name, recipe in RECIPES.items() if "refused" not in recipe]
-    yield Key("methods.<method>.recipe", {"enum": names}, False, words)
+    part = {"enum": names, "examples": ["xnnpack_fp32"]}
+    yield Key("methods.<method>.recipe", part, False, words)
 
 
 def _walk(schema: Json, path: str) -> Iterator[Key]:
@@ -146,21 +153,15 @@ def _default(part: Json, required: bool) -> str:
     return "not set" if default in (None, {}, []) else f"default `{format_yaml(default)}`"
 
 
-@cache
-def documents() -> list[Any]:
-    """Return the example configs, which together hold every key."""
-    return list(yaml.safe_load_all(EXAMPLES.read_text(encoding="utf-8")))
-
-
 def example(path: str) -> str:
-    """Return the first example of a key, on a line. Raises KeyError where there is none."""
-    if examples := keys()[path].part.get("examples"):
-        return _one_line(_nest(path.split("."), examples[0]))
-    for document in documents():
-        found = _cut(document, path.split("."))
-        if found is not None:
-            return _one_line(found)
-    raise KeyError(path)
+    """Return the example of a key, on a line. Raises KeyError where there is none."""
+    return _one_line(example_of(path))
+
+
+def example_of(path: str) -> Any:
+    """Return a part of a config that holds the example of a key."""
+    (value,) = keys()[path].part["examples"]
+    return _nest(path.split("."), value)
 
 
 def _nest(path: list[str], value: Any) -> Any:
@@ -168,18 +169,6 @@ def _nest(path: list[str], value: Any) -> Any:
     for name in reversed(path):
         value = {"decode" if name == "<method>" else name: value}
     return value
-
-
-def _cut(data: Any, path: list[str]) -> Any:
-    """Return the part of a document that leads to a key, or None."""
-    if not path:
-        return data
-    for name, value in data.items() if isinstance(data, dict) else ():
-        if path[0] in (name, "<method>"):
-            inner = _cut(value, path[1:])
-            if inner is not None:
-                return {name: inner}
-    return None
 
 
 def _one_line(data: Any) -> str:
