@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.config.secrets import Secret
 from pipeline.plan.export_parameters import name_export
 from pipeline.store.digest import Digest, hash_bytes, hash_json
 from pipeline.store.toolchain import code, toolchain
@@ -163,8 +164,6 @@ class ConfigCache:
         if value is None:
             return None
         if name in environment.secrets:
-            from pipeline.config.variables import Secret
-
             return Secret(name, value).digest
         return hash_bytes(b"=" + os.fsencode(value))
 
