@@ -221,7 +221,8 @@ class Composition:
             items = extends.value
         else:
             items = [extends]
-        if not items or any(isinstance(item.value, list | dict | None) for item in items):
+        are_names = all(not isinstance(item.value, list | dict | None) for item in items)
+        if not items or not are_names:
             self._variables.must(extends, "be the name of a config or a list of names")
             return
         for item in items:

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, field_serializer
 from pipeline.backends import Options
 from pipeline.backends.options import Distinct
 from pipeline.config.fields import REFERENCE_PATTERN, Operator, check_data
-from pipeline.config.variables import Secret, replace_secrets
+from pipeline.config.secrets import Secret, replace_secrets
 
 FACTORY = "factory"  # the key before a pass that is made by a call
 

@@ -108,7 +108,8 @@ def parse_bytes(value: Any) -> Any:
 def _portion(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch(SHARE_PATTERN, value):
         value = float(Decimal(value.rstrip("% ")) / 100)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value < math.inf:
         raise rule("must be a share such as 0.02 or 2%")
     return float(value)
 
@@ -143,7 +144,8 @@ def _algorithms(value: Any) -> Any:
         names = [value]
     are_valid = bool(names)
     for name in names:
-        if not isinstance(name, str) or not (name in ALGORITHMS or is_reference(name)):
+        is_valid = isinstance(name, str) and (name in ALGORITHMS or is_reference(name))
+        if not is_valid:
             are_valid = False
     if not are_valid:
         raise rule(f"must be {', '.join(ALGORITHMS)} or module:name, or a list of these")

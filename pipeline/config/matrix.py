@@ -100,7 +100,10 @@ class Matrix:
 
     def _combine(self, members: tuple[tuple[Any, Node | None], ...]) -> Combination:
         values = dict(zip(self._axes, (value for value, _ in members), strict=True))
-        return Combination(values, [part for _, part in members if part is not None])
+        return Combination(
+            values,
+            [part for _, part in members if part is not None],
+        )
 
     def _axis(self, name: Any, node: Node) -> _Axis:
         wrong = self._variables.wrong
@@ -149,7 +152,10 @@ def _is_value(value: Any) -> bool:
 
 
 def _find(axis: _Axis, value: Any) -> tuple[Any, Node | None] | None:
-    return next((member for member in axis if _same(member[0], value)), None)
+    return next(
+        (member for member in axis if _same(member[0], value)),
+        None,
+    )
 
 
 def _same(value: Any, expected: Any) -> bool:

@@ -31,7 +31,10 @@ def find_remedy(model: type[Options], key: str) -> str:
     known: which section it belongs to, or how else to say it."""
     if model is MethodConfig and key in _SIZES:
         return _SIZES_REMEDY
-    place = next((name for name, of in _SECTIONS.items() if key in of.model_fields), "")
+    place = next(
+        (name for name, of in _SECTIONS.items() if key in of.model_fields),
+        "",
+    )
     if place:
         return f"it belongs to {place}"
     return ""

@@ -134,7 +134,10 @@ def _load_file(reference: str, path: Path, root: Path) -> None:
 
 def _find_loaded(path: Path) -> ModuleType | None:
     loaded = list(sys.modules.values())
-    return next((m for m in loaded if getattr(m, "__file__", None) == str(path)), None)
+    return next(
+        (m for m in loaded if getattr(m, "__file__", None) == str(path)),
+        None,
+    )
 
 
 def _is_path(reference: str) -> bool:

@@ -199,14 +199,20 @@ class _Reader:
         self, model: type[Options], data: Any, validate: _Handler, mistakes: _Mistakes
     ) -> Any:
         if not isinstance(data, dict):
-            mistakes.add(f"is {shown(data)}, must be a mapping", _MAPPINGS.get(model, ""))
+            mistakes.add(
+                f"is {shown(data)}, must be a mapping",
+                _MAPPINGS.get(model, ""),
+            )
             return None
         root = model is self._root
         if root:
             unwritten = self._given
         else:
             unwritten = {}
-        fields = [f.alias or n for n, f in model.model_fields.items() if n not in unwritten]
+        fields = []
+        for field_name, info in model.model_fields.items():
+            if field_name not in unwritten:
+                fields.append(info.alias or field_name)
         if root:
             more = self._more_keys
         elif model is MethodConfig:
@@ -243,7 +249,8 @@ class _Reader:
 
     def _package(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
         methods = _as(dict, _as(dict, data).get("methods"))
-        omitted = tuple(n for n, written in methods.items() if written == OMIT and is_method(n))
+        names = [name for name, written in methods.items() if written == OMIT]
+        omitted = tuple(filter(is_method, names))
         self._given = {**self._given, "omitted": omitted}
         if omitted:
             packaged = {name: method for name, method in methods.items() if name not in omitted}
@@ -275,7 +282,10 @@ class _Reader:
                 loc=("recipe",),
             )
         elif "refused" in recipe:
-            mistakes.add(f"'{name}' can't be had: {recipe['refused']}", loc=("recipe",))
+            mistakes.add(
+                f"'{name}' can't be had: {recipe['refused']}",
+                loc=("recipe",),
+            )
         else:
             settings = {key: value for key, value in data.items() if key != "recipe"}
             return self._mapping(MethodConfig, {**settings, **recipe}, validate, mistakes)
@@ -349,7 +359,10 @@ def _disagreements(data: dict[str, Any]) -> Iterator[tuple[tuple[int | str, ...]
         if isinstance(name, str) and name not in methods:
             hint = did_you_mean(name, methods)
             yield ("validate", "methods", name), "is no method here", hint
-    planning = _as(dict, _as(dict, data.get("emit")).get("memory_planning"))
+    planning = _as(
+        dict,
+        _as(dict, data.get("emit")).get("memory_planning"),
+    )
     shared = planning.get("share_mutable_buffers") is True
     for number, names in enumerate(_as(list, validation.get("sequences"))):
         where = ("validate", "sequences", number)
@@ -357,7 +370,8 @@ def _disagreements(data: dict[str, Any]) -> Iterator[tuple[tuple[int | str, ...]
             if isinstance(name, str) and name not in methods:
                 hint = did_you_mean(name, methods)
                 yield (*where, place), f"'{name}' is no method here", hint
-        if len({str(name) for name in _as(list, names)}) > 1 and not shared:
+        distinct_names = {str(name) for name in _as(list, names)}
+        if len(distinct_names) > 1 and not shared:
             fault = "its methods share no state: each has buffers of its own"
             yield where, fault, "say `emit: {memory_planning: {share_mutable_buffers: true}}`"
 

@@ -15,7 +15,7 @@ from pipeline.config.compose import Document
 from pipeline.config.edge import FACTORY, PassSpec
 from pipeline.config.models import OMIT, MethodConfig, PackageConfig
 from pipeline.config.parser import partitioner_options
-from pipeline.config.variables import Secret
+from pipeline.config.secrets import Secret
 from pipeline.config.yaml import Node, dump_flow
 from pipeline.store.errors import join
 
@@ -80,20 +80,31 @@ class _View:
                 shown = "none"
             else:
                 shown = _flow(value)
-            yield _Row(f"{indent}# {dump_flow(key)}: {shown}", unwritten, is_comment=True)
+            yield _Row(
+                f"{indent}# {dump_flow(key)}: {shown}",
+                unwritten,
+                is_comment=True,
+            )
         elif isinstance(value, dict) and value:
-            rows = [
-                row
-                for part, member in value.items()
-                for row in self._member(part, member, join(path, part), indent + _INDENT, unwritten)
-            ]
+            rows = []
+            for part, member in value.items():
+                rows += self._member(
+                    part,
+                    member,
+                    join(path, part),
+                    indent + _INDENT,
+                    unwritten,
+                )
             yield from _under(head, " {}", rows)
         elif isinstance(value, list | tuple) and any(isinstance(part, Options) for part in value):
             yield _Row(head)
             for index, part in enumerate(value):
                 yield from self._item(part, join(path, index), indent + _INDENT)
         else:
-            yield _Row(f"{head} {_flow(value)}", _origin(node, path))
+            yield _Row(
+                f"{head} {_flow(value)}",
+                _origin(node, path),
+            )
 
     def _item(self, item: PartitionerSpec | PassSpec, path: str, indent: str) -> Iterator[_Row]:
         """Show an item: a name, or a name as a key with its options."""
@@ -105,7 +116,8 @@ class _View:
         if isinstance(item, PassSpec):
             yield _Row(f"{indent}- {_flow(item)}", origin)
             return
-        rows = list(self.model(_written(item), join(path, item.name), indent + 2 * _INDENT))
+        options = _written(item)
+        rows = list(self.model(options, join(path, item.name), indent + 2 * _INDENT))
         colon = ""
         if not all(row.is_comment for row in rows):
             colon = ":"
@@ -125,7 +137,10 @@ def _under(head: str, empty: str | None, rows: list[_Row]) -> Iterator[_Row]:
         yield _Row(head)
     elif empty is None:
         key = head.lstrip()
-        yield _Row(f"{head.removesuffix(key)}# {key}", is_comment=True)
+        yield _Row(
+            f"{head.removesuffix(key)}# {key}",
+            is_comment=True,
+        )
     else:
         yield _Row(head + empty)
     yield from rows

@@ -46,7 +46,8 @@ def _is_misspelled(label: str, meant: str) -> bool:
 def _is_typo(part: str, meant_part: str) -> bool:
     if sorted(part) == sorted(meant_part):
         return len(part) >= _SHORTEST
-    if min(len(part), len(meant_part)) < _SHORTEST or part[0] != meant_part[0]:
+    shortest = min(len(part), len(meant_part))
+    if shortest < _SHORTEST or part[0] != meant_part[0]:
         return False  # people get the first letter right: `phone` is no `iphone`
     if _without_digits(part) == _without_digits(meant_part):
         return False
@@ -75,7 +76,8 @@ def _distance(text: str, target: str) -> int:
                 row[j - 1] + 1,
                 before[j - 1] + (letter != theirs),
             )
-            if i > 1 and j > 1 and letter == target[j - 2] and text[i - 2] == theirs:
+            has_pair = i > 1 and j > 1
+            if has_pair and letter == target[j - 2] and text[i - 2] == theirs:
                 cost = min(cost, last[j - 2] + 1)
             row.append(cost)
     return row[-1]

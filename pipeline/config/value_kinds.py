@@ -52,7 +52,10 @@ def describe_values(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> 
 
 def _describe_mapping(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     keys = part.get("propertyNames", {})
-    members = [*part.get("patternProperties", {}).values(), part.get("additionalProperties")]
+    members = [
+        *part.get("patternProperties", {}).values(),
+        part.get("additionalProperties"),
+    ]
     inner = next((member for member in members if isinstance(member, Mapping)), None)
     if inner is None:
         return "mapping"

@@ -8,15 +8,13 @@ among which are a build machine's passwords.
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
+from pipeline.config.secrets import Secret
 from pipeline.config.yaml import Node, plain, read_scalar
-from pipeline.store.digest import Digest
 from pipeline.store.errors import Problem, did_you_mean, shown
 from pipeline.store.settings import Environment
 
@@ -26,25 +24,6 @@ _VARIABLE = re.compile(
     rf"|(?P<name>{_NAME})(?P<default>:-[^${{}}]*)?)\}}|(?P<wrong>\{{[^}}]*\}}?|{_NAME}|))"
 )
 _SPELLINGS = "write ${NAME} or ${NAME:-default}, and $$ for a dollar sign"
-
-
-@dataclass(frozen=True)
-class Secret:
-    """The value of a variable that is recorded nowhere; options of passes may hold it."""
-
-    name: str
-    value: str = field(repr=False)
-
-    def __str__(self) -> str:
-        return f"${{{self.name}}}"
-
-    @cached_property
-    def digest(self) -> Digest:
-        """The digest that stands for it in keys. It takes some 30 ms, so that a short value can't
-        be found by trying many."""
-        salt = f"pte-pipeline secret {self.name}".encode()
-        value = self.value.encode(errors="surrogateescape")
-        return Digest(hashlib.scrypt(value, salt=salt, n=2**14, r=8, p=1, dklen=32).hex())
 
 
 @dataclass
@@ -97,7 +76,10 @@ class Variables:
         elif whole and not whole["dollar"] and node.plain and typed:
             value = self._typed(whole, node)
         else:
-            value = _VARIABLE.sub(lambda match: spelled(self._value(match, node)), node.value)
+            value = _VARIABLE.sub(
+                lambda match: spelled(self._value(match, node)),
+                node.value,
+            )
         if len(self.problems) > before:
             value = None
         return Node(
@@ -206,18 +188,8 @@ def _is_pass_option(place: tuple[object, ...]) -> bool:
         place = place[2:]
     lists = (("passes",), ("passes_after_delegation",))
     place = tuple(part for part in place if part != "factory")
-    return place[:1] in (("edge",), ("emit",)) and place[1:2] in lists and len(place) > 4
-
-
-def replace_secrets(value: Any, change: Callable[[Secret], Any]) -> Any:
-    """Copy plain data with its secrets changed."""
-    if isinstance(value, dict):
-        return {key: replace_secrets(member, change) for key, member in value.items()}
-    if isinstance(value, list):
-        return [replace_secrets(member, change) for member in value]
-    if isinstance(value, Secret):
-        return change(value)
-    return value
+    is_in_lists = place[:1] in (("edge",), ("emit",)) and place[1:2] in lists
+    return is_in_lists and len(place) > 4
 
 
 def spelled(value: Any) -> str:

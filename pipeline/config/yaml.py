@@ -141,7 +141,10 @@ def map_members(value: Any, change: Callable[[Node], Any], copies: dict[int, Any
 def read_scalar(text: str) -> Any:
     """Read a text as if it stood in a file without quotes. Raises ValueError, with what is wrong
     and what to do, where YAML 1.1 takes it for something else than YAML 1.2."""
-    tag = next((tag for tag, pattern in _SCALARS.items() if pattern.match(text)), _TEXT)
+    tag = next(
+        (tag for tag, pattern in _SCALARS.items() if pattern.match(text)),
+        _TEXT,
+    )
     if tag == _AMBIGUOUS:
         raise ValueError(*_ambiguous(text))
     try:
@@ -237,7 +240,9 @@ class _Constructor:
             self._wrong_tag(node, path)
         value: Any
         if isinstance(node, yaml.SequenceNode):
-            value = [self._node(m, _line(m), join(path, n)) for n, m in enumerate(node.value)]
+            value = []
+            for number, member in enumerate(node.value):
+                value.append(self._node(member, _line(member), join(path, number)))
         else:
             value = self._mapping(node, path)
         # With its aliases, it can nest deeper than the file does.
@@ -247,7 +252,10 @@ class _Constructor:
             members = value.values()
         height = size = 1
         for member in members:
-            height = max(height, 1 + self._heights.get(id(member.value), 0))
+            height = max(
+                height,
+                1 + self._heights.get(id(member.value), 0),
+            )
             size += self._sizes.get(id(member.value), 1)
         if height > _MAX_DEPTH:
             raise _too_deep(self._file, _line(node))

@@ -48,7 +48,11 @@ def check_backends(document: Document) -> Iterator[Problem]:
                 lacking = " and ".join(need.what for need in needs)
                 remedies = ", ".join(dict.fromkeys(need.remedy for need in needs))
                 if needs:
-                    yield document.problem(where, f"{name} needs {lacking}", remedies)
+                    yield document.problem(
+                        where,
+                        f"{name} needs {lacking}",
+                        remedies,
+                    )
 
 
 def _mapping(value: object) -> dict[Any, Any]:
@@ -105,7 +109,11 @@ def check_options(config: PackageConfig, document: Document) -> Iterator[Problem
                 continue
             for option, hint in unknown_options(BACKENDS[name], options):
                 mistake = f"is no option of {name} in the installed executorch"
-                yield document.problem(join(f"methods.{method}.{place}", option), mistake, hint)
+                yield document.problem(
+                    join(f"methods.{method}.{place}", option),
+                    mistake,
+                    hint,
+                )
 
 
 def _missing_passes(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:
@@ -121,7 +129,11 @@ def _missing_passes(config: PackageConfig, document: Document, root: Path) -> It
         for number, reference in enumerate(references):
             if ":" in reference and not source_files(reference, root):
                 mistake = f"the pass {reference} {NOT_OFFERED}"
-                yield document.problem(join(path, number), mistake, remedy(reference))
+                yield document.problem(
+                    join(path, number),
+                    mistake,
+                    remedy(reference),
+                )
 
 
 def _plans(config: PackageConfig) -> Iterator[tuple[str, MemoryPlan]]:

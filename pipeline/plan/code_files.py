@@ -43,7 +43,13 @@ class CodeFiles:
             error = self._read(path)["error"]
             if error:
                 line, message = error
-                yield Problem(self._name(path), "", f"is no Python: {message}", "", line)
+                yield Problem(
+                    self._name(path),
+                    "",
+                    f"is no Python: {message}",
+                    "",
+                    line,
+                )
 
     def find_unused(self) -> Iterator[Problem]:
         """Yield the files that nothing uses, unless a config has mistakes, which may name them."""
@@ -58,7 +64,11 @@ class CodeFiles:
         for path in self._files():
             if path not in used and not self._is_in_package_of(path, used):
                 kind = _NAMED_BY[self._folder(path)]
-                yield Problem(self._name(path), "", f"{kind}, so nothing loads it")
+                yield Problem(
+                    self._name(path),
+                    "",
+                    f"{kind}, so nothing loads it",
+                )
 
     def _files(self) -> Iterator[Path]:
         """Yield the files that a config could name, without helpers (`_common.py`) and tests."""
@@ -88,7 +98,10 @@ class CodeFiles:
     def _imported(self) -> set[Path]:
         """The files that modules of the workspace import, or name in a text."""
         readers: set[Path] = set()
-        modules = [*self._root.glob("*.py"), *self._modules(["models"])]
+        modules = [
+            *self._root.glob("*.py"),
+            *self._modules(["models"]),
+        ]
         for path in (*self._modules(_FOLDERS), *modules):
             folder = self._folder(path)
             for name in self._read(path)["imports"]:
@@ -107,7 +120,10 @@ class CodeFiles:
         path = self._root / top
         for part in inner.split("."):
             path = path / part
-            files |= {path / "__init__.py", path.with_name(f"{part}.py")}
+            files |= {
+                path / "__init__.py",
+                path.with_name(f"{part}.py"),
+            }
             files |= {path.with_name(f"{part}{suffix}") for suffix in _SHARED}
         return files
 
@@ -164,7 +180,10 @@ def _imported_names(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
         base = ".".join((*parent, *([node.module] if node.module else [])))
         yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
     elif isinstance(node, ast.Constant) and _TEXT_OF_MODULE.fullmatch(str(node.value)):
-        yield re.sub(r"\.(py|so|dylib|dll)$", "", str(node.value)).replace("/", ".")
+        yield re.sub(r"\.(py|so|dylib|dll)$", "", str(node.value)).replace(
+            "/",
+            ".",
+        )
 
 
 def find_unread_targets(plan: Plan) -> Iterator[Problem]:
@@ -176,7 +195,12 @@ def find_unread_targets(plan: Plan) -> Iterator[Problem]:
     for path in sorted(folder.glob("[!.]*")):
         name = f"{TARGETS}/{path.name}"
         if path.suffix.lower() in (".yml", ".yaml") and path.suffix != ".yaml":
-            yield Problem(name, "", "is not read", f"call it {path.stem}.yaml")
+            yield Problem(
+                name,
+                "",
+                "is not read",
+                f"call it {path.stem}.yaml",
+            )
         elif path.suffix == ".yaml" and is_known and path.stem not in named:
             remark = "no config names it in `target` or `runs_on`, so no package is held to it"
             yield Problem(name, "", remark)

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.config.secrets import Secret
 from pipeline.plan.export_parameters import name_export
 from pipeline.store.digest import Digest, hash_bytes, hash_json
 from pipeline.store.toolchain import code, toolchain
@@ -148,9 +149,10 @@ class ConfigCache:
     def _still_so(self, composed: Mapping[str, Any]) -> bool:
         files = composed["files"]
         variables = composed["variables"]
-        return all(self._digest(name) == digest for name, digest in files.items()) and all(
-            self._variable(name) == digest for name, digest in variables.items()
-        )
+        for name, digest in files.items():
+            if self._digest(name) != digest:
+                return False
+        return all(self._variable(name) == digest for name, digest in variables.items())
 
     def _variable(self, name: str) -> Digest | None:
         """Hash the value of a variable, which no file may hold as it is; None where it is not set.
@@ -162,8 +164,6 @@ class ConfigCache:
         if value is None:
             return None
         if name in environment.secrets:
-            from pipeline.config.variables import Secret
-
             return Secret(name, value).digest
         return hash_bytes(b"=" + os.fsencode(value))
 

@@ -66,10 +66,12 @@ class Declared:
         """Return whether a path is named, as a file or, for a listing, as a folder that named files
         may stand in."""
         parts = os.path.normpath(path).split(os.sep)
-        named = [
-            os.path.normpath(places.locate(pattern)).split(os.sep) for pattern in self.patterns
-        ]
-        named += [[*parts, "**"] for parts in named if not any("*" in part for part in parts)]
+        named = []
+        for pattern in self.patterns:
+            named_parts = os.path.normpath(places.locate(pattern)).split(os.sep)
+            named.append(named_parts)
+            if not any("*" in part for part in named_parts):
+                named.append([*named_parts, "**"])  # a folder
         return any(_matches(pattern, parts, listing) for pattern in named)
 
 
@@ -88,8 +90,12 @@ def _matches(pattern: Sequence[str], parts: Sequence[str], prefix: bool) -> bool
     if not pattern:
         return False
     if pattern[0] == "**":
-        return _matches(pattern[1:], parts, prefix) or _matches(pattern, parts[1:], prefix)
-    return fnmatchcase(parts[0], pattern[0]) and _matches(pattern[1:], parts[1:], prefix)
+        if _matches(pattern[1:], parts, prefix):
+            return True
+        return _matches(pattern, parts[1:], prefix)
+    if not fnmatchcase(parts[0], pattern[0]):
+        return False
+    return _matches(pattern[1:], parts[1:], prefix)
 
 
 def read_declared(path: Path) -> dict[str, Any]:
@@ -105,23 +111,33 @@ def read_declared(path: Path) -> dict[str, Any]:
             targets = node.targets
         elif isinstance(node, ast.AnnAssign | ast.AugAssign):
             targets = [node.target]
-        if any(isinstance(target, ast.Name) and target.id == "INPUTS" for target in targets):
-            return _read_literal(node)
+        for target in targets:
+            if isinstance(target, ast.Name) and target.id == "INPUTS":
+                return _read_literal(node)
     return {"inputs": None, "wrong": ""}
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    if not isinstance(value, list | tuple):
+        return False
+    return all(isinstance(member, str) for member in value)
 
 
 def _read_literal(node: Any) -> dict[str, Any]:
     try:
-        value = None
+        value: Any = None
         if not isinstance(node, ast.AugAssign):
             value = ast.literal_eval(node.value)
     except (ValueError, TypeError, MemoryError, RecursionError):
         value = None
-    if not isinstance(value, list | tuple) or not all(isinstance(member, str) for member in value):
+    if not _is_list_of_texts(value):
         wrong = f"INPUTS must be a list of strings written out, such as {_EXAMPLE}"
         return {"inputs": None, "wrong": f"{node.lineno}: {wrong}"}
     wrong = "; ".join(filter(None, map(_check, value)))
-    return {"inputs": list(value), "wrong": wrong and f"{node.lineno}: INPUTS: {wrong}"}
+    return {
+        "inputs": list(value),
+        "wrong": wrong and f"{node.lineno}: INPUTS: {wrong}",
+    }
 
 
 def _check(text: str) -> str:

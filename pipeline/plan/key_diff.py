@@ -91,7 +91,9 @@ def _describe_program(method: str, difference: Difference, find_parts: Find) -> 
 
 def _describe_parts(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     for part, noun in (("tensors", "tensor"), ("modules", "operators of module")):
-        changed = [(d.path[-1], d.change()) for d in diff_json(old[part], new[part])]
+        changed = []
+        for difference in diff_json(old[part], new[part]):
+            changed.append((difference.path[-1], difference.change()))
         for name, verb in changed[:_MOST_NAMES]:
             yield f"{noun} {name or 'at the top'} {verb}"
         if len(changed) > _MOST_NAMES:

@@ -141,7 +141,11 @@ class Models:
                 source.path, "parameters", read_parameters, origin=code("plan")
             )
             for name, mistake, remedy in find_wrong(declared, given, file) if declared else ():
-                yield document.problem(f"export.{name}" if name else "model", mistake, remedy)
+                yield document.problem(
+                    f"export.{name}" if name else "model",
+                    mistake,
+                    remedy,
+                )
 
     @once
     def export(self, export: str) -> Action[ExportInputs]:

@@ -55,7 +55,10 @@ class NamedInputs:
 
     def code(self, package: str) -> list[Mapping[str, str | None]]:
         """Return the inputs of a package's passes and of its libraries of operators."""
-        return [*self.passes(package).values(), *dict(self.libraries(package)).values()]
+        return [
+            *self.passes(package).values(),
+            *dict(self.libraries(package)).values(),
+        ]
 
     @once
     def passes(self, package: str) -> dict[str, Code]:

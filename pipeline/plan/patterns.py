@@ -145,7 +145,10 @@ def find_unknown_names(methods: Mapping[str, Mapping[str, Any]]) -> Iterator[str
     unknown: dict[str, dict[str, str]] = {}
     for listing in listings:
         if (listing["option"], listing["name"]) not in fitting:
-            unknown.setdefault(listing["option"], {}).setdefault(listing["name"], listing["hint"])
+            unknown.setdefault(listing["option"], {}).setdefault(
+                listing["name"],
+                listing["hint"],
+            )
     for option, hints in unknown.items():
         names = listed(repr(name) for name in hints)
         hint = next(iter(hints.values()))

@@ -94,7 +94,10 @@ class Surroundings:
     def names(self) -> list[str]:
         """Return the variables that can matter to an export which looks at all of them."""
         passing = (*_PASSING, "HOME")  # paths inside the home folder count by what is there
-        names = (n for n in self.environment if n not in passing and not n.startswith(_OURS))
+        names = []
+        for name in self.environment:
+            if name not in passing and not name.startswith(_OURS):
+                names.append(name)
         return sorted(names)
 
 
@@ -118,7 +121,10 @@ class Finder:
             return self._observe_listing(name, made)
         key = kind, name
         if key not in self._seen:
-            self._seen[key] = self.places.observe(kind, self.places.locate(name))
+            self._seen[key] = self.places.observe(
+                kind,
+                self.places.locate(name),
+            )
         return self._seen[key]
 
     def assume(self, kind: Kind, name: str, value: str | None) -> None:
@@ -141,11 +147,19 @@ class Finder:
     def find(self, reads: Reads, declared: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
         """Return the part of an export's key that says what it read; `declared` are files that
         count too, as the exporter says so."""
-        files = sorted({*reads.files, *declared})
+        files = {}
+        for name in sorted({*reads.files, *declared}):
+            files[name] = self.observe("file", name)
+        listings = {}
+        for name in reads.listings:
+            listings[name] = self.observe("listing", name, reads.made)
+        links = {}
+        for name in reads.links:
+            links[name] = self.observe("link", name)
         return {
-            "files": {name: self.observe("file", name) for name in files},
-            "listings": {n: self.observe("listing", n, reads.made) for n in reads.listings},
-            "links": {name: self.observe("link", name) for name in reads.links},
+            "files": files,
+            "listings": listings,
+            "links": links,
             "environment": self._environment(reads.environment),
             "modules": self._modules(reads.modules),
         }
@@ -254,4 +268,6 @@ def _folder_of(name: str) -> str:
 def is_inside(name: str) -> bool:
     """Return whether a spelled path leads into the workspace."""
     path = os.path.normpath(name)
-    return not os.path.isabs(path) and not name.startswith("~") and not within(path, "..")
+    if os.path.isabs(path) or name.startswith("~"):
+        return False
+    return not within(path, "..")

@@ -66,7 +66,11 @@ def _find_strange_targets(plan: Plan) -> Iterator[Problem]:
     for package, label in labels.items():
         if label not in files and (remark := _describe(label, files, counts)):
             mistake, remedy = remark
-            yield plan.document(package).problem("target", mistake, f"{remedy}; {_ON_PURPOSE}")
+            yield plan.document(package).problem(
+                "target",
+                mistake,
+                f"{remedy}; {_ON_PURPOSE}",
+            )
 
 
 def _describe(label: str, files: set[str], counts: Counter[str]) -> tuple[str, str] | None:

@@ -75,7 +75,11 @@ def check_shared_state(
                 f"{listed(users)} are one tensor of the model, but methods share buffers by name"
             )
             remedy = f"export the methods from modules that give it one name and say {SHARED}, or "
-            yield document.problem(WHERE, mistake, remedy + f"say {SPLIT} for a copy in each")
+            yield document.problem(
+                WHERE,
+                mistake,
+                remedy + f"say {SPLIT} for a copy in each",
+            )
 
 
 def _find_renamed(renamed: Mapping[str, Renamed]) -> list[list[str]]:

@@ -79,7 +79,10 @@ def unit_status(plan: Plan, package: str, action: Action | None) -> Status:
     if entry is not None and store.obtainable(entry.result["blobs"]):
         if previous == action.digest:
             return Status("up-to-date", "unchanged")
-        return Status("hit", f"{verb} before; {_changes(plan, previous, action, verb)}")
+        return Status(
+            "hit",
+            f"{verb} before; {_changes(plan, previous, action, verb)}",
+        )
     if previous == action.digest or entry is not None:
         return Status("stale", f"its {noun} is no longer in the store")
     return Status("stale", _changes(plan, previous, action, verb))

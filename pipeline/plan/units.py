@@ -58,14 +58,24 @@ class Units(CheckedFiles):
     ) -> CompileInputs:
         config = self.config(package)
         passes = self.inputs.passes(package)
-        option_files = self.inputs.option_files
+        references = dict.fromkeys(config.pass_references(unit))
+        sources = {}
+        for name, source in methods.items():
+            if name in unit:
+                sources[name] = source
+        files = {}
+        unit_quantizes = {}
+        for name in unit:
+            files[name] = self.inputs.option_files(config.methods[name])
+            if name in quantizes:
+                unit_quantizes[name] = quantizes[name]
         return CompileInputs(
             config=config,
             unit=unit,
-            sources={name: source for name, source in methods.items() if name in unit},
-            quantizes={name: quantizes[name] for name in unit if name in quantizes},
-            passes={name: passes[name] for name in dict.fromkeys(config.pass_references(unit))},
-            files={name: option_files(config.methods[name]) for name in unit},
+            sources=sources,
+            quantizes=unit_quantizes,
+            passes={name: passes[name] for name in references},
+            files=files,
             libraries=self.inputs.libraries(package),
             written=self.written(package),
         )

@@ -87,7 +87,14 @@ class Event(NamedTuple):
 
 def make_event(of: Any, outcome: Outcome, **facts: Any) -> Event:
     """Return an event of an action, or of the task for one."""
-    return Event(of.kind, of.package, of.method, of.model or "", outcome, **facts)
+    return Event(
+        of.kind,
+        of.package,
+        of.method,
+        of.model or "",
+        outcome,
+        **facts,
+    )
 
 
 def write_run(workspace: Workspace, events: Iterable[Event], remote: Mapping[str, Any]) -> None:
@@ -104,9 +111,16 @@ def write_run(workspace: Workspace, events: Iterable[Event], remote: Mapping[str
     actions = [dict(zip(_RUN_FIELDS, find(event), strict=True)) for event in events]
     for action in actions:
         action["seconds"] = round(action["seconds"], 3)
-    lines = json.dumps(actions)[1:-1].replace('}, {"', '},\n{"')
+    lines = json.dumps(actions)[1:-1].replace(
+        '}, {"',
+        '},\n{"',
+    )
     text = f'{{"actions": [\n{lines}\n], "remote": {json.dumps(remote)}}}\n'
-    write_atomically(workspace.build / RUN, text.encode(), workspace.build)
+    write_atomically(
+        workspace.build / RUN,
+        text.encode(),
+        workspace.build,
+    )
 
 
 def write_timeline(
@@ -121,9 +135,15 @@ def write_timeline(
         OSError: the file can't be written.
     """
     lines = ",\n".join(map(json.dumps, trace(events)["traceEvents"]))
-    caches_data = f'"otherData": {json.dumps({"caches": dict(caches)})}, ' if caches else ""
+    caches_data = ""
+    if caches:
+        caches_data = f'"otherData": {json.dumps({"caches": dict(caches)})}, '
     text = f'{{"displayTimeUnit": "ms", {caches_data}"traceEvents": [\n{lines}\n]}}\n'
-    write_atomically(workspace.build / TIMELINE, text.encode(), workspace.build)
+    write_atomically(
+        workspace.build / TIMELINE,
+        text.encode(),
+        workspace.build,
+    )
 
 
 def trace(events: Iterable[Event]) -> dict[str, Any]:
@@ -136,7 +156,9 @@ def trace(events: Iterable[Event]) -> dict[str, Any]:
         (event for event in events if event.start),
         key=lambda event: (event.start, event.worker, event.title),
     )
-    begin = timed[0].start if timed else 0.0
+    begin = 0.0
+    if timed:
+        begin = timed[0].start
     lanes = _assign_lanes(timed)
     hosts = {lanes[event.worker]: event.host for event in timed}
     trace_events: list[dict[str, Any]] = []
@@ -166,7 +188,11 @@ def trace(events: Iterable[Event]) -> dict[str, Any]:
 
 def _span(start: float, end: float) -> dict[str, Any]:
     since = round(start * 1e6)
-    return {"ph": "X", "ts": since, "dur": max(round(end * 1e6) - since, 0)}
+    return {
+        "ph": "X",
+        "ts": since,
+        "dur": max(round(end * 1e6) - since, 0),
+    }
 
 
 def _assign_lanes(events: Iterable[Event]) -> dict[int, int]:
@@ -174,9 +200,15 @@ def _assign_lanes(events: Iterable[Event]) -> dict[int, int]:
     one that died is replaced; on another machine it has one of its own."""
     lives: dict[int, tuple[float, float, str]] = {}
     for event in events:
-        start, end, _ = lives.get(event.worker, (event.start, event.end, ""))
+        start, end, _ = lives.get(
+            event.worker,
+            (event.start, event.end, ""),
+        )
         lives[event.worker] = min(start, event.start), max(end, event.end), event.host
-    lanes = {0: _STORE} if lives.pop(0, None) else {}
+    if lives.pop(0, None):
+        lanes = {0: _STORE}
+    else:
+        lanes = {}
     ends: list[tuple[float, str]] = []
     for worker, (start, end, host) in sorted(lives.items(), key=lambda life: (life[1], life[0])):
         free = (n for n, (until, where) in enumerate(ends) if until <= start and where == host)

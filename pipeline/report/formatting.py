@@ -68,7 +68,15 @@ def short(value: float) -> str:
 
 
 def _plain_exponent(text: str) -> str:
-    return text.replace("e-0", "e-").replace("e+0", "e").replace("e+", "e").replace("-", "−")
+    return (
+        text.replace("e-0", "e-")
+        .replace("e+0", "e")
+        .replace("e+", "e")
+        .replace(
+            "-",
+            "−",
+        )
+    )
 
 
 def decibel(value: float | str | None) -> str:

@@ -67,7 +67,12 @@ def _quantization_figures(method: Json, quantization: Json) -> tuple[str, str, f
     pools = quantization["examples"] or quantization["generated"]
     figures = {**method, **_pooled_agreement(pools)}
     judged = [name for name in _JUDGED if limits.get(name) is not None]
-    judged.sort(key=lambda name: not _breaks(name, figures.get(_JUDGED[name][0]), limits[name]))
+
+    def is_kept(name: str) -> bool:
+        field, _ = _JUDGED[name]
+        return not _breaks(name, figures.get(field), limits[name])
+
+    judged.sort(key=is_kept)
     for name in judged:
         field, style = _JUDGED[name]
         value = figures.get(field)

@@ -48,7 +48,8 @@ def markdown(report: Mapping[str, Any], sections: Sequence[ReportSection] | None
 def _list_figures(report: Mapping[str, Any]) -> str:
     lines: list[str] = []
     for title, cell in packages.known_figures(report).items():
-        lines.append(f"- {title[0].upper()}{title[1:]}: {_cell(cell)}")
+        heading = title[0].upper() + title[1:]
+        lines.append(f"- {heading}: {_cell(cell)}")
     return "\n".join(lines)
 
 
@@ -103,7 +104,9 @@ def markdown_summary(entries: Iterable[Entry], sections: Iterable[ReportSection]
     for section in sections:
         if section.name in _IN_SUMMARY and section.parts:
             shown.append("\n\n".join([f"## {section.title}", *_section(section)]))
-    room = _MOST_BYTES - sum(len(part.encode()) for part in [*parts, *shown])
+    room = _MOST_BYTES
+    for part in (*parts, *shown):
+        room -= len(part.encode())
     for entry in failed:
         failures = _failures(entry)
         room -= len(failures.encode())
@@ -174,4 +177,11 @@ def _code(text: str) -> str:
 
 def _escape(text: str) -> str:
     """Return text that is one line without tags, links and images."""
-    return " ".join(text.split()).replace("<", "&lt;").replace("](", "]\\(")
+    return (
+        " ".join(text.split())
+        .replace("<", "&lt;")
+        .replace(
+            "](",
+            "]\\(",
+        )
+    )

@@ -175,7 +175,8 @@ def _by_backend(entries: Iterable[Entry]) -> Iterator[Row]:
                 nodes[backend] += number
                 users.setdefault(backend, set()).add((entry.package, method))
     whole = nodes.total()
-    for backend, number in sorted(nodes.items(), key=lambda entry: (-entry[1], entry[0])):
+    ranked = sorted(nodes.items(), key=lambda entry: (-entry[1], entry[0]))
+    for backend, number in ranked:
         packages = {package for package, _ in users[backend]}
         yield {
             "runs on": name(backend),
@@ -207,7 +208,8 @@ def _by_target(entries: Iterable[Entry]) -> Iterator[Row]:
     if not any(targets):
         return
     # Packages without a target come last.
-    for target, members in sorted(targets.items(), key=lambda group: (not group[0], group[0])):
+    ranked = sorted(targets.items(), key=lambda group: (not group[0], group[0]))
+    for target, members in ranked:
         failed = sum(entry.failed for entry in members)
         passed = sum(entry.outcome == "passed" for entry in members)
         size = sum(map(_total_size, members))

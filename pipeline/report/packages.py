@@ -93,7 +93,10 @@ def outcome_kind(verdict: str) -> str:
 
 def sort_entries(entries: Iterable[Entry]) -> list[Entry]:
     """Sort failed packages first, then those not validated, then by name."""
-    return sorted(entries, key=lambda e: (not e.failed, e.report is not None, e.package))
+    return sorted(
+        entries,
+        key=lambda e: (not e.failed, e.report is not None, e.package),
+    )
 
 
 def overall_word(entries: Sequence[Entry]) -> tuple[str, str]:
@@ -133,13 +136,16 @@ def table(entries: Iterable[Entry]) -> DataTable:
 
 def _row(entry: Entry) -> Row:
     report = entry.report or {"methods": []}
+    number_of_methods = None
+    if entry.report:
+        number_of_methods = len(report["methods"])
     return {
         "package": name(entry.package, href=entry.page),
         "verdict": Cell(entry.outcome, kind=outcome_kind(entry.outcome)),
         "target": text(report.get("target"), kind="whole"),
         **key_figures(report),
         "gates": _count_gates(report.get("gates") or ()),
-        "methods": figure(len(report["methods"]) if entry.report else None),
+        "methods": figure(number_of_methods),
     }
 
 
@@ -310,7 +316,11 @@ def _count_left_out(left_out: Counter[str]) -> list[str]:
 
 
 def about(report: Json) -> str:
-    return ", ".join(f"{name} {report[name]}" for name in ("model", "target") if report.get(name))
+    parts = []
+    for field in ("model", "target"):
+        if report.get(field):
+            parts.append(f"{field} {report[field]}")
+    return ", ".join(parts)
 
 
 def key_figures(report: Json) -> dict[str, Cell]:

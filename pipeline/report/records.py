@@ -47,7 +47,9 @@ def read_fitting(path: Path) -> dict[str, Any] | None:
     """Read the record of a package that is in a file; None where there is none, or it has another
     form than the records of this name."""
     record = read_record(path)
-    return record if fits_name(path.name, record) else None
+    if fits_name(path.name, record):
+        return record
+    return None
 
 
 def read_drops(workspace: Workspace, package: str) -> dict[str, Sequence[float]]:
@@ -72,7 +74,9 @@ def delegated_share(methods: Iterable[Mapping[str, Any]]) -> float | None:
         kernels = counts.get("kernels", {}).values()  # backends' own, which count as delegated
         nodes += counts["nodes"]
         inside += counts["delegated_nodes"] + sum(sum(calls.values()) for calls in kernels)
-    return inside / nodes if nodes else None
+    if nodes:
+        return inside / nodes
+    return None
 
 
 def in_order(report: Mapping[str, Any], by_method: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -86,11 +90,9 @@ def name_kernels(operators: Iterable[str]) -> str:
     """Return what the kernels of operators that no delegate took are called: portable ones are
     those of ATen, of dim orders and of sizes alone."""
     ours = ("aten.", "dim_order_ops.")
-    return (
-        "portable kernels"
-        if all(o.startswith(ours) or "." not in o for o in operators)
-        else "kernels"
-    )
+    if all(o.startswith(ours) or "." not in o for o in operators):
+        return "portable kernels"
+    return "kernels"
 
 
 def is_unchecked(gate: Mapping[str, Any]) -> bool:

@@ -149,13 +149,17 @@ _are_actions = check_of([_ACTION], open_fields=True)
 def read_run(workspace: Workspace) -> list[dict[str, Any]]:
     """Read the actions of the last run; none where `run.json` can't be read."""
     actions: Any = (read_record(workspace.build / RUN) or {}).get("actions")
-    return actions if _are_actions(actions) else []
+    if _are_actions(actions):
+        return actions
+    return []
 
 
 def read_timeline(workspace: Workspace) -> dict[str, Any] | None:
     """Read the timeline of the last run that did something; None where it can't be read."""
     record = read_record(workspace.build / TIMELINE) or {}
-    return record if isinstance(record.get("traceEvents"), list) else None
+    if isinstance(record.get("traceEvents"), list):
+        return record
+    return None
 
 
 def read_report(workspace: Workspace, package: str) -> dict[str, Any] | None:
@@ -165,7 +169,9 @@ def read_report(workspace: Workspace, package: str) -> dict[str, Any] | None:
         return None
     files = (read_manifest(workspace, package) or {}).get("files", {})
     digests = {name: file["digest"] for name, file in files.items()}
-    return None if digests and report.get("files", digests) != digests else report
+    if digests and report.get("files", digests) != digests:
+        return None
+    return report
 
 
 def render_package(root: Path, report: Json) -> dict[str, bytes]:
@@ -193,14 +199,17 @@ def write_reports(workspace: Workspace, package: str) -> list[Path]:
     Raises:
         OSError: a file can't be written.
     """
-    if (report := read_report(workspace, package)) is None:
+    report = read_report(workspace, package)
+    if report is None:
         return []
-    sources, drops = read_sources(workspace.root, report), read_drops(workspace, package)
+    sources = read_sources(workspace.root, report)
+    drops = read_drops(workspace, package)
     rendered = render(report, sources, drops)
     written = _write(workspace, workspace.package(package), rendered)
     state = workspace.state(package)
     digests = state.get("validate", {}).get("files", {})
-    if rerenders := {name: hash_bytes(rendered[name]) for name in rendered if name in digests}:
+    rerenders = {name: hash_bytes(rendered[name]) for name in rendered if name in digests}
+    if rerenders:
         digests |= rerenders  # or the next run would take them for edited
         workspace.write_state(package, state)
     return written
@@ -234,13 +243,19 @@ def _build_error(package: str, actions: Sequence[Json]) -> str:
     """Return why the last run could not build a package; empty where it did, or did not try."""
     package_actions = [action for action in actions if action["package"] == package]
     bad = [action for action in package_actions if action["outcome"] in ("failed", "not-run")]
-    link = next((action for action in bad if action["kind"] == "link"), None)
+    link = next(
+        (action for action in bad if action["kind"] == "link"),
+        None,
+    )
     if link is None:
         return ""
     models = {action.get("model") for action in package_actions} - {"", None}
     exports = [a for a in actions if a["kind"] == "export" and a.get("model") in models]
     failed = (a for a in [*exports, *bad] if a["outcome"] == "failed" and a["kind"] != "validate")
-    if (first := next(failed, None)) is None:
+    first = next(failed, None)
+    if first is None:
         return link["reason"]
     of = first["method"] or (first["model"] if first["kind"] == "export" else "")
-    return f"{first['kind']} {of}: {first['error']}" if of else first["error"]
+    if of:
+        return f"{first['kind']} {of}: {first['error']}"
+    return first["error"]

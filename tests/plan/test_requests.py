@@ -5,7 +5,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.config.variables import Secret
+from pipeline.config.secrets import Secret
 from pipeline.plan.kinds.config_data import from_json, to_json
 
 VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=5)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from pipeline.config.secrets import Secret
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.errors import Problem
@@ -76,8 +77,6 @@ def from_json(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if _SECRET in value:
-        from pipeline.config.variables import Secret
-
         return Secret(*value[_SECRET])
     if _PAIRS in value:
         return {key: from_json(member) for key, member in value[_PAIRS]}

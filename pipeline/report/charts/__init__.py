@@ -106,7 +106,10 @@ def treemap(segments: Sequence[Json]) -> Drawing:
             kinds.setdefault(segment["kind"], []).append(segment)
     totals = {kind: sum(s["size"] for s in members) for kind, members in kinds.items()}
     ranked = sorted(kinds, key=lambda kind: -totals[kind])
-    areas = split_box([totals[kind] for kind in ranked], Box(0, 0, WIDTH, _TREEMAP))
+    areas = split_box(
+        [totals[kind] for kind in ranked],
+        Box(0, 0, WIDTH, _TREEMAP),
+    )
     shapes: list[Shape] = []
     for kind, area in zip(ranked, areas, strict=True):
         boxes = split_box([segment["size"] for segment in kinds[kind]], area)
@@ -154,7 +157,10 @@ def errors(dots: Sequence[Json]) -> Drawing:
     for dot in dots:
         rows.setdefault(dot["row"], []).append(dot)
     ratios = [dot["ratio"] for dot in dots]
-    axis = logarithmic_axis(min(*ratios, 0.1), max(*ratios, 10) * 1.0001)
+    axis = logarithmic_axis(
+        min(*ratios, 0.1),
+        max(*ratios, 10) * 1.0001,
+    )
     shapes: list[Shape] = []
     top = 0.0
     for row, members in rows.items():
@@ -216,4 +222,7 @@ def _chart(shapes: Sequence[Shape], height: float, axis: Axis | None) -> Drawing
     """
     if axis is None:
         return Drawing(height + _MARGIN, shapes)
-    return Drawing(height + _LABEL + _MARGIN, [*draw_axis(axis, height), *shapes])
+    return Drawing(
+        height + _LABEL + _MARGIN,
+        [*draw_axis(axis, height), *shapes],
+    )

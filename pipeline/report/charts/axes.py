@@ -31,7 +31,10 @@ class Axis:
 def percent_axis() -> Axis:
     """Return an axis from nothing to the whole, of which it writes every quarter."""
     quarters = [number / 4 for number in range(5)]
-    return Axis(lambda share: WIDTH * share, [(share, f"{share:.0%}") for share in quarters])
+    return Axis(
+        lambda share: WIDTH * share,
+        [(share, f"{share:.0%}") for share in quarters],
+    )
 
 
 def linear_axis(last: float, unit: str) -> Axis:
@@ -45,18 +48,30 @@ def linear_axis(last: float, unit: str) -> Axis:
         value = number * step
         ticks.append((value, f"{value:g}{unit}"))
         number += 1
-    return Axis(lambda value: WIDTH * value / (last or 1), ticks)
+    return Axis(
+        lambda value: WIDTH * value / (last or 1),
+        ticks,
+    )
 
 
 def logarithmic_axis(least: float, most: float, unit: str = "") -> Axis:
     """Return an axis between two powers of ten."""
     low = math.floor(math.log10(least))
-    high = max(math.ceil(math.log10(most)), low + 1)
-    step = max(1, math.ceil((high - low) / (WIDTH / _PIXELS_A_POWER)))
+    high = max(
+        math.ceil(math.log10(most)),
+        low + 1,
+    )
+    step = max(
+        1,
+        math.ceil((high - low) / (WIDTH / _PIXELS_A_POWER)),
+    )
     ticks = []
     for power in range(low, high + 1, step):
         ticks.append((10.0**power, _power_text(power) + unit))
-    return Axis(lambda value: WIDTH * (math.log10(value) - low) / (high - low), ticks)
+    return Axis(
+        lambda value: WIDTH * (math.log10(value) - low) / (high - low),
+        ticks,
+    )
 
 
 def spans_decades(least: float, most: float) -> bool:

@@ -62,7 +62,10 @@ def _float_rows(report: Json) -> Iterator[Row]:
 
 def _ranked(calls: Mapping[str, int]) -> list[tuple[str, int]]:
     """Return operators with their calls, the most frequent first."""
-    return sorted(calls.items(), key=lambda entry: (-entry[1], entry[0]))
+    return sorted(
+        calls.items(),
+        key=lambda entry: (-entry[1], entry[0]),
+    )
 
 
 def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
@@ -83,7 +86,10 @@ def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
     if not rows:
         return None
     about = "A node is a call of an operator, in control flow too."
-    names = sorted(legend.items(), key=lambda entry: entry[1] == charts.LEFT)
+    names = sorted(
+        legend.items(),
+        key=lambda entry: entry[1] == charts.LEFT,
+    )
     label = "Share of nodes delegated, by method"
     drawing = charts.bars(rows, percents=True)
     return Chart("Nodes by who runs them.", about, names, label, drawing)
@@ -210,7 +216,10 @@ def _undelegated_rows(methods: Mapping[str, Json]) -> Iterator[Row]:
         for call in _list_undelegated(counts):
             key = (method, call["operator"], call.get("reason", ""), call.get("line", ""))
             modules_by_call.setdefault(key, []).append(call.get("module", ""))
-    ranked = sorted(modules_by_call.items(), key=lambda entry: (-len(entry[1]), entry[0]))
+    ranked = sorted(
+        modules_by_call.items(),
+        key=lambda entry: (-len(entry[1]), entry[0]),
+    )
     for (method, operator, reason, line), modules in ranked:
         named = sorted(set(filter(None, modules)))
         yield {

@@ -36,20 +36,23 @@ def _rows(method: str, estimates: Sequence[Json]) -> Iterator[Row]:
     for backend, delegates in by_backend.items():
         seconds = sum(estimate["cycles"] / estimate["clock"] for estimate in delegates)
         clocks = sorted({estimate["clock"] / 1e6 for estimate in delegates})
+        megahertz = [f"{clock:g} MHz" for clock in clocks]
         rate = ""
         if seconds:
             rate = f"{1 / seconds:,.1f} per second"
+        most_sram = max(estimate["sram"] for estimate in delegates)
+        most_dram = max(estimate["dram"] for estimate in delegates)
         yield {
             "method": name(method),
             "backend": text(backend),
             "delegates": figure(len(delegates)),
             "cycles": figure(_sum(delegates, "cycles")),
             "computing": figure(_sum(delegates, "busy_cycles")),
-            "clock": text(", ".join(f"{clock:g} MHz" for clock in clocks)),
+            "clock": text(", ".join(megahertz)),
             "time": figure(1000 * seconds, milliseconds, note=rate),
             "MACs": figure(_sum(delegates, "macs")),
-            "SRAM": figure(max(estimate["sram"] for estimate in delegates), human_size),
-            "DRAM": figure(max(estimate["dram"] for estimate in delegates), human_size),
+            "SRAM": figure(most_sram, human_size),
+            "DRAM": figure(most_dram, human_size),
             "on-chip flash": figure(_sum(delegates, "on_chip_flash"), human_size),
             "off-chip flash": figure(_sum(delegates, "off_chip_flash"), human_size),
         }

@@ -81,7 +81,10 @@ def group_failures(methods: Iterable[Json]) -> list[FailureGroup]:
     for its group."""
     failures_by_cause: dict[tuple[str, str, str], list[Json]] = {}
     for method in methods:
-        culprit = next(iter(method.get("culprits") or ()), {"operator": ""})
+        culprit = next(
+            iter(method.get("culprits") or ()),
+            {"operator": ""},
+        )
         for failure in method["failures"]:
             sentence = _NUMBERS.sub("#", _LINE.sub("", failure["what"]))
             sentence = sentence.replace("values", "value")

@@ -253,7 +253,10 @@ def _quantization_row(method: Json, quantization: Json) -> Row:
     row = _row(comparison, "float program", calls, quantization["verdict"])
     pools = [pool for pool in examples if pool["rows"]]
     if pools:
-        worst = min(pools, key=lambda pool: pool["agreeing"] / pool["rows"])
+        worst = min(
+            pools,
+            key=lambda pool: pool["agreeing"] / pool["rows"],
+        )
         row = {**row, "agreement": _count(worst["agreeing"], worst["rows"])}
     return row
 
@@ -293,7 +296,10 @@ def _agreement(method: Json) -> Cell:
     places = [place for place, count in rows.items() if count]
     if not places:
         return figure(method.get("agreement") if runs else None, percent)
-    worst = min(places, key=lambda place: agreeing[place] / rows[place])
+    worst = min(
+        places,
+        key=lambda place: agreeing[place] / rows[place],
+    )
     return _count(agreeing[worst], rows[worst])
 
 
@@ -325,7 +331,11 @@ def _skipped(methods: Sequence[Json]) -> Iterator[Row]:
                 yield _skip_row(method, inputs, "left out: validate.budget was spent")
     for method in methods:
         for skip in method.get("reference", {}).get("skipped", ()):
-            yield _skip_row(method, f"{skip['origin']}, against the reference", skip["reason"])
+            yield _skip_row(
+                method,
+                f"{skip['origin']}, against the reference",
+                skip["reason"],
+            )
 
 
 def _skip_row(method: Json, inputs: str, reason: str) -> Row:
