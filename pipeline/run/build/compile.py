@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -212,7 +212,7 @@ def _emit(
             instructions = emission.instructions(name, method.program)
             lost = find_lost_conds(plans[name], instructions, method.program, method.origins)
             described[name] |= {
-                "instructions": instructions.to_json(),
+                "instructions": asdict(instructions),
                 "warnings": [*described[name]["warnings"], *lost],
                 "narrowed": narrowed,
                 "operators": describe_libraries(plans[name], libraries),
