@@ -166,8 +166,8 @@ def without_store(checkout: Checkout, package: str) -> None:
 def with_store(checkout: Checkout, package: str, seconds: dict[str, float]) -> None:
     """Raises BenchmarkError where two partitions are equal."""
     from pipeline.compile.preprocess.cache import counted_preprocess
-    from pipeline.run.build.compile import compile_unit
     from pipeline.run.build.link import link_package
+    from pipeline.run.build.perform_compile import perform_compile
     from pipeline.run.install import install
     from pipeline.run.stages import Stages
 
@@ -178,7 +178,7 @@ def with_store(checkout: Checkout, package: str, seconds: dict[str, float]) -> N
     assert compiles is not None and link is not None
     with counted_preprocess() as counts:
         for action in compiles:
-            compile_unit(action, plan.workspace, stages)
+            perform_compile(action, plan.workspace, stages)
     if counts.hits or not counts.misses:
         raise BenchmarkError(f"{package}: {counts.hits} partitions found in an empty store")
     link_package(link, plan.workspace, stages, partial(install, plan.workspace, link))

@@ -18,8 +18,8 @@ from pathlib import Path
 from benchmarks.measure import BenchmarkError, Result, Run, best, rounded
 from benchmarks.shipped import build
 from benchmarks.workspaces import Checkout, Sizes
+from pipeline.features.remote.remote import Remote, RemoteSettings
 from pipeline.store.digest import Digest
-from pipeline.store.remote import Remote, RemoteSettings
 from pipeline.store.store import Store
 
 SECONDS = {30: 4.0, 100: 6.0}  # to reach, by the milliseconds of a round trip

@@ -66,7 +66,25 @@ class Section(NamedTuple):
     make: str
 
 
-_NONE: Mapping[str, str] = MappingProxyType({})
+class Setting(NamedTuple):
+    """A setting of a workspace, in `[tool.pte-pipeline]` or the environment.
+
+    Attributes:
+        parse: takes the value and the workspace's folder; raises ValueError for a wrong one.
+        expected: what the value must be, in words.
+        meaning: what it does, in a sentence.
+        default: in words.
+        has_variable: whether a variable of the environment can set it.
+    """
+
+    parse: Callable[[Any, Path], Any]
+    expected: str
+    meaning: str
+    default: str = "not set"
+    has_variable: bool = True
+
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 def _moment(keys: str, default: Any = "") -> Any:
@@ -83,6 +101,13 @@ class Feature:
         name: that of its folder.
         summary: what a build can't do without it, in one line.
         verbs: the commands that it brings.
+        settings: those of workspaces that it reads, by name; the name of each begins with that of
+            the feature.
+        remote_tier: takes a `store.settings.SettingsReader`, where one of its settings is set;
+            returns the `store.remote_tier.RemoteTierSettings` of the store's remote tier, or None.
+        executors: the functions that open executors, by the name that the setting `executor` begins
+            with; each takes the workspace, the number of jobs, whether actions run whatever the
+            store holds, and the whole setting; returns a `run.executors.Executor`.
         config: functions by the section of a config to which they add keys, such as `validate` or
             `emit`; each returns types and `pydantic.Field`s by name.
         public: modules from which `pte_pipeline` passes on names to exporters and passes.
@@ -94,12 +119,14 @@ class Feature:
         instead_of_compile: makes the result of a compile action in another way; takes the action,
             the workspace, `run.stages.Stages`, and whether this process is the one that builds,
             not a worker; returns whether it did. Imports no torch.
+        compile_facts: returns a `run.build.listening.CompileListener`, whose facts of methods the
+            result of a compile action keeps. They must be the same in each compilation.
         listen_to_compile: takes a compile action and the workspace; returns a
             `run.build.listening.CompileListener`, or None.
         explain_compile: takes a stale compile action and the workspace; returns a sentence for
             `doit explain`, or "".
-        after_emit: takes a `run.build.compile.EmittedUnit`; returns blobs by name, which the
-            result of the compile action keeps, as JSON.
+        after_emit: takes a `run.build.perform_compile.EmittedUnit`; returns blobs by name, which
+            the result of the compile action keeps, as JSON.
         after_link: takes a `run.build.link.LinkedPackage`; returns the digests of further files of
             the package by name, whose blobs it has put into the store.
         link_files: the names of those of them that every package has.
@@ -119,11 +146,15 @@ class Feature:
     name: str
     summary: str
     verbs: tuple[Command, ...] = ()
+    settings: Mapping[str, Setting] = _moment("", _NONE)
+    remote_tier: str = _moment("")  # what it moves is checked by its digest
+    executors: Mapping[str, str] = _moment("", _NONE)
     config: Mapping[str, str] = _moment("plan", _NONE)
     public: tuple[str, ...] = _moment("export", ())
     explain_departure: str = _moment("export")
     around_lowering: str = _moment("build")
     instead_of_compile: str = _moment("build")
+    compile_facts: str = _moment("build")
     listen_to_compile: str = _moment("build")
     explain_compile: str = _moment("")
     after_emit: str = _moment("build")
@@ -177,6 +208,14 @@ def call_all(moment: str, *arguments: object) -> Iterator[Any]:
 def find_sections(moment: str = "sections") -> list[Section]:
     """Return the sections of reports that features add, or those of the page over all packages."""
     return [section for feature in find_features() for section in getattr(feature, moment)]
+
+
+def find_executors() -> dict[str, str]:
+    """Return the functions that open the executors of features, by name."""
+    executors: dict[str, str] = {}
+    for feature in find_features():
+        executors.update(feature.executors)
+    return executors
 
 
 def find_link_files() -> list[str]:

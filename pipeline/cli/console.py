@@ -22,7 +22,6 @@ from pipeline.run.batch import Outlook, Show
 from pipeline.run.install import find_orphans
 from pipeline.store.errors import listed, plural
 from pipeline.store.files import CONTENTS, REPORT
-from pipeline.store.sizes import human_size
 from pipeline.store.visible import one_line
 
 _PAGE = "report.html"
@@ -94,8 +93,9 @@ class Reporter(ConsoleReporter):
         lines += describe_standing(standing)
         lines += _orphan_lines(plan)
         lines += _remark_lines(plan)
-        if any(remote.values()):  # it was asked something, can't be, or everyone is believed
-            lines.append(_remote_line(remote))
+        tier = plan.workspace.store.remote
+        if tier is not None and (line := tier.describe(remote)):
+            lines.append(line)
         self.write("".join(f"{line}\n" for line in lines))
 
 
@@ -237,18 +237,3 @@ def _validation_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
                 yield one_line(f"{package}/{method['method']}: held to {limits} of its reference")
     if unreferenced:
         yield one_line(f"{UNREFERENCED}: {listed(unreferenced, _MOST_UNREFERENCED)}")
-
-
-def _remote_line(counts: Mapping[str, Any]) -> str:
-    """Describe in one line what came of the remote tier, without what did not happen."""
-    words = [
-        "believed without signatures (remote_trust)" if counts["believes_all"] else "",
-        f"{counts['hits']} fetched ({human_size(counts['bytes_fetched'])})",
-        f"{counts['pushed']} pushed ({human_size(counts['bytes_pushed'])})",
-        f"{counts['misses']} not there",
-        f"{counts['unsigned']} without a trusted signature, ignored" if counts["unsigned"] else "",
-        f"{counts['corrupt']} corrupt, refused" if counts["corrupt"] else "",
-        f"{counts['errors']} errors" if counts["errors"] else "",
-        one_line(counts["problem"]),
-    ]
-    return f"remote: {'; '.join(filter(None, words))}"

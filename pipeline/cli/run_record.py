@@ -142,7 +142,7 @@ class RunRecord:
             total += counts
             problems.append(problem)
         problem = next(filter(None, [*problems, remote.problem]), "")
-        from pipeline.store.remote import RemoteUse  # which a run without a remote doesn't load
+        from pipeline.store.remote_tier import RemoteUse  # no matter of a run without a remote
 
         use = RemoteUse(**vars(total), believes_all=remote.settings.believes_all, problem=problem)
         return vars(use)

@@ -6,7 +6,9 @@ import sys
 
 from pipeline.store.errors import PipelineError
 from pipeline.store.releases import describe_unknown, installed_versions
-from pipeline.store.settings import TABLE, VARIABLES, in_ci
+from pipeline.store.setting_table import variable_of
+from pipeline.store.settings import in_ci
+from pipeline.store.settings_reader import TABLE
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
 
@@ -27,7 +29,7 @@ def check_toolchain(workspace: Workspace, builds: bool) -> None:
     if not problem:
         return
     if builds and _is_refused(workspace):
-        remedy = f'`{_SETTING} = "allow"` of [{TABLE}], or {VARIABLES[_SETTING]}=allow'
+        remedy = f'`{_SETTING} = "allow"` of [{TABLE}], or {variable_of(_SETTING)}=allow'
         raise PipelineError(f"{problem}; {remedy}, builds with it anyway")
     print(one_line(f"warning: {problem}"), file=sys.stderr, flush=True)
 

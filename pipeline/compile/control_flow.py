@@ -17,7 +17,6 @@ from pipeline.program.graphs import graph_modules, iter_nodes
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import control_flow_name, operator_name
 from pipeline.store.errors import PipelineError
-from pipeline.store.remedies import add_remedy
 
 _log = logging.getLogger(__name__)
 # exir/emit/_emitter.py, `_emit_control_flow`.
@@ -42,7 +41,7 @@ def explain_unsupported(programs: Mapping[str, ExportedProgram]) -> Iterator[Non
                 faults.append(f"{place} can't be emitted by ExecuTorch, which emits {emitted}")
         if not faults:
             raise
-        raise PipelineError(add_remedy("; ".join(faults))) from error
+        raise PipelineError("; ".join(faults)) from error
 
 
 @contextmanager

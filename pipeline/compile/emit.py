@@ -1,4 +1,4 @@
-"""Emits lowered programs: ExecuTorch's `to_executorch`, as a config asks for it."""
+"""Emits lowered programs as a package config asks for it: makes ExecuTorch's config of `emit`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any
 
 from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, ExecutorchProgramManager
-from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
 from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, greedy, naive
 from executorch.exir.passes import MemoryPlanningPass, ToOutVarPass
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
@@ -17,12 +16,11 @@ from executorch.exir.passes.sym_shape_eval_pass import (
     ConstraintBasedSymShapeEvalPass,
     HintBasedSymShapeEvalPass,
 )
-from executorch.exir.program._program import collect_named_data_store_from_exported_program
 from torch.export import ExportedProgram
 from torch.fx import Node
 
 from pipeline.backends.options import edge_operators
-from pipeline.compile.control_flow import explain_unsupported, warn_of_views_of_carries
+from pipeline.compile.emission import emit_lowered
 from pipeline.compile.inspect.constants import constant_name
 from pipeline.config.emission import EmitConfig, MemoryPlan, MethodEmit, PropagateDevice
 from pipeline.config.patterns import fits_name, fits_weight
@@ -60,16 +58,13 @@ def emit(
     """Plan memory and emit, by `to_executorch`, with the loaded passes of `settings`.
 
     Consumes `lowered`. `methods` are the settings of single methods; `algorithms` are those of
-    memory planning that were loaded, by reference. Raises PipelineError for control flow that
-    ExecuTorch doesn't emit.
+    memory planning that were loaded, by reference. Raises as `emit_lowered` does.
     """
-    settings = settings or EmitConfig()
-    programs = {name: lowered.exported_program(name) for name in lowered.methods}
-    if settings.remove_view_copy:
-        warn_of_views_of_carries(programs)
-    config = make_emission_config(settings, passes, programs, methods, algorithms)
-    with explain_unsupported(programs):
-        return lowered.to_executorch(config)
+
+    def make_config(programs: Mapping[str, ExportedProgram]) -> ExecutorchBackendConfig:
+        return make_emission_config(settings or EmitConfig(), passes, programs, methods, algorithms)
+
+    return emit_lowered(lowered, make_config)
 
 
 def make_emission_config(
@@ -179,10 +174,3 @@ def tag_weights(programs: Mapping[str, ExportedProgram], settings: EmitConfig) -
                 if fits and "lifted_tensor" not in node.name:
                     set_tag(node, file)
                     break
-
-
-def collect_named_data(program: ExportedProgram) -> NamedDataStoreOutput:
-    """Collect the named data of a lowered method's delegates, as `EdgeProgramManager` does."""
-    store = NamedDataStore()
-    collect_named_data_store_from_exported_program(program, store)
-    return store.get_named_data_store_output()

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from operator import attrgetter
 from typing import Any
 
-import torch
 from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge_transform_and_lower
 from executorch.exir.backend.backend_api import MethodProgramsPartitionerSpec
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.program import _program
 from torch.export import ExportedProgram
 
-from pipeline.backends import Backend
 from pipeline.compile.control_flow import explain_quantized_scans
 from pipeline.compile.module_filter import FilteredPartitioner, check_modules
 from pipeline.compile.shared_constants import retry_with_separate_constants
 from pipeline.compile.to_backend_multiple import to_backend_multiple
-from pipeline.config.edge import EdgeConfig
 from pipeline.program.patching import replaced
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.store import Store
@@ -34,8 +30,7 @@ def lower(
     method_to_partitioners: Mapping[str, Sequence[Partitioner]],
     constant_methods: Mapping[str, Any] | None = None,
     store: Store | None = None,
-    edge: EdgeConfig | None = None,
-    edge_operators: Sequence[str] = (),
+    edge: EdgeCompileConfig | None = None,
     passes: Mapping[str, Sequence[Callable[..., Any]]] | None = None,
     passes_after: Mapping[str, Sequence[Callable[..., Any]]] | None = None,
     delegates: bool = False,
@@ -47,14 +42,12 @@ def lower(
 
     Args:
         edge: how all of the programs become edge programs.
-        edge_operators: further operators that may be left, since a backend takes them.
         passes, passes_after: the loaded passes over each method's edge program, before and after
             partitioners take their part.
         delegates: whether a method of the package has a partitioner, though none of these has.
         etrecord: keeps copies of the programs on their way for an ETRecord.
 
-    Raises PipelineError for a module or an operator that is not there, and for a scan that torch
-    can't lower.
+    Raises PipelineError for a module that is not there, and for a scan that torch can't lower.
     """
     check_modules(programs, method_to_partitioners)
 
@@ -63,7 +56,7 @@ def lower(
             separated,
             partitioner={name: list(items) for name, items in method_to_partitioners.items()},
             constant_methods=dict(constant_methods) if constant_methods else None,
-            compile_config=make_edge_config(edge or EdgeConfig(), edge_operators),
+            compile_config=edge or EdgeCompileConfig(),
             transform_passes={name: items for name, items in (passes or {}).items() if items}
             or None,
             generate_etrecord=etrecord,
@@ -122,47 +115,3 @@ def _explain_by_warnings(partitioners: Mapping[str, Sequence[Partitioner]]) -> I
         if not _FAILS_ON_STATES.search(str(error)):
             warnings.append(describe_error(error))
         raise PipelineError(*warnings) from error
-
-
-def adapt_edge_config(settings: EdgeConfig, backends: Iterable[Backend]) -> EdgeConfig:
-    """Return `settings` with what backends that lower by passes want.
-
-    That is operators left whole, and no check, which knows none of the operators that they make.
-    """
-    # The operators that passes make are checked by nothing upstream.
-    lowerings = []
-    for backend in backends:
-        if backend.lowering.make_passes is not None:
-            lowerings.append(backend.lowering)
-    if not lowerings:
-        return settings
-    preserved = list(settings.preserve_ops or ())
-    for lowering in lowerings:
-        preserved += lowering.preserve_ops
-    return settings.model_copy(
-        update={"preserve_ops": tuple(dict.fromkeys(preserved)), "check_ir_validity": False}
-    )
-
-
-def make_edge_config(settings: EdgeConfig, operators: Sequence[str] = ()) -> EdgeCompileConfig:
-    """Make ExecuTorch's config from `settings`, and operators beyond Core ATen that backends take.
-
-    Raises PipelineError for an unknown operator.
-    """
-    return EdgeCompileConfig(
-        _check_ir_validity=settings.check_ir_validity,
-        _skip_dim_order=settings.skip_dim_order,
-        _core_aten_ops_exception_list=[
-            _operator(name)
-            for name in dict.fromkeys([*(settings.core_aten_ops_exceptions or ()), *operators])
-        ],
-        preserve_ops=[_operator(name) for name in settings.preserve_ops or ()],
-    )
-
-
-def _operator(name: str) -> torch._ops.OpOverload:
-    try:
-        operator: torch._ops.OpOverload = attrgetter(name)(torch.ops)
-    except AttributeError as error:
-        raise PipelineError(f"edge: no operator '{name}' in this torch") from error
-    return operator

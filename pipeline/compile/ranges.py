@@ -1,166 +1,33 @@
-"""Ranges of dynamic sizes: those that lowering narrows, and the operator that did.
+"""Ranges of dynamic sizes, which torch narrows where it has to decide something by a size.
 
-torch narrows the range of a size where it has to decide something by it. Retracing a convolution
-asks whether oneDNN would run it, which depends on the number of elements, and else whether NNPACK
-would, which takes batches of 16 and more; XNNPACK's passes retrace each Conv1d as a Conv2d, and the
-method is emitted for the sizes that are left.
+A package may keep them (`edge.keep_ranges`), and the preprocess cache asks whether a call of a
+backend narrowed any. What narrowed them is for `features/ranges` to say.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-import sympy
 import torch
 from torch.export import ExportedProgram
-from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from pipeline.program.graphs import NodePlaces
-from pipeline.program.module_paths import innermost_module
-from pipeline.program.operators import node_label
-from pipeline.program.patching import wrapped
-from pipeline.program.signature import signature
-from pipeline.store.compiled import NarrowedSize
-
-Range = tuple[int, int | None]  # the least and the greatest size; None is no limit
-# The node that narrowed a symbol's range last; None where that was not in a graph.
-Narrowing = Mapping[tuple[ShapeEnv, sympy.Symbol], Node | None]
-
-
-@dataclass(frozen=True)
-class RangeRecorder:
-    """The ranges of methods' sizes before they are lowered, and what narrowed them since."""
-
-    before: Mapping[str, Mapping[str, Range]]
-    narrowing: Narrowing
-
-    def find_narrowed(
-        self, method: str, lowered: InputSizes, places: NodePlaces, nodes: Sequence[Node] = ()
-    ) -> list[NarrowedSize]:
-        """Return the sizes of a lowered method whose ranges are smaller by now.
-
-        Args:
-            nodes: those of the source program, by place, where it is at hand.
-        """
-        before = self.before[method]
-        narrowed_sizes = []
-        for name, now in lowered.measure().items():
-            if now != before[name]:
-                narrowed = self._describe(name, before[name], now, lowered.sizes[name], places)
-                if nodes and narrowed["place"] is not None:
-                    narrowed["operator"] = node_label(nodes[narrowed["place"]])
-                narrowed_sizes.append(narrowed)
-        return narrowed_sizes
-
-    def _describe(
-        self, name: str, before: Range, now: Range, size: int | torch.SymInt, places: NodePlaces
-    ) -> NarrowedSize:
-        nodes: list[Node | None] = []
-        if isinstance(size, torch.SymInt):
-            environment = size.node.shape_env
-            nodes += (
-                self.narrowing.get((environment, symbol)) for symbol in size.node.expr.free_symbols
-            )
-        if (node := next(filter(None, nodes), None)) is None:
-            return NarrowedSize(
-                size=name, source=before, lowered=now, operator="", module="", place=None
-            )
-        return NarrowedSize(
-            size=name,
-            source=before,
-            lowered=now,
-            operator=node_label(node),
-            module=innermost_module(node),
-            place=places.find(node),
-        )
-
 
 @contextmanager
-def record_ranges(programs: Mapping[str, ExportedProgram], keep: bool) -> Iterator[RangeRecorder]:
-    """Watch what narrows the ranges of methods' sizes while they are lowered and emitted.
+def kernel_guards(keep_ranges: bool) -> Iterator[None]:
+    """Trace convolutions as if torch had neither oneDNN nor NNPACK, where ranges are to be kept.
 
-    Args:
-        keep: asks of no convolution whether oneDNN or NNPACK would run it. Without them, torch's
-            own kernels are traced, which take tensors of any size.
+    aten/src/ATen/native/Convolution.cpp asks them in this order (`use_mkldnn`, `use_nnpack`), and
+    narrows sizes by the answer. Without them, torch's own kernels are traced, which take tensors of
+    any size.
     """
-    before = {name: InputSizes(program).measure() for name, program in programs.items()}
-    guards = without_guards_of_kernels() if keep else nullcontext()
-    with guards, _record_narrowing() as narrowing:
-        yield RangeRecorder(before, narrowing)
-
-
-@contextmanager
-def without_guards_of_kernels() -> Iterator[None]:
-    """Trace convolutions as if torch had neither oneDNN nor NNPACK.
-
-    aten/src/ATen/native/Convolution.cpp asks them in this order (`use_mkldnn`, `use_nnpack`).
-    """
+    if not keep_ranges:
+        yield
+        return
     with torch.backends.mkldnn.flags(enabled=False), torch.backends.nnpack.flags(enabled=False):
         yield
-
-
-@contextmanager
-def _record_narrowing() -> Iterator[Narrowing]:
-    """Record which nodes narrow ranges within the context."""
-    narrowing: dict[tuple[ShapeEnv, sympy.Symbol], Node | None] = {}
-
-    def update(
-        original: Any, environment: ShapeEnv, symbol: sympy.Symbol, *args: Any, **kwargs: Any
-    ) -> None:
-        before = environment.var_to_range.get(symbol)
-        original(environment, symbol, *args, **kwargs)
-        if before is not None and environment.var_to_range[symbol] != before:
-            narrowing[environment, symbol] = _find_traced_node()
-
-    with wrapped(ShapeEnv, "_update_var_to_range", update):
-        yield narrowing
-
-
-def _find_traced_node() -> Node | None:
-    """Find the node that an interpreter of torch's runs now, from where this is called."""
-    frame = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name == "run_node" and isinstance(node := frame.f_locals.get("n"), Node):
-            return node
-        frame = frame.f_back  # type: ignore[assignment]
-    return None
-
-
-class InputSizes:
-    """The sizes and ints that a program takes; those of a lowered one outlive its emission."""
-
-    def __init__(self, program: ExportedProgram) -> None:
-        self.sizes = dict(_iter_sizes(program))
-        self._constraints = dict(program.range_constraints)
-
-    def measure(self) -> dict[str, Range]:
-        """Return the range of each as it is now; lowering narrows those of its source too."""
-        return {name: self._measure(size) for name, size in self.sizes.items()}
-
-    def _measure(self, size: int | torch.SymInt) -> Range:
-        if not isinstance(size, torch.SymInt):
-            return size, size
-        expression = size.node.expr
-        limits = size.node.shape_env.bound_sympy(expression)
-        if (constraint := self._constraints.get(expression)) is not None:
-            limits = limits & constraint
-        lower = limits.lower
-        upper = limits.upper
-        return int(lower) if lower.is_Integer else 0, int(upper) if upper.is_Integer else None
-
-
-def _iter_sizes(program: ExportedProgram) -> Iterator[tuple[str, int | torch.SymInt]]:
-    for argument in signature(program):
-        value = argument.value
-        if isinstance(value, torch.SymInt):
-            yield argument.name, value
-        elif isinstance(value, torch.Tensor):
-            yield from ((f"{argument.name}.shape[{n}]", size) for n, size in enumerate(value.shape))
 
 
 def copy_ranges(programs: Iterable[ExportedProgram]) -> list[Any]:

@@ -52,7 +52,10 @@ class Document:
         the member that it is about, where that is not the whole value."""
         node, unwritten = self._find(at or path)
         mark = node.mark
-        place = f"{mark.path}{unwritten}" if mark.path else unwritten.removeprefix(".")
+        if mark.path:
+            place = f"{mark.path}{unwritten}"
+        else:
+            place = unwritten.removeprefix(".")
         if at:
             place = place.removesuffix(at.removeprefix(path)).removesuffix(".")
         if not hint and not unwritten and node.source and not node.plain:
@@ -62,13 +65,19 @@ class Document:
     def written(self, path: str) -> Node | None:
         """Return what was written for a path; None where nothing was, and a default holds."""
         node, unwritten = self._find(path)
-        return None if unwritten else node
+        if unwritten:
+            return None
+        return node
 
     def _find(self, path: str, node: Node | None = None, base: str = "") -> tuple[Node, str]:
         """Return the innermost node on the way to a path, and the rest of the path there."""
         node = node or self.root
-        members = enumerate(node.value) if isinstance(node.value, list) else ()
-        for key, inner in node.value.items() if isinstance(node.value, dict) else members:
+        members: Iterable[tuple[object, Node]] = ()
+        if isinstance(node.value, list):
+            members = enumerate(node.value)
+        elif isinstance(node.value, dict):
+            members = node.value.items()
+        for key, inner in members:
             member = join(base, key)
             if path == member or path.startswith((f"{member}.", f"{member}[")):
                 return self._find(path, inner, member)
@@ -99,7 +108,8 @@ class Folder:
     def read(self, path: Path) -> tuple[Node | None, Digest | None, tuple[Problem, ...]]:
         """Return the mapping of a file, the digest of its bytes, and what is wrong with it."""
         if path not in self._read:
-            digest, file = None, shown_file(path)
+            digest = None
+            file = shown_file(path)
             try:
                 content = read_text_file(inside(path, (self._root,)))
                 digest = hash_bytes(content)
@@ -117,7 +127,10 @@ class Folder:
 
 
 def shown_file(path: Path) -> str:
-    name = f"{path.parent.name}/{path.name}" if path.parent.name else path.name
+    if path.parent.name:
+        name = f"{path.parent.name}/{path.name}"
+    else:
+        name = path.name
     return one_line(name)
 
 
@@ -141,12 +154,17 @@ class Composition:
         self._variables = Variables(folder.environment)
         self.problems: list[Problem] = self._variables.problems
         chain = self._chain(path, ())
-        documents = {} if self.problems else self._documents(reduce(merge, chain))
+        if self.problems:
+            documents = {}
+        else:
+            documents = self._documents(reduce(merge, chain))
         self.documents = {} if self.problems else documents
 
     @property
     def packages(self) -> tuple[str, ...]:
-        return (self.stem,) if self.problems else tuple(self.documents)
+        if self.problems:
+            return (self.stem,)
+        return tuple(self.documents)
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -188,14 +206,21 @@ class Composition:
         first = circle.index(min(circle, key=lambda step: step[0].name))
         circle = circle[first:] + circle[:first]
         stems = " -> ".join(path.stem for path, _ in [*circle, circle[0]])
-        self._variables.wrong(circle[0][1], f"goes in a circle: {stems}", "take one out")
+        self._variables.wrong(
+            circle[0][1],
+            f"goes in a circle: {stems}",
+            "take one out",
+        )
 
     def _bases(self, extends: Node | None) -> Iterator[tuple[Path, Node]]:
         """Yield the files that one extends, with their names there."""
         wrong = self._variables.wrong
         if extends is None:
             return
-        items = extends.value if isinstance(extends.value, list) else [extends]
+        if isinstance(extends.value, list):
+            items = extends.value
+        else:
+            items = [extends]
         if not items or any(isinstance(item.value, list | dict | None) for item in items):
             self._variables.must(extends, "be the name of a config or a list of names")
             return
@@ -213,13 +238,18 @@ class Composition:
                 wrong(item, f"'{name}' is both {files}", "keep one")
             else:
                 stems = [stem for stem in self._folder.files if stem != self.stem]
-                wrong(item, f"no config {shown(name)}", did_you_mean(str(name), stems))
+                wrong(
+                    item,
+                    f"no config {shown(name)}",
+                    did_you_mean(str(name), stems),
+                )
 
     # Packages
 
     def _documents(self, root: Node) -> dict[str, Document]:
         members = dict(root.value)
-        matrix, template = _there(members.pop("matrix", None)), _there(members.pop("package", None))
+        matrix = _there(members.pop("matrix", None))
+        template = _there(members.pop("package", None))
         root = Node(members, root.mark)
         if matrix is None:
             if template is not None:
@@ -242,7 +272,9 @@ class Composition:
 
 
 def _there(node: Node | None) -> Node | None:
-    return None if node is not None and node.takes else node
+    if node is not None and node.takes:
+        return None
+    return node
 
 
 # Merging
@@ -254,7 +286,11 @@ def merge(below: Node | None, above: Node) -> Node:
     if below is None:
         return above
     if above.value is None:
-        return Node(None, above.mark, takes=below.takes or below.value is not None)
+        return Node(
+            None,
+            above.mark,
+            takes=below.takes or below.value is not None,
+        )
     if not (isinstance(below.value, dict) and isinstance(above.value, dict)):
         return above
     members = dict(below.value)
@@ -266,7 +302,8 @@ def merge(below: Node | None, above: Node) -> Node:
 def _with_defaults(root: Node, variables: Variables) -> Node:
     """Lay the methods on the defaults."""
     members = dict(root.value)
-    defaults, methods = _there(members.pop("defaults", None)), members.get("methods")
+    defaults = _there(members.pop("defaults", None))
+    methods = members.get("methods")
     if defaults is not None and not isinstance(defaults.value, dict):
         variables.must(defaults, "be a mapping", "write what holds for every method")
     elif defaults is not None and methods is not None and isinstance(methods.value, dict):

@@ -38,7 +38,8 @@ class PassSpec(Options):
         secrets: list[Secret] = []
         replace_secrets(self.options, secrets.append)
         for secret in secrets:
-            text = text.replace(secret.value, str(secret)) if secret.value else text
+            if secret.value:
+                text = text.replace(secret.value, str(secret))
         return text
 
 

@@ -74,7 +74,9 @@ def wrong_package_name(name: object) -> str:
         return RULES[NAME_PATTERN]
     if len(name) > LONGEST_NAME:
         return f"must have at most {LONGEST_NAME} characters"
-    return "must not be the name of a file in build/" if name in BUILD_FILES else ""
+    if name in BUILD_FILES:
+        return "must not be the name of a file in build/"
+    return ""
 
 
 def is_method(name: object) -> bool:
@@ -90,8 +92,13 @@ def _short(name: str) -> str:
 
 def parse_bytes(value: Any) -> Any:
     """Return a size in bytes, as of `40MB`. Raises PydanticCustomError for what is none."""
-    parsed = parse_size(value) if isinstance(value, str) else None
-    size = value if parsed is None else parsed
+    parsed = None
+    if isinstance(value, str):
+        parsed = parse_size(value)
+    if parsed is None:
+        size = value
+    else:
+        size = parsed
     if not isinstance(size, int) or not 1 <= size < 2**63:
         units = ", ".join(UNITS)
         raise rule(f"must be a size such as 40MB; units: {units}")
@@ -109,7 +116,10 @@ def _portion(value: Any) -> Any:
 def _by_file(value: Any) -> Any:
     """Return patterns by the name of their file, where one file goes without its name."""
     if isinstance(value, bool):
-        value = ["*"] if value else {}
+        if value:
+            value = ["*"]
+        else:
+            value = {}
     if isinstance(value, list | tuple):
         value = {WEIGHTS_FILE: value}
     if not isinstance(value, dict):
@@ -127,7 +137,10 @@ ALGORITHMS = ("greedy", "greedy_without_overlap", "naive")  # of memory planning
 
 
 def _algorithms(value: Any) -> Any:
-    names = value if isinstance(value, list | tuple) else [value]
+    if isinstance(value, list | tuple):
+        names = value
+    else:
+        names = [value]
     are_valid = bool(names)
     for name in names:
         if not isinstance(name, str) or not (name in ALGORITHMS or is_reference(name)):
@@ -149,14 +162,18 @@ def _short_path(path: str) -> str:
 
 
 def _constant(value: Any) -> Any:
-    if fault := wrong_value(value):
+    fault = wrong_value(value)
+    if fault:
         raise rule(fault)
     return value
 
 
 def check_data(value: Any) -> Any:
     """Return data that JSON can hold, or secrets. Raises PydanticCustomError for other data."""
-    members = value.values() if isinstance(value, dict) else value
+    if isinstance(value, dict):
+        members = value.values()
+    else:
+        members = value
     if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
         raise rule("must have no key but text, however deep")
     if isinstance(value, float) and not math.isfinite(value):

@@ -43,7 +43,8 @@ class Matrix:
     of the variables."""
 
     def __init__(self, node: Node, variables: Variables) -> None:
-        self._node, self._variables = node, variables
+        self._node = node
+        self._variables = variables
         members: dict[Any, Node] = {}
         if isinstance(node.value, dict):
             members = {key: member for key, member in node.value.items() if not member.takes}
@@ -53,7 +54,8 @@ class Matrix:
 
     def packages(self, stem: str, template: Node | None) -> dict[str, Combination]:
         """Return the combinations by the names of their packages."""
-        variables, place = self._variables, template or self._node
+        variables = self._variables
+        place = template or self._node
         named: dict[str, Combination] = {}
         for combination in self._combinations():
             name: Any = "-".join([stem, *map(spelled, combination.values.values())])
@@ -63,9 +65,12 @@ class Matrix:
                 if package_variables.problems:
                     variables.problems += package_variables.problems
                     break
-            if fault := wrong_package_name(name):
+            fault = wrong_package_name(name)
+            if fault:
                 fault_text = f"cannot name a package: {shown(name)} {fault}"
-                hint = "" if template else "write `package:` to name them in another way"
+                hint = "write `package:` to name them in another way"
+                if template:
+                    hint = ""
                 variables.wrong(place, fault_text, hint)
             elif name in named:
                 fault_text = (
@@ -79,7 +84,8 @@ class Matrix:
     def _combinations(self) -> list[Combination]:
         """Return the combinations in the order of the axes and their values; none where something
         is wrong with them."""
-        variables, axes = self._variables, self._axes
+        variables = self._variables
+        axes = self._axes
         if variables.problems:
             return []
         if not axes:
@@ -97,7 +103,8 @@ class Matrix:
         return Combination(values, [part for _, part in members if part is not None])
 
     def _axis(self, name: Any, node: Node) -> _Axis:
-        wrong, must = self._variables.wrong, self._variables.must
+        wrong = self._variables.wrong
+        must = self._variables.must
         if not isinstance(name, str) or not re.fullmatch(AXIS_PATTERN, name):
             rule = "must be letters, digits, '_' and '-'"
             wrong(node, f"cannot name an axis: {shown(name)} {rule}")

@@ -32,4 +32,6 @@ def find_remedy(model: type[Options], key: str) -> str:
     if model is MethodConfig and key in _SIZES:
         return _SIZES_REMEDY
     place = next((name for name, of in _SECTIONS.items() if key in of.model_fields), "")
-    return f"it belongs to {place}" if place else ""
+    if place:
+        return f"it belongs to {place}"
+    return ""

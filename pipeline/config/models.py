@@ -65,7 +65,8 @@ class MethodConfig(Options):
             if quantize is None or spec.name != quantize.quantizer:
                 continue
             for name in quantize.partitioners_own:
-                ours, theirs = getattr(quantize, name), getattr(spec.options, name)
+                ours = getattr(quantize, name)
+                theirs = getattr(spec.options, name)
                 if ours != theirs:
                     fault = f"has {name} {ours}, the partitioner {theirs}"
                     raise PydanticCustomError(
@@ -108,7 +109,9 @@ class MethodConfig(Options):
     def backend_names(self) -> list[str]:
         """The backends that it is lowered to, and its quantizer."""
         names = [spec.name for spec in self.partitioners]
-        return names if self.quantize is None else [*names, self.quantize.quantizer]
+        if self.quantize is None:
+            return names
+        return [*names, self.quantize.quantizer]
 
     @property
     def delegates(self) -> bool:
@@ -272,7 +275,9 @@ class PackageConfig(Options):
     def sequences(self) -> tuple[tuple[str, ...], ...] | None:
         """The orders in which methods run on shared state; None for the usual ones."""
         written = self.validation.sequences
-        return () if written is None and not self._shares_state else written
+        if written is None and not self._shares_state:
+            return ()
+        return written
 
     @property
     def _shares_state(self) -> bool:

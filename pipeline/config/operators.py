@@ -123,7 +123,8 @@ def _load_file(reference: str, path: Path, root: Path) -> None:
     folder = root / FOLDER
     if path.is_relative_to(folder):
         parts = path.relative_to(folder).with_suffix("").parts
-        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        if parts[-1] == "__init__":
+            parts = parts[:-1]
         importlib.import_module(".".join((FOLDER, *parts)))
     elif not _is_path(reference) and find_elsewhere(reference, (str(root),)) is None:
         importlib.import_module(reference)

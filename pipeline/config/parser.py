@@ -102,7 +102,8 @@ def parse_package(package: str, compositions: Sequence[Composition]) -> Parsed:
 def parse_document(package: str, document: Document) -> PackageConfig:
     """Parse a document. Raises ConfigErrors, with every mistake and where it was written."""
     problems = list(document.problems)
-    if fault := wrong_package_name(package):
+    fault = wrong_package_name(package)
+    if fault:
         fault_text = f"cannot name a package: {shown(package)} {fault}"
         problems.append(document.problem("", fault_text, "rename the file"))
     try:
@@ -129,15 +130,19 @@ def parse(
     try:
         return model.model_validate(document.data, context=_Reader(model, more_keys, unwritten))
     except ValidationError as invalid:
-        problems, errors = [], invalid.errors(include_url=False)
+        problems = []
+        errors = invalid.errors(include_url=False)
         if len(errors) > _MOST_PROBLEMS:
             fault = f"has {plural(len(errors) - _MOST_PROBLEMS, 'more mistake')}"
             problems.append(Problem(document.file, "", fault, line=0))
         for error in errors[:_MOST_PROBLEMS]:
-            path, context = "", error["ctx"]
+            path = ""
+            context = error["ctx"]
             for key in error["loc"]:
                 path = join(path, key)
-            at = join(path, context["key"]) if "key" in context else ""
+            at = ""
+            if "key" in context:
+                at = join(path, context["key"])
             problems.append(document.problem(path, context["what"], context["known"], at))
         raise ConfigErrors(problems) from None
 
@@ -166,7 +171,9 @@ class _Reader:
     def __init__(
         self, root: type[Options], more_keys: Iterable[str], unwritten: dict[str, Any]
     ) -> None:
-        self._root, self._more_keys, self._given = root, more_keys, unwritten
+        self._root = root
+        self._more_keys = more_keys
+        self._given = unwritten
         self._forms: dict[type[Options], Callable[[Any, _Handler, _Mistakes], Any]] = {
             Family: self._family,
             PackageConfig: self._package,
@@ -177,7 +184,8 @@ class _Reader:
         }
 
     def __call__(self, model: type[Options], data: Any, validate: _Handler) -> Any:
-        mistakes, model_value = _Mistakes(), None
+        mistakes = _Mistakes()
+        model_value = None
         with _collected(mistakes):
             if model in self._forms:
                 model_value = self._forms[model](data, validate, mistakes)
@@ -194,16 +202,31 @@ class _Reader:
             mistakes.add(f"is {shown(data)}, must be a mapping", _MAPPINGS.get(model, ""))
             return None
         root = model is self._root
-        unwritten = self._given if root else {}
+        if root:
+            unwritten = self._given
+        else:
+            unwritten = {}
         fields = [f.alias or n for n, f in model.model_fields.items() if n not in unwritten]
-        more = self._more_keys if root else ["recipe"] if model is MethodConfig else ()
+        if root:
+            more = self._more_keys
+        elif model is MethodConfig:
+            more = ["recipe"]
+        else:
+            more = ()
         values = dict(unwritten)
         for key, value in data.items():
             if key not in fields:
                 suggestion = did_you_mean(_word(key), [*fields, *more])
                 hint = find_remedy(model, _word(key))
-                hint = f"{hint}; {suggestion}" if hint else suggestion
-                mistakes.add(f"unknown key {shown(key)}", hint, key=key)
+                if hint:
+                    hint = f"{hint}; {suggestion}"
+                else:
+                    hint = suggestion
+                mistakes.add(
+                    f"unknown key {shown(key)}",
+                    hint,
+                    key=key,
+                )
             elif value is None:
                 hint = _REMEDIES.get(key, "give it a value or leave it out")
                 mistakes.add("is empty", hint, loc=(key,))
@@ -231,7 +254,8 @@ class _Reader:
 
     def _family(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
         """Read a family, of which the name is enough."""
-        data = {"name": data} if isinstance(data, str) else data
+        if isinstance(data, str):
+            data = {"name": data}
         return self._mapping(Family, data, validate, mistakes)
 
     def _method(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
@@ -245,7 +269,11 @@ class _Reader:
                 mistakes.add("stands beside a recipe, which says it", "keep one", loc=(key,))
         if recipe is None:
             hint = did_you_mean(_word(name), RECIPES)
-            mistakes.add(f"unknown recipe {shown(name)}", hint, loc=("recipe",))
+            mistakes.add(
+                f"unknown recipe {shown(name)}",
+                hint,
+                loc=("recipe",),
+            )
         elif "refused" in recipe:
             mistakes.add(f"'{name}' can't be had: {recipe['refused']}", loc=("recipe",))
         else:
@@ -278,25 +306,32 @@ class _Reader:
 
     def _pass(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
         name, options = _named(data)
-        if factory := name == FACTORY:
+        factory = name == FACTORY
+        if factory:
             name, options = _named(options)
         if not isinstance(name, str) or not is_reference(name):
             mistakes.add(f"is {shown(name)}, {RULES[REFERENCE_PATTERN]}")
         elif not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
-            loc = (FACTORY, name) if factory else (name,)
+            loc: tuple[str, ...] = (name,)
+            if factory:
+                loc = (FACTORY, name)
             mistakes.add(f"is {shown(options)}, must be a mapping of options", loc=loc)
         else:
             return validate({"reference": name, "options": options, "factory": factory})
         return None
 
     def _quantize(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
-        name = _word(data.get("quantizer")) if isinstance(data, dict) else ""
+        name = ""
+        if isinstance(data, dict):
+            name = _word(data.get("quantizer"))
         if name in QUANTIZERS:
             return QUANTIZERS[name].options.model_validate(data, context=self)
         if not isinstance(data, dict):
             return self._mapping(QuantizeConfig, data, validate, mistakes)
         is_named = "quantizer" in data
-        fault = f"unknown quantizer {shown(data['quantizer'])}" if is_named else "is missing"
+        fault = "is missing"
+        if is_named:
+            fault = f"unknown quantizer {shown(data['quantizer'])}"
         if name in BACKENDS and not BACKENDS[name].lowers:
             fault = f"is {name}, whose quantizer nothing here calls: a plugin would"
         mistakes.add(fault, did_you_mean(name, QUANTIZERS), loc=("quantizer",))
@@ -328,7 +363,9 @@ def _disagreements(data: dict[str, Any]) -> Iterator[tuple[tuple[int | str, ...]
 
 
 def _as(kind: type[_K], value: object) -> _K:
-    return value if isinstance(value, kind) else kind()
+    if isinstance(value, kind):
+        return value
+    return kind()
 
 
 @cache
@@ -357,8 +394,14 @@ def _collected(mistakes: _Mistakes, *place: str) -> Iterator[set[int | str]]:
             loc = tuple(s for s in error["loc"] if s not in ("[key]", *OVERRIDE_TAGS))
             if error["type"] == "mistake":
                 context = dict(error["ctx"])
-                fault, hint = context.pop("what"), context.pop("known")
-                mistakes.add(fault, hint, (*place, *loc), **context)
+                fault = context.pop("what")
+                hint = context.pop("known")
+                mistakes.add(
+                    fault,
+                    hint,
+                    (*place, *loc),
+                    **context,
+                )
                 failed.update(loc[:1])
             elif error["type"] == "too_short" and error["input"]:
                 continue  # some of its members are wrong
@@ -376,8 +419,12 @@ def _named(data: Any) -> tuple[Any, Any]:
 
 def _describe(error: ErrorDetails) -> tuple[str, str]:
     """Return what is wrong and what would be right, of one of pydantic's errors."""
-    kind, value, context = error["type"], error["input"], error.get("ctx", {})
-    key = str(error["loc"][-1]) if error["loc"] else ""
+    kind = error["type"]
+    value = error["input"]
+    context = error.get("ctx", {})
+    key = ""
+    if error["loc"]:
+        key = str(error["loc"][-1])
     if kind == "missing":
         return "is missing", _REMEDIES.get(key, "")
     if kind in ("literal_error", "unknown"):
@@ -400,9 +447,14 @@ def _describe(error: ErrorDetails) -> tuple[str, str]:
         hint = "quote it"
     elif kind == "tuple_type":
         single_word = re.fullmatch(r"[\w.:/-]{1,60}", _word(value))
-        hint = f"write [{value}]" if single_word else _REMEDIES.get(key, "")
+        if single_word:
+            hint = f"write [{value}]"
+        else:
+            hint = _REMEDIES.get(key, "")
     return f"is {shown(value)}, {must}", hint
 
 
 def _word(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return value
+    return ""

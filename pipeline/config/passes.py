@@ -88,7 +88,10 @@ def _module_file(module: str) -> dict[str, Path]:
     if spec is None or spec.origin is None:
         return {}
     origin = Path(spec.origin)
-    folders = parts if origin.stem == "__init__" else parts[:-1]
+    if origin.stem == "__init__":
+        folders = parts
+    else:
+        folders = parts[:-1]
     return {"/".join((*folders, origin.name)): origin}
 
 
@@ -113,7 +116,9 @@ def is_own(reference: str, root: Path) -> bool:
 def library_name(reference: str, root: Path) -> str:
     """Return what the operators that loading a pass registers are listed under: its module."""
     module = reference.partition(":")[0]
-    return f"{FOLDER}/{module.replace('.', '/')}.py" if is_own(reference, root) else module
+    if is_own(reference, root):
+        return f"{FOLDER}/{module.replace('.', '/')}.py"
+    return module
 
 
 def _find_spec(module: str) -> ModuleSpec | None:
@@ -121,7 +126,8 @@ def _find_spec(module: str) -> ModuleSpec | None:
     namespace, which has none of its own, is no more than a way there."""
     first, *parts = module.split(".")
     try:
-        spec, name = find_spec(first), first
+        spec = find_spec(first)
+        name = first
     except (ImportError, ValueError):
         return None
     for part in parts:
@@ -184,7 +190,10 @@ def _load(spec: PassSpec, root: Path) -> list[Pass]:
     try:
         name, _, attribute = reference.partition(":")
         is_workspace = own_file(name, root) is not None
-        fault = "" if is_workspace else _forbidden(spec)
+        if is_workspace:
+            fault = ""
+        else:
+            fault = _forbidden(spec)
         with noting_operators(library_name(reference, root)):
             module = None
             if not fault:
@@ -224,7 +233,9 @@ def _make(spec: PassSpec, value: Any) -> list[Pass]:
         return [value(**options) if isinstance(value, type) else partial(value, **options)]
     result = value(**options)
     result = getattr(result, "passes", result)  # of a pass manager
-    return [*result] if isinstance(result, list | tuple) else [result]
+    if isinstance(result, list | tuple):
+        return [*result]
+    return [result]
 
 
 def _foreign(

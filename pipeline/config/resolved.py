@@ -48,11 +48,15 @@ class _View:
     ) -> Iterator[_Row]:
         """Show the values of a model; `unwritten` is the comment on those that nobody wrote."""
         for name, info in type(model).model_fields.items():
-            key, value, origin = info.alias or name, getattr(model, name), unwritten
+            key = info.alias or name
+            value = getattr(model, name)
+            origin = unwritten
             if isinstance(model, MixedQuantize) and name in OVERRIDES:
                 # With what they leave out, which is as for the whole method.
                 value = {n: setting or NOT for n, setting in model.overrides(name).items()}
-                origin = "as for the method" if value else "default"
+                origin = "default"
+                if value:
+                    origin = "as for the method"
             if isinstance(model, PackageConfig):
                 if key in ("package", "omitted"):  # the name of the file, or of one of a matrix
                     continue
@@ -72,7 +76,10 @@ class _View:
             rows = list(self.model(value, path, indent + _INDENT, unwritten))
             yield from _under(head, " {}" if node else None, rows)
         elif node is None:
-            shown = "none" if value is None else _flow(value)
+            if value is None:
+                shown = "none"
+            else:
+                shown = _flow(value)
             yield _Row(f"{indent}# {dump_flow(key)}: {shown}", unwritten, is_comment=True)
         elif isinstance(value, dict) and value:
             rows = [
@@ -91,12 +98,17 @@ class _View:
     def _item(self, item: PartitionerSpec | PassSpec, path: str, indent: str) -> Iterator[_Row]:
         """Show an item: a name, or a name as a key with its options."""
         node = self._document.written(path)
-        origin = "" if node is None else _origin(node, path)
+        if node is None:
+            origin = ""
+        else:
+            origin = _origin(node, path)
         if isinstance(item, PassSpec):
             yield _Row(f"{indent}- {_flow(item)}", origin)
             return
         rows = list(self.model(_written(item), join(path, item.name), indent + 2 * _INDENT))
-        colon = ":" if not all(row.is_comment for row in rows) else ""
+        colon = ""
+        if not all(row.is_comment for row in rows):
+            colon = ":"
         yield _Row(f"{indent}- {item.name}{colon}", origin)
         yield from rows
 
@@ -123,10 +135,16 @@ def _origin(node: Node, path: str) -> str:
     """Describe where a value was written: file and line; the other key that it is below there, such
     as `defaults`; and how a value with variables was written."""
     mark = node.mark
-    config_path, source_path = path.split("."), mark.path.split(".")
+    config_path = path.split(".")
+    source_path = mark.path.split(".")
     while config_path and source_path and config_path[-1] == source_path[-1]:
-        config_path, source_path = config_path[:-1], source_path[:-1]
-    words = [f"{mark.file}:{mark.line}", ".".join(source_path), node.source]
+        config_path = config_path[:-1]
+        source_path = source_path[:-1]
+    words = [
+        f"{mark.file}:{mark.line}",
+        ".".join(source_path),
+        node.source,
+    ]
     return ", ".join(word for word in words if word)
 
 
@@ -140,7 +158,9 @@ def _plain(value: Any) -> Any:
         return _named(value.name, _written(value).model_dump(mode="json", exclude_defaults=True))
     if isinstance(value, PassSpec):
         named = _named(value.reference, value.options)
-        return {FACTORY: named} if value.factory else named
+        if value.factory:
+            return {FACTORY: named}
+        return named
     if isinstance(value, Options):
         return _plain(value.resolved())
     if isinstance(value, list | tuple):
@@ -149,8 +169,12 @@ def _plain(value: Any) -> Any:
         return {key: _plain(member) for key, member in value.items()}
     if isinstance(value, Secret):
         return str(value)
-    return value.replace("$", "$$") if isinstance(value, str) else value
+    if isinstance(value, str):
+        return value.replace("$", "$$")
+    return value
 
 
 def _named(name: str, options: Mapping[str, Any]) -> Any:
-    return {name: _plain(dict(options))} if options else name
+    if options:
+        return {name: _plain(dict(options))}
+    return name

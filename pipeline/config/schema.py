@@ -131,11 +131,14 @@ class SchemaGenerator(GenerateJsonSchema):
     def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
         """Close a mapping whose keys are known, or match a pattern."""
         generated = super().dict_schema(schema)
-        if names := generated.pop("propertyNames", None):
+        names = generated.pop("propertyNames", None)
+        if names:
             keys = names.get("enum") or [names["const"]]
             generated["properties"] = dict.fromkeys(keys, generated["additionalProperties"])
         closed = any(key in generated for key in _MEMBERS)
-        return {**generated, "additionalProperties": False} if closed else generated
+        if closed:
+            return {**generated, "additionalProperties": False}
+        return generated
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         """Describe a model as `pipeline.config.parser` reads it."""
@@ -252,9 +255,13 @@ def _relaxed(schema: dict[str, Any], partial: bool) -> dict[str, Any]:
             if key in schema:
                 outside[key] = schema[key]
         inside = {key: member for key, member in schema.items() if key not in outside}
-        alternative = "Unset." if partial else "Variable."
+        alternative = "Variable."
+        if partial:
+            alternative = "Unset."
         return {"anyOf": [inside, {"$ref": f"#/$defs/{alternative}"}], **outside}
-    dropped = ("required", "minProperties") if partial else ()
+    dropped: tuple[str, ...] = ()
+    if partial:
+        dropped = ("required", "minProperties")
     result = {key: member for key, member in schema.items() if key not in dropped}
     if "items" in schema:
         result["items"] = _relaxed(schema["items"], False)

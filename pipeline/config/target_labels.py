@@ -50,7 +50,9 @@ def _is_typo(part: str, meant_part: str) -> bool:
         return False  # people get the first letter right: `phone` is no `iphone`
     if _without_digits(part) == _without_digits(meant_part):
         return False
-    most = 2 if min(len(part), len(meant_part)) >= _LONG else 1
+    most = 1
+    if min(len(part), len(meant_part)) >= _LONG:
+        most = 2
     return _distance(part, meant_part) <= most
 
 
@@ -64,9 +66,15 @@ def _distance(text: str, target: str) -> int:
     before: list[int] = []
     row = list(range(len(target) + 1))
     for i, letter in enumerate(text, 1):
-        last, before, row = before, row, [i]
+        last = before
+        before = row
+        row = [i]
         for j, theirs in enumerate(target, 1):
-            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != theirs))
+            cost = min(
+                before[j] + 1,
+                row[j - 1] + 1,
+                before[j - 1] + (letter != theirs),
+            )
             if i > 1 and j > 1 and letter == target[j - 2] and text[i - 2] == theirs:
                 cost = min(cost, last[j - 2] + 1)
             row.append(cost)

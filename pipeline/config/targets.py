@@ -63,7 +63,8 @@ def _backend(name: Any) -> Any:
 
 def _kernel(value: Any) -> Any:
     """Return an operator and its dtypes, None for all, of a name or `{name: [dtype, ...]}`."""
-    name, dtypes = value, None
+    name = value
+    dtypes = None
     if isinstance(value, dict) and len(value) == 1:
         ((name, dtypes),) = value.items()
         if not isinstance(dtypes, list) or not dtypes:
@@ -98,7 +99,10 @@ def _memory(value: Any) -> Any:
 def _alignment(value: Any) -> Any:
     """Return the alignments that are needed, in bytes, by what is aligned; a number is that of all
     data."""
-    alignments = value if isinstance(value, dict) else dict.fromkeys(PARTS[1:], value)
+    if isinstance(value, dict):
+        alignments = value
+    else:
+        alignments = dict.fromkeys(PARTS[1:], value)
     for part, bytes_ in alignments.items():
         if part not in PARTS:
             raise rule(f"must be a power of two, or several by {', '.join(PARTS)}")
@@ -177,7 +181,12 @@ def format_target(facts: Mapping[str, Any]) -> str:
     """Format a target of what a runtime holds; backends that no catalogue knows are left out."""
     ids = {backend.backend_id for backend in BACKENDS.values()}
     backends = [backend_id for backend_id in facts["backends"] if backend_id in ids]
-    text: str = yaml.dump({**facts, "backends": backends}, None, Dumper, sort_keys=False)
+    text: str = yaml.dump(
+        {**facts, "backends": backends},
+        None,
+        Dumper,
+        sort_keys=False,
+    )
     return HEAD + text
 
 

@@ -40,7 +40,8 @@ def group_methods(methods: Mapping[str, Sequence[PartitionerSpec]]) -> Units:
 def merge_groups(names: Iterable[str], groups: Iterable[Collection[str]]) -> Units:
     """Return names by unit, groups with a common name as one: the units of several names, then each
     other name alone, all in the order of `names`."""
-    names, units = list(names), list[set[str]]()
+    names = list(names)
+    units = list[set[str]]()
     for group in groups:
         joined = set(group)
         apart = []

@@ -164,17 +164,24 @@ class ValidateConfig(Limits):
         """Return the cases of a method: its own, else the package's, else those that suit it, which
         may be quantized, and then dynamically."""
         method_cases = self.methods.get(method, MethodLimits()).cases
-        chosen = self.cases if method_cases is None else method_cases
+        if method_cases is None:
+            chosen = self.cases
+        else:
+            chosen = method_cases
         if chosen is not None:
             return tuple(case for case in CASES if case in chosen)
         if not quantized:
             return CASES
-        return _CASES_OF_DYNAMIC if dynamic else _CASES_OF_STATIC
+        if dynamic:
+            return _CASES_OF_DYNAMIC
+        return _CASES_OF_STATIC
 
     def select_random(self, method: str) -> bool:
         """Return whether a method is declared to sample: its own word, else the package's."""
         method_random = self.methods.get(method, MethodLimits()).random
-        return self.random if method_random is None else method_random
+        if method_random is None:
+            return self.random
+        return method_random
 
     def select_limits(self, method: str) -> Limits:
         """Return the limits of a method: its own, else the package's; both tolerances or none."""

@@ -43,8 +43,11 @@ def describe_values(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> 
         return f"{name} above {part['exclusiveMinimum']}"
     if "minimum" not in part:
         return name
-    least, greatest = part["minimum"], part.get("maximum")
-    return f"{name} from {least}" if greatest is None else f"{name} {least}..{greatest}"
+    least = part["minimum"]
+    greatest = part.get("maximum")
+    if greatest is None:
+        return f"{name} from {least}"
+    return f"{name} {least}..{greatest}"
 
 
 def _describe_mapping(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
@@ -53,10 +56,16 @@ def _describe_mapping(part: Mapping[str, Any], definitions: Mapping[str, Any]) -
     inner = next((member for member in members if isinstance(member, Mapping)), None)
     if inner is None:
         return "mapping"
-    of = describe_values(keys, definitions) if "enum" in keys else "names"
-    inner = definition_of(inner, definitions) if "$ref" in inner else inner
+    of = "names"
+    if "enum" in keys:
+        of = describe_values(keys, definitions)
+    if "$ref" in inner:
+        inner = definition_of(inner, definitions)
     choices = [member.get("const") for member in inner.get("oneOf", ())]
-    to = f"options or {NOT}" if NOT in choices else describe_values(inner, definitions)
+    if NOT in choices:
+        to = f"options or {NOT}"
+    else:
+        to = describe_values(inner, definitions)
     return f"mapping of {of} to {to}"
 
 
@@ -64,4 +73,6 @@ def format_yaml(value: Any) -> str:
     """Format a value on one line, in words of YAML."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(format_yaml, value))}]"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

@@ -74,7 +74,11 @@ class Variables:
 
     def must(self, node: Node, be: str, hint: str = "") -> None:
         """Add the problem that a node must be something else."""
-        self.wrong(node, f"is {shown(plain(node))}, must {be}", hint)
+        self.wrong(
+            node,
+            f"is {shown(plain(node))}, must {be}",
+            hint,
+        )
 
     def fill(self, node: Node, typed: bool = True) -> Node:
         """Fill in the variables of a node's text, if it is one. What is wrong with them is added
@@ -96,7 +100,12 @@ class Variables:
             value = _VARIABLE.sub(lambda match: spelled(self._value(match, node)), node.value)
         if len(self.problems) > before:
             value = None
-        return Node(value, node.mark, node.plain and typed, source=node.value)
+        return Node(
+            value,
+            node.mark,
+            node.plain and typed,
+            source=node.value,
+        )
 
     def _typed(self, match: re.Match[str], node: Node) -> Any:
         value = self._value(match, node)
@@ -106,13 +115,22 @@ class Variables:
             return read_scalar(value)
         except ValueError as error:
             fault, hint = error.args
-            self.wrong(node, f"{fault}: the value of the variable {match['name']}", hint)
+            self.wrong(
+                node,
+                f"{fault}: the value of the variable {match['name']}",
+                hint,
+            )
             return None
 
     def _secret(self, match: re.Match[str], node: Node, typed: bool) -> Secret | None:
         self.read.add(match["name"])
-        if (value := self.environment.get(match["name"])) is None:
-            self.wrong(node, f"the variable {match['name']} is not set", "set it")
+        value = self.environment.get(match["name"])
+        if value is None:
+            self.wrong(
+                node,
+                f"the variable {match['name']} is not set",
+                "set it",
+            )
         elif not typed or match["default"]:
             self._refuse_secret(match["name"], node)
         else:
@@ -144,7 +162,9 @@ class Variables:
         return Node(members, node.mark, node.plain, node.takes, node.source)
 
     def _value(self, match: re.Match[str], node: Node) -> Any:
-        axis, name, default = match["axis"], match["name"], match["default"]
+        axis = match["axis"]
+        name = match["name"]
+        default = match["default"]
         if match["dollar"]:
             return "$"
         if axis is not None:
@@ -157,7 +177,11 @@ class Variables:
                 self.wrong(node, f"the matrix has no axis '{axis}'", hint)
             return ""
         if name is None:
-            self.wrong(node, f"`{match[0]}` is no variable", _SPELLINGS)
+            self.wrong(
+                node,
+                f"`{match[0]}` is no variable",
+                _SPELLINGS,
+            )
             return ""
         self.read.add(name)
         if name not in self.environment.names:
@@ -191,9 +215,13 @@ def replace_secrets(value: Any, change: Callable[[Secret], Any]) -> Any:
         return {key: replace_secrets(member, change) for key, member in value.items()}
     if isinstance(value, list):
         return [replace_secrets(member, change) for member in value]
-    return change(value) if isinstance(value, Secret) else value
+    if isinstance(value, Secret):
+        return change(value)
+    return value
 
 
 def spelled(value: Any) -> str:
     """Write a scalar as part of a text."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

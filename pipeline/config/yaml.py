@@ -80,7 +80,8 @@ def load_nodes(content: bytes, file: str) -> Node | None:
         raise _error(file, line, "is not UTF-8 text", "save the file as UTF-8") from error
     try:
         _check_depth(text, file)
-        if (root := _Loader(text).get_single_node()) is None:
+        root = _Loader(text).get_single_node()
+        if root is None:
             return None
         constructor = _Constructor(file)
         value = constructor.value(root, "")
@@ -93,14 +94,22 @@ def load_nodes(content: bytes, file: str) -> Node | None:
         raise _error(file, line, fault) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        context = f"{error.context}, " if error.context else ""
-        line = mark.line + 1 if mark else 0
+        context = ""
+        if error.context:
+            context = f"{error.context}, "
+        line = 0
+        if mark:
+            line = mark.line + 1
         if mark and text[mark.index : mark.index + 1] == "\t":
             raise _error(file, line, "holds a tab", "YAML is indented by spaces") from error
         # From 0.2.6 on, libyaml has a limit of its own (1,000), and looks so far ahead in a line.
         if error.problem == "exceeded maximum nesting depth":
             raise _too_deep(file, line) from error
-        raise _error(file, line, f"is not valid YAML: {context}{error.problem}") from error
+        raise _error(
+            file,
+            line,
+            f"is not valid YAML: {context}{error.problem}",
+        ) from error
 
 
 def plain(node: Node) -> Any:
@@ -144,7 +153,12 @@ def read_scalar(text: str) -> Any:
 def dump_flow(value: Any) -> str:
     """Write plain data on one line, as `load_nodes` reads it again."""
     options: Any = {"default_flow_style": True, "allow_unicode": True, "sort_keys": False}
-    text = yaml.dump(value, Dumper=Dumper, width=2**31, **options)
+    text = yaml.dump(
+        value,
+        Dumper=Dumper,
+        width=2**31,
+        **options,
+    )
     return text.removesuffix("...\n").strip()
 
 
@@ -157,7 +171,11 @@ class Dumper(yaml.SafeDumper):
         return True
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
-        return self.represent_scalar(_TEXT, text, style=None if text.isprintable() else '"')
+        return self.represent_scalar(
+            _TEXT,
+            text,
+            style=None if text.isprintable() else '"',
+        )
 
 
 Dumper.add_representer(str, Dumper.represent_text)
@@ -183,7 +201,10 @@ class _Constructor:
             return {}
         if id(node) not in self._values:
             self._open.add(id(node))
-            make = self._scalar if isinstance(node, yaml.ScalarNode) else self._collection
+            if isinstance(node, yaml.ScalarNode):
+                make = self._scalar
+            else:
+                make = self._collection
             self._values[id(node)] = make(node, path)
             self._open.discard(id(node))
         return self._values[id(node)]
@@ -204,7 +225,11 @@ class _Constructor:
             try:
                 return _construct(node.tag, node.value)
             except ValueError as error:  # a number of hundreds of digits
-                raise _error(self._file, _line(node), f"is not valid YAML: {error}") from error
+                raise _error(
+                    self._file,
+                    _line(node),
+                    f"is not valid YAML: {error}",
+                ) from error
         return node.value
 
     def _collection(self, node: Any, path: str) -> Any:
@@ -216,7 +241,10 @@ class _Constructor:
         else:
             value = self._mapping(node, path)
         # With its aliases, it can nest deeper than the file does.
-        members = value if isinstance(value, list) else value.values()
+        if isinstance(value, list):
+            members = value
+        else:
+            members = value.values()
         height = size = 1
         for member in members:
             height = max(height, 1 + self._heights.get(id(member.value), 0))
@@ -239,7 +267,8 @@ class _Constructor:
             if not isinstance(key, yaml.ScalarNode):
                 self._wrong(key, path, "has a key that is no text")
                 continue
-            name, written = self._scalar(key, path), (key.tag, key.value)
+            name = self._scalar(key, path)
+            written = (key.tag, key.value)
             if written in lines:
                 fault = f"{key.value!r} is there twice, first in line {lines[written]}"
                 self._wrong(key, path, fault)
@@ -247,11 +276,18 @@ class _Constructor:
             if key.tag == _MERGE:
                 merged = self._merged(value, path)
             else:
-                members[name] = self._node(value, _line(key), join(path, name))
+                members[name] = self._node(
+                    value,
+                    _line(key),
+                    join(path, name),
+                )
         return {**merged, **members}
 
     def _merged(self, node: Any, path: str) -> dict[Any, Node]:
-        sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        if isinstance(node, yaml.SequenceNode):
+            sources = node.value
+        else:
+            sources = [node]
         if not all(isinstance(source, yaml.MappingNode) for source in sources):
             self._wrong(node, path, "`<<` must be a mapping or a list of mappings")
             return {}
@@ -288,7 +324,9 @@ def _construct(tag: str, text: str) -> Any:
 
 def _ambiguous(text: str) -> tuple[str, str]:
     """Return what is wrong with an ambiguous text, and what to do."""
-    better = "true or false" if text.isalpha() else "a decimal number"
+    better = "a decimal number"
+    if text.isalpha():
+        better = "true or false"
     fault = f"`{text}` is one thing in YAML 1.1 and another in 1.2"
     return fault, f"write {better}, or quote it if it is text"
 

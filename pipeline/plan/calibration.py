@@ -23,7 +23,10 @@ def calibration_digests(
         return None
     if spec.generates_calibration:
         return {"generated": source.examples}
-    examples = None if source.examples_of_export else source.examples
+    if source.examples_of_export:
+        examples = None
+    else:
+        examples = source.examples
     return list(files) or source.calibration or examples
 
 
@@ -45,5 +48,7 @@ def calibration_remedy(spec: QuantizeConfig, source: MethodSource) -> str:
         remedies.insert(0, "add calibration_inputs(method) to the exporter")
     if type(spec).model_fields["dynamic"].annotation is bool:  # else it is false for good
         remedies.append("say `dynamic: true`")
-    but = "; the arguments that it was exported with don't count" if source.examples else ""
+    but = ""
+    if source.examples:
+        but = "; the arguments that it was exported with don't count"
     return f"{', '.join(remedies)}, or, for random inputs, `calibration: generated`{but}"

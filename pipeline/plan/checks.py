@@ -35,7 +35,8 @@ def check_backends(document: Document) -> Iterator[Problem]:
     from pipeline.backends import BACKENDS
 
     for method, written in _mapping(document.data.get("methods")).items():
-        path, settings = join("methods", method), _mapping(written)
+        path = join("methods", method)
+        settings = _mapping(written)
         items = settings.get("partitioners")
         uses = [(join(path, "quantize"), _mapping(settings.get("quantize")).get("quantizer"))]
         for number, item in enumerate(items if isinstance(items, list) else ()):
@@ -51,7 +52,9 @@ def check_backends(document: Document) -> Iterator[Problem]:
 
 
 def _mapping(value: object) -> dict[Any, Any]:
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def check_config(
@@ -72,7 +75,8 @@ def _wrong_targets(config: PackageConfig, document: Document, root: Path) -> Ite
     """Find targets without a file, and the mistakes in the files of the others."""
     from pipeline.config.targets import find_targets, missing_target, read_target
 
-    files, validation = find_targets(root), config.validation
+    files = find_targets(root)
+    validation = config.validation
     gates: dict[str, MethodGates] = {"validate": validation.gates}
     gates |= {join("validate.methods", n): limits.gates for n, limits in validation.methods.items()}
     for path, gate_settings in gates.items():
@@ -97,8 +101,9 @@ def check_options(config: PackageConfig, document: Document) -> Iterator[Problem
         return
     for method, settings in config.methods.items():
         for place, name, options in settings.parts_with_options():
-            unknown = unknown_options(BACKENDS[name], options) if name in BACKENDS else ()
-            for option, hint in unknown:
+            if name not in BACKENDS:
+                continue
+            for option, hint in unknown_options(BACKENDS[name], options):
                 mistake = f"is no option of {name} in the installed executorch"
                 yield document.problem(join(f"methods.{method}.{place}", option), mistake, hint)
 
@@ -159,7 +164,9 @@ def _strange_libraries(
 ) -> Iterator[Problem]:
     for number, library in enumerate(config.operators):
         if not may_load(library, workspace.root, workspace.operators):
-            neither = f"neither in {FOLDER}/ nor" if workspace.operators.folder else "not"
+            neither = "not"
+            if workspace.operators.folder:
+                neither = f"neither in {FOLDER}/ nor"
             mistake = f"{library} is {neither} listed by the workspace's settings"
             where = join("operators", number)
             yield document.problem(where, mistake, operators_remedy(workspace.operators))
@@ -214,7 +221,9 @@ def _foreign_quantizers(config: PackageConfig, document: Document) -> Iterator[P
         names = [backend.name for backend in backends]
         mistake = f"quantizes for {quantizer}, and the partitioners are {listed(names)}"
         quantizers = [f"`quantizer: {backend}`" for backend in names if backend in QUANTIZERS]
-        instead = f"say {' or '.join(quantizers)}" if quantizers else "leave it out"
+        instead = "leave it out"
+        if quantizers:
+            instead = f"say {' or '.join(quantizers)}"
         remedy = f"{instead}, or add {quantizer} to the partitioners"
         if settings:
             remedy = f"{instead}, or set `{settings[0]}`"
@@ -227,7 +236,9 @@ def _settings_for_quantized(method: MethodConfig, quantize: QuantizeConfig) -> l
     settings = []
     for spec in method.partitioners:
         takes_quantized = spec.backend.lowering.takes_quantized
-        setting = takes_quantized(spec.options, quantize) if takes_quantized else None
+        setting = None
+        if takes_quantized:
+            setting = takes_quantized(spec.options, quantize)
         if setting is not None:
             settings.append(setting)
     return settings
@@ -247,7 +258,8 @@ def check_model(
         outline, buffers: tell what a method's program has, None where that is not known. Their
             errors are raised.
     """
-    if problems := list(check_methods(config, document, methods)):
+    problems = list(check_methods(config, document, methods))
+    if problems:
         return problems
     for name, method in config.methods.items():
         problems += _wrong_modules(name, method, document, methods[name], outline)
@@ -302,7 +314,8 @@ def _wrong_modules(
         filters[f"{where}.{spec.name}.modules"] = spec.modules or ()
     if not quantized and not any(filters.values()):
         return
-    if (modules_of_source := outline(source)) is None:  # checked when it is compiled
+    modules_of_source = outline(source)
+    if modules_of_source is None:  # checked when it is compiled
         return
     for module in quantized:
         if module not in modules_of_source.calls:

@@ -40,7 +40,8 @@ class CodeFiles:
     def find_broken(self) -> Iterator[Problem]:
         """Yield the modules that are no Python."""
         for path in self._modules(_FOLDERS):
-            if error := self._read(path)["error"]:
+            error = self._read(path)["error"]
+            if error:
                 line, message = error
                 yield Problem(self._name(path), "", f"is no Python: {message}", "", line)
 
@@ -100,7 +101,8 @@ class CodeFiles:
         if top not in _FOLDERS:
             if folder not in _FOLDERS or find_elsewhere(top, self._around(folder)) is not None:
                 return set()
-            top, inner = folder, name
+            top = folder
+            inner = name
         files: set[Path] = set()
         path = self._root / top
         for part in inner.split("."):
@@ -115,7 +117,9 @@ class CodeFiles:
     def _is_in_package_of(self, path: Path, used: Collection[Path]) -> bool:
         """Return whether a package that is used holds a file, and may import it by any name."""
         parents = path.relative_to(self._root).parents
-        packages = [self._root / folder / "__init__.py" for folder in parents[:-2]]
+        packages = []
+        for folder in parents[:-2]:
+            packages.append(self._root / folder / "__init__.py")
         return any(package in used and package.is_file() for package in packages)
 
     def _folder(self, path: Path) -> str:
@@ -153,7 +157,10 @@ def _imported_names(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
-        parent = package[: len(package) - node.level + 1] if node.level else ()
+        if node.level:
+            parent = package[: len(package) - node.level + 1]
+        else:
+            parent = ()
         base = ".".join((*parent, *([node.module] if node.module else [])))
         yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
     elif isinstance(node, ast.Constant) and _TEXT_OF_MODULE.fullmatch(str(node.value)):

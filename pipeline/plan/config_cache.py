@@ -106,7 +106,10 @@ class ConfigCache:
         for stem, paths in config_files(self.workspace.configs).items():
             for path in paths if makes_packages(stem) else ():
                 composed = self._composed(path)
-                packages = composed["packages"] if composed else self._folder.compose(path).packages
+                if composed:
+                    packages = composed["packages"]
+                else:
+                    packages = self._folder.compose(path).packages
                 for package in packages:
                     files.setdefault(package, []).append(path)
         return files
@@ -143,7 +146,8 @@ class ConfigCache:
         return self._known[path]
 
     def _still_so(self, composed: Mapping[str, Any]) -> bool:
-        files, variables = composed["files"], composed["variables"]
+        files = composed["files"]
+        variables = composed["variables"]
         return all(self._digest(name) == digest for name, digest in files.items()) and all(
             self._variable(name) == digest for name, digest in variables.items()
         )
@@ -180,7 +184,8 @@ class ConfigCache:
         for path in self._files[package]:
             composed = self._composed(path) or {"files": ()}
             for name in (path.name, *composed["files"]):
-                if (digest := self._digest(name)) is not None:
+                digest = self._digest(name)
+                if digest is not None:
                     yield f"{self.workspace.configs.name}/{name}", digest
 
     @cached_property
@@ -235,12 +240,20 @@ class ConfigCache:
             return bool(cached["for"] == self._environment(_parse(cached["summary"])))
 
         digests = self.workspace.file_digests
-        cached = digests.cached(path, f"summary {package}", compute, inputs, is_valid)
+        cached = digests.cached(
+            path,
+            f"summary {package}",
+            compute,
+            inputs,
+            is_valid,
+        )
         return cached and cached["summary"]
 
     def _summarize(self, package: str) -> dict[str, Any] | None:
         config = self.parsed(package).config
-        return None if config is None else _summarize(config)
+        if config is None:
+            return None
+        return _summarize(config)
 
     def derived(self, package: str, name: str, inputs: Any, compute: Callable[[], Any]) -> Any:
         """Return `compute()`, a function of a package's config, this package's code and `inputs`.
@@ -295,4 +308,6 @@ def _parse(fields: Mapping[str, Any]) -> ConfigSummary:
 
 
 def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(map(_frozen, value))
+    return value

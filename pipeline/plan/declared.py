@@ -76,7 +76,9 @@ class Declared:
 def list_beside(names: Iterable[str]) -> str:
     """Return the text of an error about places that are read and not declared."""
     listed = sorted(set(names))
-    more = f" and {len(listed) - _MOST_NAMED} more" if len(listed) > _MOST_NAMED else ""
+    more = ""
+    if len(listed) > _MOST_NAMED:
+        more = f" and {len(listed) - _MOST_NAMED} more"
     return ", ".join(listed[:_MOST_NAMED]) + more
 
 
@@ -110,7 +112,9 @@ def read_declared(path: Path) -> dict[str, Any]:
 
 def _read_literal(node: Any) -> dict[str, Any]:
     try:
-        value = ast.literal_eval(node.value) if not isinstance(node, ast.AugAssign) else None
+        value = None
+        if not isinstance(node, ast.AugAssign):
+            value = ast.literal_eval(node.value)
     except (ValueError, TypeError, MemoryError, RecursionError):
         value = None
     if not isinstance(value, list | tuple) or not all(isinstance(member, str) for member in value):
@@ -124,10 +128,14 @@ def _check(text: str) -> str:
     """Return what is wrong with an input, "" where nothing is."""
     kind, colon, name = text.partition(":")
     if colon and kind == "env":
-        return "" if re.fullmatch(r"\w+", name) else f"{shown(text)} names no variable"
+        if re.fullmatch(r"\w+", name):
+            return ""
+        return f"{shown(text)} names no variable"
     if colon and kind == "lib":
         sound = re.fullmatch(r"[A-Za-z0-9][\w.-]*", name)
-        return "" if sound else f"{shown(text)} names no distribution"
+        if sound:
+            return ""
+        return f"{shown(text)} names no distribution"
     if not text or "\0" in text:
         return f"{shown(text)} is no path"
     return ""

@@ -32,7 +32,9 @@ def parse_export(name: str) -> tuple[str, dict[str, Any]]:
 
 def _spell(value: Any) -> str:
     text = json.dumps(value)
-    return value if isinstance(value, str) and _read(value) == value else text
+    if isinstance(value, str) and _read(value) == value:
+        return value
+    return text
 
 
 def _read(text: str) -> Any:
@@ -61,7 +63,11 @@ def _read_signature(args: ast.arguments) -> dict[str, Any]:
     defaults = dict(zip(only, args.kw_defaults, strict=True))
     required = named[: max(0, len(named) - len(args.defaults))]
     required += [name for name in only if defaults[name] is None]
-    return {"names": [*named, *only], "required": required, "any": args.kwarg is not None}
+    return {
+        "names": [*named, *only],
+        "required": required,
+        "any": args.kwarg is not None,
+    }
 
 
 def find_wrong(
@@ -72,7 +78,9 @@ def find_wrong(
     names = taken["names"]
     for name in given if not taken["any"] else ():
         if name not in names:
-            remedy = did_you_mean(name, names) if names else "it takes none"
+            remedy = "it takes none"
+            if names:
+                remedy = did_you_mean(name, names)
             yield name, f"is no parameter of {FUNCTION}() in {file}", remedy
     for name in taken["required"]:
         if name not in given:

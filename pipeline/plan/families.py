@@ -39,7 +39,9 @@ class Families(FamilySettings):
         """Return what decides on the files that a package's family shares, without packages that
         have mistakes; nothing where it has no family, None while a model is not exported."""
         name = self.name(package)
-        return NO_OBJECTS if name is None else self._objects(name)
+        if name is None:
+            return NO_OBJECTS
+        return self._objects(name)
 
     @once
     def _objects(self, name: str) -> FamilyObjects | None:
@@ -62,8 +64,12 @@ class Families(FamilySettings):
 
     @once
     def _changed(self, name: str) -> list[str]:
-        objects, state = self._objects(name), self._units.workspace.state
-        compiles = objects.compiles if objects else {}
+        objects = self._objects(name)
+        state = self._units.workspace.state
+        if objects:
+            compiles = objects.compiles
+        else:
+            compiles = {}
         return [
             package
             for package, digests in compiles.items()
@@ -77,7 +83,8 @@ class Families(FamilySettings):
     ) -> Digest | None:
         """Hash which files the packages of a family have: this one `files`, of the others those
         that are linked, or `others`. None where the package has no family."""
-        if (name := self.name(package)) is None:
+        name = self.name(package)
+        if name is None:
             return None
         linked, digest = self._find_linked(name)
         if linked[package] == files and not others:
@@ -88,14 +95,16 @@ class Families(FamilySettings):
 
     def describe_files(self, package: str, files: Files) -> FamilyFiles:
         """Return digest and size in bytes of the files of each package of a family, by name."""
-        if (name := self.name(package)) is None:
+        name = self.name(package)
+        if name is None:
             return {}
         family = {**self._find_linked(name)[0], package: files}
         described: dict[str, dict[str, tuple[str, int]]] = {}
         for member, member_files in family.items():
             described[member] = {}
             for file, content in member_files.items():
-                if (size := self._find_size(member, file, content)) is not None:
+                size = self._find_size(member, file, content)
+                if size is not None:
                     described[member][file] = (content, size)
         return described
 

@@ -23,31 +23,41 @@ class FamilySettings:
         """The packages of each family, by its name."""
         families: dict[str, list[str]] = {}
         for package in self._configs.packages:
-            if (name := self.name(package)) is not None:
+            name = self.name(package)
+            if name is not None:
                 families.setdefault(name, []).append(package)
         return {name: tuple(packages) for name, packages in families.items()}
 
     def of(self, package: str) -> Settings | None:
         """Return what a package's config says of its family, None where it has none."""
         summary = self._configs.summary(package)
-        return None if summary is None else summary.family
+        if summary is None:
+            return None
+        return summary.family
 
     def name(self, package: str) -> str | None:
         """Return the name of a package's family, None where it has none."""
         settings = self.of(package)
-        return None if settings is None else str(settings["name"])
+        if settings is None:
+            return None
+        return str(settings["name"])
 
     def members(self, package: str) -> tuple[str, ...]:
         """Return all packages of a package's family, by name; none where it has no family."""
         name = self.name(package)
-        return () if name is None else self.packages[name]
+        if name is None:
+            return ()
+        return self.packages[name]
 
     def deciding(self, package: str) -> tuple[str, ...]:
         """Return the packages whose weights decide on what the family shares: its base, or all."""
-        settings, members = self.of(package), self.members(package)
+        settings = self.of(package)
+        members = self.members(package)
         if settings is None or settings["base"] is None:
             return members
-        return (settings["base"],) if settings["base"] in members else ()
+        if settings["base"] in members:
+            return (settings["base"],)
+        return ()
 
     def variants(self, name: str) -> list[tuple[Settings, str]]:
         """Return the settings of a family that differ, each with its first package."""

@@ -58,7 +58,10 @@ class Files:
         in whose place it has none."""
         config = self.config(package)
         constants = self.models.constants(str(self.export(package)))
-        exported = {name: value for name, value in constants.items() if name not in config.omitted}
+        exported = {}
+        for name, value in constants.items():
+            if name not in config.omitted:
+                exported[name] = value
         return config.model_copy(update={"constant_methods": exported | config.constant_methods})
 
     def document(self, package: str) -> Document:
@@ -74,40 +77,54 @@ class Files:
 
     def model(self, package: str) -> str | None:
         summary = self.configs.summary(package)
-        return summary.model if summary else None
+        if summary:
+            return summary.model
+        return None
 
     def file(self, package: str) -> str | None:
         """Return the name of a package's .pte in its folder, None where the config has mistakes."""
         summary = self.configs.summary(package)
-        return f"{summary.file}.pte" if summary else None
+        if summary:
+            return f"{summary.file}.pte"
+        return None
 
     def units(self, package: str) -> tuple[tuple[str, ...], ...]:
         """Return the methods that are compiled together, unit by unit."""
         summary = self.configs.summary(package)
-        return summary.units if summary else ()
+        if summary:
+            return summary.units
+        return ()
 
     def quantized(self, package: str) -> tuple[str, ...]:
         """Return the methods that are quantized."""
         summary = self.configs.summary(package)
-        return summary.quantized if summary else ()
+        if summary:
+            return summary.quantized
+        return ()
 
     @cached_property
     def revision(self) -> str:
         """The commit that is checked out, marked as `git describe --dirty` does; "" without one."""
         revision = find_revision(self.workspace.root)
-        return f"{revision.commit}{'-dirty' * revision.changed}" if revision else ""
+        if revision:
+            return f"{revision.commit}{'-dirty' * revision.changed}"
+        return ""
 
     # Models
 
     def export(self, package: str) -> str | None:
         """Return the model of a package with its parameters, as `name_export` names them."""
         summary = self.configs.summary(package)
-        return summary.export if summary else None
+        if summary:
+            return summary.export
+        return None
 
     def exporter(self, package: str) -> str | None:
         """Return the export of a package, or None where an archive is there."""
         source = self.models.sources.get(self.model(package) or "")
-        return self.export(package) if source and source.form == "exporter" else None
+        if source and source.form == "exporter":
+            return self.export(package)
+        return None
 
     @cached_property
     def exporters(self) -> tuple[str, ...]:
@@ -156,16 +173,21 @@ class Files:
     @once
     def _fingerprint(self, package: str) -> Digest:
         """Hash everything that a package's actions follow from, except its config."""
-        summary, methods = self.configs.summary(package), self.methods(package) or {}
+        summary = self.configs.summary(package)
+        methods = self.methods(package) or {}
         assert summary is not None
-        sources, further = [], []
+        sources = []
+        further = []
         for name, source in methods.items():
             examples = [source.examples, source.examples_of_export]
             sources.append([name, source.program, source.names, source.content, *examples])
             further.append([source.calibration, dict(source.renamed)])
         files = [self.inputs.hash_file(path) for path in summary.files] + self.inputs.targets
         model_methods = self.model_methods(package)
-        constants = self.models.constants(summary.export) if methods else {}
+        if methods:
+            constants = self.models.constants(summary.export)
+        else:
+            constants = {}
         machine = [summary.machine, host()]
         return hash_json([sources, further, model_methods, [*constants.items()], *machine, files])
 

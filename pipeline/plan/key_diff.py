@@ -61,7 +61,11 @@ def _describe(difference: Difference, file: str) -> str:
 def _flat(key: Mapping[str, Any]) -> Mapping[str, Any]:
     """Lay the key of what a validation measures over its own."""
     measured = key.get("measured", {})
-    return {**key, **measured, "code": [key.get("code"), measured.get("code")]}
+    return {
+        **key,
+        **measured,
+        "code": [key.get("code"), measured.get("code")],
+    }
 
 
 def _are_digests(difference: Difference) -> bool:
@@ -70,9 +74,14 @@ def _are_digests(difference: Difference) -> bool:
 
 
 def _describe_program(method: str, difference: Difference, find_parts: Find) -> Iterator[str]:
-    before, after = difference.old, difference.new
-    old = find_parts(Digest(before)) if isinstance(before, str) else None
-    new = find_parts(Digest(after)) if isinstance(after, str) else None
+    before = difference.old
+    after = difference.new
+    old = None
+    if isinstance(before, str):
+        old = find_parts(Digest(before))
+    new = None
+    if isinstance(after, str):
+        new = find_parts(Digest(after))
     if old is None or new is None:
         yield f"the program of {method} {difference.change()}"
         return

@@ -88,28 +88,36 @@ class Models:
         models, wrong, wrong_with_all = self._search
         if model in models:
             return
-        if (mistake := wrong_with_all or wrong.get(model)) is not None:
+        mistake = wrong_with_all or wrong.get(model)
+        if mistake is not None:
             yield document.problem("model", mistake)
             return
         remedy = f"known: none; put one into {self.workspace.models.name}/"
-        remedy = did_you_mean(model, sorted(models)) if models else remedy
+        if models:
+            remedy = did_you_mean(model, sorted(models))
         yield document.problem("model", f"no model '{model}'", remedy)
 
     def unknown_names(self, document: Document) -> Iterator[Problem]:
         """Yield a problem for the model, or each of its methods, that a config with other mistakes
         names and that is not there."""
-        data = document.data if isinstance(document.data, dict) else {}
-        model, written = data.get("model"), data.get("methods")
+        if isinstance(document.data, dict):
+            data = document.data
+        else:
+            data = {}
+        model = data.get("model")
+        written = data.get("methods")
         if not isinstance(model, str):
             return
         yield from self.problems(model, document)
         if model not in self.sources or "export" in data or not isinstance(written, dict):
             return
         with suppress(SourceError):  # which is told once there is no other mistake
-            if methods := self.methods(model):
+            methods = self.methods(model)
+            if methods:
                 for name in (key for key in written if isinstance(key, str)):
                     if name not in methods:
-                        where, hint = join("methods", name), did_you_mean(name, methods)
+                        where = join("methods", name)
+                        hint = did_you_mean(name, methods)
                         yield document.problem(where, "is no method of the model", hint)
 
     def source(self, export: str) -> ModelSource:
@@ -126,7 +134,8 @@ class Models:
                 mistake = f"has parameters, and nothing is exported of {sources.shown(source.path)}"
                 yield document.problem("export", mistake, "leave them out")
             return
-        digests, file = self.workspace.file_digests, sources.shown(source.path)
+        digests = self.workspace.file_digests
+        file = sources.shown(source.path)
         with suppress(OSError):  # a file that can't be read; exporting says why
             declared = digests.cached(
                 source.path, "parameters", read_parameters, origin=code("plan")
@@ -149,14 +158,19 @@ class Models:
     def candidates(self, export: str) -> Iterator[Action[ExportInputs]]:
         """Yield what an export's action is by each of its recorded runs, the latest first. Raises
         SourceError."""
-        digests, store = self.workspace.file_digests, self.workspace.store
-        path, parameters = self.source(export).path, parse_export(export)[1]
+        digests = self.workspace.file_digests
+        store = self.workspace.store
+        path = self.source(export).path
+        parameters = parse_export(export)[1]
         where = str(path.relative_to(self.workspace.root))
         with _reading(path):
             content = digests.hash(path)
             record = digests.cached(path, "inputs", read_declared, origin=code("plan"))
         declared = parse_declared(record, where)
-        files = declared.find(self.finder.places, where) if declared else []
+        if declared:
+            files = declared.find(self.finder.places, where)
+        else:
+            files = []
         entry = store.get_by_key(reads_key(export, content))
         for reads in parse_records(entry.result if entry else {}) or [Reads()]:
             inputs = ExportInputs(
@@ -241,14 +255,20 @@ class Models:
     def constants(self, export: str) -> dict[str, Any]:
         """Return the constant methods that an exporter computed. Raises SourceError."""
         exporter = self.source(export).form == "exporter"
-        result = self._exported_result(export) if exporter else None
-        return dict(result["constant_methods"]) if result else {}
+        result = None
+        if exporter:
+            result = self._exported_result(export)
+        if result:
+            return dict(result["constant_methods"])
+        return {}
 
     @once
     def _exported_result(self, export: str) -> Mapping[str, Any] | None:
         """Return the result of an export's run, or None while it did not run."""
         entry = self.workspace.store.get(self.export(export).digest)
-        return entry.result if entry is not None and self.is_current(export) else None
+        if entry is not None and self.is_current(export):
+            return entry.result
+        return None
 
     def _describe(self, path: Path) -> ArchiveFacts:
         """Describe the content of an archive: cached by its stamp, kept in the store by its bytes,
@@ -272,13 +292,17 @@ class Models:
         """Return which modules and tensors a method's program has, None where that is not known.
         Raises SourceError."""
         parts = self._find_parts(source, "outline")
-        return None if parts is None else Outline(**parts["outline"])
+        if parts is None:
+            return None
+        return Outline(**parts["outline"])
 
     def buffers(self, source: MethodSource) -> Mapping[str, Any] | None:
         """Return the buffers that a method's program uses (`describe_buffers`), None where they are
         not known. Raises SourceError."""
         parts = self._find_parts(source, "buffers")
-        return None if parts is None else parts["buffers"]
+        if parts is None:
+            return None
+        return parts["buffers"]
 
     def _find_parts(self, source: MethodSource, part: str) -> Mapping[str, Any] | None:
         """Return the parts of a method's program, as the store tells or else its archive: it must
@@ -289,7 +313,8 @@ class Models:
             wanted: the part that is asked for, which the record of an older release may lack.
         """
         for facts, _ in self._described.values():
-            if (parts := facts.find_parts(source.program)) is not None:
+            parts = facts.find_parts(source.program)
+            if parts is not None:
                 return parts
         entry = self.workspace.store.get_by_key(keys.program_key(source.program))
         if entry is not None and part in entry.result:
@@ -313,7 +338,11 @@ class Models:
         with suppress(OSError):  # a convenience; a store that can't be written only serves
             while self._described:
                 content, (facts, seconds) = self._described.popitem()
-                store.put_result(keys.programs_key(content), {"programs": facts.to_json()}, seconds)
+                store.put_result(
+                    keys.programs_key(content),
+                    {"programs": facts.to_json()},
+                    seconds,
+                )
                 for program in facts.programs:
                     store.put_result(keys.program_key(program.program), program.parts)
 

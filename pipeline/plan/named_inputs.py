@@ -49,7 +49,8 @@ class NamedInputs:
         """Yield the files that options of a package name, with their digests."""
         summary = self._configs.summary(package)
         for path in summary.files if summary else ():
-            if (digest := self.hash_file(path)) is not None:
+            digest = self.hash_file(path)
+            if digest is not None:
                 yield path, digest
 
     def code(self, package: str) -> list[Mapping[str, str | None]]:
@@ -69,7 +70,8 @@ class NamedInputs:
     def libraries(self, package: str) -> list[tuple[str, Code]]:
         """Return the libraries of operators that a package has, with their inputs: those of the
         workspace, then the config's own. Raises SourceError."""
-        summary, root = self._configs.summary(package), self._workspace.root
+        summary = self._configs.summary(package)
+        root = self._workspace.root
         libraries = dict(self._models.libraries)
         for library in summary.operators if summary else ():
             if may_load(

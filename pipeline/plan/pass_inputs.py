@@ -48,7 +48,9 @@ class PassInputs:
         inputs: dict[str, str | None] = {n: self._digests.hash(path) for n, path in files.items()}
         for name in self.imports(files.values()):
             inputs[f"import {name}"] = module_identity(name)
-        return {**inputs, **self._declared} if is_own(reference, root) else inputs
+        if is_own(reference, root):
+            return {**inputs, **self._declared}
+        return inputs
 
     @cached_property
     def _declared(self) -> dict[str, str | None]:
@@ -73,11 +75,16 @@ class PassInputs:
         root = self._workspace.root
         if not operators.is_there(reference, root):
             listed = reference in self._workspace.operators.listed
-            who = ", which the workspace's settings list," if listed else ""
+            who = ""
+            if listed:
+                who = ", which the workspace's settings list,"
             raise SourceError(f"operators: {reference}{who} is no module or library here")
         files = operators.source_files(reference, root)
         inputs: dict[str, str | None] = {n: self._digests.hash(path) for n, path in files.items()}
-        installed = [] if files else [reference.partition(".")[0]]
+        if files:
+            installed = []
+        else:
+            installed = [reference.partition(".")[0]]
         for name in self.imports(files.values()) or sorted({*installed} - _KNOWN):
             inputs[f"import {name}"] = module_identity(name)
         return inputs | self._find_declared(self.library_modules([reference]))
@@ -99,7 +106,8 @@ class PassInputs:
         for path in modules:
             where = os.path.relpath(path, self._workspace.root)
             record = self._digests.cached(path, "inputs", read_declared, code("plan"))
-            if (declared := parse_declared(record, where)) is not None:
+            declared = parse_declared(record, where)
+            if declared is not None:
                 yield where, declared
 
     def imports(self, files: Iterable[Path]) -> list[str]:
@@ -114,7 +122,10 @@ class PassInputs:
             if path.suffix == ".py":
                 named |= set(self._digests.cached(path, "imports", _read_imports, code("plan")))
         named -= _KNOWN
-        hidden = {name for name in named & siblings if find_elsewhere(name, folders) is None}
+        hidden = set()
+        for name in named & siblings:
+            if find_elsewhere(name, folders) is None:
+                hidden.add(name)
         return sorted(named - hidden)
 
 
@@ -133,4 +144,6 @@ def _read_imports(path: Path) -> list[str]:
 
 
 def _digest_of(value: str | None) -> Digest | None:
-    return None if value is None else hash_bytes(os.fsencode(value))
+    if value is None:
+        return None
+    return hash_bytes(os.fsencode(value))

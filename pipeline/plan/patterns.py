@@ -37,7 +37,8 @@ def check_patterns(
         return
     outlines = []
     for name in config.methods:
-        if (outlined := outline(methods[name])) is None:
+        outlined = outline(methods[name])
+        if outlined is None:
             return
         outlines.append(outlined)
     tensors = {name: kind for outlined in outlines for name, kind in outlined.tensors.items()}
@@ -72,7 +73,9 @@ def find_unfitting(
                 if pattern == "*" or any(fits(name, pattern) for name in names):
                     continue
                 mistake = f"'{pattern}' fits no constant of the package"
-                hint = f"did you mean '{pattern}.*'?" if pattern in modules else ""
+                hint = ""
+                if pattern in modules:
+                    hint = f"did you mean '{pattern}.*'?"
                 if pattern in modules and option == "external_weights":
                     hint = "it is a module without any"
                 where = f"{join(f'emit.{option}', file)}[{number}]"
@@ -116,7 +119,9 @@ def _explain_unwritten(
         return "other files take all that its patterns fit"
     if any(tensor["where"] == "delegate" for tensor in fitting):
         reason = "its weights are in payloads of backends that take no tags"
-        return reason if option == "external_weights" else _TAKEN
+        if option == "external_weights":
+            return reason
+        return _TAKEN
     if option == "external_files" and any(t["where"] == "named_data" for t in fitting):
         return _TAKEN
     return "what its patterns fit are literals of the model's code, which stay in the program"

@@ -90,7 +90,11 @@ def _installation_folders() -> tuple[str, ...]:
     where the environment shares them, of the user (`pip install --user`), and wherever else those
     are that every key holds, as torch (`pip install --target`)."""
     paths = sysconfig.get_paths()
-    folders = [paths["purelib"], paths["platlib"], *site.getsitepackages()]
+    folders = [
+        paths["purelib"],
+        paths["platlib"],
+        *site.getsitepackages(),
+    ]
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
     folders += find_installations(CORE)
@@ -130,7 +134,10 @@ class Places:
             return False
         if _is_in_memory(path):
             return True
-        excluded = self._inside if within(path, self.root) else self._outside
+        if within(path, self.root):
+            excluded = self._inside
+        else:
+            excluded = self._outside
         return path in self.installed or not excluded.hold(path)
 
     def is_ancestor(self, path: str) -> bool:
@@ -151,14 +158,18 @@ class Places:
                     part for part in path[len(folder) :].split(os.sep) if part not in ("", ".")
                 ]
                 name = "/".join(parts)
-                return f"./{name}" if not prefix and name.startswith("~") else f"{prefix}{name}"
+                if not prefix and name.startswith("~"):
+                    return f"./{name}"
+                return f"{prefix}{name}"
         return path
 
     def locate(self, name: str) -> str:
         """Return the path that a record wrote as `name`."""
         if name == "~" or name.startswith("~/"):
             return self._home + name[1:]
-        return self.root if name == "." else os.path.join(self.root, name)
+        if name == ".":
+            return self.root
+        return os.path.join(self.root, name)
 
     def observe(self, kind: Kind, path: str) -> str | None:
         """Return what is at a path now.
@@ -176,7 +187,9 @@ class Places:
                     return self._observe_file(path)
                 case "listing":
                     names = self.names(path)
-                    return None if names is None else hash_json(names)
+                    if names is None:
+                        return None
+                    return hash_json(names)
                 case "link":
                     return self.spell(os.readlink(path))
         except PermissionError:
@@ -208,7 +221,9 @@ class Places:
     def _counting(self, folder: str) -> Callable[[str], bool]:
         """Return what tells whether a name in a folder counts."""
         hidden = {"__pycache__", *self._hidden.get(folder, ())}
-        begin = ".doit." if folder == self.root else "\0"
+        begin = "\0"
+        if folder == self.root:
+            begin = ".doit."
         return lambda name: name not in hidden and not name.startswith(begin)
 
     def walk(self, folder: str) -> Iterator[tuple[Kind, str]]:

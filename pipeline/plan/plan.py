@@ -49,12 +49,16 @@ class Plan(Units):
     def link(self, package: str) -> Action[LinkInputs] | None:
         """Return the link action, or None while its model, or one of its family, is not
         exported."""
-        compiles, quantizes = self.compiles(package), self.quantizes(package)
-        methods, family = self.methods(package), self.families.objects(package)
+        compiles = self.compiles(package)
+        quantizes = self.quantizes(package)
+        methods = self.methods(package)
+        family = self.families.objects(package)
         if compiles is None or quantizes is None or methods is None or family is None:
             return None
         config = self.complete_config(package)
-        revision = self.revision if config.emit.metadata_revision else ""
+        revision = ""
+        if config.emit.metadata_revision:
+            revision = self.revision
         inputs = describe_package(config, compiles, quantizes, methods, family, revision)
         return link_action(inputs)
 
@@ -70,8 +74,12 @@ class Plan(Units):
             inputs.append(objects and objects.digest)
 
         def compute() -> Digest | None:
-            action = self.link(package) if self.is_sound(package) else None
-            return action.digest if action else None
+            action = None
+            if self.is_sound(package):
+                action = self.link(package)
+            if action:
+                return action.digest
+            return None
 
         digest: Digest | None = self.derive_checked(package, "link", inputs, compute)
         return digest
@@ -79,7 +87,8 @@ class Plan(Units):
     def validate(self, package: str, only: Sequence[str] = ()) -> Action[ValidateInputs] | None:
         """Return the validate action, or None while the package is not linked; of `only` some of
         its methods, if they are given."""
-        methods, files = self.methods(package), self.linked(package)
+        methods = self.methods(package)
+        files = self.linked(package)
         if methods is None or not files:
             return None
         return self.make_validation(package, files, methods, only)
@@ -141,7 +150,8 @@ class Plan(Units):
         `linked` files of packages, if they are given."""
         linked_files = {member: loadable(files) for member, files in (linked or {}).items()}
         files = linked_files.get(package) or self.linked(package)
-        methods, summary = self.methods(package), self.configs.summary(package)
+        methods = self.methods(package)
+        summary = self.configs.summary(package)
         if methods is None or summary is None or not files:
             return None
         references = [[name, method.reference] for name, method in methods.items()]

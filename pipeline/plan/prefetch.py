@@ -21,7 +21,8 @@ from pipeline.store.pieces import blobs_of_files
 
 def ask_for_exports(plan: Plan, packages: Sequence[str]) -> None:
     """Fetch the records by which the exports of packages are known."""
-    store, digests = plan.workspace.store, plan.workspace.file_digests
+    store = plan.workspace.store
+    digests = plan.workspace.file_digests
     if store.remote is None:
         return
     exports = dict.fromkeys(export for export in map(plan.exporter, packages) if export)
@@ -81,10 +82,13 @@ def _find_link(plan: Plan, package: str) -> Digest | None:
     """Return the link action of a package that is not up to date here."""
     digest = plan.link_digest(package)
     recorded = plan.workspace.state(package).get("link", {})
-    return None if digest == recorded.get("action") else digest
+    if digest == recorded.get("action"):
+        return None
+    return digest
 
 
 def _blobs(plan: Plan, actions: Sequence[Digest]) -> Iterator[Digest]:
     for action in actions:
-        if (entry := plan.workspace.store.get(action)) is not None:
+        entry = plan.workspace.store.get(action)
+        if entry is not None:
             yield from KINDS[entry.key["kind"]].blobs(entry.result)

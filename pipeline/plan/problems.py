@@ -37,7 +37,8 @@ class CheckedFiles(Files):
 
     def check(self, package: str) -> None:
         """Raise ConfigErrors when the package has problems."""
-        if problems := self.problems(package):
+        problems = self.problems(package)
+        if problems:
             raise ConfigErrors(problems)
 
     @once
@@ -62,10 +63,12 @@ class CheckedFiles(Files):
             return None
         try:
             self.methods(package)
-            passes, libraries = self.inputs.passes(package), self.inputs.libraries(package)
+            passes = self.inputs.passes(package)
+            libraries = self.inputs.libraries(package)
         except SourceError:
             return None
-        root, settings = self.workspace.root, self.workspace.operators
+        root = self.workspace.root
+        settings = self.workspace.operators
         permissions = [may_load(library, root, settings) for library in summary.operators]
         more = [self.configs.toolchain(summary), passes, libraries, permissions]
         if summary.revision:
@@ -79,7 +82,8 @@ class CheckedFiles(Files):
         with suppress(SourceError):  # which is told of the model
             if self.waits(package) or self.model(package) not in self.models.sources:
                 return ()
-            export, methods = str(self.export(package)), self.model_methods(package)
+            export = str(self.export(package))
+            methods = self.model_methods(package)
             mistakes = list(find_golden_mistakes(self.workspace, export, methods))
             if mistakes:
                 document = self.document(package)
@@ -88,11 +92,12 @@ class CheckedFiles(Files):
 
     def _find_problems(self, package: str) -> tuple[Problem, ...]:
         parsed = self.configs.parsed(package)
-        config, document = parsed.config, parsed.document
-        backends = check_backends(document) if document else ()
-        problems = [*parsed.problems, *backends]
+        config = parsed.config
+        document = parsed.document
+        problems = list(parsed.problems)
         if document is None:
             return tuple(problems)
+        problems += check_backends(document)
         if config is None:
             return (*problems, *self.models.unknown_names(document))
         problems += check_config(config, document, self.workspace)
@@ -122,7 +127,8 @@ class CheckedFiles(Files):
         try:
             methods = self.models.methods(str(self.export(package)))
             if methods is not None:
-                outline, buffers = self.models.outline, self.models.buffers
+                outline = self.models.outline
+                buffers = self.models.buffers
                 complete = self.complete_config(package)
                 yield from check_model(complete, document, methods, outline, buffers)
         except SourceError as error:
@@ -139,7 +145,8 @@ class CheckedFiles(Files):
                 mistake = f"shares otherwise than the package '{first_package}' of this family"
                 yield document.problem("family", mistake, "give all the same `base` and `share`")
                 return
-        if (base := settings["base"]) is None or base == package:
+        base = settings["base"]
+        if base is None or base == package:
             return
         if base not in self.packages:
             similar = did_you_mean(base, families.members(package))

@@ -64,7 +64,9 @@ class Reads:
             name in names and isinstance(value, list) and all(isinstance(v, str) for v in value)
             for name, value in record.items()
         )
-        return cls(**{name: tuple(value) for name, value in record.items()}) if sound else None
+        if sound:
+            return cls(**{name: tuple(value) for name, value in record.items()})
+        return None
 
 
 def parse_records(result: Mapping[str, Any]) -> list[Reads]:
@@ -84,7 +86,9 @@ class Surroundings:
 
     @classmethod
     def present(cls) -> Surroundings:
-        values = {name: hash_bytes(os.fsencode(value)) for name, value in os.environ.items()}
+        values = {}
+        for name, value in os.environ.items():
+            values[name] = hash_bytes(os.fsencode(value))
         return cls(values, tuple(sys.path))
 
     def names(self) -> list[str]:
@@ -126,8 +130,13 @@ class Finder:
         if name not in self._names:
             self._names[name] = self.places.names(self.places.locate(name))
         names = self._names[name]
-        created = {os.path.basename(path) for path in made if _folder_of(path) == name}
-        return None if names is None else hash_json([n for n in names if n not in created])
+        created = set()
+        for path in made:
+            if _folder_of(path) == name:
+                created.add(os.path.basename(path))
+        if names is None:
+            return None
+        return hash_json([n for n in names if n not in created])
 
     def find(self, reads: Reads, declared: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
         """Return the part of an export's key that says what it read; `declared` are files that
@@ -226,7 +235,11 @@ class Finder:
 
     def _is_loaded(self, name: str) -> bool:
         """Return whether this process has a module from a file that is still installed."""
-        origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
+        origin = getattr(
+            getattr(sys.modules.get(name), "__spec__", None),
+            "origin",
+            None,
+        )
         return (
             isinstance(origin, str)
             and any(within(origin, folder) for folder in self.places.installed)

@@ -23,7 +23,11 @@ _ON_PURPOSE = "`validate: {gates: {runs_on: []}}` says that it is a label alone"
 def find_remarks(plan: Plan) -> list[Problem]:
     """Return the remarks about a workspace, sorted by file."""
     files = CodeFiles(plan)
-    remarks = [*_find_strange_targets(plan), *files.find_unused(), *find_unread_targets(plan)]
+    remarks = [
+        *_find_strange_targets(plan),
+        *files.find_unused(),
+        *find_unread_targets(plan),
+    ]
     remarks += _find_hidden_modules(plan.workspace.root)
     broken = {problem.file for problem in files.find_broken()}
     remarks = [remark for remark in remarks if remark.file not in broken]
@@ -75,10 +79,15 @@ def _describe(label: str, files: set[str], counts: Counter[str]) -> tuple[str, s
         return mistake, did_you_mean(label, sorted(files), 10)
     if label in KNOWN_LABELS:
         return None
-    common = [candidate for candidate, count in counts.most_common() if count >= counts[label]]
+    common = []
+    for candidate, count in counts.most_common():
+        if count >= counts[label]:
+            common.append(candidate)
     near = near_labels(label, [*common, *KNOWN_LABELS])
     if not near:
         return None
     users = counts[near[0]]
-    source = f", as {users} of the packages" if users else ""
+    source = ""
+    if users:
+        source = f", as {users} of the packages"
     return f"'{label}' looks misspelled", f"did you mean '{near[0]}'{source}?"

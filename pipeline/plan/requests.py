@@ -68,7 +68,11 @@ def read_request(text: str, workspace: Workspace) -> Action[Any]:
     if "sources" in fields:
         fields["sources"] = read_sources(fields["sources"], workspace)
     names = (request["kind"], request["model"], request["package"], request["method"])
-    return Action(*names, from_json(request["key"]), KINDS[request["kind"]].read(fields))
+    return Action(
+        *names,
+        from_json(request["key"]),
+        KINDS[request["kind"]].read(fields),
+    )
 
 
 def count_key(action: Action[Any], workspace: Workspace) -> Key:

@@ -34,7 +34,8 @@ class Status:
 def export_status(plan: Plan, model: str) -> Status:
     action = plan.models.export(model)
     store = plan.workspace.store
-    if (entry := store.get(action.digest)) is not None:
+    entry = store.get(action.digest)
+    if entry is not None:
         if not plan.models.is_current(model):
             why = _first(action.inputs.unfollowed)
             return Status("stale", f"exports each time: {why}; declare INPUTS to keep it")
@@ -59,7 +60,10 @@ def _why_unknown(plan: Plan, export: str, source: Digest) -> str:
 
 
 def _first(reasons: Sequence[str]) -> str:
-    more = [f"and {len(reasons) - _MOST_REASONS} more"] if len(reasons) > _MOST_REASONS else []
+    if len(reasons) > _MOST_REASONS:
+        more = [f"and {len(reasons) - _MOST_REASONS} more"]
+    else:
+        more = []
     return "; ".join([*reasons[:_MOST_REASONS], *more])
 
 
@@ -82,11 +86,13 @@ def unit_status(plan: Plan, package: str, action: Action | None) -> Status:
 
 
 def link_status(plan: Plan, package: str) -> Status:
-    if (digest := plan.link_digest(package)) is None:
+    digest = plan.link_digest(package)
+    if digest is None:
         return _waiting(plan, package)
     recorded = plan.workspace.state(package).get("link", {})
     if recorded.get("action") == digest:
-        if not (reason := find_damage(plan, package, recorded)):
+        reason = find_damage(plan, package, recorded)
+        if not reason:
             return Status("up-to-date", "unchanged")
     else:
         reason = _link_changes(plan, package, recorded.get("action"))
@@ -95,30 +101,43 @@ def link_status(plan: Plan, package: str) -> Status:
 
 def validate_status(plan: Plan, package: str, unit: Sequence[str] = ()) -> Status:
     """Return the status of the validation of a package, or of these of its methods."""
-    if (digest := plan.validate_digest(package)) is None:
+    digest = plan.validate_digest(package)
+    if digest is None:
         return Status("waiting", "the package is not lowered yet")
     action = None
-    if methods := validated_unit(plan, package, unit):
+    methods = validated_unit(plan, package, unit)
+    if methods:
         action = plan.validate(package, methods)
-        digest = action.digest if action else digest
+        if action:
+            digest = action.digest
     recorded = plan.workspace.state(package).get("validate", {})
-    unkept = _why_unkept(recorded) if recorded else ""
+    unkept = ""
+    if recorded:
+        unkept = _why_unkept(recorded)
     if recorded.get("action") != digest:
         action = action or plan.validate(package)
         assert action is not None
         key = recorded.get("key")  # of one that the store does not hold
         changed = _changes(plan, recorded.get("action"), action, "validated", key)
-        return _hit_or_stale(plan, digest, "; ".join(filter(None, (unkept, changed))))
+        return _hit_or_stale(
+            plan,
+            digest,
+            "; ".join(filter(None, (unkept, changed))),
+        )
     if unkept:
         return Status("stale", unkept)
     damage = find_damage(plan, package, recorded)
-    return _hit_or_stale(plan, digest, damage) if damage else Status("up-to-date", "unchanged")
+    if damage:
+        return _hit_or_stale(plan, digest, damage)
+    return Status("up-to-date", "unchanged")
 
 
 def validated_unit(plan: Plan, package: str, unit: Sequence[str]) -> Sequence[str]:
     """Return the methods that are validated where these are asked for: none, which stands for the
     whole package, if that was found good already."""
-    return unit if unit and validate_status(plan, package).state == "stale" else ()
+    if unit and validate_status(plan, package).state == "stale":
+        return unit
+    return ()
 
 
 def _why_unkept(recorded: Mapping[str, Any]) -> str:
@@ -126,7 +145,9 @@ def _why_unkept(recorded: Mapping[str, Any]) -> str:
     if not recorded.get("ok"):
         return "the last validation failed"
     complete = recorded.get("complete", True)
-    return "" if complete else "the last validation left out what it had no time for"
+    if complete:
+        return ""
+    return "the last validation left out what it had no time for"
 
 
 def _hit_or_stale(plan: Plan, action: Digest, reason: str) -> Status:
@@ -138,10 +159,16 @@ def _hit_or_stale(plan: Plan, action: Digest, reason: str) -> Status:
 
 
 def _waiting(plan: Plan, package: str) -> Status:
-    waits = [member for member in (package, *plan.families.deciding(package)) if plan.waits(member)]
+    waits = []
+    for member in (package, *plan.families.deciding(package)):
+        if plan.waits(member):
+            waits.append(member)
     export = plan.export(waits[0] if waits else package)
     assert export is not None
-    owner = "" if not waits or waits[0] == package else f", of {waits[0]} in its family,"
+    if not waits or waits[0] == package:
+        owner = ""
+    else:
+        owner = f", of {waits[0]} in its family,"
     why = export_status(plan, export).reason
     return Status("waiting", f"model {export}{owner} is to be exported: {why}")
 
@@ -194,7 +221,9 @@ def describe_changes(plan: Plan, old: Mapping[str, Any], action: Action) -> Iter
 
     def find_parts(program: Digest) -> Mapping[str, Any] | None:
         entry = plan.workspace.store.get_by_key(keys.program_key(program))
-        return entry.result if entry else None
+        if entry:
+            return entry.result
+        return None
 
     planned: dict[Digest, Mapping[str, Any]] = {}
     if action.kind == "compile":

@@ -117,4 +117,9 @@ class ActionTask:
         """
         if self.package is not None:
             self.plan.check(self.package)
-        return find_status(self.plan, self.kind, str(self.package or self.model), self.unit)
+        return find_status(
+            self.plan,
+            self.kind,
+            str(self.package or self.model),
+            self.unit,
+        )

@@ -19,7 +19,8 @@ class Units(CheckedFiles):
     @once
     def quantizes(self, package: str) -> dict[str, Action[QuantizeInputs]] | None:
         """Return the quantize actions by method, or None while the model is not exported."""
-        methods, config = self.methods(package), self.config(package)
+        methods = self.methods(package)
+        config = self.config(package)
         if methods is None:
             return None
         actions = {}
@@ -38,7 +39,8 @@ class Units(CheckedFiles):
     @once
     def compiles(self, package: str) -> list[Action[CompileInputs]] | None:
         """Return the compile actions, or None while the model is not exported."""
-        methods, quantizes = self.methods(package), self.quantizes(package)
+        methods = self.methods(package)
+        quantizes = self.quantizes(package)
         if methods is None or quantizes is None:
             return None
         digests = {name: action.digest for name, action in quantizes.items()}
@@ -54,7 +56,8 @@ class Units(CheckedFiles):
         methods: Mapping[str, MethodSource],
         quantizes: Mapping[str, Digest],
     ) -> CompileInputs:
-        config, passes = self.config(package), self.inputs.passes(package)
+        config = self.config(package)
+        passes = self.inputs.passes(package)
         option_files = self.inputs.option_files
         return CompileInputs(
             config=config,

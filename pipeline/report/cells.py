@@ -14,7 +14,11 @@ def name(text: str, note: str = "", href: str = "") -> Cell:
 
 
 def code(text: str, note: str = "") -> Cell:
-    return Cell(text or NOTHING, kind="code" if text else "soft", note=note)
+    return Cell(
+        text or NOTHING,
+        kind="code" if text else "soft",
+        note=note,
+    )
 
 
 def text(value: str | None, kind: str = "") -> Cell:
@@ -50,9 +54,19 @@ def verdict(ok: bool, instead: str = "") -> Cell:
 
 def source(recorded: str | None) -> Cell:
     """Return a line of a model or config as a record has it, linked to where the page shows it."""
-    if (place := parse_place(recorded)) is None:
+    place = parse_place(recorded)
+    if place is None:
         return code(recorded or "")
     if not place.code:
-        return Cell(place.anchor, href=f"#{place.anchor}", kind="code")
+        return Cell(
+            place.anchor,
+            href=f"#{place.anchor}",
+            kind="code",
+        )
     note = ", in ".join(filter(None, (place.anchor, place.function)))
-    return Cell(place.code, href=f"#{place.anchor}", kind="line-of", note=note)
+    return Cell(
+        place.code,
+        href=f"#{place.anchor}",
+        kind="line-of",
+        note=note,
+    )

@@ -147,5 +147,6 @@ class ReportSection:
     def __init__(
         self, name: str, title: str, *parts: DataTable | Chart | Timeline | str | None
     ) -> None:
-        self.name, self.title = name, title
+        self.name = name
+        self.title = title
         self.parts = [part for part in parts if part]

@@ -100,7 +100,9 @@ def excerpts(report: Json, sources: Mapping[str, str | None]) -> list[Excerpt]:
     quoted: list[Excerpt] = []
     for file, places in groupby(named_places(report), key=lambda place: place.file):
         named = list(places)
-        href = f"../../{quote(file)}#L{named[0].line}" if _inside(file) else ""
+        href = ""
+        if _inside(file):
+            href = f"../../{quote(file)}#L{named[0].line}"
         text = sources.get(file, "")
         parts = list(_parts(named, text or ""))
         quoted.append(Excerpt(file, href, parts, changed=text is None))

@@ -30,14 +30,23 @@ _PLACE = re.compile(
 
 def parse_place(text: str | None) -> Place | None:
     """Parse `code  # file:line, in function` or `file:line`; None for any other text."""
-    if (match := _PLACE.fullmatch(text or "")) is None:
+    match = _PLACE.fullmatch(text or "")
+    if match is None:
         return None
-    line, code = int(match["line"]), (match["code"] or "").strip()
-    return Place(match["file"].strip(), line, code, match["function"] or "")
+    line = int(match["line"])
+    code = (match["code"] or "").strip()
+    return Place(
+        match["file"].strip(),
+        line,
+        code,
+        match["function"] or "",
+    )
 
 
 def percent(share: float | str | None, digits: int = 1) -> str:
-    return f"{100 * share:.{digits}f} %" if isinstance(share, int | float) else error(share)
+    if isinstance(share, int | float):
+        return f"{100 * share:.{digits}f} %"
+    return error(share)
 
 
 def error(value: float | str | None) -> str:
@@ -65,11 +74,15 @@ def _plain_exponent(text: str) -> str:
 def decibel(value: float | str | None) -> str:
     if value == "inf":
         return "exact"
-    return f"{value:.1f} dB".replace("-", "−") if isinstance(value, int | float) else error(value)
+    if isinstance(value, int | float):
+        return f"{value:.1f} dB".replace("-", "−")
+    return error(value)
 
 
 def ratio(value: float | str | None) -> str:
-    return f"{value:.6f}" if isinstance(value, int | float) else error(value)
+    if isinstance(value, int | float):
+        return f"{value:.6f}"
+    return error(value)
 
 
 def duration(seconds: float) -> str:
@@ -77,11 +90,15 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, remainder = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {remainder} s"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {remainder} s"
 
 
 def milliseconds(value: float) -> str:
-    return f"{value:.3g} ms" if value < 100 else f"{value:.0f} ms"
+    if value < 100:
+        return f"{value:.3g} ms"
+    return f"{value:.0f} ms"
 
 
 def size_range(limits: Sequence[int | None]) -> str:
@@ -89,7 +106,9 @@ def size_range(limits: Sequence[int | None]) -> str:
     least, greatest = limits
     if greatest is None:
         return f"{least:,} or more"
-    return f"{least:,}" if least == greatest else f"{least:,} to {greatest:,}"
+    if least == greatest:
+        return f"{least:,}"
+    return f"{least:,} to {greatest:,}"
 
 
 def sort_key(value: float | str | None) -> float:

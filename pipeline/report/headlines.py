@@ -37,7 +37,8 @@ _JUDGED: Mapping[str, tuple[str, Callable[[Any], str]]] = {
 def headline(method: Json) -> Headline:
     """Return the figure and limit of a method's worst verdict."""
     verdict = method_verdict(method)
-    quantization, reference = method.get("quantization"), method.get("reference")
+    quantization = method.get("quantization")
+    reference = method.get("reference")
     if reference and reference["verdict"] == verdict not in (PASSED, method["verdict"]):
         return Headline(verdict, *_reference_figures(reference))
     if quantization and quantization["verdict"] == verdict:
@@ -53,7 +54,11 @@ def worst_headline(methods: Iterable[Json]) -> Headline | None:
     """Return the headline of the method whose verdict is the worst; of several, the one that comes
     nearest to its limit. None without methods."""
     headlines = [headline(method) for method in methods]
-    return min(headlines, key=lambda h: (VERDICTS.index(h.verdict), -h.distance), default=None)
+    return min(
+        headlines,
+        key=lambda h: (VERDICTS.index(h.verdict), -h.distance),
+        default=None,
+    )
 
 
 def _quantization_figures(method: Json, quantization: Json) -> tuple[str, str, float]:
@@ -65,9 +70,12 @@ def _quantization_figures(method: Json, quantization: Json) -> tuple[str, str, f
     judged.sort(key=lambda name: not _breaks(name, figures.get(_JUDGED[name][0]), limits[name]))
     for name in judged:
         field, style = _JUDGED[name]
-        value, limit = figures.get(field), limits[name]
+        value = figures.get(field)
+        limit = limits[name]
         if value is not None:
-            sign = "≥" if name.startswith("min_") else "≤"
+            sign = "≤"
+            if name.startswith("min_"):
+                sign = "≥"
             return style(value), f"{sign} {style(limit)}", _distance(name, value, limit)
     sqnr = figures.get("sqnr_db")
     if sqnr is None:
@@ -82,29 +90,42 @@ def _quantization_figures(method: Json, quantization: Json) -> tuple[str, str, f
 def _reference_figures(reference: Json) -> tuple[str, str, float]:
     """Return the error of the exported program against its reference."""
     ratio = reference["of_limit"]
-    distance = float("inf") if ratio == "inf" else ratio or 0.0
+    if ratio == "inf":
+        distance = float("inf")
+    else:
+        distance = ratio or 0.0
     atol = reference.get("limits", {}).get("atol")
-    limit = "reference" if atol is None else f"{short(atol)} reference"
+    if atol is None:
+        limit = "reference"
+    else:
+        limit = f"{short(atol)} reference"
     return error(reference["max_abs"]), limit, distance
 
 
 def _pooled_agreement(pools: Iterable[Json]) -> dict[str, Any]:
     """Return the worst agreement of outputs, which limits hold over all calls together."""
     shares = [pool["agreement"] for pool in pools if pool["agreement"] is not None]
-    return {"agreement": min(shares)} if shares else {}
+    if shares:
+        return {"agreement": min(shares)}
+    return {}
 
 
 def _distance(limit: str, figure: Any, value: float) -> float:
     """Return the ratio of an error to its limit: above 1 where the limit is exceeded."""
     if not isinstance(figure, int | float):
-        return 0.0 if figure == "inf" else float("inf")
+        if figure == "inf":
+            return 0.0
+        return float("inf")
     if limit == "min_sqnr":
         return float(10 ** (min(value - figure, 6000.0) / 20))
     if limit.startswith("min_"):
-        figure, value = 1 - figure, 1 - value
+        figure = 1 - figure
+        value = 1 - value
     if value:
         return float(figure / value)
-    return float("inf") if figure else 0.0
+    if figure:
+        return float("inf")
+    return 0.0
 
 
 def _breaks(limit: str, figure: Any, value: float) -> bool:
@@ -131,7 +152,8 @@ def _lowering_figures(method: Json) -> tuple[str, str, float]:
     """Return the error that comes nearest to its limit, or goes farthest beyond it."""
     origin = method.get("limits_from", "")
     worst, figures, limits = _find_worst_output(method)
-    atol, least_sqnr = limits.get("atol"), limits.get("min_sqnr")
+    atol = limits.get("atol")
+    least_sqnr = limits.get("min_sqnr")
     if atol is not None and not _broken_ratio(figures, limits):
         return error(figures["max_abs"]), f"{short(atol)} {origin}".strip(), worst
     sqnr = figures.get("sqnr_db")
@@ -143,7 +165,9 @@ def _lowering_figures(method: Json) -> tuple[str, str, float]:
 def _find_worst_output(method: Json) -> tuple[float, Json, Json]:
     """Return the output that comes nearest to its limit: the ratio to it, its figures and its
     limits; without ratios, -1 and the method's own."""
-    worst, figures, limits = -1.0, method, method["limits"]
+    worst = -1.0
+    figures = method
+    limits = method["limits"]
     for run, errors, output_limits in _outputs(method):
         distance = errors.get("of_limit")
         if distance == "inf":
@@ -151,13 +175,16 @@ def _find_worst_output(method: Json) -> tuple[float, Json, Json]:
         if run.get("case") == "large" or not isinstance(distance, float):
             continue
         if distance > worst:
-            worst, figures, limits = distance, errors, output_limits
+            worst = distance
+            figures = errors
+            limits = output_limits
     return worst, figures, limits
 
 
 def _broken_ratio(figures: Json, limits: Json) -> bool:
     """Return whether the SQNR breaks its limit, and the absolute error does not break its own."""
-    largest, least_sqnr = figures["max_abs"], limits.get("min_sqnr")
+    largest = figures["max_abs"]
+    least_sqnr = limits.get("min_sqnr")
     if isinstance(largest, int | float) and largest > limits["atol"]:
         return False
     return least_sqnr is not None and _breaks("min_sqnr", figures.get("sqnr_db"), least_sqnr)

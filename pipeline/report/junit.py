@@ -43,22 +43,34 @@ def junit(reports: Iterable[Json], not_built: Mapping[str, str] | None = None) -
 
 def _add_report(suite: Xml.Element, package: str, report: Json) -> None:
     """Add the cases of each method, of the gates, and of what fails of the package itself."""
-    if properties := _properties(report):
+    properties = _properties(report)
+    if properties:
         holder = Xml.SubElement(suite, "properties")
         for name, value in properties.items():
             Xml.SubElement(holder, "property", {"name": name, "value": value})
     running_times = report.get("seconds", {})
     for method in report["methods"]:
         classname = f"{package}.{method['method']}"
-        _add_method(suite, classname, method, running_times.get(method["method"], 0.0))
+        _add_method(
+            suite,
+            classname,
+            method,
+            running_times.get(method["method"], 0.0),
+        )
     for gate in report.get("gates") or ():
-        classname = f"{package}.{gate['method']}" if gate["method"] else package
+        if gate["method"]:
+            classname = f"{package}.{gate['method']}"
+        else:
+            classname = package
         _add_gate(suite, classname, gate)
     _add_case(suite, package, "package", package_failures(report))
 
 
 def _add_gate(suite: Xml.Element, classname: str, gate: Json) -> None:
-    failures = [] if gate["ok"] else [gate["sentence"]]
+    if gate["ok"]:
+        failures = []
+    else:
+        failures = [gate["sentence"]]
     skipped = ""
     if is_unchecked(gate):
         skipped = gate["sentence"] or "not checked"
@@ -70,7 +82,8 @@ def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float
     """Add that a method has the interface of its source, that it computes the same, that its
     quantization is good enough, and that its export is what its reference is."""
     failed = failed_by_check(method)
-    interface, source = failed.get("interface", []), failed.get("source", [])
+    interface = failed.get("interface", [])
+    source = failed.get("source", [])
     wrong = failed.get("numerics", [])
     if wrong:
         wrong += _describe_culprits(method)
@@ -83,12 +96,14 @@ def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float
     elif not interface and not source:
         why = method["not_run"] or unseen or "nothing to run it on"
         _add_case(suite, classname, "numerics", skipped=why)
-    if quantization := method.get("quantization"):
+    quantization = method.get("quantization")
+    if quantization:
         lost = failed.get("quantization", [])
         if lost and not wrong:
             lost += _describe_culprits(method)
         _add_quantization(suite, classname, quantization, lost)
-    if reference := method.get("reference"):
+    reference = method.get("reference")
+    if reference:
         _add_reference(suite, classname, reference, failed.get("reference", []))
 
 
@@ -97,7 +112,9 @@ def _describe_unseen(method: Json) -> str:
     left_out = method.get("left_out", ())
     if UNASKED in left_out:
         return UNASKED
-    return "validate.budget was spent" if ALL in left_out else ""
+    if ALL in left_out:
+        return "validate.budget was spent"
+    return ""
 
 
 def _add_numerics(
@@ -111,13 +128,22 @@ def _add_numerics(
     skipped = ""
     if method["verdict"] == "not judged":
         skipped = f"not judged: {method.get('verdict_reason', '')}"
-    _add_case(suite, classname, "numerics", wrong, skipped, "\n".join(notes), seconds)
+    _add_case(
+        suite,
+        classname,
+        "numerics",
+        wrong,
+        skipped,
+        "\n".join(notes),
+        seconds,
+    )
 
 
 def _add_quantization(
     suite: Xml.Element, classname: str, quantization: Json, lost: Sequence[str]
 ) -> None:
-    verdict, why = quantization["verdict"], quantization["reason"]
+    verdict = quantization["verdict"]
+    why = quantization["reason"]
     skipped = ""
     if verdict in ("not judged", "not run"):
         skipped = f"{verdict}: {why}"
@@ -127,8 +153,12 @@ def _add_quantization(
 def _add_reference(
     suite: Xml.Element, classname: str, reference: Json, departs: Sequence[str]
 ) -> None:
-    verdict, why = reference["verdict"], describe_reference(reference)
-    skipped = "" if verdict == PASSED else f"{verdict}: {why}"
+    verdict = reference["verdict"]
+    why = describe_reference(reference)
+    if verdict == PASSED:
+        skipped = ""
+    else:
+        skipped = f"{verdict}: {why}"
     _add_case(suite, classname, "reference", departs, skipped, why)
 
 
@@ -137,7 +167,9 @@ def _describe_culprits(method: Json) -> list[str]:
     texts = []
     for culprit in method.get("culprits", ()):
         where = ", ".join(filter(None, (culprit["operator"], culprit["module"])))
-        line = f"\n  {culprit['line']}" if culprit["line"] else ""
+        line = ""
+        if culprit["line"]:
+            line = f"\n  {culprit['line']}"
         texts.append(f"{where}: {culprit['what']}{line}")
     return [*texts, *(method.get("culprit_notes") or ())]
 
@@ -167,7 +199,11 @@ def _add_case(
     seconds: float = 0.0,
 ) -> None:
     """Add one check. CI servers group by `classname`; `skipped` says why it was not run."""
-    attributes = {"classname": classname, "name": name, "time": f"{seconds:.3f}"}
+    attributes = {
+        "classname": classname,
+        "name": name,
+        "time": f"{seconds:.3f}",
+    }
     element = Xml.SubElement(suite, "testcase", attributes)
     if failures:
         first = failures[0].partition("\n")[0]

@@ -93,7 +93,9 @@ def markdown_summary(entries: Iterable[Entry], sections: Iterable[ReportSection]
     sections of the page over all packages that a summary shows."""
     entries = packages.sort_entries(entries)
     failed = [entry for entry in entries if entry.failed]
-    mark = "FAILED: " if failed else ""
+    mark = ""
+    if failed:
+        mark = "FAILED: "
     parts = [f"# {mark}{packages.overall_verdict(entries)}"]
     if entries:
         parts.append(_table(packages.table(entries)))
@@ -165,7 +167,9 @@ def _code(text: str) -> str:
     text = " ".join(text.split())
     runs = [len(run) for run in re.findall("`+", text)]
     fence = "`" * (max(runs, default=0) + 1)
-    return f"{fence} {text} {fence}" if runs else f"`{text}`"
+    if runs:
+        return f"{fence} {text} {fence}"
+    return f"`{text}`"
 
 
 def _escape(text: str) -> str:

@@ -47,15 +47,19 @@ def _unjudged(entry: Entry) -> dict[tuple[str, str], list[str]]:
 
 
 def _methods(entry: Entry) -> Sequence[Json]:
-    return entry.report["methods"] if entry.report is not None else ()
+    if entry.report is not None:
+        return entry.report["methods"]
+    return ()
 
 
 def _verdicts(method: Json) -> Iterator[tuple[str, str, str]]:
     """Yield the verdicts on a method: on what, the verdict, and why."""
     yield "lowering", method["verdict"], method.get("verdict_reason", "")
-    if quantization := method.get("quantization"):
+    quantization = method.get("quantization")
+    if quantization:
         yield "quantization", quantization["verdict"], quantization["reason"]
-    if reference := method.get("reference"):
+    reference = method.get("reference")
+    if reference:
         yield "export", reference["verdict"], reference["reason"]
 
 

@@ -44,18 +44,24 @@ class Entry(NamedTuple):
     def outcome(self) -> str:
         if self.error:
             return NOT_BUILT
-        return "not validated" if self.report is None else str(self.report["verdict"])
+        if self.report is None:
+            return "not validated"
+        return str(self.report["verdict"])
 
     @property
     def failures(self) -> list[str]:
         if self.error:
             return [self.error]
-        return [] if self.report is None else describe_causes(self.report)
+        if self.report is None:
+            return []
+        return describe_causes(self.report)
 
     @property
     def page(self) -> str:
         """Return the link from the page over all packages to that of this one, if it has one."""
-        return f"{quote(os.fsencode(self.package))}/report.html" if self.report is not None else ""
+        if self.report is not None:
+            return f"{quote(os.fsencode(self.package))}/report.html"
+        return ""
 
 
 # The class of the style that a verdict is shown in: what was not judged is amber, what was not run
@@ -117,7 +123,12 @@ def overall_verdict(entries: Iterable[Entry]) -> str:
 
 def table(entries: Iterable[Entry]) -> DataTable:
     """Return all packages side by side."""
-    return DataTable("packages", "Packages", [_row(entry) for entry in entries], brief=10_000)
+    return DataTable(
+        "packages",
+        "Packages",
+        [_row(entry) for entry in entries],
+        brief=10_000,
+    )
 
 
 def _row(entry: Entry) -> Row:
@@ -162,7 +173,8 @@ def lead(report: Json) -> str:
     if unrun:
         sentences.append(_describe_unrun(unrun, total=len(methods), none=not ran))
     sentences += describe_nonfinite(methods)
-    if left_out := describe_left_out(report):
+    left_out = describe_left_out(report)
+    if left_out:
         sentences.append(f"{left_out}.")
     if ran:
         sentences += describe_unreferenced(methods)
@@ -202,8 +214,12 @@ def _describe_passed(passed: Sequence[Json], total: int) -> str:
     within = f"within the limits ({plural(runs, 'run')})."
     quantized = sum(bool(method.get("quantized")) for method in passed)
     if len(passed) == 1:
-        subject = passed[0]["method"] if total > 1 else "The method"
-        program = "quantized program" if quantized else "source"
+        subject = "The method"
+        if total > 1:
+            subject = passed[0]["method"]
+        program = "source"
+        if quantized:
+            program = "quantized program"
         return f"{subject} matches its {program}, {within}"
     subject = f"{len(passed)} methods"
     if len(passed) == total == 2:
@@ -222,7 +238,8 @@ def _describe_quantization(methods: Sequence[Json]) -> Iterator[str]:
     reasons: dict[tuple[str, str], list[str]] = {}
     already_quantized: list[str] = []
     for method in methods:
-        if quantization := method.get("quantization"):
+        quantization = method.get("quantization")
+        if quantization:
             outcome = quantization["verdict"], quantization["reason"]
             reasons.setdefault(outcome, []).append(method["method"])
         if method.get("source_is_quantized"):
@@ -231,7 +248,10 @@ def _describe_quantization(methods: Sequence[Json]) -> Iterator[str]:
         subject = "The quantization"
         if len(methods) > 1:
             subject += f" of {listed(names, _MOST_NAMED)}"
-        word = "passed" if verdict == PASSED else f"is {verdict}"
+        if verdict == PASSED:
+            word = "passed"
+        else:
+            word = f"is {verdict}"
         yield f"{subject} {word}: {reason}."
     if already_quantized:
         sources = f"The source of {listed(already_quantized, _MOST_NAMED)}"
@@ -263,17 +283,21 @@ def describe_left_out(report: Json) -> str:
             unasked.append(method["method"])
         left_out.update(parts)
     sentences: list[str] = []
-    if counts := _count_left_out(left_out):
+    counts = _count_left_out(left_out)
+    if counts:
         sentences.append(f"{', '.join(counts)} left out: validate.budget was spent")
     if unasked:
-        verb = "was" if len(unasked) == 1 else "were"
+        verb = "were"
+        if len(unasked) == 1:
+            verb = "was"
         sentences.append(f"{listed(unasked, _MOST_NAMED)} {verb} not asked for")
     return "; ".join(sentences)
 
 
 def _count_left_out(left_out: Counter[str]) -> list[str]:
     """Return how many methods, input sets and latencies the budget left no time for."""
-    wholly, untimed = left_out[ALL], left_out[LATENCY]
+    wholly = left_out[ALL]
+    untimed = left_out[LATENCY]
     sets = left_out.total() - wholly - untimed - left_out[UNASKED]
     counts: list[str] = []
     if wholly:
@@ -295,7 +319,9 @@ def key_figures(report: Json) -> dict[str, Cell]:
     nodes = sum(delegation["nodes"] for delegation in delegations)
     share = delegated_share(delegations)
     sizes = report.get("sizes")
-    total = sum(sizes.values()) if sizes else None
+    total = None
+    if sizes:
+        total = sum(sizes.values())
     worst = worst_headline(report["methods"])
     return {
         "size": figure(total, human_size, note=f"{total or 0:,} bytes"),
@@ -308,7 +334,10 @@ def key_figures(report: Json) -> dict[str, Cell]:
 def _worst_figure(worst: Headline | None) -> Cell:
     if worst is None or not worst.figure:
         return Cell(NOTHING, kind="soft")
-    kind = "" if worst.verdict == PASSED else outcome_kind(worst.verdict)
+    if worst.verdict == PASSED:
+        kind = ""
+    else:
+        kind = outcome_kind(worst.verdict)
     return Cell(worst.figure, kind=kind)
 
 

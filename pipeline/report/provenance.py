@@ -36,6 +36,9 @@ def find_provenance(workspace: Workspace, packages: Iterable[str]) -> dict[str, 
 
 def _revision(workspace: Workspace) -> str:
     """Return the commit that is checked out, and whether files differ from it; "" without one."""
-    if (revision := find_revision(workspace.root)) is None:
+    revision = find_revision(workspace.root)
+    if revision is None:
         return ""
-    return f"{revision.commit[:12]}, with changes" if revision.changed else revision.commit[:12]
+    if revision.changed:
+        return f"{revision.commit[:12]}, with changes"
+    return revision.commit[:12]

@@ -62,7 +62,8 @@ def _for_pydantic(form: Any) -> Any:
         return converted
     if form in _LIMITS:
         return Annotated[get_args(form)[0], _LIMITS[form]]
-    origin, parts = get_origin(form), get_args(form)
+    origin = get_origin(form)
+    parts = get_args(form)
     if origin is None or origin is Literal:
         return form
     if origin is UnionType:
@@ -76,7 +77,9 @@ _SCHEMAS = {"report": report_schema, "events": events_schema}
 
 def main(words: list[str]) -> None:
     """Print the schema that a command line asks for."""
-    which = words[0] if words else "report"
+    which = "report"
+    if words:
+        which = words[0]
     print(json.dumps(_SCHEMAS[which](), indent=2))
 
 

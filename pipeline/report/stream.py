@@ -55,12 +55,19 @@ class EventStream:
         """Write a line: an event, the names of the action that it is `of`, and facts of it."""
         if self._file is None and not self._ended:
             self._open()
-        names = {name: getattr(of, name) for name in _NAMES} if of is not None else {}
+        if of is not None:
+            names = {name: getattr(of, name) for name in _NAMES}
+        else:
+            names = {}
         self._write(event, time.time(), {**names, **facts})
 
     def close(self, **facts: Any) -> None:
         """Write the last line of the run."""
-        self.write("run-ended", seconds=round(time.time() - self._began, 3), **facts)
+        self.write(
+            "run-ended",
+            seconds=round(time.time() - self._began, 3),
+            **facts,
+        )
         self._end()
 
     def _open(self) -> None:
@@ -68,14 +75,20 @@ class EventStream:
             self._file = _open_shared(self._folder / STREAM, self._folder)
         except OSError:
             self._end()
-        host, process = os.uname().nodename, os.getpid()
+        host = os.uname().nodename
+        process = os.getpid()
         facts = {"format": FORMAT, "host": host, "process": process, **self._facts}
         self._write("run-started", self._began, facts)
 
     def _write(self, event: str, when: float, facts: Mapping[str, Any]) -> None:
         if self._file is None:
             return
-        line = {"event": event, "run": self._run, "time": round(when, 3), **facts}
+        line = {
+            "event": event,
+            "run": self._run,
+            "time": round(when, 3),
+            **facts,
+        }
         try:
             self._file.write(json.dumps(line).encode() + b"\n")
         except OSError:  # a full disk, of which the build says more

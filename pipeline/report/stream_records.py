@@ -14,7 +14,7 @@ from pydantic import Field
 from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
 from pipeline.store.forms import Count, Seconds
-from pipeline.store.remote import RemoteUse
+from pipeline.store.remote_tier import RemoteUse
 from pipeline.store.usage import UsageRecord
 
 Kind = Literal["export", "quantize", "compile", "link", "validate"]

@@ -15,9 +15,9 @@ from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.models import Models
-from pipeline.run.build.compile import Keep, compile_unit
 from pipeline.run.build.link import link_package
 from pipeline.run.build.load import check_libraries
+from pipeline.run.build.perform_compile import Keep, perform_compile
 from pipeline.run.build.quantize import quantize_method
 from pipeline.run.export.export import export
 from pipeline.run.install import install
@@ -48,7 +48,7 @@ def perform(
     verbs: dict[str, Callable[..., Any]] = {
         "export": export,
         "quantize": quantize_method,
-        "compile": partial(compile_unit, always=always, keep=keep),
+        "compile": partial(perform_compile, always=always, keep=keep),
         "link": partial(link_package, deliver=lambda result, _: deliver(result)),
         "validate": partial(_validate, deliver=deliver, always=always),
     }

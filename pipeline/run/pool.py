@@ -17,9 +17,8 @@ from pipeline.report.events import make_event
 from pipeline.report.stream import EventStream
 from pipeline.run.action_status import log_name, log_path, progress_path
 from pipeline.run.admission import choose_next, longest_first
-from pipeline.run.executors import Executor, ExecutorLostError, Needs, WorkerLostError
+from pipeline.run.executors import Executor, ExecutorLostError, WorkerLostError
 from pipeline.run.executors.choice import open_executor
-from pipeline.run.executors.tags import needed_tags
 from pipeline.run.expectations import Expectations
 from pipeline.run.progress import Progress
 from pipeline.run.worker import Report, may_run_here, run_here
@@ -36,11 +35,10 @@ _AGAIN = 2.0  # seconds until an action that waits for memory is thought of agai
 
 @dataclass
 class Attempt:
-    """An action that is to be run: what it needs and takes, how often its worker died so far, and
-    whether the event stream was told of this try."""
+    """An action that is to be run: what it is expected to take, how often its worker died so far,
+    and whether the event stream was told of this try."""
 
     action: Action
-    needs: Needs
     expected: Cost
     deaths: int = 0
     told: bool = False
@@ -50,8 +48,7 @@ class Attempt:
         return longest_first(self.expected)
 
     def with_memory(self, memory: int) -> Attempt:
-        expected = self.expected._replace(peak=memory)
-        return replace(self, needs=replace(self.needs, memory=memory), expected=expected)
+        return replace(self, expected=self.expected._replace(peak=memory))
 
 
 Running = dict[Future[Report], Attempt]
@@ -137,13 +134,12 @@ class Pool:
 
     def _expect(self, actions: Sequence[Action], expectations: Expectations) -> Iterator[Attempt]:
         for action in actions:
-            expected = expectations.expect(action)
-            yield Attempt(action, Needs(needed_tags(action), expected.peak), expected)
+            yield Attempt(action, expectations.expect(action))
 
     def _run_alone(self, attempt: Attempt) -> Report:
         """Run an action whose worker died, alone."""
         action, deaths = attempt.action, attempt.deaths
-        attempt = attempt.with_memory(2 * attempt.needs.memory)
+        attempt = attempt.with_memory(2 * attempt.expected.peak)
         crash_log = CrashLog(self._workspace.logs, str(action.package))
         crash_log.clear(crashes=False)  # it may have died of what ran beside it
         while True:
@@ -205,7 +201,7 @@ class Pool:
             attempt = waiting.pop(place)
             self._tell_start(attempt)
             attempt.told = False  # for the next try
-            under_way[executor.submit(attempt.action, attempt.needs)] = attempt
+            under_way[executor.submit(attempt.action, attempt.expected.peak)] = attempt
 
     def _tell_start(self, attempt: Attempt) -> None:
         if not attempt.told:

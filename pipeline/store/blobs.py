@@ -31,7 +31,7 @@ from pipeline.store.files import (
 from pipeline.store.places import README, blob_name
 
 if TYPE_CHECKING:
-    from pipeline.store.remote import Remote, RemoteSettings
+    from pipeline.store.remote_tier import RemoteTier, RemoteTierSettings
 
 AT_ONCE = 16  # questions to the remote
 _CORRUPT = "was corrupt and has been dropped"
@@ -63,14 +63,14 @@ class BlobWriter:
 class BlobStore:
     """Blobs in a folder, and those of a remote as they are asked for."""
 
-    def __init__(self, root: Path, remote: RemoteSettings | None = None) -> None:
+    def __init__(self, root: Path, remote: RemoteTierSettings | None = None) -> None:
         self.root = root
         self._remote = remote
         self._verified: set[Digest] = set()
         _ = self.remote  # made before threads ask for it, who would each make one
 
     @property
-    def remote(self) -> Remote | None:
+    def remote(self) -> RemoteTier | None:
         """The remote tier, if there is one."""
         return None if self._remote is None else _connect(self._remote)
 
@@ -302,12 +302,10 @@ def _write(file: BinaryIO, data: bytes | memoryview) -> int:
 
 
 @cache
-def _connect(settings: RemoteSettings) -> Remote:
+def _connect(settings: RemoteTierSettings) -> RemoteTier:
     """Return the process's one remote of these settings, so that it is given up once if it does not
     answer."""
-    from pipeline.store.remote import Remote  # which most no-op runs do without
-
-    return Remote(settings)
+    return settings.open()
 
 
 # Locks that another thread holds, and fsspec's event loop, do not outlive a fork.

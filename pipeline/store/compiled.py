@@ -330,7 +330,7 @@ class CompiledMethod(TypedDict):
     debug_handles: list[tuple[Count, Count]]
     left_float: Count
     quantization: Quantization | None
-    narrowed: list[NarrowedSize]
+    narrowed: NotRequired[list[NarrowedSize]]
     listed: list[ListedName]
     warnings: list[LoweringWarning]
     operators: list[OperatorLibrary]

@@ -1,96 +1,83 @@
 """The table of settings: how each is read, what it must be, what it does.
 
 It knows no workspace but the folder that relative paths begin in; `settings.py` says where the
-values come from.
+values come from. Features bring settings of their own (`moments.Feature.settings`).
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from pipeline.moments import Setting, find_features
 from pipeline.store.sizes import parse_size
 
 DEFAULT_CAP = "50GB"
-UNSIGNED = "unsigned"
 _MOST_JOBS = 4096
-_MOST_SECONDS = 1e9  # threads wait no longer than some 1e10
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_EXECUTOR = re.compile(r"dask(://[^/\s]+:\d{1,5})?")
+_EXECUTOR = re.compile(r"\w+(://[^/\s]+:\d{1,5})?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _parse_jobs(value: Any, _: Path) -> int:
     jobs = int(value) if isinstance(value, str) and value.isdecimal() else value
-    return _checked(jobs, type(jobs) is int and 1 <= jobs <= _MOST_JOBS)
+    return checked(jobs, type(jobs) is int and 1 <= jobs <= _MOST_JOBS)
 
 
 def _parse_bool(value: Any, _: Path) -> bool:
     switches = {"1": True, "true": True, "0": False, "false": False}
     switch = switches.get(value) if isinstance(value, str) else value
-    return _checked(switch, type(switch) is bool)
+    return checked(switch, type(switch) is bool)
 
 
 def _parse_size(value: Any, _: Path) -> int:
     size = parse_size(value) if isinstance(value, str) else None
-    return _checked(size, size is not None)
+    return checked(size, size is not None)
 
 
-def _parse_seconds(value: Any, _: Path) -> float:
-    seconds = float(_checked(value, type(value) in (int, float, str)))
-    return _checked(seconds, 0 < seconds < _MOST_SECONDS)
-
-
-def _parse_text(value: Any) -> str:
+def parse_text(value: Any) -> str:
+    """Return a text that can be shown in a line. Raises ValueError for another value."""
     ok = isinstance(value, str) and 0 < len(value) < 4096 and not _CONTROL.search(value)
-    return str(_checked(value, ok))
+    return str(checked(value, ok))
 
 
 def _parse_path(value: Any, root: Path) -> Path:
-    path = root / Path(_parse_text(value)).expanduser()
-    return _checked(path, all(len(os.fsencode(part)) < 256 for part in path.parts))
+    path = root / Path(parse_text(value)).expanduser()
+    return checked(path, all(len(os.fsencode(part)) < 256 for part in path.parts))
 
 
 def _parse_texts(value: Any, _: Path) -> tuple[str, ...]:
     values = value.split(os.pathsep) if isinstance(value, str) else value
-    return tuple(_parse_text(text) for text in _checked(values, isinstance(values, list)))
+    return tuple(parse_text(text) for text in checked(values, isinstance(values, list)))
 
 
 def _parse_names(value: Any, _: Path) -> frozenset[str]:
     names = re.split(r"[,\s]+", value.strip(", ")) if isinstance(value, str) else value
     ok = isinstance(names, list) and all(isinstance(n, str) and _NAME.fullmatch(n) for n in names)
-    return frozenset(_checked(names, ok))
+    return frozenset(checked(names, ok))
 
 
 def _parse_paths(value: Any, root: Path) -> tuple[Path, ...]:
     values = value.split(os.pathsep) if isinstance(value, str) else value
-    return tuple(_parse_path(path, root) for path in _checked(values, isinstance(values, list)))
+    return tuple(_parse_path(path, root) for path in checked(values, isinstance(values, list)))
 
 
 def _parse_verdicts(value: Any, root: Path) -> tuple[str, ...]:
     """Parse verdicts, of a list or with commas between them."""
     words = value.split(",") if isinstance(value, str) else list(value)
     verdicts = tuple(str(word).strip() for word in words)
-    return _checked(verdicts, {*verdicts} <= {"not-judged", "not-run"})
+    return checked(verdicts, {*verdicts} <= {"not-judged", "not-run"})
 
 
-def _checked(value: Any, ok: bool) -> Any:
+def checked(value: Any, ok: bool) -> Any:
+    """Return a value that is right. Raises ValueError for one that isn't."""
     if not ok:
         raise ValueError
     return value
-
-
-class Setting(NamedTuple):
-    """How the value of a setting is read, in a workspace at a root; what it must be; what it does;
-    its default in words. The parser raises ValueError."""
-
-    parse: Callable[[Any, Path], Any]
-    expected: str
-    meaning: str
-    default: str = "not set"
 
 
 SETTINGS: Mapping[str, Setting] = {
@@ -111,33 +98,6 @@ SETTINGS: Mapping[str, Setting] = {
         "a size such as 50GB",
         "The greatest size of the store; what was not used for longest goes first.",
         DEFAULT_CAP,
-    ),
-    "remote": Setting(
-        lambda value, _: _checked(value, "://" in _parse_text(value)),
-        "an address such as s3://bucket/folder or file:///folder",
-        "A store that a team and its CI share, by any address of fsspec.",
-    ),
-    "remote_mode": Setting(
-        lambda value, _: _checked(value, value in ("read-write", "read-only")),
-        "read-write or read-only",
-        "Whether results are pushed to the remote.",
-        "read-write; read-only in an untrusted build",
-    ),
-    "remote_trust": Setting(
-        lambda value, _: _checked(value, value == UNSIGNED),
-        UNSIGNED,
-        "Believe unsigned results, and so all who can write to the remote; in place of keys.",
-    ),
-    "remote_timeout": Setting(
-        _parse_seconds,
-        "a number of seconds above 0",
-        "How long one step of a transfer may take.",
-        "20",
-    ),
-    "remote_options": Setting(
-        lambda value, _: _checked(value, isinstance(value, dict)),
-        "a table",
-        "What fsspec is given beside the address, such as endpoint_url.",
     ),
     "signing_key": Setting(
         _parse_path,
@@ -168,7 +128,7 @@ SETTINGS: Mapping[str, Setting] = {
         "Libraries of operators that every package and every exporter has.",
     ),
     "executor": Setting(
-        lambda value, _: _checked(value, bool(_EXECUTOR.fullmatch(_parse_text(value)))),
+        lambda value, _: checked(value, bool(_EXECUTOR.fullmatch(parse_text(value)))),
         "dask, for a cluster on this machine, or the address of a scheduler: dask://host:8786",
         "Where actions run.",
         "worker processes of this machine",
@@ -193,11 +153,30 @@ SETTINGS: Mapping[str, Setting] = {
         "none",
     ),
     "unknown_toolchain": Setting(
-        lambda value, _: _checked(value, value in ("allow", "refuse")),
+        lambda value, _: checked(value, value in ("allow", "refuse")),
         "allow or refuse",
         "Whether packages are built with another torch, executorch or torchao than this release "
         "was tested with. A line says so anyway.",
         "allow; refuse where CI=true",
     ),
 }
-VARIABLES = {name: f"PTE_PIPELINE_{name.upper()}" for name in SETTINGS if name != "remote_options"}
+
+
+@cache
+def find_settings() -> Mapping[str, Setting]:
+    """Return the settings of the core and of this installation's features, by name."""
+    settings = dict(SETTINGS)
+    for feature in find_features():
+        settings.update(feature.settings)
+    return settings
+
+
+def variable_of(name: str) -> str:
+    """Return the name of the environment variable that sets a setting."""
+    return f"PTE_PIPELINE_{name.upper()}"
+
+
+def find_variables() -> dict[str, str]:
+    """Return the variables of the environment that set settings, by the settings' names."""
+    settings = find_settings().items()
+    return {name: variable_of(name) for name, setting in settings if setting.has_variable}

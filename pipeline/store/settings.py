@@ -6,26 +6,21 @@ An environment variable wins over the file.
 from __future__ import annotations
 
 import os
-import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pipeline.store.errors import PipelineError, did_you_mean, shown
-from pipeline.store.files import read_text_file
+from pipeline.moments import find_executors, find_features, load
+from pipeline.store.errors import PipelineError, listed, shown
 from pipeline.store.places import default_root
-from pipeline.store.setting_table import DEFAULT_CAP, SETTINGS, UNSIGNED
-from pipeline.store.setting_table import VARIABLES as VARIABLES
+from pipeline.store.setting_table import DEFAULT_CAP, variable_of
+from pipeline.store.settings_reader import TABLE, SettingsReader, open_settings
 from pipeline.store.sizes import parse_size
 
 if TYPE_CHECKING:
-    from pipeline.store.remote import RemoteSettings
+    from pipeline.store.remote_tier import RemoteTierSettings
     from pipeline.store.signing import Keys
-
-TABLE = "tool.pte-pipeline"
-UNTRUSTED_VARIABLE = "PTE_PIPELINE_UNTRUSTED"
 
 
 @dataclass(frozen=True)
@@ -71,8 +66,8 @@ class BuildSettings:
         operators: the libraries that may be loaded.
         fast_lowering: whether time is saved inside ExecuTorch's calls; changes no byte, and so is
             in no key.
-        executor: where actions run: "" for this machine, "dask" for a cluster that is started on
-            it, or the address of a scheduler.
+        executor: where actions run: "" for this machine, or the name of an executor that a feature
+            brings, with an address behind it where it has one.
         refit: whether new weights are put into what was lowered before; changes no byte either.
         allow: the verdicts that end a build well beside passed.
         unknown_toolchain: "allow", "refuse", or "" where that depends on CI.
@@ -96,7 +91,7 @@ class WorkspaceSettings:
     jobs: int
     store: Path
     cap: int
-    remote: RemoteSettings | None
+    remote: RemoteTierSettings | None
     build: BuildSettings
 
 
@@ -108,34 +103,19 @@ def read_settings(root: Path) -> WorkspaceSettings:
     which variables configs read, which links out of the workspace are followed, and which libraries
     of operators are loaded.
     """
-    get, untrusted = _open_settings(root)
-    remote = None
-    if (url := get("remote")) is not None:
-        from pipeline.store.remote import RemoteSettings
-
-        remote = RemoteSettings(
-            url=url,
-            writable=get("remote_mode", "read-only" if untrusted else "read-write") == "read-write",
-            signing_key=get("signing_key"),
-            trusted_keys=get("trusted_keys", ()),
-            options=get("remote_options", {}),
-            timeout=get("remote_timeout", 20.0),
-            unsigned=get("remote_trust") == "unsigned",
-        )
-        _check_trust(remote)
-        if untrusted:
-            _check_keys_outside(remote.signing_key, remote.trusted_keys, root)
+    reader = open_settings(root)
+    get = reader.get
     return WorkspaceSettings(
         jobs=get("jobs", usable_cores()),
         store=get("store", default_root()),
         cap=get("store_size", parse_size(DEFAULT_CAP)),
-        remote=remote,
+        remote=_read_remote(reader),
         build=BuildSettings(
-            environment=_environment(get, untrusted),
+            environment=_environment(reader),
             data=get("data", ()),
-            operators=OperatorSettings(get("operators", ()), not untrusted),
+            operators=OperatorSettings(get("operators", ()), not reader.untrusted),
             fast_lowering=get("fast_lowering", True),
-            executor=get("executor", ""),
+            executor=_read_executor(reader),
             refit=get("refit", True),
             allow=get("allow", ()),
             unknown_toolchain=get("unknown_toolchain", ""),
@@ -148,21 +128,42 @@ def read_keys(root: Path) -> Keys:
     wrong settings, and for keys that can't be used."""
     from pipeline.store.signing import load_keys
 
-    get, untrusted = _open_settings(root)
-    signing_key, trusted_keys = get("signing_key"), get("trusted_keys", ())
-    if untrusted:
-        _check_keys_outside(signing_key, trusted_keys, root)
-    return load_keys(signing_key, trusted_keys)
+    return load_keys(*read_key_paths(open_settings(root)))
 
 
-def _open_settings(root: Path) -> tuple[Callable[..., Any], bool]:
-    """Return what gives the value of a setting, and whether the build is untrusted. Raises
-    PipelineError."""
-    untrusted = os.environ.get(UNTRUSTED_VARIABLE, "") not in ("", "0", "false")
-    table = _read_table(root / "pyproject.toml")
-    if untrusted:
-        table = {name: value for name, value in table.items() if name == "jobs"}
-    return partial(_get, root, table), untrusted
+def read_key_paths(reader: SettingsReader) -> tuple[Path | None, tuple[Path, ...]]:
+    """Return the paths of the signing key and of the trusted ones. Raises PipelineError, also for a
+    key in the workspace of an untrusted build, where a stranger could put another."""
+    signing_key, trusted_keys = reader.get("signing_key"), reader.get("trusted_keys", ())
+    if reader.untrusted:
+        named = [("trusted_keys", key) for key in trusted_keys]
+        for name, key in (("signing_key", signing_key), *named):
+            if key is not None:
+                _check_outside(name, key, reader.root)
+    return signing_key, trusted_keys
+
+
+def _read_remote(reader: SettingsReader) -> RemoteTierSettings | None:
+    """Return the settings of the remote tier that a feature brings, if one is set."""
+    for feature in find_features():
+        if feature.remote_tier and any(map(reader.is_set, feature.settings)):
+            remote: RemoteTierSettings | None = load(feature.remote_tier)(reader)
+            if remote is not None:
+                return remote
+    return None
+
+
+def _read_executor(reader: SettingsReader) -> str:
+    """Return where actions run, "" for this machine. Raises PipelineError for an executor that this
+    installation lacks."""
+    executor: str = reader.get("executor", "")
+    name = executor.partition("://")[0]
+    executors = find_executors()
+    if name and name not in executors:
+        names = f"take {listed(executors)}" if executors else "unset it to build on this machine"
+        where = reader.place_of("executor")
+        raise PipelineError(f"{where}: this installation has no executor {shown(name)}; {names}")
+    return executor
 
 
 def in_ci() -> bool:
@@ -178,70 +179,21 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _environment(get: Callable[..., Any], untrusted: bool) -> Environment:
-    secrets = get("secrets", frozenset())
-    names = get("variables", frozenset()) | secrets
-    if not untrusted:
+def _environment(reader: SettingsReader) -> Environment:
+    secrets = reader.get("secrets", frozenset())
+    names = reader.get("variables", frozenset()) | secrets
+    if not reader.untrusted:
         return Environment(names, secrets)
-    remedy = f"this build is untrusted: only {VARIABLES['variables']} of its environment lists them"
+    variable = variable_of("variables")
+    remedy = f"this build is untrusted: only {variable} of its environment lists them"
     return Environment(names, secrets, remedy)
 
 
-def _check_trust(remote: RemoteSettings) -> None:
-    """Raise PipelineError where it is not said, or said twice, whose results are believed."""
-    both = f"trusted_keys (Ed25519 public keys) or remote_trust = '{UNSIGNED}'"
-    if remote.signed and remote.unsigned:
-        raise PipelineError(f"{TABLE}: has keys and remote_trust; keep {both}")
-    if not (remote.signed or remote.unsigned):
-        raise PipelineError(
-            f"{TABLE}.remote: nothing says whose results are believed; set {both}, which believes "
-            "all who can write there (docs/concepts/cache.md)"
-        )
-
-
-def _check_keys_outside(signing_key: Path | None, trusted_keys: Sequence[Path], root: Path) -> None:
-    """Raise PipelineError for a key in the workspace, where a stranger could put another."""
-    trusted = [("trusted_keys", key) for key in trusted_keys]
-    for name, key in [*trusted, ("signing_key", signing_key)]:
-        for place in map(Path, (os.path.normpath(key), os.path.realpath(key)) if key else ()):
-            if place.is_relative_to(root):
-                raise PipelineError(
-                    f"{VARIABLES[name]}: {place.relative_to(root)} is in the workspace, which an "
-                    "untrusted build does not believe; name a file outside"
-                )
-
-
-def _get(root: Path, table: Mapping[str, Any], name: str, default: Any = None) -> Any:
-    """Return the value of a setting, or the default if nothing gives one."""
-    text = os.environ.get(VARIABLES.get(name, ""))
-    value = text or table.get(name)
-    if value is None:
-        return default
-    setting = SETTINGS[name]
-    try:
-        return setting.parse(value, root)
-    except (OverflowError, RuntimeError, ValueError):  # RuntimeError: no such user's home
-        where = VARIABLES[name] if text else f"pyproject.toml: {TABLE}.{name}"
-        raise PipelineError(f"{where}: is {shown(value)}; must be {setting.expected}") from None
-
-
-def _read_table(path: Path) -> Mapping[str, Any]:
-    try:
-        file = tomllib.loads(read_text_file(path).decode())
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise PipelineError(f"{path.name}: cannot be read: {error.strerror}") from error
-    except RecursionError as error:
-        raise PipelineError(f"{path.name}: is nested too deep") from error
-    except ValueError as error:  # no TOML, or no text
-        raise PipelineError(f"{path.name}: {error}") from error
-    settings: Any = file
-    for place, key in (("tool", "tool"), (TABLE, "pte-pipeline")):
-        settings = settings.get(key, {})
-        if not isinstance(settings, dict):
-            raise PipelineError(f"{path.name}: {place}: is {shown(settings)}; must be a table")
-    if unknown := [name for name in settings if name not in SETTINGS]:
-        guess = did_you_mean(unknown[0], SETTINGS)
-        raise PipelineError(f"{path.name}: {TABLE}: unknown key {shown(unknown[0])}; {guess}")
-    return settings
+def _check_outside(name: str, key: Path, root: Path) -> None:
+    """Raise PipelineError for a key in the workspace."""
+    for place in map(Path, (os.path.normpath(key), os.path.realpath(key))):
+        if place.is_relative_to(root):
+            raise PipelineError(
+                f"{variable_of(name)}: {place.relative_to(root)} is in the workspace, which an "
+                "untrusted build does not believe; name a file outside"
+            )

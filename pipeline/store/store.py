@@ -25,7 +25,7 @@ from pipeline.store.files import clear_place, is_plain, make_folder
 from pipeline.store.places import action_name, own_places
 
 if TYPE_CHECKING:
-    from pipeline.store.remote import RemoteSettings
+    from pipeline.store.remote_tier import RemoteTierSettings
 
 LOCK_TIMEOUT = 900.0  # seconds to wait for another process that computes the same
 
@@ -40,7 +40,7 @@ class Store(BlobStore):
     the least recently used is evicted after a run."""
 
     def __init__(
-        self, root: Path, remote: RemoteSettings | None = None, cap: int | None = None
+        self, root: Path, remote: RemoteTierSettings | None = None, cap: int | None = None
     ) -> None:
         super().__init__(root, remote)
         self.cap = cap

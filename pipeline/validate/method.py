@@ -53,6 +53,10 @@ _SELDOM = (
     "otherwise, but then by much; `cases` of the config may ask for them"
 )
 
+# As of float16 with weights of 4 bits, for which XNNPACK wants a processor that computes in float16
+# (xnnpack/src/subgraph/*.c).
+_LACKS_INSTRUCTIONS = "xnn_status_unsupported_hardware"
+
 
 @dataclass
 class MethodValidator(MethodCalls):
@@ -122,12 +126,12 @@ class MethodValidator(MethodCalls):
         self.package = Session(self.files)
         if self.quantized is not None:
             self.judge.quantization = QuantizationJudge(names, self.limits, self.departs)
+        if not self.result.not_run:
+            self.result.not_run = self._load()
         if self.result.not_run:
             if self._declares_the_same() and self._payloads_are_whole():
                 self._keep_expected(examples)
             return
-        release_pages()  # which the sources of other methods have read
-        self.package.load(self.result.method)
         if not self._declares_the_same():
             return
         self.sets = self._input_sets(examples)
@@ -145,6 +149,17 @@ class MethodValidator(MethodCalls):
             for inputs in self.sets:
                 self._pending.append((inputs.origin, partial(self._call_alone, inputs)))
         self._ready = True
+
+    def _load(self) -> str:
+        """Load the method; return why this machine can't, where its processor is the reason."""
+        release_pages()  # which the sources of other methods have read
+        try:
+            self.package.load(self.result.method)
+        except DeviceError as error:
+            if _LACKS_INSTRUCTIONS not in error.reason:
+                raise
+            return f"XNNPACK has no kernels of it for this processor ({_LACKS_INSTRUCTIONS})"
+        return ""
 
     def _make_references(self) -> References:
         name = self.result.method

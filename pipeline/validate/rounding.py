@@ -84,8 +84,10 @@ class _Rounder(Interpreter):
         with self._set_current_node(n):
             result = self.call_function(n.target, args, kwargs)  # type: ignore[arg-type]
         if name.startswith("quantize"):
-            share = _MOVED_DYNAMIC if _is_dynamic(n) else _MOVED
-            return self._move(args[0], result, share)
+            if not _is_dynamic(n):
+                return self._move(args[0], result, _MOVED)
+            ends = _move_ends(args[0], result)
+            return self._move(args[0], result, _MOVED_DYNAMIC) if ends is None else ends
         return self._round_results(result, (args, kwargs), max(1.0, _OF_RESULTS * terms))
 
     def _round_results(self, result: Any, arguments: Any, units: float) -> Any:
@@ -134,6 +136,22 @@ class _Rounder(Interpreter):
         moves = inside & (draw.abs() <= share)
         steps = moves * draw.sign()
         return quantized + steps.to(quantized.dtype)
+
+
+def _move_ends(values: Tensor, quantized: Tensor) -> Tensor | None:
+    """Move values that are all at the ends of the range by a step inwards; None for others.
+
+    So lie those of an input with one value throughout. A kernel that rounds the zero point of the
+    range in its own way moves all of them at once.
+    """
+    if not quantized.numel() or quantized.dtype.is_floating_point:
+        return None
+    least, greatest = quantized.min(), quantized.max()
+    if ((quantized > least) & (quantized < greatest)).any():
+        return None
+    limits = torch.iinfo(quantized.dtype)
+    steps = (quantized == limits.min).int() - (quantized == limits.max).int()
+    return quantized + (steps * (values != 0)).to(quantized.dtype)
 
 
 def _decompose_sums(program: ExportedProgram) -> ExportedProgram:

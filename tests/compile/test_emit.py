@@ -10,7 +10,9 @@ from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
 from torch import nn
 from torch.export import export
 
-from pipeline.compile.emit import collect_named_data, emit, make_emission_config, tag_weights
+from pipeline.compile.edge_config import make_edge_config
+from pipeline.compile.emission import collect_named_data
+from pipeline.compile.emit import emit, make_emission_config, tag_weights
 from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import make_object, parse_object
@@ -213,7 +215,7 @@ def test_an_unknown_operator_is_named():
     from pipeline.config.edge import EdgeConfig
 
     with pytest.raises(PipelineError, match=r"no operator 'aten\.nonsense\.default'"):
-        lower(deep(), {"run": ()}, edge=EdgeConfig(preserve_ops=["aten.nonsense.default"]))
+        make_edge_config(EdgeConfig(preserve_ops=["aten.nonsense.default"]))
 
 
 def test_preserved_operators_stay_whole():
@@ -221,7 +223,7 @@ def test_preserved_operators_stay_whole():
 
     names = {}
     for keep in (None, ["aten.linear.default"]):
-        lowered = lower(deep(), {"run": ()}, edge=EdgeConfig(preserve_ops=keep))
+        lowered = lower(deep(), {"run": ()}, edge=make_edge_config(EdgeConfig(preserve_ops=keep)))
         nodes = lowered.exported_program("run").graph.nodes
         names[bool(keep)] = {str(node.target) for node in nodes if node.op == "call_function"}
     assert any("linear" in name for name in names[True])

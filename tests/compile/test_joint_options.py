@@ -29,6 +29,7 @@ from torch import nn
 from torch.export import export
 from torch.export.experimental import _export_forward_backward
 
+from pipeline.compile.edge_config import make_edge_config
 from pipeline.compile.emit import emit
 from pipeline.compile.link import link
 from pipeline.compile.lower import lower
@@ -48,7 +49,7 @@ def linked(programs, partitioners, store, settings, methods=None, edge=None, aft
         lowered = lower(
             {name: program},
             {name: partitioners[name]},
-            edge=edge,
+            edge=edge and make_edge_config(edge),
             passes_after={name: (after or {}).get(name, ())},
             delegates=delegates and not partitioners[name],
         )

@@ -20,7 +20,8 @@ from pipeline.backends.delegate_devices import VARIABLE as DEVICES_VARIABLE
 from pipeline.backends.delegate_libraries import VARIABLE as LIBRARIES_VARIABLE
 from pipeline.cli.commands import ANYWHERE, GROUPS, INIT, VERBS
 from pipeline.cli.workspace_commands import Clean
-from pipeline.store.settings import UNTRUSTED_VARIABLE, VARIABLES
+from pipeline.store.setting_table import find_settings, find_variables
+from pipeline.store.settings_reader import UNTRUSTED_VARIABLE
 from tests.docs.blocks import Block
 from tests.support.bench import REPOSITORY
 
@@ -34,7 +35,7 @@ def check_toml(block: Block) -> None:
         for target in points.values():
             assert re.fullmatch(r"[\w.]+(:\w+)?", target), target
     settings = document.get("tool", {}).get("pte-pipeline", {})
-    assert settings.keys() <= VARIABLES.keys() | {"remote_options"}, settings
+    assert settings.keys() <= find_settings().keys(), settings
     assert document.keys() <= {"project", "tool", "build-system"}
 
 
@@ -138,7 +139,12 @@ def commands_of(text: str) -> list[list[str]]:
 
 
 def _known_variables() -> set[str]:
-    settings = {*VARIABLES.values(), UNTRUSTED_VARIABLE, LIBRARIES_VARIABLE, DEVICES_VARIABLE}
+    settings = {
+        *find_variables().values(),
+        UNTRUSTED_VARIABLE,
+        LIBRARIES_VARIABLE,
+        DEVICES_VARIABLE,
+    }
     device = (REPOSITORY / "examples/delegates/corstone/pte_corstone.py").read_text()
     settings |= set(re.findall(r'"(CORSTONE_\w+)"', device))
     return settings | _VARIABLES_OF_OTHERS.keys()

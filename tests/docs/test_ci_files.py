@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from pipeline.cli.commands import VERBS
-from pipeline.store.settings import VARIABLES
+from pipeline.store.setting_table import find_variables, variable_of
 from pipeline.store.sizes import parse_size
 from tests.support.bench import REPOSITORY
 
@@ -59,8 +59,8 @@ def test_file_keeps_the_store_the_history_and_the_reports(name):
 def test_the_store_has_a_size_of_which_several_fit_in_the_services_cache(name, key):
     settings = job_of(name)[key]
     ours = {variable for variable in settings if variable.startswith("PTE_PIPELINE_")}
-    assert ours <= {*VARIABLES.values(), "PTE_PIPELINE_UNTRUSTED"}
-    assert parse_size(settings[VARIABLES["store_size"]]) * 5 <= parse_size("10GB")
+    assert ours <= {*find_variables().values(), "PTE_PIPELINE_UNTRUSTED"}
+    assert parse_size(settings[variable_of("store_size")]) * 5 <= parse_size("10GB")
 
 
 def test_github_saves_the_store_of_a_red_run_after_eviction():

@@ -23,6 +23,17 @@ USES = {
     "inspection": ("validate: {gates: {max_planned_memory: 2MB}}", "validate.gates.max_planned"),
     "latency": ("validate: {latency: {seconds: 1}}", "validate.latency"),
 }
+# A setting in the environment that needs a feature, and what a build says without it.
+SETTINGS = {
+    "cluster": (
+        {"PTE_PIPELINE_EXECUTOR": "dask"},
+        "PTE_PIPELINE_EXECUTOR: this installation has no executor 'dask'; unset it",
+    ),
+    "remote": (
+        {"PTE_PIPELINE_REMOTE": "file:///nowhere"},
+        'PTE_PIPELINE_REMOTE: this installation has no feature "remote"; unset it',
+    ),
+}
 # The resident process has modules of this checkout, which a new Python would find in the copy.
 DOIT = """
 import sys
@@ -54,9 +65,9 @@ def without(installation, tmp_path, request):
     removed = shutil.move(folder, tmp_path / request.param)
     bench = bench_of("archives", tmp_path)
 
-    def doit(*words):
+    def doit(*words, **variables):
         arguments = ("-c", DOIT, str(installation), *words)
-        environment = {**bench.environment, "PYTHONPATH": os.fspath(installation)}
+        environment = {**bench.environment, "PYTHONPATH": os.fspath(installation), **variables}
         done = run_python(*arguments, cwd=bench.root, env=environment, merged=True)
         return done.returncode, done.stdout
 
@@ -81,6 +92,11 @@ def test_packages_are_built_and_validated_without(without):
         assert status == 1
         assert f'this installation has no feature "{name}"; leave the key out' in said
         assert key in said
+    if name in SETTINGS:
+        variables, message = SETTINGS[name]
+        status, said = doit(**variables)
+        assert status == 3
+        assert message in said
     for verb in next(f for f in find_features() if f.name == name).verbs:
         status, said = doit(verb.name)
         assert status == 3

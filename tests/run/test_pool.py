@@ -62,7 +62,7 @@ class _Executor:
 
     slots = width = 1
 
-    def submit(self, action, needs):
+    def submit(self, action, memory):
         self.future = Future()
         self.report = Report(make_event(action, "built"))
         threading.Timer(1, self.end).start()

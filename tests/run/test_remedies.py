@@ -30,6 +30,7 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.export import Dim, export, register_dataclass
 from torch.utils import _pytree as pytree
 
+from pipeline.compile.edge_config import make_edge_config
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
 from pipeline.compile.module_filter import make_filtered_partitioners
@@ -94,7 +95,7 @@ def build(
         program = quantize(program, config.quantize, [InputSet(inputs)])
     partitioners = make_filtered_partitioners(config.partitioners, config.modules)
     with timed_steps(Stages().step):
-        lowered = lower({"run": program}, {"run": partitioners}, edge=config.edge)
+        lowered = lower({"run": program}, {"run": partitioners}, edge=make_edge_config(config.edge))
         graph = lowered.exported_program("run").graph
         assert not partitioners or "executorch_call_delegate" in str(graph)
         pte = bytes(emit(lowered).buffer)

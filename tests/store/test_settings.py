@@ -4,16 +4,18 @@ import os
 
 import pytest
 
+from pipeline.store import setting_table, settings_reader
 from pipeline.store.errors import PipelineError
 from pipeline.store.places import default_root
-from pipeline.store.settings import VARIABLES, read_settings
+from pipeline.store.setting_table import find_variables
+from pipeline.store.settings import read_settings
 
 HEAD = "[tool.pte-pipeline]\n"
 
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch):
-    for variable in (*VARIABLES.values(), "PTE_PIPELINE_UNTRUSTED"):
+    for variable in (*find_variables().values(), "PTE_PIPELINE_UNTRUSTED"):
         monkeypatch.delenv(variable, raising=False)
 
 
@@ -147,3 +149,34 @@ def test_no_home_is_one_line(settings, monkeypatch):
     monkeypatch.setattr("os.path.expanduser", lambda path: path)
     with pytest.raises(PipelineError, match=r"no home folder; set HOME or XDG_CACHE_HOME"):
         settings("")
+
+
+def test_settings_of_a_feature_that_was_deleted_are_refused(settings, monkeypatch, request):
+    request.addfinalizer(setting_table.find_settings.cache_clear)
+    monkeypatch.setattr(setting_table, "find_features", lambda: ())
+    monkeypatch.setattr(settings_reader, "has_feature", lambda name: False)
+    setting_table.find_settings.cache_clear()
+    lack = 'this installation has no feature "remote"; unset it'
+    for line in ('remote = "file:///x"', 'remote_mode = "read-only"'):
+        with pytest.raises(PipelineError, match=f"tool.pte-pipeline.{line.split()[0]}: {lack}"):
+            settings(line)
+    with pytest.raises(PipelineError, match="unknown key 'job'"):
+        settings("job = 1")
+    monkeypatch.setenv("PTE_PIPELINE_REMOTE", "file:///x")
+    with pytest.raises(PipelineError, match=f"PTE_PIPELINE_REMOTE: {lack}"):
+        settings()
+
+
+def test_an_executor_is_one_of_this_installation(settings, monkeypatch):
+    assert settings('executor = "dask://host:8786"').build.executor == "dask://host:8786"
+    for text in ("dask://host", "dask:", "da sk"):
+        with pytest.raises(PipelineError, match=r"executor: is '.*'; must be dask, for a cluster"):
+            settings(f'executor = "{text}"')
+    lack = "tool.pte-pipeline.executor: this installation has no executor 'slurm'; take dask"
+    with pytest.raises(PipelineError, match=lack):
+        settings('executor = "slurm"')
+    monkeypatch.setattr("pipeline.store.settings.find_executors", dict)
+    monkeypatch.setenv("PTE_PIPELINE_EXECUTOR", "dask")
+    lack = "PTE_PIPELINE_EXECUTOR: this installation has no executor 'dask'; unset it to build on"
+    with pytest.raises(PipelineError, match=lack):
+        settings()

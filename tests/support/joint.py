@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import gc
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 
 from executorch.exir import ExecutorchProgramManager, to_edge_transform_and_lower
 from executorch.exir.backend.backend_details import BackendDetails
 from torch.fx import GraphModule
 
 from pipeline.backends import Backend, edge_operators, make_passes
+from pipeline.compile.edge_config import adapt_edge_config, make_edge_config
 from pipeline.compile.emit import make_emission_config
-from pipeline.compile.lower import adapt_edge_config, make_edge_config
 from pipeline.compile.module_filter import make_filtered_partitioners
 from pipeline.compile.preprocess.registry import preprocess_function
 from pipeline.compile.quantize import quantize
-from pipeline.compile.ranges import without_guards_of_kernels
+from pipeline.compile.ranges import kernel_guards
 from pipeline.config.passes import load_passes
 from pipeline.plan.plan import Plan
 from pipeline.program.archive import load_program
@@ -25,7 +25,7 @@ from pipeline.run.build.load import load_examples
 
 def joint_call(plan: Plan, package: str) -> ExecutorchProgramManager:
     keeps = next(iter(plan.config(package).methods.values())).edge.keep_ranges
-    with without_guards_of_kernels() if keeps else nullcontext():
+    with kernel_guards(keeps):
         return _joint_call(plan, package)
 
 

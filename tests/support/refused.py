@@ -7,9 +7,11 @@ from typing import Any
 import torch
 
 from pipeline.backends import BACKENDS, PartitionerSpec, edge_operators
+from pipeline.compile.edge_config import make_edge_config
 from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.lower import lower
 from pipeline.compile.module_filter import make_filtered_partitioners
+from pipeline.config.edge import EdgeConfig
 
 
 class Refused(torch.nn.Module):
@@ -27,7 +29,7 @@ def left_by(backend: str, **options: Any) -> dict[str, str]:
     program = torch.export.export(Refused(), (torch.ones(3, 8),))
     operators = edge_operators([spec.backend])
     partitioners = {"run": make_filtered_partitioners([spec])}
-    lowered = lower({"run": program}, partitioners, edge_operators=operators)
+    lowered = lower({"run": program}, partitioners, edge=make_edge_config(EdgeConfig(), operators))
     counts = describe_delegation(lowered.exported_program("run"))
     assert len(counts["left"]) == sum(counts["undelegated"].values())
     return {left["operator"]: left["reason"] for left in counts["left"]}

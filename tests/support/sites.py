@@ -7,7 +7,7 @@ from typing import Any
 
 import fsspec
 
-from pipeline.store.remote import Remote, RemoteSettings
+from pipeline.features.remote.remote import Remote, RemoteSettings
 
 
 @dataclass

@@ -15,7 +15,8 @@ from pipeline.features.gates.baseline import read_baseline
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import ConfigErrors, PipelineError
 from pipeline.store.file_digests import FileDigests
-from pipeline.store.settings import VARIABLES, read_settings
+from pipeline.store.setting_table import find_settings, find_variables, variable_of
+from pipeline.store.settings import read_settings
 from pipeline.store.workspace import open_workspace
 from tests.support.bench import REPOSITORY
 
@@ -26,7 +27,7 @@ OUTSIDE = "root:x:0:0:AKIA-outside-of-the-workspace\n"
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     """A workspace with one sound config, and a file outside of it."""
-    for variable in (*VARIABLES.values(), "PTE_PIPELINE_UNTRUSTED"):
+    for variable in (*find_variables().values(), "PTE_PIPELINE_UNTRUSTED"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PTE_PIPELINE_STORE", str(tmp_path / "store"))
     (tmp_path / "outside").write_text(OUTSIDE)
@@ -291,7 +292,7 @@ def _toml(value):
     return str(value).lower() if isinstance(value, bool | float) else json.dumps(value)
 
 
-@given(st.dictionaries(st.sampled_from([*VARIABLES, "remote_options"]), VALUES, min_size=1))
+@given(st.dictionaries(st.sampled_from([*find_settings()]), VALUES, min_size=1))
 @settings(max_examples=150, deadline=None)
 def test_settings_are_read_or_refused_in_one_line(tmp_path_factory, table):
     root = tmp_path_factory.mktemp("settings")
@@ -304,17 +305,17 @@ def test_settings_are_read_or_refused_in_one_line(tmp_path_factory, table):
         assert str(error).isprintable()
 
 
-@pytest.mark.parametrize("name", sorted(VARIABLES))
+@pytest.mark.parametrize("name", sorted(find_variables()))
 @pytest.mark.parametrize("value", ["a\nb", "\x1b[2J", "x" * 5000, "9" * 5000, os.fsdecode(b"\xff")])
 def test_variables_of_settings_are_read_or_refused_in_one_line(root, monkeypatch, name, value):
     monkeypatch.setenv("PTE_PIPELINE_REMOTE", "file:///x")
     if name not in ("signing_key", "trusted_keys"):
         monkeypatch.setenv("PTE_PIPELINE_REMOTE_TRUST", "unsigned")
-    monkeypatch.setenv(VARIABLES[name], value)
+    monkeypatch.setenv(variable_of(name), value)
     try:
         read_settings(root)
     except PipelineError as error:
-        assert str(error).startswith(VARIABLES[name]) and str(error).isprintable()
+        assert str(error).startswith(variable_of(name)) and str(error).isprintable()
 
 
 def _mutate(count, seed):

@@ -18,18 +18,18 @@ from pipeline.backends import BACKENDS
 from pipeline.backends.plugins import _complete
 from pipeline.config.edge import EdgeConfig, PassSpec
 from pipeline.config.models import MethodConfig
+from pipeline.features.remote.remote import RemoteSettings
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.program.archive import load_program
 from pipeline.program.kept_state import _PARTS, _SEEDS, keep_state, kept_state
 from pipeline.run import worker
-from pipeline.run.build.compile import _load_passes
+from pipeline.run.build.compile_requests import _load_passes
 from pipeline.run.build.load import load_method
 from pipeline.run.export.export import export
 from pipeline.run.perform import runs_user_code
 from pipeline.run.stages import Stages
 from pipeline.store.errors import PipelineError, SourceError
-from pipeline.store.remote import RemoteSettings
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace, open_workspace
 from tests.support.lowerable import bench_for, both

@@ -312,6 +312,16 @@ def test_a_kernel_that_knows_no_least_step_is_within_the_limits(size):
         assert wrong(expected + 4 * limits.atol, expected, limits)
 
 
+@pytest.mark.parametrize("value", [0.7, -0.7])
+def test_a_range_of_one_value_may_end_a_step_further(value):
+    """All of them are at its end then, and XNNPACK's zero point is another."""
+    module = Ranged(2**-12).eval().requires_grad_(False)
+    x = torch.full((1, 64), value)
+    expected, limits = derived(export(module, (x,)), InputSet((x,)))
+    assert not wrong(expected * (1 + 1 / 255), expected, limits)
+    assert wrong(expected * (1 + 4 / 255), expected, limits)
+
+
 def test_a_limit_of_more_than_a_share_of_the_signal_is_none():
     expected = torch.randn(100, generator=torch.Generator().manual_seed(0))
     usual = float(expected.abs().max())

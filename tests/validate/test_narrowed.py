@@ -10,8 +10,9 @@ from torch.export import Dim, export
 
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
-from pipeline.compile.ranges import InputSizes, record_ranges
+from pipeline.compile.ranges import kernel_guards
 from pipeline.config.validation import ValidateConfig
+from pipeline.features.ranges.recorder import InputSizes, record_ranges
 from pipeline.program.graphs import NodePlaces
 from pipeline.program.inputs import InputSet
 from pipeline.store.remedies import range_remedy
@@ -42,7 +43,7 @@ def program_of(least: int = 2, example: int = 20):
 def validated(program, path, keep, *batches):
     """Lower by hand, and validate with examples of some batches."""
     places = NodePlaces(program)
-    with record_ranges({"run": program}, keep) as ranges:
+    with kernel_guards(keep), record_ranges({"run": program}) as ranges:
         edge = lower({"run": program}, {"run": [XnnpackPartitioner()]})
         sizes = InputSizes(edge.exported_program("run"))
         path.write_bytes(emit(edge).buffer)

@@ -10,6 +10,7 @@ from torch import nn
 from torch.export import Dim
 
 from pipeline.config.validation import ValidateConfig
+from pipeline.devices.interface import DeviceError
 from pipeline.devices.session import Session
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
@@ -399,6 +400,17 @@ def test_what_cannot_run_here_is_not_run_but_its_declarations_are_compared():
     build = {"run": exported(Root(), torch.ones(4))}
     failed = validate_one(Root(), torch.ones(3), build=build, not_run=reasons)
     assert failed.failures[0] == "run: input 'x': declares size 4, must be 3 at dimension 0"
+
+
+def test_what_xnnpack_has_no_kernels_of_for_this_processor_is_not_run(monkeypatch):
+    def refuse(session, name):
+        reason = "does not load: internal error (0x1); XNN Runtime creation failed with code: "
+        raise DeviceError(f"one.pte: method '{name}' ", f"{reason}xnn_status_unsupported_hardware")
+
+    monkeypatch.setattr(Session, "load", refuse)
+    run = validate_one(Encoder(), torch.randn(2, 4)).methods[0]
+    assert run.verdict == "not run" and run.ok
+    assert "XNNPACK has no kernels of it for this processor" in run.verdict_reason
 
 
 def test_a_method_that_takes_a_text_is_not_run():

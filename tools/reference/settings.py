@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipeline.store.setting_table import SETTINGS, VARIABLES
+from pipeline.store.setting_table import find_settings, variable_of
 from tools.reference.markdown import row
 
 
@@ -12,6 +12,6 @@ def settings() -> Iterator[str]:
     """Yield the table of all settings."""
     yield "| setting | variable | values | default | meaning |"
     yield "|---|---|---|---|---|"
-    for name, each in SETTINGS.items():
-        variable = f"`{VARIABLES[name]}`" if name in VARIABLES else ""
-        yield row(f"`{name}`", variable, each.expected, each.default, each.meaning)
+    for name, setting in find_settings().items():
+        variable = f"`{variable_of(name)}`" if setting.has_variable else ""
+        yield row(f"`{name}`", variable, setting.expected, setting.default, setting.meaning)

@@ -9,7 +9,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.files import ETRECORD
 
 if TYPE_CHECKING:  # torch, without which new weights are linked
-    from pipeline.run.build.compile import EmittedUnit
+    from pipeline.run.build.perform_compile import EmittedUnit
 
 
 def record_entries(unit: EmittedUnit) -> dict[str, Any]:

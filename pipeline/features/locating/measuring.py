@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 from executorch.exir.lowered_backend_module import LoweredBackendModule
 
-from pipeline.compile.ranges import record_ranges
+from pipeline.compile.emission import emit_lowered
+from pipeline.compile.emit_trace import record_emission
+from pipeline.compile.ranges import kernel_guards
 from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
 from pipeline.features.locating.case import Evidence, Located
 from pipeline.features.locating.locate import locate_failures
 from pipeline.features.locating.reproduce import make_reproduction
-from pipeline.run.build.compile import emit_methods, lower_methods
+from pipeline.run.build.compile import lower_request
+from pipeline.run.build.compile_requests import make_request
 from pipeline.run.prove.measuring import Measurement, Measuring
 from pipeline.run.prove.subject import Subject
 from pipeline.store.errors import PipelineError
@@ -87,10 +90,11 @@ def _lower_again(subject: Subject, budget: Budget, method: str) -> list[LoweredB
     configs = {name: inputs.config.methods[name] for name in names}
     beside = inputs.config.delegates_beside(names)
     root = subject.workspace.root
-    emit = inputs.config.emit
-    with record_ranges(programs, keep=configs[method].edge.keep_ranges):
-        edge = lower_methods(programs, configs, root, None, emit, beside)
-        _, emission = emit_methods(edge, emit, configs, root)
+    with kernel_guards(configs[method].edge.keep_ranges):
+        request = make_request(programs, configs, inputs.config.emit, root, beside)
+        lowered = lower_request(request, None)
+        with record_emission() as emission:
+            emit_lowered(lowered, request.make_emission)
     return emission.delegates(method)
 
 

@@ -12,7 +12,8 @@ from pipeline.features.provenance import VERIFY
 from pipeline.features.provenance.envelopes import check_library
 from pipeline.features.provenance.verification import verify_folder
 from pipeline.store.errors import PipelineError, plural
-from pipeline.store.settings import VARIABLES, read_keys
+from pipeline.store.setting_table import variable_of
+from pipeline.store.settings import read_keys
 from pipeline.store.signing import load_keys
 from pipeline.store.visible import one_line
 
@@ -38,7 +39,7 @@ def run(words: Sequence[str], root: Path) -> int:
     check_library()
     keys = load_keys(None, given) if given else read_keys(root)
     if not keys.trusted:
-        hint = f"name the file of one after the folder, or in {VARIABLES['trusted_keys']}"
+        hint = f"name the file of one after the folder, or in {variable_of('trusted_keys')}"
         raise PipelineError(f"verify: no public key to verify with; {hint}")
     findings, problems = verify_folder(folder, keys, commit)
     for line in findings:

@@ -25,7 +25,7 @@ from pipeline.plan.kinds.compile import CompileInputs, refit_key
 from pipeline.plan.kinds.parts import Key
 from pipeline.program.archive_storages import ArchiveStorages
 from pipeline.program.sources import identify_program
-from pipeline.run.build.listening import CompileListener
+from pipeline.run.build.listening import CompileListener, LoadedMethod
 from pipeline.run.build.planned import QUANTIZED_ENTRY, guard_sources, identify_source
 from pipeline.run.stages import Stages
 from pipeline.store.digest import Digest, hash_json
@@ -35,8 +35,6 @@ from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:
-    from torch.export import ExportedProgram
-
     from pipeline.features.refit.watch import Watch
 
 Json = Mapping[str, Any]
@@ -248,11 +246,12 @@ class Lesson(CompileListener):
     def forgoes_cache(self) -> bool:
         return self.watch is not None
 
-    def add_sources(self, programs: Mapping[str, ExportedProgram]) -> None:
+    def add_sources(self, methods: Mapping[str, LoadedMethod]) -> None:
         """Tell the watch of the constants of methods, as they are in their archives."""
         if self.watch is None:
             return
-        for method, program in programs.items():
+        for method, loaded in methods.items():
+            program = loaded.program
             kinds = {"weights": program.state_dict, "constants": program.constants}
             for kind, tensors in kinds.items():
                 for name, tensor in tensors.items():

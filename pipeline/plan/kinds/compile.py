@@ -79,7 +79,8 @@ class CompileInputs:
 
     def renewed(self, workspace: Workspace) -> CompileInputs:
         """Return the same with files, passes and libraries as a workspace has them now."""
-        code, configs = PassInputs(workspace), self.configs
+        code = PassInputs(workspace)
+        configs = self.configs
         return replace(
             self,
             passes={reference: code.find(reference) for reference in self.passes},
@@ -90,8 +91,16 @@ class CompileInputs:
 
 def compile_action(inputs: CompileInputs) -> Action[CompileInputs]:
     """Return the action that compiles the methods of a unit."""
-    config, key = inputs.config, compile_key(inputs)
-    return Action("compile", config.model, config.package, unit_name(inputs.unit), key, inputs)
+    config = inputs.config
+    key = compile_key(inputs)
+    return Action(
+        "compile",
+        config.model,
+        config.package,
+        unit_name(inputs.unit),
+        key,
+        inputs,
+    )
 
 
 def compile_key(inputs: CompileInputs) -> Key:
@@ -100,7 +109,8 @@ def compile_key(inputs: CompileInputs) -> Key:
     It holds the digests of quantize actions, so whether a method was compiled is known without its
     quantized program.
     """
-    config, unit = inputs.config, inputs.unit
+    config = inputs.config
+    unit = inputs.unit
     emit = config.emit.resolved()
     key: Key = {
         **common_fields("compile", config.distributions(unit)),
@@ -125,7 +135,8 @@ def compile_key(inputs: CompileInputs) -> Key:
 
 def _method_fields(inputs: CompileInputs, method: str) -> Key:
     """Return what a method's object depends on: of its config not what linking accepts."""
-    source, config = inputs.sources[method], inputs.config
+    source = inputs.sources[method]
+    config = inputs.config
     lowering = config.methods[method].resolved()
     del lowering["allow_none"]
     return {

@@ -87,7 +87,10 @@ def from_json(value: Any) -> Any:
 def write_source(source: MethodSource, root: Path) -> dict[str, Any]:
     """Return a method's source as JSON: its archive by its name in the workspace, or "" for a blob
     of the store."""
-    archive = "" if source.exported else str(source.archive.relative_to(root))
+    if source.exported:
+        archive = ""
+    else:
+        archive = str(source.archive.relative_to(root))
     return {**vars(source), "archive": archive}
 
 

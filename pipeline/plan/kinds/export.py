@@ -66,7 +66,11 @@ def export_action(inputs: ExportInputs) -> Action[ExportInputs]:
 
 def export_key(inputs: ExportInputs) -> Key:
     key = common_fields("export", inputs.distributions)
-    key |= {"model": inputs.model, "source": inputs.source, "reads": inputs.reads}
+    key |= {
+        "model": inputs.model,
+        "source": inputs.source,
+        "reads": inputs.reads,
+    }
     key |= operator_fields(inputs.libraries)
     key["hash_seed"] = hash_seed()
     if inputs.unfollowed:  # nobody else is given what it made
@@ -95,7 +99,8 @@ def find_exported_blobs(result: Json) -> Iterator[Digest]:
 
 def read_export(fields: Json) -> ExportInputs:
     """Return the inputs whose fields are JSON."""
-    around, declared = fields["surroundings"], fields["declared"]
+    around = fields["surroundings"]
+    declared = fields["declared"]
     records: dict[str, Any] = {
         "surroundings": Surroundings(around["environment"], tuple(around["search"])),
         "declared": declared and Declared(**{n: tuple(names) for n, names in declared.items()}),
@@ -129,9 +134,14 @@ def _describe_read(kind: str, name: str, difference: Difference) -> str:
             change = difference.change("is set", "is not set any more")
             return f"environment variable {name} {change}"
         case "modules":
-            places = difference.new if isinstance(difference.new, list) else [difference.new]
+            if isinstance(difference.new, list):
+                places = difference.new
+            else:
+                places = [difference.new]
             where = ", ".join(place for place in places if isinstance(place, str))
-            return f"module {name} is in {where}" if where else f"module {name} is gone"
+            if where:
+                return f"module {name} is in {where}"
+            return f"module {name} is gone"
         case "listings":
             return f"listing of {place}/ changed"
         case "links":

@@ -153,14 +153,24 @@ def _describe_lowering(
     for action in compiles:
         keyed |= action.key["methods"]
     for name, method in config.methods.items():
-        files = {"files": keyed[name]["files"]} if "files" in keyed[name] else {}
+        if "files" in keyed[name]:
+            files = {"files": keyed[name]["files"]}
+        else:
+            files = {}
         lowering[name] = method.resolved() | files
     return lowering
 
 
 def link_action(inputs: LinkInputs) -> Action[LinkInputs]:
     """Return the action that links a package."""
-    return Action("link", inputs.model, inputs.package, None, link_key(inputs), inputs)
+    return Action(
+        "link",
+        inputs.model,
+        inputs.package,
+        None,
+        link_key(inputs),
+        inputs,
+    )
 
 
 def link_key(inputs: LinkInputs) -> Key:

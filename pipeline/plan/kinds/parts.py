@@ -37,7 +37,9 @@ def common_fields(kind: str, distributions: Sequence[str] = ()) -> Key:
 def operator_fields(libraries: Libraries) -> Key:
     """Return the fields for libraries of operators, which are loaded in this order."""
     names = [name for name, _ in libraries]
-    return {"operators": names, "operator_inputs": dict(libraries)} if names else {}
+    if names:
+        return {"operators": names, "operator_inputs": dict(libraries)}
+    return {}
 
 
 def file_fields(files: OptionFiles, quantizer: bool) -> Key:
@@ -50,7 +52,9 @@ def file_fields(files: OptionFiles, quantizer: bool) -> Key:
         for place, digests in files.items()
         if place != CALIBRATION and place.startswith("quantize.") == quantizer
     }
-    return {"files": contents} if contents else {}
+    if contents:
+        return {"files": contents}
+    return {}
 
 
 def machine_facts(config: PackageConfig, methods: Iterable[str]) -> dict[str, dict[str, str]]:

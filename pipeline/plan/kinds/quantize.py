@@ -80,7 +80,8 @@ class QuantizeInputs:
 
 def quantize_action(inputs: QuantizeInputs) -> Action[QuantizeInputs]:
     """Return the action that quantizes a method."""
-    config, method = inputs.config, inputs.method
+    config = inputs.config
+    method = inputs.method
     key = quantize_key(inputs)
     return Action("quantize", config.model, config.package, method, key, inputs)
 
@@ -92,7 +93,8 @@ def quantize_key(inputs: QuantizeInputs) -> Key:
     """
     from pipeline.backends import QUANTIZERS  # pydantic, which a no-op run does without
 
-    spec, source = inputs.spec, inputs.source
+    spec = inputs.spec
+    source = inputs.source
     calibration = calibration_digests(spec, source, inputs.files.get(CALIBRATION, ()))
     described = {
         "program": source.program,

@@ -107,7 +107,8 @@ class ValidateInputs:
         }
         golden = {}
         for name, (path, _) in self.golden.items():
-            if (content := workspace.find_data(path)) is not None:
+            content = workspace.find_data(path)
+            if content is not None:
                 golden[name] = (path, content)
         return replace(
             self,
@@ -120,7 +121,8 @@ class ValidateInputs:
 
 def validate_action(inputs: ValidateInputs) -> Action[ValidateInputs]:
     """Return the action that validates a package."""
-    config, name = inputs.config, unit_name(inputs.only) or None
+    config = inputs.config
+    name = unit_name(inputs.only) or None
     key = validate_key(inputs)
     return Action("validate", config.model, config.package, name, key, inputs)
 
@@ -141,7 +143,8 @@ def measured_key(inputs: ValidateInputs) -> Key:
     config = inputs.config
     machines = {b.backend_id: b.machine for b in config.backends(config.methods)}
     # Why this machine can't run what some backends make, and with which library it can.
-    not_run, runs_with = {}, {}
+    not_run = {}
+    runs_with = {}
     for backend_id, machine in sorted(machines.items()):
         if "cannot_run" in machine:
             not_run[backend_id] = machine["cannot_run"]
@@ -237,7 +240,9 @@ def _held_to(inputs: ValidateInputs) -> Key:
 
 def _unsaid_sharing(config: PackageConfig) -> Key:
     """Return a field for a config that does not say whether its methods share their state."""
-    return {} if says_sharing(config) else {"share_mutable_buffers": None}
+    if says_sharing(config):
+        return {}
+    return {"share_mutable_buffers": None}
 
 
 def describe_validate(difference: Difference, file: str) -> str | None:

@@ -82,11 +82,16 @@ def bars(
         total = whole or sum(amount for amount, _, _ in pieces) or 1
         start = 0
         for amount, colour, description in pieces:
-            left, width = WIDTH * start / total, WIDTH * amount / total
+            left = WIDTH * start / total
+            width = WIDTH * amount / total
             box = Box(left, top + _LABEL, width, _BAR)
             shapes.append(rectangle(box, colour, description))
             start += amount
-    return _chart(shapes, _ROW * len(rows), percent_axis() if percents else None)
+    return _chart(
+        shapes,
+        _ROW * len(rows),
+        percent_axis() if percents else None,
+    )
 
 
 def treemap(segments: Sequence[Json]) -> Drawing:
@@ -114,7 +119,9 @@ def treemap(segments: Sequence[Json]) -> Drawing:
 def _tile_texts(segment: Json, box: Box) -> list[Shape]:
     """Return the name and the size of a segment, where they fit into its tile."""
     texts = []
-    name = _fit_name(segment["name"], box.width) if box.height > 20 else ""
+    name = ""
+    if box.height > 20:
+        name = _fit_name(segment["name"], box.width)
     if name:
         texts.append((name, 16))
     if box.height > 36 and box.width > 62:
@@ -132,7 +139,9 @@ def _fit_name(name: str, width: float) -> str:
         return name
     short = ".".join(name.split(".")[-2:])
     cut = cut_text(short, room)
-    return cut if cut == short or width > 100 else ""
+    if cut == short or width > 100:
+        return cut
+    return ""
 
 
 def errors(dots: Sequence[Json]) -> Drawing:
@@ -152,13 +161,22 @@ def errors(dots: Sequence[Json]) -> Drawing:
         shapes.append(label(row, top + 14))
         first = top + _LABEL + _LANE / 2
         for lane, dot in enumerate(members):
-            colour = "var(--c0)" if dot["ok"] else "var(--bad)"
+            colour = "var(--bad)"
+            if dot["ok"]:
+                colour = "var(--c0)"
             place = axis.scale(dot["ratio"])
             shapes.append(circle(place, first + lane * _LANE, 3.6, colour, dot["description"]))
         top += _LABEL + _LANE * len(members) + 12
     words = "1: an error that is as large as its limit"
     place = axis.scale(1)
-    limit = line((place, 0), (place, top), "var(--ink)", 1.5, words, dashed=True)
+    limit = line(
+        (place, 0),
+        (place, top),
+        "var(--ink)",
+        1.5,
+        words,
+        dashed=True,
+    )
     return _chart([limit, *shapes], top, axis)
 
 
@@ -177,12 +195,15 @@ def latency(spreads: Sequence[Json]) -> Drawing:
         axis = logarithmic_axis(least, most, " ms")
     else:
         axis = linear_axis(most * 1.04, " ms")
-    shapes = [label(row, index * _ROW + _LABEL - 8) for index, row in enumerate(rows)]
+    shapes = []
+    for index, row in enumerate(rows):
+        shapes.append(label(row, index * _ROW + _LABEL - 8))
     for spread in spreads:
         top = rows.index(spread["row"]) * _ROW + _LABEL
         below, colour = (_BAR - 5, "var(--soft)") if spread["source"] else (4, "var(--c0)")
         low, median, high = (axis.scale(spread[name]) for name in ("low", "median", "high"))
-        y, words = top + below, spread["description"]
+        y = top + below
+        words = spread["description"]
         shapes.append(line((low, y), (high, y), colour, 3, words, opacity=0.5))
         shapes.append(circle(median, y, 3.8, colour, words))
     return _chart(shapes, _ROW * len(rows), axis)

@@ -36,7 +36,9 @@ def percent_axis() -> Axis:
 
 def linear_axis(last: float, unit: str) -> Axis:
     """Return an axis from zero, with round figures."""
-    step = _round_step(last / (WIDTH / _PIXELS_A_STEP)) if last else 1
+    step = 1.0
+    if last:
+        step = _round_step(last / (WIDTH / _PIXELS_A_STEP))
     ticks = []
     number = 0
     while number * step <= last * (1 - _ROOM / WIDTH):
@@ -51,7 +53,9 @@ def logarithmic_axis(least: float, most: float, unit: str = "") -> Axis:
     low = math.floor(math.log10(least))
     high = max(math.ceil(math.log10(most)), low + 1)
     step = max(1, math.ceil((high - low) / (WIDTH / _PIXELS_A_POWER)))
-    ticks = [(10.0**power, _power_text(power) + unit) for power in range(low, high + 1, step)]
+    ticks = []
+    for power in range(low, high + 1, step):
+        ticks.append((10.0**power, _power_text(power) + unit))
     return Axis(lambda value: WIDTH * (math.log10(value) - low) / (high - low), ticks)
 
 
@@ -65,14 +69,21 @@ def draw_axis(axis: Axis, height: float) -> list[Shape]:
     shapes = []
     for value, text in axis.ticks:
         x = axis.scale(value)
-        anchor = "start" if x < 1 else "end" if x > WIDTH - 1 else "middle"
+        if x < 1:
+            anchor = "start"
+        elif x > WIDTH - 1:
+            anchor = "end"
+        else:
+            anchor = "middle"
         shapes.append(line((x, 0), (x, height), "var(--line)", 1))
         shapes.append(label(text, height + 16, x, "var(--soft)", anchor))
     return shapes
 
 
 def _power_text(power: int) -> str:
-    return f"{10.0**power:g}" if abs(power) < 4 else f"1e{power}".replace("-", "−")
+    if abs(power) < 4:
+        return f"{10.0**power:g}"
+    return f"1e{power}".replace("-", "−")
 
 
 def _round_step(step: float) -> float:

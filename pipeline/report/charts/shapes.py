@@ -25,7 +25,12 @@ def rectangle(box: Box, colour: str, title: str) -> Shape:
 
 def circle(x: float, y: float, radius: float, colour: str, title: str) -> Shape:
     """Return a dot."""
-    attributes = {"cx": _number(x), "cy": _number(y), "r": _number(radius), "fill": colour}
+    attributes = {
+        "cx": _number(x),
+        "cy": _number(y),
+        "r": _number(radius),
+        "fill": colour,
+    }
     return Shape("circle", attributes, title)
 
 
@@ -72,7 +77,12 @@ def label(
         y: its base line.
         hidden: whether screen readers pass it over, since a title beside it says the same.
     """
-    attributes = {"x": _number(x), "y": _number(y), "font-size": "12", "fill": colour}
+    attributes = {
+        "x": _number(x),
+        "y": _number(y),
+        "font-size": "12",
+        "fill": colour,
+    }
     if anchor != "start":
         attributes["text-anchor"] = anchor
     if hidden:
@@ -83,7 +93,9 @@ def label(
 def cut_text(text: str, width: float) -> str:
     """Return the beginning of a text that fits into a width, in whatever font."""
     most = int(width / _LETTER)
-    return text if len(text) <= most else f"{text[: max(0, most - 1)]}…"
+    if len(text) <= most:
+        return text
+    return f"{text[: max(0, most - 1)]}…"
 
 
 def _number(value: float) -> str:

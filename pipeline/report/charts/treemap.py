@@ -22,13 +22,18 @@ class Box(NamedTuple):
 def split_box(sizes: Sequence[float], box: Box) -> list[Box]:
     """Split a box into one for each size, in their order, which should be descending."""
     boxes: list[Box] = []
-    rest, start = box, 0
+    rest = box
+    start = 0
     total = sum(sizes)
     while start < len(sizes):
-        scale = rest.width * rest.height / total if total else 0
+        scale = 0.0
+        if total:
+            scale = rest.width * rest.height / total
         end = start + _count_row([size * scale for size in sizes[start:]], rest)
         row = sizes[start:end]
-        share = sum(row) / total if total else 0
+        share = 0.0
+        if total:
+            share = sum(row) / total
         placed, rest = _place_row(row, share, rest)
         boxes += placed
         total -= sum(row)
@@ -39,12 +44,14 @@ def split_box(sizes: Sequence[float], box: Box) -> list[Box]:
 def _count_row(areas: Sequence[float], box: Box) -> int:
     """Return how many areas the next row takes."""
     side = min(box.width, box.height)
-    count, worst = 1, _worst_ratio(areas[:1], side)
+    count = 1
+    worst = _worst_ratio(areas[:1], side)
     while count < len(areas):
         ratio = _worst_ratio(areas[: count + 1], side)
         if ratio > worst:
             break
-        count, worst = count + 1, ratio
+        count += 1
+        worst = ratio
     return count
 
 
@@ -57,7 +64,11 @@ def _worst_ratio(areas: Sequence[float], side: float) -> float:
     worst = 0.0
     for area in (areas[0], areas[-1]):
         length = area / depth
-        worst = max(worst, depth / length, length / depth)
+        worst = max(
+            worst,
+            depth / length,
+            length / depth,
+        )
     return worst
 
 
@@ -70,13 +81,15 @@ def _place_row(sizes: Sequence[float], share: float, box: Box) -> tuple[list[Box
     total = sum(sizes) or 1
     boxes = []
     if box.width >= box.height:
-        depth, place = box.width * share, box.top
+        depth = box.width * share
+        place = box.top
         for size in sizes:
             length = box.height * size / total
             boxes.append(Box(box.left, place, depth, length))
             place += length
         return boxes, Box(box.left + depth, box.top, box.width - depth, box.height)
-    depth, place = box.height * share, box.left
+    depth = box.height * share
+    place = box.left
     for size in sizes:
         length = box.width * size / total
         boxes.append(Box(place, box.top, length, depth))

@@ -18,7 +18,6 @@ from pipeline.report.sections import (
     numerics,
     operators,
     quantization,
-    ranges,
     state,
     warnings,
 )
@@ -28,7 +27,6 @@ SECTIONS: dict[int, Callable[[Json], ReportSection]] = {
     0: failures.section,
     20: warnings.section,
     30: state.section,
-    40: ranges.section,
     50: numerics.section,
     60: quantization.section,
     70: delegation.section,

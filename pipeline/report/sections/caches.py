@@ -22,7 +22,9 @@ def section(timeline: Json | None) -> ReportSection:
     parts: list[str | DataTable] = []
     for key, title in _TABLES.items():
         record = caches[key]
-        usage = {kind: Usage(**counts) for kind, counts in record["kinds"].items()}
+        usage = {}
+        for kind, counts in record["kinds"].items():
+            usage[kind] = Usage(**counts)
         parts.append(f"{title}: {_sum(usage, record['moved'])}.")
         parts.append(DataTable(key, title, list(_rows(usage))))
     return ReportSection("caches", "Found instead of computed", *parts)

@@ -75,7 +75,10 @@ def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
             words = f"{method}: {runner}: {_share_words(nodes, counts['nodes'])}"
             pieces.append((nodes, colour, words))
         share = delegated_share([counts])
-        amount = "no operators" if share is None else percent(share)
+        if share is None:
+            amount = "no operators"
+        else:
+            amount = percent(share)
         rows[f"{method}  {amount}"] = pieces
     if not rows:
         return None
@@ -131,7 +134,8 @@ def _segments(method: str, segments: Sequence[Json]) -> Iterator[Piece]:
     )
     start = 1
     for index, segment in enumerate(segments):
-        nodes, backend = segment["nodes"], segment["backend"]
+        nodes = segment["nodes"]
+        backend = segment["backend"]
         end = start + nodes
         where = f"nodes {start}–{end - 1}, {backend or 'left'}"
         operators = listed(_describe_calls(segment["operators"]), 6)
@@ -149,7 +153,8 @@ def _describe_calls(calls_by_operator: Mapping[str, int]) -> list[str]:
 
 def _counts(method: str, counts: Json) -> Row:
     boundary = counts.get("boundary") or {}
-    delegated, operators = counts["delegated_operators"], counts["operators"]
+    delegated = counts["delegated_operators"]
+    operators = counts["operators"]
     share = delegated_share([counts])  # of nodes, which backends' own kernels count among
     return {
         "method": name(method),
@@ -175,17 +180,27 @@ def _describe_backends(counts: Json) -> Iterator[str]:
 
 
 def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
+    if whole:
+        return part / whole
+    return None
 
 
 def _part(part: int, whole: int, share: float | None) -> Cell:
-    return figure(share, lambda _: f"{part} of {whole}", note=percent(share))
+    return figure(
+        share,
+        lambda _: f"{part} of {whole}",
+        note=percent(share),
+    )
 
 
 def _crossing(crossing: Json | None) -> Cell:
     if crossing is None:
         return figure(None)
-    return figure(crossing["bytes"], human_size, note=plural(crossing["tensors"], "tensor"))
+    return figure(
+        crossing["bytes"],
+        human_size,
+        note=plural(crossing["tensors"], "tensor"),
+    )
 
 
 def _undelegated_rows(methods: Mapping[str, Json]) -> Iterator[Row]:

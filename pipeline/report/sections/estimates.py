@@ -36,7 +36,9 @@ def _rows(method: str, estimates: Sequence[Json]) -> Iterator[Row]:
     for backend, delegates in by_backend.items():
         seconds = sum(estimate["cycles"] / estimate["clock"] for estimate in delegates)
         clocks = sorted({estimate["clock"] / 1e6 for estimate in delegates})
-        rate = f"{1 / seconds:,.1f} per second" if seconds else ""
+        rate = ""
+        if seconds:
+            rate = f"{1 / seconds:,.1f} per second"
         yield {
             "method": name(method),
             "backend": text(backend),

@@ -31,11 +31,14 @@ class FailureGroup(NamedTuple):
 
 
 def section(report: Json) -> ReportSection:
-    methods, places = report["methods"], report.get("places", {})
+    methods = report["methods"]
+    places = report.get("places", {})
     failures = [_row(group, places) for group in group_failures(methods)]
     for gate in report.get("gates") or ():
         if not gate["ok"]:
-            subject = name(gate["method"]) if gate["method"] else "package"
+            subject: str | Cell = "package"
+            if gate["method"]:
+                subject = name(gate["method"])
             failures.append(_cells(gate["sentence"], subject, gate.get("place")))
     for sentence in package_failures(report):
         failures.append(_cells(sentence, "package", ""))
@@ -57,11 +60,19 @@ def _row(group: FailureGroup, places: Mapping[str, str]) -> Row:
     place = None
     if len(group.methods) == 1:
         place = places.get(f"methods.{group.methods[0]}")
-    return _cells(group.sentence, name(listed(group.methods, _MOST_NAMED)), place)
+    return _cells(
+        group.sentence,
+        name(listed(group.methods, _MOST_NAMED)),
+        place,
+    )
 
 
 def _cells(sentence: str, subject: Cell | str, place: str | None) -> Row:
-    return {"what failed": Cell(sentence, kind="wide"), "of": subject, "config": source(place)}
+    return {
+        "what failed": Cell(sentence, kind="wide"),
+        "of": subject,
+        "config": source(place),
+    }
 
 
 def group_failures(methods: Iterable[Json]) -> list[FailureGroup]:
@@ -86,12 +97,15 @@ def group_failures(methods: Iterable[Json]) -> list[FailureGroup]:
 
 def _badness(failure: Json) -> float:
     ratio = failure.get("of_limit")
-    return float(ratio) if isinstance(ratio, int | float) else float("inf")
+    if isinstance(ratio, int | float):
+        return float(ratio)
+    return float("inf")
 
 
 def describe_failed(report: Json, folder: str) -> str:
     """Describe in one line what a package failed: the checks, and the first cause."""
-    groups, of_package = group_failures(report["methods"]), package_failures(report)
+    groups = group_failures(report["methods"])
+    of_package = package_failures(report)
     cause = report["failures"][0]
     if groups and not of_package:
         cause = f"{listed(groups[0].methods, _MOST_NAMED)}: {groups[0].sentence}"
@@ -106,7 +120,9 @@ def describe_failed(report: Json, folder: str) -> str:
 def describe_failure(failure: Json) -> str:
     """Return the sentence of a method's failure, with its input set and output."""
     where = ", ".join(filter(None, (failure["inputs"], failure["output"])))
-    return f"{where}: {failure['what']}" if where else failure["what"]
+    if where:
+        return f"{where}: {failure['what']}"
+    return failure["what"]
 
 
 def failed_by_check(method: Json) -> dict[str, list[str]]:
@@ -131,7 +147,10 @@ def _find_check(method: Json, failure: Json) -> str:
 
 def failed_checks(report: Json) -> list[str]:
     """Return the names of the checks that a package failed, as JUnit's cases have them."""
-    failed = ["package"] if package_failures(report) else []
+    if package_failures(report):
+        failed = ["package"]
+    else:
+        failed = []
     for method in report["methods"]:
         failed += failed_by_check(method)
     for gate in report.get("gates") or ():
@@ -170,7 +189,10 @@ def _culprit(method: Json, culprit: Json) -> Row:
 def _describe_place(culprit: Json) -> str:
     """Say what runs a culprit: a delegate or a kernel; "" where that is not known."""
     if culprit["backend"]:
-        number = "" if culprit["partition"] is None else f" {culprit['partition']}"
+        if culprit["partition"] is None:
+            number = ""
+        else:
+            number = f" {culprit['partition']}"
         return f"in delegate{number} of {culprit['backend']}"
     if culprit.get("kernel"):
         return f"not delegated, kernel {culprit['kernel']}"

@@ -32,7 +32,8 @@ class Shared(NamedTuple):
 
 def section(report: Json) -> ReportSection:
     """Return the section of a package's family in its report."""
-    if not (family := report.get("family")):
+    family = report.get("family")
+    if not family:
         return ReportSection("family", "Family")
     packages: Packages = family["packages"]
     pages = {package: f"../{package}/report.html" for package in packages}
@@ -58,7 +59,9 @@ def _sizes(packages: Packages) -> tuple[int, int]:
 
 
 def _saved(apart: int, together: int) -> float:
-    return 1 - together / apart if apart else 0.0
+    if apart:
+        return 1 - together / apart
+    return 0.0
 
 
 def _split(packages: Packages) -> dict[str, tuple[list[Shared], int]]:
@@ -136,7 +139,8 @@ def make_chart(packages: Packages, pages: Mapping[str, str], family: str = "") -
         pieces = list(_pieces(package, shared, unshared, colours))
         totals.append(sum(size for size, _, _ in pieces))
         rows[f"{package}  {human_size(totals[-1])}"] = pieces
-        if page := pages.get(package):
+        page = pages.get(package)
+        if page:
             links |= {words: page for _, _, words in pieces}
     about = "A shared file has one colour, and an app has it once; grey is what only one has."
     if len(largest) < len(splits):

@@ -7,7 +7,8 @@ from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
 
 
 def section(report: Json) -> ReportSection:
-    sizes, digests = report.get("sizes") or {}, report.get("files") or {}
+    sizes = report.get("sizes") or {}
+    digests = report.get("files") or {}
     files: list[Row] = [
         {
             "file": Cell(file, href=file, kind="code"),
@@ -37,7 +38,10 @@ def section(report: Json) -> ReportSection:
 def device_section(report: Json) -> ReportSection:
     """Return the section of the bundled program, with the tolerances to give the runtime."""
     bundle = report.get("bundle")
-    suites = bundle["methods"].items() if bundle else ()
+    if bundle:
+        suites = bundle["methods"].items()
+    else:
+        suites = ()
     rows = [
         {
             "method": name(method),

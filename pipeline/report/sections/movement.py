@@ -32,7 +32,10 @@ def movement_table(methods: Sequence[Json]) -> DataTable:
 
 
 def _row(record: Json) -> Row:
-    note = _REDRAWN if record.get("redrawn") else _FIXED.get(record.get("fixed", ""), "")
+    if record.get("redrawn"):
+        note = _REDRAWN
+    else:
+        note = _FIXED.get(record.get("fixed", ""), "")
     why = record.get("reason", note)
     return {
         "output": record["output"],

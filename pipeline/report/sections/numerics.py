@@ -66,7 +66,9 @@ def _outputs_of_run(method: Json, run: Json) -> Iterator[Output]:
     count = len(run["outputs"])
     names = method.get("outputs") or [f"output[{number}]" for number in range(count)]
     for output, errors in zip(names, run["outputs"], strict=False):
-        suffix = f", {output}" if count > 1 else ""
+        suffix = ""
+        if count > 1:
+            suffix = f", {output}"
         failed = _has_failed(method, (where, run["origin"]), output)
         yield Output(method, run, errors, suffix, where, not failed)
 
@@ -80,7 +82,8 @@ def _has_failed(method: Json, input_sets: Sequence[str], output: str) -> bool:
 
 
 def section(report: Json) -> ReportSection:
-    methods, places = report["methods"], report.get("places", {})
+    methods = report["methods"]
+    places = report.get("places", {})
     rows: list[Row] = []
     if any(method["runs"] or not method["not_run"] for method in methods):
         for method in methods:
@@ -112,7 +115,8 @@ def calls_section(report: Json) -> ReportSection:
 
 def _limits(report: Json) -> Iterator[str]:
     """Yield a sentence on how the package was run, and what limits follow where none are set."""
-    settings, methods = report["settings"], report["methods"]
+    settings = report["settings"]
+    methods = report["methods"]
     ran = any(method["runs"] for method in methods if method["kind"] == "program")
     if "atol" not in settings or not ran:
         return
@@ -124,7 +128,8 @@ def _limits(report: Json) -> Iterator[str]:
         if not method["runs"]:
             continue
         for comparison in (method, method.get("quantized") or {}):
-            if reason := comparison.get("limits_reason"):
+            reason = comparison.get("limits_reason")
+            if reason:
                 reasons.setdefault(reason, []).append(method["method"])
     for reason, names in reasons.items():
         yield f"Limits of {listed(dict.fromkeys(names), _MOST_NAMED)}: {reason}."
@@ -132,7 +137,8 @@ def _limits(report: Json) -> Iterator[str]:
 
 def _limit_words(limits: Json) -> Iterator[str]:
     if limits.get("atol") is not None:
-        atol, rtol = short(limits["atol"]), short(limits["rtol"] or 0)
+        atol = short(limits["atol"])
+        rtol = short(limits["rtol"] or 0)
         yield f"absolute error at most {atol} + {rtol} × |expected|"
     for key, (words, style) in _LIMITS.items():
         if limits.get(key) is not None:
@@ -140,7 +146,8 @@ def _limit_words(limits: Json) -> Iterator[str]:
 
 
 def _output_verdict(output: Output) -> Cell:
-    if mismatch := output.errors.get("mismatch"):
+    mismatch = output.errors.get("mismatch")
+    if mismatch:
         return Cell(mismatch, kind="bad")
     if not output.ok:
         return verdict_cell("failed")
@@ -152,7 +159,10 @@ def _method_rows(method: Json, places: Mapping[str, str]) -> Iterator[Row]:
     """Yield a row for each comparison of a method: with what it was lowered from, and, where it was
     quantized on the way, with the float program; of what it was exported to with its reference; on
     examples and on generated inputs apart."""
-    note = "with state" if method["state"] else method["kind"]
+    if method["state"]:
+        note = "with state"
+    else:
+        note = method["kind"]
     href = source(places.get(f"methods.{method['method']}")).href
     head = {"method": name(method["method"], note, href)}
     for comparison in _compare_method(method, places):
@@ -168,16 +178,27 @@ def _compare_method(method: Json, places: Mapping[str, str]) -> Iterator[Row]:
         yield _quantization_row(method, quantization)
     if method["kind"] == "program":
         yield _reference_row(method.get("reference"), places)
-    if generated := method.get("on_generated"):
-        program = "source" if quantization is None else "float program"
+    generated = method.get("on_generated")
+    if generated:
+        program = "float program"
+        if quantization is None:
+            program = "source"
         calls = _count_calls(method, _GENERATED)
         yield _row({**generated, "limits": {}}, program, calls, "")
 
 
 def _source_row(method: Json) -> Row:
     """Return the cells of a package against the program that it was lowered from."""
-    inputs = _EXAMPLES if method.get("examples") else _GENERATED
-    row = _row(method, "source", _count_calls(method, inputs), method["verdict"])
+    if method.get("examples"):
+        inputs = _EXAMPLES
+    else:
+        inputs = _GENERATED
+    row = _row(
+        method,
+        "source",
+        _count_calls(method, inputs),
+        method["verdict"],
+    )
     return {**row, "agreement": _agreement(method)}
 
 
@@ -194,7 +215,9 @@ def _count_calls(method: Json, inputs: str) -> str:
     """Return what inputs a method was called on, with the number of calls."""
     generated = inputs == _GENERATED
     count = sum(bool(run.get("generated")) == generated for run in method["runs"])
-    return f"{plural(count, 'call')} on {inputs}" if count else ""
+    if count:
+        return f"{plural(count, 'call')} on {inputs}"
+    return ""
 
 
 def _row(comparison: Json, program: str, calls: str, verdict: str) -> Row:
@@ -215,11 +238,17 @@ def _quantization_row(method: Json, quantization: Json) -> Row:
     """Return the cells of the quantized program against the float one, on examples if there are
     any."""
     examples = quantization["examples"]
-    inputs = _EXAMPLES if examples else _GENERATED
+    if examples:
+        inputs = _EXAMPLES
+    else:
+        inputs = _GENERATED
     calls = f"no call, {inputs} in eager mode"
     if method["runs"]:
         calls = _count_calls(method, inputs)
-    figures = method if method["runs"] and examples else {}
+    if method["runs"] and examples:
+        figures = method
+    else:
+        figures = {}
     comparison = {**figures, "limits": quantization["limits"]}
     row = _row(comparison, "float program", calls, quantization["verdict"])
     pools = [pool for pool in examples if pool["rows"]]
@@ -236,13 +265,16 @@ def _reference_row(reference: Json | None, places: Mapping[str, str]) -> Row:
         return _row({"limits": {}}, "no reference", about, "")
     comparison = {"max_abs": reference["max_abs"], "limits": {}}
     row = _row(comparison, "reference", about, reference["verdict"])
-    if limits := describe_limits(reference, places):
+    limits = describe_limits(reference, places)
+    if limits:
         row = {**row, "held to": Cell(limits, kind="wide")}
     return row
 
 
 def _figures(record: Json) -> Row:
-    cells = {title: figure(record.get(key), style) for title, (key, style) in _FIGURES.items()}
+    cells = {}
+    for title, (key, style) in _FIGURES.items():
+        cells[title] = figure(record.get(key), style)
     if record.get("rows"):
         cells["agreement"] = _count(record["agreeing"], record["rows"])
     return cells
@@ -267,8 +299,14 @@ def _agreement(method: Json) -> Cell:
 
 def _count(agreeing: int, rows: int) -> Cell:
     share = agreeing / rows
-    note = percent(share) if rows >= _FEW_ROWS else ""
-    return figure(share, lambda _: f"{agreeing:,} of {rows:,}", note=note)
+    note = ""
+    if rows >= _FEW_ROWS:
+        note = percent(share)
+    return figure(
+        share,
+        lambda _: f"{agreeing:,} of {rows:,}",
+        note=note,
+    )
 
 
 def _skipped(methods: Sequence[Json]) -> Iterator[Row]:

@@ -50,7 +50,8 @@ def _verdicts(report: Json) -> Iterator[Row]:
     """Yield the verdict on each quantization, with its figures on examples and on generated
     inputs."""
     for method in report["methods"]:
-        if quantization := method.get("quantization"):
+        quantization = method.get("quantization")
+        if quantization:
             yield {
                 "method": name(method["method"]),
                 "verdict": verdict_cell(quantization["verdict"]),
@@ -67,7 +68,8 @@ def _least_sqnr(pools: Sequence[Json]) -> Cell:
 
 
 def _row(method: str, facts: Json) -> Row:
-    weights, compute = facts["weights"], facts["compute"]
+    weights = facts["weights"]
+    compute = facts["compute"]
     return {
         "method": name(method),
         "quantizer": code(facts["quantizer"]),
@@ -87,15 +89,26 @@ def _row(method: str, facts: Json) -> Row:
 def _calibration(calibration: Json) -> Cell:
     if calibration["source"] == "none":
         return Cell("nothing, which it does not need", kind="soft")
-    kind = "bad" if calibration["source"] == "generated" else ""
+    kind = ""
+    if calibration["source"] == "generated":
+        kind = "bad"
     source = _SOURCES.get(calibration["source"], "")
-    return Cell(plural(calibration["inputs"], "input"), note=source, kind=kind)
+    return Cell(
+        plural(calibration["inputs"], "input"),
+        note=source,
+        kind=kind,
+    )
 
 
 def _share(part: int, whole: int, note: str) -> Cell:
     if not whole:
         return figure(None)
-    return figure(part / whole, percent, note=note, **({} if part else {"kind": "bad"}))
+    return figure(
+        part / whole,
+        percent,
+        note=note,
+        **({} if part else {"kind": "bad"}),
+    )
 
 
 def _warnings(methods: Mapping[str, Any]) -> Iterator[Row]:
@@ -133,4 +146,6 @@ def _interval(ends: Any) -> str:
     if ends is None or None in ends:
         return NOTHING
     least, greatest = ends
-    return error(least) if least == greatest else f"{error(least)} to {error(greatest)}"
+    if least == greatest:
+        return error(least)
+    return f"{error(least)} to {error(greatest)}"

@@ -20,10 +20,14 @@ def describe_reference(reference: Json) -> str:
     if reference["verdict"] != PASSED:
         return str(reference["reason"])
     worst = reference["max_abs"]
-    near = f"within {error(worst)}" if worst else "exactly"
+    near = "exactly"
+    if worst:
+        near = f"within {error(worst)}"
     calls = f"{plural(reference['calls'], 'call')} of {_compared(reference)} {near}"
     limits = describe_limits(reference)
-    return f"{calls}, held to {limits}" if limits else calls
+    if limits:
+        return f"{calls}, held to {limits}"
+    return calls
 
 
 def describe_limits(reference: Json, places: Mapping[str, str] | None = None) -> str:
@@ -36,7 +40,9 @@ def describe_limits(reference: Json, places: Mapping[str, str] | None = None) ->
     limits = reference.get("limits", {})
     if not limits:
         return ""
-    values = [f"{name} {short(value)}" for name, value in limits.items()]
+    values = []
+    for name, value in limits.items():
+        values.append(f"{name} {short(value)}")
     paths = reference.get("limits_from", ())
     lines = [places[path] for path in paths if places and path in places]
     where = listed([*paths, *dict.fromkeys(lines)], _MOST_NAMED)
@@ -45,7 +51,9 @@ def describe_limits(reference: Json, places: Mapping[str, str] | None = None) ->
 
 def _kind(origin: str) -> str:
     ran = origin.startswith("reference(")  # as `run/export/recorder.py` calls it
-    return "PyTorch in eager mode" if ran else "recorded outputs"
+    if ran:
+        return "PyTorch in eager mode"
+    return "recorded outputs"
 
 
 def _compared(reference: Json) -> str:
@@ -81,7 +89,9 @@ def _describe_passed(passed: Sequence[Json]) -> str:
             kinds[_kind(origin)] = None
         if isinstance(reference["max_abs"], int | float):
             worst = max(worst, reference["max_abs"])
-    near = f"within {error(worst)}" if worst else "exactly"
+    near = "exactly"
+    if worst:
+        near = f"within {error(worst)}"
     number = plural(calls, "call")
     return f"The exported program matches {' and '.join(kinds)} {near} ({number})."
 

@@ -25,7 +25,10 @@ def section(timeline: Json | None, pages: Mapping[str, str]) -> ReportSection:
         timeline: what `render.read_timeline` gives.
         pages: links to the pages of packages, to which actions lead.
     """
-    events = _read_events(timeline["traceEvents"]) if timeline else []
+    if timeline:
+        events = _read_events(timeline["traceEvents"])
+    else:
+        events = []
     if timeline is None or not events:
         return ReportSection("run", "The last run")
     seconds = max(event.end for event in events) - min(event.start for event in events)
@@ -49,7 +52,8 @@ def _read_events(trace: Iterable[Json]) -> list[Event]:
     for span in trace:
         if span["ph"] != "X":
             continue
-        start, seconds = span["ts"] / 1e6, span["dur"] / 1e6
+        start = span["ts"] / 1e6
+        seconds = span["dur"] / 1e6
         if span["cat"] == STAGE:
             since = start - events[-1].start
             stages = [*events[-1].stages, (span["name"], since, since + seconds)]
@@ -74,7 +78,9 @@ def _timeline(
                 bars.append(_bar(event, first, seconds or 1.0, page))
         lanes[names.get(worker, f"worker {worker}")] = bars
     busy = sum(event.seconds for event in events)
-    share = busy / (seconds * len(lanes)) if seconds else 1.0
+    share = 1.0
+    if seconds:
+        share = busy / (seconds * len(lanes))
     kinds = dict.fromkeys(event.kind for event in events)
     return Timeline(
         "Workers.",
@@ -132,7 +138,9 @@ def _longest_stages(event: Event, most: int) -> str:
 
 def _row(event: Event, names: Mapping[int, str]) -> Row:
     worker = names.get(event.worker, "").removeprefix("worker ")
-    kind = "bad" if event.outcome == "failed" else ""
+    kind = ""
+    if event.outcome == "failed":
+        kind = "bad"
     return {
         "action": event.kind,
         "of": name(event.name),

@@ -24,7 +24,9 @@ def section(report: Json) -> ReportSection:
         {"buffer": name(buffer), "methods": names(methods)}
         for buffer, methods in common["buffers"].items()
     ]
-    title = "Buffers that methods share" if common["shared"] else "Buffers that each method copies"
+    title = "Buffers that each method copies"
+    if common["shared"]:
+        title = "Buffers that methods share"
     return ReportSection(
         "state",
         "State",

@@ -7,24 +7,10 @@ An executor takes an action and returns a future of its report. It knows neither
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Protocol
 
 from pipeline.plan.actions import Action
 from pipeline.run.worker import Report
-
-
-@dataclass(frozen=True)
-class Needs:
-    """The demands of an action on the worker that takes it.
-
-    Attributes:
-        tags: names of backends whose requirements it must have.
-        memory: the bytes that the action is expected to take, 0 where that is not known.
-    """
-
-    tags: frozenset[str] = frozenset()
-    memory: int = 0
 
 
 class WorkerLostError(Exception):
@@ -64,9 +50,15 @@ class Executor(Protocol):
     @property
     def width(self) -> int: ...
 
-    def submit(self, action: Action, needs: Needs) -> Future[Report]:
-        """Return a future of the action's report, which raises WorkerLostError where its worker
-        dies, and ExecutorLostError where all of them are out of reach."""
+    def submit(self, action: Action, memory: int) -> Future[Report]:
+        """Return a future of the action's report.
+
+        It raises WorkerLostError where its worker dies, and ExecutorLostError where all of them are
+        out of reach.
+
+        Args:
+            memory: the bytes that the action is expected to take, 0 where that is not known.
+        """
 
     def free_memory(self) -> float:
         """Return the bytes that nobody holds but the workers of this executor, among whom they are

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from pipeline.run.executors import Executor, ExecutorLostError
+from pipeline.moments import find_executors, load
+from pipeline.run.executors import Executor
 from pipeline.store.workspace import Workspace
 
 
 def open_executor(workspace: Workspace, jobs: int, always: bool) -> Executor:
-    """Open the workspace's executor. Raises ExecutorLostError."""
+    """Open the workspace's executor: this machine's, or one that a feature brings. Raises
+    ExecutorLostError."""
     if not workspace.executor:
         from pipeline.run.executors.local import LocalExecutor
 
         return LocalExecutor(workspace, jobs, always)
-    try:
-        import distributed  # noqa: F401
-    except ImportError as error:
-        remedy = "pip install 'pte-pipeline[dask]'"
-        raise ExecutorLostError(f"executor {workspace.executor} needs dask: {remedy}") from error
-    from pipeline.run.executors.cluster.executor import ClusterExecutor
-
-    return ClusterExecutor(workspace, jobs, always, workspace.executor)
+    name = workspace.executor.partition("://")[0]
+    executor: Executor = load(find_executors()[name])(workspace, jobs, always, workspace.executor)
+    return executor

@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from pipeline.plan.actions import Action
 from pipeline.plan.requests import write_request
 from pipeline.run.action_status import progress_path
-from pipeline.run.executors import Needs
 from pipeline.run.executors.processes import WorkerProcesses
 from pipeline.run.worker import Report, import_ahead, run
 from pipeline.store.workspace import Workspace
@@ -41,7 +40,7 @@ class LocalExecutor:
         self.free_memory = self._processes.free_memory
         self.close = self._processes.close
 
-    def submit(self, action: Action, needs: Needs) -> Future[Report]:
+    def submit(self, action: Action, memory: int) -> Future[Report]:
         """Hand an action to a worker. While a model is exported, another worker imports what it
         needs: programs that are being exported are compiled next, by more workers."""
         status = progress_path(action, self._workspace)

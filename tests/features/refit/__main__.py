@@ -31,7 +31,7 @@ from pipeline.features.speedups.patches import fast_lowering
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.program.archive import load_program, save_programs
-from pipeline.run.build.compile import compile_unit
+from pipeline.run.build.perform_compile import perform_compile
 from pipeline.run.build.quantize import quantize_method
 from pipeline.run.export.export import export
 from pipeline.run.stages import Stages
@@ -124,7 +124,7 @@ def compiled(action: Action, workspace: Workspace) -> dict:
     """Return the result of compiling with nothing of an earlier one."""
     kept: list = []
     with fast_lowering(patches=True):
-        compile_unit(action, workspace, Stages(), always=True, keep=lambda *r: kept.append(r))
+        perform_compile(action, workspace, Stages(), always=True, keep=lambda *r: kept.append(r))
     gc.collect()
     return kept[0][1]
 
@@ -165,7 +165,7 @@ def run(root: Path, package: str, most: int | None, folder: Path) -> Counter:
         trial.change(original, seed)
         for action in trial.plan().compiles(package):
             with fast_lowering(patches=True):
-                compile_unit(action, trial.workspace, Stages())
+                perform_compile(action, trial.workspace, Stages())
     first = {path: path.read_bytes() for path in trial.archives}
     names = constants_of(trial.archives)
     every = len(names)

@@ -28,10 +28,12 @@ from fsspec.registry import _registry as loaded_filesystems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.store import digest, remote
+from pipeline.features.remote import remote
+from pipeline.features.remote.remote import Remote, RemoteSettings
+from pipeline.store import digest
 from pipeline.store.digest import canonical_json
 from pipeline.store.errors import PipelineError
-from pipeline.store.remote import Counts, Remote, RemoteSettings
+from pipeline.store.remote_tier import RemoteCounts
 from pipeline.store.store import Store
 from tests.support.sites import Site, s3_options
 
@@ -527,7 +529,7 @@ def test_black_hole_does_not_keep_a_process(tmp_path):
     script = """
 import io, sys, time
 from pipeline.store.digest import hash_bytes
-from pipeline.store.remote import Remote, RemoteSettings
+from pipeline.features.remote.remote import Remote, RemoteSettings
 
 options = {"key": "test", "secret": "test", "client_kwargs": {"endpoint_url": sys.argv[1]}}
 remote = Remote(RemoteSettings("s3://bucket", options=options, timeout=0.4))
@@ -688,14 +690,17 @@ def test_fork_after_use(site, blob_file, tmp_path):
 
 
 def test_counts_are_summed():
-    counts = [Counts(hits=1, bytes_fetched=5), pickle.loads(pickle.dumps(Counts(hits=2, errors=1)))]
-    assert sum(counts, Counts()) == Counts(hits=3, errors=1, bytes_fetched=5)
+    counts = [
+        RemoteCounts(hits=1, bytes_fetched=5),
+        pickle.loads(pickle.dumps(RemoteCounts(hits=2, errors=1))),
+    ]
+    assert sum(counts, RemoteCounts()) == RemoteCounts(hits=3, errors=1, bytes_fetched=5)
 
 
 def test_nothing_is_imported_before_the_first_use():
     script = """
 import sys
-from pipeline.store.remote import Remote, RemoteSettings
+from pipeline.features.remote.remote import Remote, RemoteSettings
 Remote(RemoteSettings("s3://bucket", signing_key="key.pem"))
 assert not {"fsspec", "s3fs", "cryptography", "torch"} & set(sys.modules)
 """

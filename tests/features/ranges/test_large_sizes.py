@@ -8,8 +8,8 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from torch.export import Dim, export
 
 from pipeline.compile.emit import emit
-from pipeline.compile.large_sizes import explain_large_sizes
 from pipeline.compile.lower import lower
+from pipeline.features.ranges.large_sizes import explain_large_sizes
 from pipeline.store.errors import PipelineError
 
 

@@ -16,9 +16,10 @@ from torch.export import Dim, export
 from pipeline.compile.emit import emit
 from pipeline.compile.inspect.traced_facts import trace_narrowed
 from pipeline.compile.lower import lower
-from pipeline.compile.ranges import InputSizes, record_ranges
+from pipeline.compile.ranges import kernel_guards
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
+from pipeline.features.ranges.recorder import InputSizes, record_ranges
 from pipeline.program.graphs import NodePlaces
 from pipeline.store.store import Store
 from tests.support.bench import REPOSITORY, Bench
@@ -48,7 +49,7 @@ def lowered(keep: bool, store: Store | None = None):
     """Lower and emit, by hand; return the bytes and what was narrowed."""
     program = wave()
     places = NodePlaces(program)
-    with record_ranges({"run": program}, keep) as ranges:
+    with kernel_guards(keep), record_ranges({"run": program}) as ranges:
         edge = lower({"run": program}, {"run": [XnnpackPartitioner()]}, store=store)
         sizes = InputSizes(edge.exported_program("run"))
         pte = bytes(emit(edge).buffer)
@@ -75,8 +76,9 @@ def test_a_size_that_lowering_narrows_is_told_with_the_operator():
     )
     (traced,) = trace_narrowed([narrowed], program, REPOSITORY)
     assert (traced["operator"], traced["module"]) == ("aten.conv1d.default", "first")
-    line = "return self.second(torch.cumsum(self.first(x), -1))  # tests/compile/test_ranges.py:"
-    assert traced["line"].startswith(line)
+    line, _, place = traced["line"].partition("  # ")
+    assert line == "return self.second(torch.cumsum(self.first(x), -1))"
+    assert place.startswith("tests/features/ranges/test_ranges.py:")
 
 
 @pytest.mark.slow

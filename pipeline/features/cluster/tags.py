@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.plan.actions import Action
 
 
-def needed_tags(action: Action) -> frozenset[str]:
+def find_tags(action: Action) -> frozenset[str]:
     """Return the tags of what an action runs."""
     configs = action.inputs.configs.values()
     if not configs:

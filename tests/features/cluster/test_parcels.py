@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from pipeline.features.cluster import unpack
+from pipeline.features.cluster.pack import Packer
 from pipeline.plan.kinds import validate
 from pipeline.plan.plan import Plan
 from pipeline.plan.requests import count_key, read_names, read_request
-from pipeline.run.executors.cluster import unpack
-from pipeline.run.executors.cluster.pack import Packer
 from pipeline.store.digest import hash_json
 from pipeline.store.store import Store
 from pipeline.store.workspace import open_workspace
@@ -255,7 +255,7 @@ def test_what_is_missing_or_leads_out_is_one_line(workspace, there, monkeypatch)
 def test_what_a_parcel_needs_is_pushed_once(workspace, tmp_path):
     from dataclasses import replace
 
-    from pipeline.store.remote import RemoteSettings
+    from pipeline.features.remote.remote import RemoteSettings
 
     remote = RemoteSettings(f"file://{tmp_path}/remote", unsigned=True)
     shared = replace(workspace, store=Store(workspace.store.root, remote))
@@ -273,16 +273,16 @@ def test_what_a_parcel_needs_is_pushed_once(workspace, tmp_path):
 def test_only_backends_with_requirements_are_tags(monkeypatch):
     """What a plain install lowers for asks nothing of a worker."""
     from pipeline.backends import BACKENDS
+    from pipeline.features.cluster import tags
     from pipeline.plan.kinds.compile import CompileInputs
     from pipeline.plan.kinds.link import LinkInputs
-    from pipeline.run.executors import tags
     from tests.support.configs import parse_config
 
     methods = {"run": {"partitioners": ["openvino", "xnnpack"]}, "other": {"partitioners": []}}
     config = parse_config("p", {"model": "m", "methods": methods}, "p.yaml")
     inputs = CompileInputs(config, ["run", "other"], {"run": None, "other": None})
-    assert tags.needed_tags(SimpleNamespace(inputs=inputs)) == {"openvino"}
-    assert tags.needed_tags(SimpleNamespace(inputs=LinkInputs())) == frozenset()
+    assert tags.find_tags(SimpleNamespace(inputs=inputs)) == {"openvino"}
+    assert tags.find_tags(SimpleNamespace(inputs=LinkInputs())) == frozenset()
     need = BACKENDS["openvino"].host.requirements[0]
     monkeypatch.setattr(type(need), "there", property(lambda self: lambda: self is not need), False)
     assert "openvino" not in tags.offered_tags()

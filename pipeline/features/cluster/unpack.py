@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.features.cluster.forms import Done, Parcel, Refused
 from pipeline.plan.actions import Action
 from pipeline.plan.key_diff import describe_differences
 from pipeline.plan.requests import count_key, read_names, read_request
-from pipeline.run.executors.cluster.forms import Done, Parcel, Refused
 from pipeline.run.worker import Report, run
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError

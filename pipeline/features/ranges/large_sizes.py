@@ -16,9 +16,9 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from pipeline.compile.ranges import InputSizes
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.operators import node_label
+from pipeline.program.signature import iter_dynamic_sizes, signature
 from pipeline.store.errors import PipelineError, listed
 
 GREATEST = 2**31 - 1
@@ -41,11 +41,8 @@ def explain_large_sizes(programs: Mapping[str, ExportedProgram]) -> Iterator[Non
 
 def find_large_sizes(program: ExportedProgram) -> Iterator[str]:
     """Yield a sentence for each size from which a program computes sizes beyond int32."""
-    names = {
-        size.node.expr: name
-        for name, size in reversed(InputSizes(program).sizes.items())
-        if isinstance(size, torch.SymInt)
-    }
+    sizes = list(iter_dynamic_sizes(signature(program)))
+    names = {size.node.expr: name for name, size in reversed(sizes)}
     for symbol, (limit, node) in _find_limits(program).items():
         dimensions = sorted(name for size, name in names.items() if symbol in size.free_symbols)
         if node.op == "call_function":

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from pipeline.features.cluster.forms import Parcel
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.link import LinkInputs
 from pipeline.plan.kinds.table import KINDS
@@ -14,7 +15,6 @@ from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.plan.reads import is_inside
 from pipeline.plan.requests import write_request
 from pipeline.program.constant_values import find_blobs
-from pipeline.run.executors.cluster.forms import Parcel
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
 from pipeline.store.files import CONTENTS, CONTRACT, MANIFEST, is_plain

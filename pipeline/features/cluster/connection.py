@@ -10,9 +10,9 @@ from typing import Any
 import dask
 from distributed import Client, LocalCluster
 
+from pipeline.features.cluster.agent import Resources
+from pipeline.features.cluster.forms import TOPIC
 from pipeline.run.executors import ExecutorLostError
-from pipeline.run.executors.cluster.agent import Resources
-from pipeline.run.executors.cluster.forms import TOPIC
 from pipeline.run.worker_group import starting_workers
 from pipeline.store.reasons import reason
 

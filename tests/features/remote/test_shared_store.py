@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.store import digest, remote
-from pipeline.store.remote import RemoteSettings
+from pipeline.features.remote import remote
+from pipeline.features.remote.remote import RemoteSettings
+from pipeline.store import digest
 from pipeline.store.store import MissingBlobError, Store
 from tests.support.bench import Bench
 from tests.support.keys import write_keys

@@ -7,16 +7,16 @@ import threading
 import time
 from typing import Any
 
+from pipeline.features.cluster.forms import Answer, Done, ProgressMessage
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.run.action_status import log_name, log_path, progress_path, write_status
-from pipeline.run.executors.cluster.forms import Answer, Done, ProgressMessage
 from pipeline.run.stored import find_wrong_result
 from pipeline.run.worker import Report
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import remove, write_atomically
 from pipeline.store.forms import fits
-from pipeline.store.remote import Counts
+from pipeline.store.remote_tier import RemoteCounts
 from pipeline.store.store import MissingBlobError
 from pipeline.store.usage import Usage
 from pipeline.store.visible import one_line
@@ -79,7 +79,7 @@ class Answers:
         counts_by_kind: Any = performed["usage"]
         usage = {kind: Usage(**counts) for kind, counts in counts_by_kind.items()}
         asked: Any = performed["remote"]
-        remote = asked and (Counts(**asked[0]), asked[1])
+        remote = asked and (RemoteCounts(**asked[0]), asked[1])
         return Report(event, usage, remote, result)
 
     def _find_wrong(self, action: Action, performed: Done) -> str:

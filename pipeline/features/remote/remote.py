@@ -18,16 +18,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from pipeline.features.remote.files import RemoteError, RemoteFiles
+from pipeline.features.remote.use import describe_use
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
-from pipeline.store.forms import Count
 from pipeline.store.places import action_name, blob_name
-from pipeline.store.remote_fs import RemoteError, RemoteFiles
+from pipeline.store.remote_tier import RemoteCounts
 from pipeline.store.signing import Keys, load_keys
 
 RESULT_LIMIT = 1 << 26  # bytes, as the one below
@@ -73,32 +74,9 @@ class RemoteSettings:
         ignored."""
         return self.writable and (self.signing_key is not None or not self.trusted_keys)
 
-
-@dataclass
-class Counts:
-    """Counts of how questions to the remote ended, one of the first five each, and uploads, as
-    `pushed` or `errors`."""
-
-    hits: Count = 0
-    misses: Count = 0
-    unsigned: Count = 0  # or signed by nobody trusted
-    corrupt: Count = 0
-    errors: Count = 0
-    pushed: Count = 0
-    bytes_fetched: Count = 0
-    bytes_pushed: Count = 0
-
-    def __add__(self, counts: Counts) -> Counts:
-        return Counts(*(a + b for a, b in zip(astuple(self), astuple(counts), strict=True)))
-
-
-@dataclass
-class RemoteUse(Counts):
-    """How questions to the remote of a run ended, what went there, and why it was given up, if it
-    was."""
-
-    believes_all: bool = False
-    problem: str = ""
+    def open(self) -> Remote:
+        """Return the remote, which asks nothing yet."""
+        return Remote(self)
 
 
 class Remote:
@@ -115,7 +93,7 @@ class Remote:
         self._answers: dict[str, tuple[str, float]] = {}
         self._keys: Keys | None = None
         self._files = RemoteFiles(settings.url, settings.options, settings.timeout)
-        self.counts = Counts()
+        self.counts = RemoteCounts()
         self._lock = threading.Lock()
 
     def check(self) -> None:
@@ -259,9 +237,13 @@ class Remote:
 
     def join(self, counts: Mapping[str, int], problem: str, given_up: bool) -> None:
         """Add the outcome of another process, so that what was given up there is so here."""
-        self.counts += Counts(**counts)
+        self.counts += RemoteCounts(**counts)
         self.problem = self.problem or problem
         self._given_up = self._given_up or given_up
+
+    def describe(self, use: Mapping[str, Any]) -> str:
+        """Describe a `RemoteUse` of a run in a line, without what did not happen."""
+        return describe_use(use)
 
     @contextmanager
     def _transfer(self, name: str, pushing: bool = False, counts: bool = True) -> Iterator[None]:

@@ -7,7 +7,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 from pipeline.store.digest import Digest
 from pipeline.store.forms import Count, FileName
 from pipeline.store.pieces import Piece
-from pipeline.store.remote import Counts
+from pipeline.store.remote_tier import RemoteCounts
 from pipeline.store.usage import Usage
 
 TOPIC = "pte-pipeline"  # of what workers say to all builds
@@ -61,7 +61,7 @@ class Done(TypedDict):
 
     event: _Event
     usage: dict[str, Usage]
-    remote: tuple[Counts, str] | None
+    remote: tuple[RemoteCounts, str] | None
     result: _Result | None
 
 

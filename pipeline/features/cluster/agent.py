@@ -19,15 +19,15 @@ from typing import Any
 
 from distributed import Status, WorkerPlugin, get_worker
 
+from pipeline.features.cluster.forms import MEMORY, RESOURCE, TOPIC, Answer, ProgressMessage
+from pipeline.features.cluster.tags import offered_tags
+from pipeline.features.cluster.unpack import perform_parcel
 from pipeline.plan.actions import Action
 from pipeline.plan.requests import read_names
 from pipeline.run.action_status import log_path, progress_path, read_status
 from pipeline.run.executors import WorkerLostError
-from pipeline.run.executors.cluster.forms import MEMORY, RESOURCE, TOPIC, Answer, ProgressMessage
-from pipeline.run.executors.cluster.unpack import perform_parcel
 from pipeline.run.executors.processes import WorkerProcesses
 from pipeline.run.executors.system import available_memory
-from pipeline.run.executors.tags import offered_tags
 from pipeline.store.settings import usable_cores
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace

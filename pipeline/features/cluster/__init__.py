@@ -2,8 +2,18 @@
 
     driver    executor   packs an action into a parcel, submits it, takes the answer
     worker    agent      in dask's worker: gives the parcel to a process of its own, watches it
-    process   remake     makes the action again from the parcel, and performs it
+    process   unpack     makes the action again from the parcel, and performs it
 
 Parcels and answers are JSON: digests, configs and figures. Files go by the store, which both sides
 share, or by its remote tier. Neither dask nor distributed is imported until `executor` is.
 """
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "cluster",
+    "run actions on the workers of a dask scheduler",
+    executors={"dask": "pipeline.features.cluster.entry:open_cluster"},
+)

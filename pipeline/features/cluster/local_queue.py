@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from functools import partial
 
 from pipeline.plan.actions import Action
-from pipeline.run.executors import Needs
 from pipeline.run.executors.local import LocalExecutor
 from pipeline.run.worker import Report
 from pipeline.store.workspace import Workspace
@@ -20,16 +19,16 @@ class LocalQueue:
 
     def __init__(self, workspace: Workspace, jobs: int, always: bool) -> None:
         self._executor = LocalExecutor(workspace, jobs, always)
-        self._waiting: deque[tuple[Action, Needs, Future[Report]]] = deque()
+        self._waiting: deque[tuple[Action, int, Future[Report]]] = deque()
         self._busy = 0
         self._lock = threading.Lock()
         self.look = self._executor.look
         self.close = self._executor.close
 
-    def run(self, action: Action, needs: Needs, promise: Future[Report]) -> None:
+    def run(self, action: Action, memory: int, promise: Future[Report]) -> None:
         """Run an action after those that are there already; its report goes to `promise`."""
         with self._lock:
-            self._waiting.append((action, needs, promise))
+            self._waiting.append((action, memory, promise))
         self._start()
 
     def _start(self) -> None:
@@ -37,8 +36,8 @@ class LocalQueue:
             if not self._waiting or self._busy >= self._executor.slots:
                 return
             self._busy += 1
-            action, needs, promise = self._waiting.popleft()
-        inner = self._executor.submit(action, needs)
+            action, memory, promise = self._waiting.popleft()
+        inner = self._executor.submit(action, memory)
         inner.add_done_callback(partial(self._settle, promise))
 
     def _settle(self, promise: Future[Report], inner: Future[Report]) -> None:

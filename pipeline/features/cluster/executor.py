@@ -13,16 +13,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from pipeline.features.cluster.agent import perform
+from pipeline.features.cluster.answers import Answers
+from pipeline.features.cluster.connection import Connection
+from pipeline.features.cluster.forms import MEMORY, RESOURCE, Answer, ProgressMessage
+from pipeline.features.cluster.local_queue import LocalQueue
+from pipeline.features.cluster.pack import Packer
+from pipeline.features.cluster.tags import find_tags
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.run.action_status import log_name
-from pipeline.run.executors import ExecutorLostError, Needs, WorkerLostError
-from pipeline.run.executors.cluster.agent import perform
-from pipeline.run.executors.cluster.answers import Answers
-from pipeline.run.executors.cluster.connection import Connection
-from pipeline.run.executors.cluster.forms import MEMORY, RESOURCE, Answer, ProgressMessage
-from pipeline.run.executors.cluster.local_queue import LocalQueue
-from pipeline.run.executors.cluster.pack import Packer
+from pipeline.run.executors import ExecutorLostError, WorkerLostError
 from pipeline.run.worker import Report
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.forms import fits
@@ -41,6 +42,8 @@ class _Shipment:
     """An action that was handed to the cluster.
 
     Attributes:
+        tags: names of backends whose requirements its worker must meet.
+        memory: the bytes that it is expected to take, 0 where that is not known.
         promise: the future that its report goes to.
         parcel: the action as JSON, once it is packed.
         future: dask's.
@@ -50,7 +53,8 @@ class _Shipment:
     """
 
     action: Action
-    needs: Needs
+    tags: frozenset[str]
+    memory: int
     promise: Future[Report] = field(default_factory=Future)
     parcel: str = ""
     future: Any = None
@@ -95,11 +99,11 @@ class ClusterExecutor:
 
     # What goes there
 
-    def submit(self, action: Action, needs: Needs) -> Future[Report]:
-        shipment = _Shipment(action, needs)
+    def submit(self, action: Action, memory: int) -> Future[Report]:
+        shipment = _Shipment(action, find_tags(action), memory)
         shipment.promise.set_running_or_notify_cancel()
         if action.kind == "export":
-            self._local_queue.run(action, needs, shipment.promise)
+            self._local_queue.run(action, memory, shipment.promise)
         else:
             self._threads.submit(self._guarded, shipment, self._pack_and_send)
         return shipment.promise
@@ -117,9 +121,9 @@ class ClusterExecutor:
             workers = [
                 worker for worker in self._connection.workers() if worker not in shipment.refused
             ]
-        resources: dict[str, float] = {f"{RESOURCE}{tag}": 1 for tag in shipment.needs.tags}
+        resources: dict[str, float] = {f"{RESOURCE}{tag}": 1 for tag in shipment.tags}
         if self._most_memory:  # one that is expected to take more has a worker for itself
-            resources[MEMORY] = min(shipment.needs.memory, self._most_memory)
+            resources[MEMORY] = min(shipment.memory, self._most_memory)
         with self._lock:
             if self._lost:
                 raise ExecutorLostError(self._lost)
@@ -200,7 +204,7 @@ class ClusterExecutor:
         why = f"worker {worker} is another: {one_line('; '.join(refused['differences']))}"
         if refused["here"]:
             _log.warning("%s runs on this machine: %s", shipment.action.title, why)
-            self._local_queue.run(shipment.action, shipment.needs, shipment.promise)
+            self._local_queue.run(shipment.action, shipment.memory, shipment.promise)
         else:
             raise PipelineError(f"no worker of {self._where} takes it: {why}")
 
@@ -221,9 +225,7 @@ class ClusterExecutor:
         """Submit again what waits for a tag: dask looks at what a worker has when that joins, and
         its tags are known a moment later."""
         with self._lock:
-            waiting = {
-                k: s for k, s in self._shipments.items() if s.needs.tags and s.progress is None
-            }
+            waiting = {k: s for k, s in self._shipments.items() if s.tags and s.progress is None}
         for key, shipment in waiting.items():
             if self._take_back(key) is not None:
                 self._guarded(shipment, self._send)
@@ -292,11 +294,11 @@ class ClusterExecutor:
             _log.warning("%s has no worker yet; what is to be done waits for one", self._where)
             self._told = True
         for key, shipment in waiting.items() if workers and late else ():
-            resources = {f"{RESOURCE}{tag}" for tag in shipment.needs.tags}
+            resources = {f"{RESOURCE}{tag}" for tag in shipment.tags}
             if any(resources <= worker["resources"].keys() for worker in workers.values()):
                 continue
             if self._take_back(key) is not None:
-                lacking = ", ".join(sorted(shipment.needs.tags))
+                lacking = ", ".join(sorted(shipment.tags))
                 message = f"no worker of {self._where} has what it needs: {lacking}"
                 self._fail(shipment, f"{message} (`doit backends` there says what is missing)")
 

@@ -1,0 +1,41 @@
+"""Emits lowered programs: ExecuTorch's `to_executorch`, by a config of ExecuTorch's own.
+
+Knows no package config: `emit.py` makes ExecuTorch's config of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, ExecutorchProgramManager
+from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
+from executorch.exir.program._program import collect_named_data_store_from_exported_program
+from torch.export import ExportedProgram
+
+from pipeline.compile.control_flow import explain_unsupported, warn_of_views_of_carries
+
+MakeConfig: TypeAlias = Callable[[Mapping[str, ExportedProgram]], ExecutorchBackendConfig]
+
+
+def emit_lowered(lowered: EdgeProgramManager, make_config: MakeConfig) -> ExecutorchProgramManager:
+    """Plan memory and emit, by `to_executorch`. Consumes `lowered`.
+
+    Args:
+        make_config: makes the config of the lowered programs, by method.
+
+    Raises PipelineError for control flow that ExecuTorch doesn't emit.
+    """
+    programs = {name: lowered.exported_program(name) for name in lowered.methods}
+    config = make_config(programs)
+    if config.remove_view_copy:
+        warn_of_views_of_carries(programs)
+    with explain_unsupported(programs):
+        return lowered.to_executorch(config)
+
+
+def collect_named_data(program: ExportedProgram) -> NamedDataStoreOutput:
+    """Collect the named data of a lowered method's delegates, as `EdgeProgramManager` does."""
+    store = NamedDataStore()
+    collect_named_data_store_from_exported_program(program, store)
+    return store.get_named_data_store_output()

@@ -1,0 +1,13 @@
+"""Ranges: the dynamic sizes that lowering narrows, with the operator that did, and those that no
+package can hold."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature, Section
+
+FEATURE = Feature(
+    "ranges",
+    "name the dynamic sizes that lowering narrows, and those that no package can hold",
+    compile_facts="pipeline.features.ranges.facts:RangeFacts",
+    sections=(Section(40, "pipeline.features.ranges.section:section"),),
+)

@@ -1,0 +1,61 @@
+"""Remote: a store that a team and its CI share, wherever fsspec reaches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.moments import Feature, Setting
+from pipeline.store.setting_table import checked, parse_text
+
+_MODES = ("read-write", "read-only")
+_UNSIGNED = "unsigned"
+_MOST_SECONDS = 1e9  # threads wait no longer than some 1e10
+
+
+def _parse_address(value: Any, _: Path) -> str:
+    address = parse_text(value)
+    return checked(address, "://" in address)
+
+
+def _parse_seconds(value: Any, _: Path) -> float:
+    seconds = float(checked(value, type(value) in (int, float, str)))
+    return checked(seconds, 0 < seconds < _MOST_SECONDS)
+
+
+SETTINGS = {
+    "remote": Setting(
+        _parse_address,
+        "an address such as s3://bucket/folder or file:///folder",
+        "A store that a team and its CI share, by any address of fsspec.",
+    ),
+    "remote_mode": Setting(
+        lambda value, _: checked(value, value in _MODES),
+        " or ".join(_MODES),
+        "Whether results are pushed to the remote.",
+        "read-write; read-only in an untrusted build",
+    ),
+    "remote_trust": Setting(
+        lambda value, _: checked(value, value == _UNSIGNED),
+        _UNSIGNED,
+        "Believe unsigned results, and so all who can write to the remote; in place of keys.",
+    ),
+    "remote_timeout": Setting(
+        _parse_seconds,
+        "a number of seconds above 0",
+        "How long one step of a transfer may take.",
+        "20",
+    ),
+    "remote_options": Setting(
+        lambda value, _: checked(value, isinstance(value, dict)),
+        "a table",
+        "What fsspec is given beside the address, such as endpoint_url.",
+        has_variable=False,
+    ),
+}
+FEATURE = Feature(
+    "remote",
+    "share a store with a team and its CI, by any address of fsspec",
+    settings=SETTINGS,
+    remote_tier="pipeline.features.remote.settings:read_remote",
+)

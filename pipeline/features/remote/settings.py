@@ -1,0 +1,39 @@
+"""Reads the settings of the remote tier: where it is, and whose results are believed."""
+
+from __future__ import annotations
+
+from pipeline.features.remote.remote import RemoteSettings
+from pipeline.store.errors import PipelineError
+from pipeline.store.settings import TABLE, SettingsReader, read_key_paths
+
+
+def read_remote(reader: SettingsReader) -> RemoteSettings | None:
+    """Return the settings of the remote of a workspace, None without one. Raises PipelineError."""
+    url = reader.get("remote")
+    if url is None:
+        return None
+    default_mode = "read-only" if reader.untrusted else "read-write"
+    signing_key, trusted_keys = read_key_paths(reader)
+    remote = RemoteSettings(
+        url=url,
+        writable=reader.get("remote_mode", default_mode) == "read-write",
+        signing_key=signing_key,
+        trusted_keys=trusted_keys,
+        options=reader.get("remote_options", {}),
+        timeout=reader.get("remote_timeout", 20.0),
+        unsigned=reader.get("remote_trust") == "unsigned",
+    )
+    _check_trust(remote)
+    return remote
+
+
+def _check_trust(remote: RemoteSettings) -> None:
+    """Raise PipelineError where it is not said, or said twice, whose results are believed."""
+    both = "trusted_keys (Ed25519 public keys) or remote_trust = 'unsigned'"
+    if remote.signed and remote.unsigned:
+        raise PipelineError(f"{TABLE}: has keys and remote_trust; keep {both}")
+    if not (remote.signed or remote.unsigned):
+        raise PipelineError(
+            f"{TABLE}.remote: nothing says whose results are believed; set {both}, which believes "
+            "all who can write there (docs/concepts/cache.md)"
+        )

@@ -1,0 +1,91 @@
+"""From the configs of a unit's methods to what compiles them: partitioners, passes, and configs of
+ExecuTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from types import FunctionType, MethodType
+from typing import Any
+
+from executorch.exir import ExecutorchBackendConfig
+from torch.export import ExportedProgram
+
+from pipeline.backends import edge_operators, make_passes
+from pipeline.compile.edge_config import adapt_edge_config, make_edge_config
+from pipeline.compile.emit import make_emission_config, tag_weights
+from pipeline.compile.module_filter import make_filtered_partitioners
+from pipeline.config.edge import PassSpec
+from pipeline.config.emission import EmitConfig
+from pipeline.config.models import MethodConfig
+from pipeline.config.passes import load_passes
+from pipeline.program.kept_state import keep_state, keep_state_in, kept_state
+from pipeline.run.build.compile import CompileRequest, Pass
+from pipeline.store.errors import listed
+
+
+def make_request(
+    programs: Mapping[str, ExportedProgram],
+    configs: Mapping[str, MethodConfig],
+    emission: EmitConfig,
+    root: Path,
+    delegates_beside: bool = False,
+) -> CompileRequest:
+    """Make the request to compile the methods of one unit as their configs ask.
+
+    Tags the constants of `programs` for their emission, and runs code of users' passes. Raises
+    PipelineError.
+    """
+    tag_weights(programs, emission)
+    backends = [spec.backend for config in configs.values() for spec in config.partitioners]
+    edge = adapt_edge_config(next(iter(configs.values())).edge, backends)
+    partitioners = {}
+    passes = {}
+    passes_after = {}
+    for name, config in configs.items():
+        specs = config.located(root)
+        partitioners[name] = make_filtered_partitioners(specs, config.modules)
+        passes[name] = [*_load_passes(config.edge.passes, root), *make_passes(specs)]
+        passes_after[name] = _load_passes(config.edge.passes_after_delegation, root)
+    return CompileRequest(
+        programs,
+        partitioners,
+        make_edge_config(edge, edge_operators(backends)),
+        passes,
+        passes_after,
+        delegates_beside,
+        emission.etrecord,
+        emission.memory_planning.share_mutable_buffers,
+        partial(_make_emission, emission, configs, root),
+    )
+
+
+def _make_emission(
+    settings: EmitConfig,
+    configs: Mapping[str, MethodConfig],
+    root: Path,
+    programs: Mapping[str, ExportedProgram],
+) -> ExecutorchBackendConfig:
+    """Make ExecuTorch's config of emission for lowered programs, with the passes of users."""
+    methods = {name: config.emit for name, config in configs.items()}
+    plans = [settings.memory_planning, *(method.memory_planning for method in methods.values())]
+    references = list(dict.fromkeys(name for plan in plans if plan for name in plan.references))
+    specs = [PassSpec(reference=name) for name in references]
+    algorithms = dict(zip(references, _load_passes(specs, root), strict=True))
+    passes = _load_passes(settings.passes, root)
+    return make_emission_config(settings, passes, programs, methods, algorithms)
+
+
+def _load_passes(specs: Sequence[PassSpec], root: Path) -> list[Pass]:
+    """Load passes that keep torch's defaults, and this process, as they were."""
+    names = [f"pass {spec.reference}" for spec in specs]
+    with kept_state(listed(names)) if specs else nullcontext():
+        return load_passes(specs, root, _keeping_state)
+
+
+def _keeping_state(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    if isinstance(function, partial | FunctionType | MethodType):
+        return keep_state(function, name)
+    return keep_state_in(function, ("__call__",), name)

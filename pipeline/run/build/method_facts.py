@@ -1,0 +1,116 @@
+"""The facts of compiled methods that the core keeps: what was delegated, and how each method is
+called, emitted and stored (`store.compiled.CompiledMethod`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any
+
+from executorch.exir import ExecutorchProgramManager
+from torch.export import ExportedProgram
+
+from pipeline.compile.control_flow import count_float_operators
+from pipeline.compile.emit_trace import record_emission
+from pipeline.compile.inspect.constants import describe_constants
+from pipeline.compile.inspect.delegation import describe_delegation, find_debug_handles
+from pipeline.compile.inspect.uptake import measure_kernels
+from pipeline.compile.lowering_warnings import find_lost_conds, find_training_mode
+from pipeline.compile.module_filter import FilteredPartitioner
+from pipeline.compile.quantization_warnings import describe_unused_quantization
+from pipeline.config.models import MethodConfig
+from pipeline.program.method_spec import MethodSpec, make_method_spec
+from pipeline.program.signature import find_changed_inputs
+from pipeline.run.build.called_operators import describe_libraries
+from pipeline.run.build.listening import CompileListener, Json, LoadedMethod
+from pipeline.store.compiled import LoweringWarning, Uptake
+
+
+class MethodFacts(CompileListener):
+    """Gathers the facts of a unit's methods.
+
+    Args:
+        libraries: the inputs in the key of each library of operators, a pass's module among them.
+
+    Attributes:
+        partitioners: by method, once they are made.
+    """
+
+    def __init__(self, configs: Mapping[str, MethodConfig], libraries: Mapping[str, Json]) -> None:
+        self._configs = configs
+        self._libraries = libraries
+        self._specs: dict[str, MethodSpec] = {}
+        self._left_float: dict[str, int] = {}
+        self.partitioners: Mapping[str, Sequence[FilteredPartitioner]] = {}
+
+    def add_sources(self, methods: Mapping[str, LoadedMethod]) -> None:
+        self._methods = methods
+        for name, method in methods.items():
+            is_quantized = method.quantization is not None
+            self._specs[name] = make_method_spec(method.program, reexported=is_quantized)
+            self._left_float[name] = count_float_operators(method.program) if is_quantized else 0
+
+    def add_lowered(self, programs: Mapping[str, ExportedProgram]) -> None:
+        self._facts = {name: self._describe(name, program) for name, program in programs.items()}
+
+    @contextmanager
+    def emitting(self) -> Iterator[None]:
+        with record_emission() as self._emission:
+            yield
+
+    def find_facts(self, emitted: ExecutorchProgramManager) -> Mapping[str, dict[str, Any]]:
+        plans = {plan.name: plan for plan in emitted.executorch_program.execution_plan}
+        for name, method in self._methods.items():
+            instructions = self._emission.instructions(name, method.program)
+            lost = find_lost_conds(plans[name], instructions, method.program, method.origins)
+            facts = self._facts[name]
+            facts["instructions"] = asdict(instructions)
+            facts["warnings"] = [*facts["warnings"], *lost]
+            facts["operators"] = describe_libraries(plans[name], self._libraries)
+        return self._facts
+
+    def _describe(self, name: str, lowered: ExportedProgram) -> dict[str, Any]:
+        """Describe a lowered method by what is known of it before it is emitted."""
+        method, config = self._methods[name], self._configs[name]
+        partitioners = self.partitioners[name]
+        backends = [spec.backend for spec in config.partitioners]
+        in_python = {b.backend_id for b in backends if b.execution.make_runtime}
+        spec = replace(self._specs[name], changes=tuple(find_changed_inputs(lowered)))
+        warnings = find_training_mode(method.program, method.origins)
+        for partitioner in partitioners:
+            warnings += map(_warn_of_method, partitioner.warnings)
+        delegation = describe_delegation(lowered, config.partitioners, method.places)
+        delegation["partitioners"] = _describe_uptake(config, partitioners, delegation)
+        if method.quantization and (warning := describe_unused_quantization(delegation)):
+            warnings.append(_warn_of_method(warning))
+        return {
+            "delegation": delegation,
+            "signature": spec.to_json(),
+            "debug_handles": find_debug_handles(lowered, method.places, in_python),
+            "left_float": self._left_float[name],
+            "quantization": method.quantization,
+            "constants": describe_constants(method.program, lowered),
+            "listed": [listed for partitioner in partitioners for listed in partitioner.listed],
+            "warnings": warnings,
+        }
+
+
+def _warn_of_method(warning: str) -> LoweringWarning:
+    return LoweringWarning(what=warning, operator="", module="", place=None)
+
+
+def _describe_uptake(
+    config: MethodConfig,
+    partitioners: Sequence[FilteredPartitioner],
+    delegation: dict[str, Any],
+) -> list[Uptake]:
+    """Return what each partitioner of a method was offered and took, in the config's order."""
+    measured = iter(partitioners)
+    uptakes = []
+    for spec in config.partitioners:
+        if spec.backend.lowering.make_passes is not None:
+            uptakes.append(measure_kernels(spec, delegation))
+        elif (uptake := next(measured).uptake) is not None:
+            uptakes.append(uptake)
+    return uptakes

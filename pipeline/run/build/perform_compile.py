@@ -1,0 +1,155 @@
+"""Compile actions: loads what an action names, compiles it, and commits the result, which linking
+and the manifest take from the store."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from executorch.exir import ExecutorchProgramManager
+from torch.export import ExportedProgram
+
+from pipeline.compile.preprocess.cache import keyed_preprocess
+from pipeline.compile.quantization_warnings import describe_undelegated
+from pipeline.compile.ranges import kernel_guards
+from pipeline.config.models import MethodConfig
+from pipeline.config.passes import library_name
+from pipeline.moments import call_all
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.compile import CompileInputs
+from pipeline.plan.pass_inputs import PassInputs
+from pipeline.program.graphs import NodePlaces, forget_lines, map_places
+from pipeline.run.build.compile import compile_unit
+from pipeline.run.build.compile_requests import make_request
+from pipeline.run.build.listening import CompileListener, Json, LoadedMethod
+from pipeline.run.build.load import guard_files, load_method, load_quantized
+from pipeline.run.build.method_facts import MethodFacts
+from pipeline.run.build.planned import guard_sources
+from pipeline.run.stages import Stages
+from pipeline.store.digest import canonical_json
+from pipeline.store.errors import SourceError
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
+
+_log = logging.getLogger(__name__)
+Keep = Callable[[Json, Json, float, Mapping[str, float], int], object]  # as `Store.put_result`
+
+
+class EmittedUnit(NamedTuple):
+    """A unit that was just emitted, of these programs by method; `store` takes blobs of it."""
+
+    manager: ExecutorchProgramManager
+    inputs: CompileInputs
+    programs: Mapping[str, ExportedProgram]
+    store: Store
+
+
+def perform_compile(
+    action: Action[CompileInputs],
+    workspace: Workspace,
+    stages: Stages,
+    always: bool = False,
+    keep: Keep | None = None,
+) -> None:
+    """Compile the methods of one action and record the result, a `CompiledUnit`.
+
+    `always` preprocesses every partition, whatever the store holds; `keep` is called instead of the
+    store's `put_result`. Raises SourceError for a program that can't be read, or is not the one
+    that was planned.
+    """
+    store = workspace.store
+    with guard_sources(list(action.inputs.sources.values()), store):
+        listeners: list[CompileListener] = []
+        if keep is None and not always:
+            listeners += filter(None, call_all("listen_to_compile", action, workspace))
+        forgoes_cache = always or any(listener.forgoes_cache for listener in listeners)
+        cache = None if forgoes_cache else store
+        result = _compile(action, workspace, stages, cache, listeners)
+    with stages.stage("store"):
+        put = keep or store.put_result
+        put(action.key, result, stages.total, stages.seconds(), stages.peak)
+    for listener in listeners:
+        with stages.stage("learn"):
+            listener.end(json.loads(canonical_json(result)), stages.peak)
+
+
+def _compile(
+    action: Action[CompileInputs],
+    workspace: Workspace,
+    stages: Stages,
+    cache: Store | None,
+    learners: Sequence[CompileListener],
+) -> dict[str, Any]:
+    """Compile the methods of an action; `cache` has results of preprocessing. Return a
+    `CompiledUnit`."""
+    inputs, store, root = action.inputs, workspace.store, workspace.root
+    own_facts = MethodFacts(inputs.configs, _library_inputs(action.key, root))
+    listeners = [own_facts, *call_all("compile_facts"), *learners]
+    with stages.stage("load"):
+        methods = {name: _load(inputs, name, store) for name in inputs.sources}
+        programs = {name: method.program for name, method in methods.items()}
+        for name, program in programs.items():
+            if action.key["methods"][name]["names"] and not inputs.emit.holds_lines:
+                # The key doesn't hold them, and code that we don't know may look.
+                forget_lines(program)
+        for listener in listeners:
+            listener.add_sources(methods)
+    loaded = {n: action.key[n] for n in ("operators", "operator_inputs") if n in action.key}
+    with keyed_preprocess(loaded), kernel_guards(_keeps_ranges(inputs.configs)):
+        with guard_files(action, inputs.configs, root):
+            with stages.stage("lower"):
+                request = make_request(
+                    programs, inputs.configs, inputs.emit, root, inputs.delegates_beside
+                )
+            own_facts.partitioners = request.partitioners
+            manager, linkable, facts = compile_unit(request, store, cache, stages, listeners)
+        _check_passes(action.key.get("passes", {}), workspace)
+    with stages.stage("store"):
+        entries: dict[str, Json] = {}
+        unit = EmittedUnit(manager, inputs, programs, store)
+        for blobs in call_all("after_emit", unit):
+            entries.update(blobs)
+    digests = {entry["digest"] for entry in entries.values()}
+    digests |= {blob.digest for blob in linkable.blobs()}
+    return {
+        "object": linkable.to_json(),
+        "methods": facts,
+        "etrecord": entries,
+        "blobs": sorted(digests),
+    }
+
+
+def _keeps_ranges(configs: Mapping[str, MethodConfig]) -> bool:
+    return next(iter(configs.values())).edge.keep_ranges  # those of a unit agree
+
+
+def _library_inputs(key: Json, root: Path) -> dict[str, Json]:
+    """Return the inputs in the key of each library of operators; a pass's module can be one."""
+    passes = {}
+    for reference, inputs in key.get("passes", {}).items():
+        passes[library_name(reference, root)] = inputs
+    return {**passes, **key.get("operator_inputs", {})}
+
+
+def _load(inputs: CompileInputs, name: str, store: Store) -> LoadedMethod:
+    """Load a method, the quantized one where it is quantized."""
+    if name not in inputs.quantizes:
+        program = load_method(inputs.sources[name], store)
+        return LoadedMethod(program, NodePlaces(program))
+    program, origins, facts, _ = load_quantized(inputs.quantizes[name], name, store)
+    if not inputs.configs[name].partitioners and (warning := describe_undelegated(facts)):
+        _log.warning("%s: %s", name, warning)
+        facts = {**facts, "warnings": [*facts["warnings"], warning]}
+    places = NodePlaces(program, origins)
+    return LoadedMethod(program, places, map_places(program, origins), facts)
+
+
+def _check_passes(planned: Mapping[str, Any], workspace: Workspace) -> None:
+    now = PassInputs(replace(workspace))  # without what it has cached
+    for reference, inputs in planned.items():
+        if now.find(reference) != inputs:
+            raise SourceError(f"pass {reference}: changed while the build ran; run again")

@@ -1,0 +1,118 @@
+"""Reads single settings of a workspace: from `[tool.pte-pipeline]` in its `pyproject.toml`, and
+from the environment, which wins.
+
+It knows no setting by name; `settings.py` makes records of them, and so do features.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.moments import has_feature
+from pipeline.store.errors import PipelineError, did_you_mean, shown
+from pipeline.store.files import read_text_file
+from pipeline.store.setting_table import find_settings, variable_of
+
+TABLE = "tool.pte-pipeline"
+UNTRUSTED_VARIABLE = "PTE_PIPELINE_UNTRUSTED"
+# The features of this package that bring settings. What one is set to must not go unnoticed where
+# the feature's folder was deleted.
+_FEATURES_WITH_SETTINGS = ("remote",)
+
+
+@dataclass(frozen=True)
+class SettingsReader:
+    """Reads settings of the workspace at `root` from its table and the environment.
+
+    Attributes:
+        table: what the workspace's file sets and this build believes.
+        untrusted: whether the build goes by its environment alone.
+    """
+
+    root: Path
+    table: Mapping[str, Any]
+    untrusted: bool
+
+    def is_set(self, name: str) -> bool:
+        return self._text(name) is not None or name in self.table
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the value of a setting, or the default if nothing gives one. Raises
+        PipelineError."""
+        text = self._text(name)
+        value = text or self.table.get(name)
+        if value is None:
+            return default
+        setting = find_settings()[name]
+        try:
+            return setting.parse(value, self.root)
+        except (OverflowError, RuntimeError, ValueError):  # RuntimeError: no such user's home
+            message = f"{self.place_of(name)}: is {shown(value)}; must be {setting.expected}"
+            raise PipelineError(message) from None
+
+    def place_of(self, name: str) -> str:
+        """Return the variable or the key that gives a setting its value."""
+        return variable_of(name) if self._text(name) else f"pyproject.toml: {TABLE}.{name}"
+
+    def _text(self, name: str) -> str | None:
+        """Return the variable that sets a setting; None where it is unset or empty."""
+        if not find_settings()[name].has_variable:
+            return None
+        return os.environ.get(variable_of(name)) or None
+
+
+def open_settings(root: Path) -> SettingsReader:
+    """Return what reads the settings of the workspace at `root`. Raises PipelineError for a file
+    that can't be read, or sets what this installation lacks."""
+    untrusted = os.environ.get(UNTRUSTED_VARIABLE, "") not in ("", "0", "false")
+    table = _read_table(root / "pyproject.toml")
+    if untrusted:
+        table = {name: value for name, value in table.items() if name == "jobs"}
+    for feature in _FEATURES_WITH_SETTINGS:
+        if os.environ.get(variable_of(feature)):
+            _check_feature(feature, variable_of(feature))
+    return SettingsReader(root, table, untrusted)
+
+
+def _check_feature(feature: str, where: str) -> None:
+    """Raise PipelineError where this installation lacks the feature that a setting is for."""
+    if not has_feature(feature):
+        raise PipelineError(f'{where}: this installation has no feature "{feature}"; unset it')
+
+
+def _read_table(path: Path) -> Mapping[str, Any]:
+    try:
+        file = tomllib.loads(read_text_file(path).decode())
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise PipelineError(f"{path.name}: cannot be read: {error.strerror}") from error
+    except RecursionError as error:
+        raise PipelineError(f"{path.name}: is nested too deep") from error
+    except ValueError as error:  # no TOML, or no text
+        raise PipelineError(f"{path.name}: {error}") from error
+    settings: Any = file
+    for place, key in (("tool", "tool"), (TABLE, "pte-pipeline")):
+        settings = settings.get(key, {})
+        if not isinstance(settings, dict):
+            raise PipelineError(f"{path.name}: {place}: is {shown(settings)}; must be a table")
+    for name in settings:
+        _check_name(name, path.name)
+    return settings
+
+
+def _check_name(name: str, file: str) -> None:
+    """Raise PipelineError for the name of a setting that this installation does not have."""
+    settings = find_settings()
+    if name in settings:
+        return
+    for feature in _FEATURES_WITH_SETTINGS:
+        if name.startswith(feature):
+            _check_feature(feature, f"{file}: {TABLE}.{name}")
+    guess = did_you_mean(name, settings)
+    raise PipelineError(f"{file}: {TABLE}: unknown key {shown(name)}; {guess}")
