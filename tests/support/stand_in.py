@@ -35,7 +35,7 @@ from types import SimpleNamespace
 
 @contextmanager
 def counted_preprocess():
-    yield SimpleNamespace(hits=0, misses=0, saved=0, seconds=0)
+    yield SimpleNamespace(hits=0, misses=0, saved=0, spent=0)
 """
 REQUESTS = """
 import json
