@@ -184,7 +184,7 @@ def with_store(checkout: Checkout, package: str, seconds: dict[str, float]) -> N
     link_package(link, plan.workspace, stages, partial(install, plan.workspace, link))
     with stages.stage("plan"):
         plan.remember()
-    seconds.update({name: end - begin for name, begin, end in stages.spans}, backend=counts.seconds)
+    seconds.update({name: end - begin for name, begin, end in stages.spans}, backend=counts.spent)
 
 
 if __name__ == "__main__":

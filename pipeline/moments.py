@@ -103,8 +103,14 @@ class Feature:
         verbs: the commands that it brings.
         settings: those of workspaces that it reads, by name; the name of each begins with that of
             the feature.
-        remote_tier: takes a `store.settings.SettingsReader`, where one of its settings is set;
-            returns the `store.remote_tier.RemoteTierSettings` of the store's remote tier, or None.
+        remote_tier: takes a `store.settings_reader.SettingsReader`, where one of its settings is
+            set; returns the `store.remote_tier.RemoteTierSettings` of the store's remote tier, or
+            None.
+        prefetch_exports: takes a plan whose store has a remote tier, and packages; fetches the
+            records by which their exports are known, many at a time.
+        prefetch_packages: takes such a plan, packages, whether they are validated, and whether the
+            methods of linked packages are looked up too; fetches the entries of all actions that a
+            build of them would look up, and returns the blobs that it would take from the store.
         executors: the functions that open executors, by the name that the setting `executor` begins
             with; each takes the workspace, the number of jobs, whether actions run whatever the
             store holds, and the whole setting; returns a `run.executors.Executor`.
@@ -148,6 +154,8 @@ class Feature:
     verbs: tuple[Command, ...] = ()
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest
+    prefetch_exports: str = _moment("")
+    prefetch_packages: str = _moment("")
     executors: Mapping[str, str] = _moment("", _NONE)
     config: Mapping[str, str] = _moment("plan", _NONE)
     public: tuple[str, ...] = _moment("export", ())

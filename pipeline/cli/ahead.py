@@ -9,7 +9,8 @@ from doit.exceptions import InvalidCommand
 
 from pipeline.cli.doit_link import action_task
 from pipeline.cli.toolchain_check import check_toolchain
-from pipeline.plan.prefetch import ask_for_packages
+from pipeline.moments import call_all
+from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
@@ -72,7 +73,34 @@ def find_remote_blobs(tasks: Sequence[ActionTask]) -> Sequence[Digest]:
         if not plan.problems(str(task.package)):
             packages.append(str(task.package))
     validates = any(task.kind == "validate" for task in tasks)
-    return list(ask_for_packages(plan, sorted(packages), validates))
+    return prefetch_packages(plan, sorted(packages), validates)
+
+
+def prefetch_exports(plan: Plan, packages: Sequence[str]) -> None:
+    """Fetch the records by which the exports of packages are known, from a remote if there is
+    one."""
+    if plan.workspace.store.remote is not None:
+        for _ in call_all("prefetch_exports", plan, packages):
+            pass
+
+
+def prefetch_packages(
+    plan: Plan, packages: Sequence[str], validates: bool, looks_up_methods: bool = False
+) -> list[Digest]:
+    """Fetch the entries of all actions that a build of these packages would look up, from a remote
+    if there is one, and return the blobs that it would take from the store.
+
+    Args:
+        validates: whether packages are validated too.
+        looks_up_methods: whether those of a package that is linked already are looked up as well.
+    """
+    blobs: list[Digest] = []
+    if plan.workspace.store.remote is not None:
+        for feature_blobs in call_all(
+            "prefetch_packages", plan, packages, validates, looks_up_methods
+        ):
+            blobs += feature_blobs
+    return blobs
 
 
 def _one_task_of_each_package(tasks: Sequence[ActionTask]) -> list[ActionTask]:

@@ -20,6 +20,7 @@ from doit.exceptions import InvalidDodoFile
 from doit.loader import generate_tasks
 from doit.task import Task
 
+from pipeline.cli.ahead import prefetch_exports
 from pipeline.cli.commands import GROUPS
 from pipeline.cli.console import Reporter
 from pipeline.cli.doit_link import MakeTasks, UpToDate
@@ -29,7 +30,6 @@ from pipeline.cli.selection import ALL, Selection
 from pipeline.cli.terminal import guard_standard_streams
 from pipeline.plan.actions import unit_name
 from pipeline.plan.plan import Plan
-from pipeline.plan.prefetch import ask_for_exports
 from pipeline.plan.tasks import ActionTask
 from pipeline.run.install import clean, find_orphans
 from pipeline.store.errors import PipelineError, describe_error
@@ -168,7 +168,7 @@ def task_export() -> Iterator[dict[str, Any]]:
     plan = current_plan()
     yield _group("export")
     packages = _with_families(plan)
-    ask_for_exports(plan, packages)
+    prefetch_exports(plan, packages)
     for model in sorted({model for model in map(plan.exporter, packages) if model}):
         yield _task(ActionTask(plan, "export", model), f"export the methods of {model}")
 

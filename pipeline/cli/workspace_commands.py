@@ -25,6 +25,7 @@ from doit.plugin import PluginDict
 from doit.task import Stream
 
 from pipeline.cli import tasks
+from pipeline.cli.ahead import prefetch_exports
 from pipeline.cli.commands import ANYWHERE, VERBS, Command
 from pipeline.cli.doit_link import UpToDate
 from pipeline.cli.doit_states import States
@@ -36,7 +37,6 @@ from pipeline.cli.runner import BatchRunner
 from pipeline.cli.toolchain_check import check_toolchain
 from pipeline.cli.workspace_loader import WorkspaceLoader
 from pipeline.moments import load
-from pipeline.plan.prefetch import ask_for_exports
 from pipeline.store.errors import PipelineError
 from pipeline.store.visible import one_line
 
@@ -283,7 +283,7 @@ def run_verb(verb: Command, words: Sequence[str], flags: Mapping[str, bool]) -> 
     """Print the lines of a verb; return the exit status."""
     function = _find_function(verb)
     plan = tasks.current_plan()
-    ask_for_exports(plan, plan.packages)
+    prefetch_exports(plan, plan.packages)
     if verb.name not in _FORETELLING:
         plan.trust_last_exports()
     try:

@@ -7,14 +7,13 @@ each node. Nothing that it emits is changed. Nodes are named by their places (pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from executorch.exir.emit import _emitter
 from executorch.exir.lowered_backend_module import LoweredBackendModule
-from pydantic import TypeAdapter
 from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.utils import _pytree as pytree
@@ -22,40 +21,9 @@ from torch.utils import _pytree as pytree
 from pipeline.program.graphs import NodePlaces, called_delegate, iter_nodes
 from pipeline.program.operators import control_flow_name
 from pipeline.program.patching import wrapped
-from pipeline.store.compiled import DelegateNodes
+from pipeline.store.compiled import DelegateNodes, Instructions
 
 _CHAIN = 0  # a plan has one, into which the emitter merges those of control flow
-
-
-@dataclass(frozen=True)
-class Instructions:
-    """The instructions of one method.
-
-    Attributes:
-        nodes: (index of an instruction, place of the node that it is part of). A node may become
-            several instructions, the last of which gives its value.
-        delegates: the delegate calls, in the order of the instructions.
-        state: (qualified name of a buffer that the method changes, its value in the plan).
-    """
-
-    nodes: tuple[tuple[int, int], ...] = ()
-    delegates: tuple[DelegateNodes, ...] = ()
-    state: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def places(self) -> dict[int, int]:
-        """The place of a node that an instruction is part of, by its index: the last that a
-        delegate runs."""
-        inside = {call.index: call.places[-1] for call in self.delegates if call.places}
-        return {**dict(self.nodes), **inside}
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "nodes": [[_CHAIN, index, place] for index, place in self.nodes]}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Instructions:
-        nodes = [(index, place) for _, index, place in data["nodes"]]
-        return TypeAdapter(cls).validate_python({**data, "nodes": nodes})
 
 
 @dataclass
@@ -80,7 +48,7 @@ class Emission:
             return Instructions()
         emitted = self.methods[method]
         places = NodePlaces(source)
-        nodes: list[tuple[int, int]] = []
+        nodes: list[tuple[int, int, int]] = []
         delegates: list[DelegateNodes] = []
         for start, end, node in emitted.nodes:
             delegate = called_delegate(node)
@@ -89,7 +57,7 @@ class Emission:
                 continue
             place = places.find(node)
             if place is not None:
-                nodes += [(index, place) for index in range(start, end)]
+                nodes += [(_CHAIN, index, place) for index in range(start, end)]
         return Instructions(
             tuple(sorted(nodes)),
             tuple(sorted(delegates, key=lambda delegate: delegate.index)),

@@ -12,7 +12,6 @@ from executorch.exir import schema
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from pipeline.compile.emit_trace import Instructions
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.lost_conds import find_cond
 from pipeline.program.lost_results import describe_loss, find_lost_results
@@ -20,7 +19,7 @@ from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import operator_name
 from pipeline.program.random_operators import REMEDIES, random_cause
 from pipeline.program.training import find_training_outputs
-from pipeline.store.compiled import LoweringWarning
+from pipeline.store.compiled import Instructions, LoweringWarning
 from pipeline.store.errors import plural
 
 if TYPE_CHECKING:  # shapes, which change nothing that is done

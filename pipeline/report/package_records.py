@@ -213,6 +213,7 @@ class MethodManifest(TypedDict):
     left_float: NotRequired[Count]
     quantization: NotRequired[Quantization]
     narrowed: NotRequired[list[NarrowedSize]]
+    facts: NotRequired[dict[str, Any]]
     listed: NotRequired[list[ListedName]]
     warnings: NotRequired[list[LoweringWarning]]
 

@@ -433,7 +433,7 @@ class ReportRecord(TypedDict):
     the config was read; `left_float` counts operators that a quantized method's control flow keeps
     in floating point; `quantization` has the facts of quantized methods; `portable` are the methods
     for which the config names no partitioner; `narrowed` has, by method, sizes whose range lowering
-    narrowed, and `warnings` those of its lowering;
+    narrowed, `warnings` those of its lowering, and `facts` those of features by name;
     `operators` are the libraries of operators beside ATen's that the methods call;
     `seconds` is each method's running time in the package over all calls; `only` names the methods
     that were asked for, where not all were; `processor` is what measured latencies.
@@ -459,6 +459,7 @@ class ReportRecord(TypedDict):
     portable: NotRequired[list[str]]
     narrowed: NotRequired[dict[str, list[NarrowedSize]]]
     warnings: NotRequired[dict[str, list[LoweringWarning]]]
+    facts: NotRequired[dict[str, dict[str, Any]]]
     operators: NotRequired[list[OperatorLibrary]]
     contents: NotRequired[ContentsRecord | None]
     gates: NotRequired[list[GateRecord]]

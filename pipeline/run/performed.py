@@ -51,7 +51,7 @@ def perform_here(
     try:
         with counted_preprocess() as counts:
             was_there = perform(action, workspace, stages, always, keep, results.append)
-        spent = Usage(counts.hits, counts.misses, counts.saved, counts.seconds)
+        spent = Usage(counts.hits, counts.misses, counts.saved, counts.spent)
         usage = {"preprocess": spent} if counts.hits or counts.misses else {}
         return Performed("hit" if was_there else "built", "", usage, results[-1] or None)
     except MissingBlobError as problem:

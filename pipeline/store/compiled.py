@@ -208,12 +208,31 @@ class DelegateNodes:
     outputs: tuple[Count | None, ...]
 
 
-class Instructions(TypedDict):
-    """The instructions of a method, as `compile.emit_trace` writes them."""
+@dataclass(frozen=True)
+class Instructions:
+    """The instructions of a method.
 
-    nodes: list[tuple[Count, Count, Count]]
-    delegates: list[DelegateNodes]
-    state: list[tuple[str, Count]]
+    Attributes:
+        nodes: the chain and the index of an instruction, and the place of the node that it is part
+            of. A node may become several instructions, the last of which gives its value.
+        delegates: the delegate calls, in the order of the instructions.
+        state: (qualified name of a buffer that the method changes, its value in the plan).
+    """
+
+    nodes: tuple[tuple[Count, Count, Count], ...] = ()
+    delegates: tuple[DelegateNodes, ...] = ()
+    state: tuple[tuple[str, Count], ...] = ()
+
+    @property
+    def node_places(self) -> dict[int, int]:
+        """The place of a node by the index of its instruction, outside of delegates."""
+        return {index: place for _, index, place in self.nodes}
+
+    @property
+    def places(self) -> dict[int, int]:
+        """The same, and for a delegate the last place that it runs."""
+        inside = {call.index: call.places[-1] for call in self.delegates if call.places}
+        return {**self.node_places, **inside}
 
 
 class Signature(TypedDict):
@@ -303,6 +322,7 @@ class CompiledMethod(TypedDict):
         debug_handles: of what Python runtimes run, each with the place of its node in the source
             program. A place, as the line of the source may change where the program doesn't.
         left_float: the operators in control flow of a quantized method that are not quantized.
+        facts: those of features that have no field here, by name.
     """
 
     delegation: Delegation
@@ -316,6 +336,7 @@ class CompiledMethod(TypedDict):
     warnings: list[LoweringWarning]
     operators: list[OperatorLibrary]
     constants: Constants
+    facts: NotRequired[dict[str, Any]]
 
 
 class CompiledUnit(TypedDict):

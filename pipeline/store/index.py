@@ -48,13 +48,6 @@ create index names_by_result on names (result);
 """
 
 
-class Totals(NamedTuple):
-    """Number and bytes of files."""
-
-    number: int
-    size: int
-
-
 class Row(NamedTuple):
     """A file of the store; `used` is no later than its last use, in seconds since the epoch."""
 
@@ -246,17 +239,21 @@ class Index:
 
     # What is in it
 
-    def blobs(self) -> Totals:
-        return Totals(*self._sql.execute("select count(*), total(size) from blobs").fetchone())
+    def blobs(self) -> tuple[int, int]:
+        """Return number and bytes of the blobs."""
+        query = "select count(*), total(size) from blobs"
+        number, size = self._sql.execute(query).fetchone()
+        return number, int(size)
 
-    def results(self) -> dict[str, Totals]:
+    def results(self) -> dict[str, tuple[int, int]]:
         """Return number and bytes of the results of each kind."""
         query = "select kind, count(*), total(size) from results group by kind"
-        return {kind: Totals(number, int(size)) for kind, number, size in self._sql.execute(query)}
+        return {kind: (number, int(size)) for kind, number, size in self._sql.execute(query)}
 
     def size(self) -> int:
         """Return the bytes of all files."""
-        return int(self.blobs().size + sum(totals.size for totals in self.results().values()))
+        _, blob_bytes = self.blobs()
+        return blob_bytes + sum(size for _, size in self.results().values())
 
     def find(self, kind: str, about: Digest | None, most: int) -> list[Digest]:
         """Return results of a kind, and about a subject, the latest used first."""

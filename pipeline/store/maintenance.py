@@ -57,11 +57,11 @@ class Stats:
 def statistics(store: Store) -> Stats:
     """Count what a store holds."""
     with open_index(store) as index:
-        blobs, results = index.blobs(), index.results()
-    numbers = {kind: totals.number for kind, totals in results.items()}
-    sizes = sum(totals.size for totals in results.values())
+        (blobs, blob_bytes), results = index.blobs(), index.results()
+    numbers = {kind: number for kind, (number, _) in results.items()}
+    sizes = sum(size for _, size in results.values())
     used, moved = read_usage(store), read_moved(store)
-    return Stats(blobs.number, int(blobs.size), numbers, sizes, used, moved)
+    return Stats(blobs, blob_bytes, numbers, sizes, used, moved)
 
 
 def earlier_keys(

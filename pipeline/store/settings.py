@@ -20,7 +20,6 @@ from pipeline.store.sizes import parse_size
 
 if TYPE_CHECKING:
     from pipeline.store.remote_tier import RemoteTierSettings
-    from pipeline.store.signing import Keys
 
 
 @dataclass(frozen=True)
@@ -123,26 +122,6 @@ def read_settings(root: Path) -> WorkspaceSettings:
     )
 
 
-def read_keys(root: Path) -> Keys:
-    """Read the keys of the workspace at `root`, with a remote or without. Raises PipelineError for
-    wrong settings, and for keys that can't be used."""
-    from pipeline.store.signing import load_keys
-
-    return load_keys(*read_key_paths(open_settings(root)))
-
-
-def read_key_paths(reader: SettingsReader) -> tuple[Path | None, tuple[Path, ...]]:
-    """Return the paths of the signing key and of the trusted ones. Raises PipelineError, also for a
-    key in the workspace of an untrusted build, where a stranger could put another."""
-    signing_key, trusted_keys = reader.get("signing_key"), reader.get("trusted_keys", ())
-    if reader.untrusted:
-        named = [("trusted_keys", key) for key in trusted_keys]
-        for name, key in (("signing_key", signing_key), *named):
-            if key is not None:
-                _check_outside(name, key, reader.root)
-    return signing_key, trusted_keys
-
-
 def _read_remote(reader: SettingsReader) -> RemoteTierSettings | None:
     """Return the settings of the remote tier that a feature brings, if one is set."""
     for feature in find_features():
@@ -187,13 +166,3 @@ def _environment(reader: SettingsReader) -> Environment:
     variable = variable_of("variables")
     remedy = f"this build is untrusted: only {variable} of its environment lists them"
     return Environment(names, secrets, remedy)
-
-
-def _check_outside(name: str, key: Path, root: Path) -> None:
-    """Raise PipelineError for a key in the workspace."""
-    for place in map(Path, (os.path.normpath(key), os.path.realpath(key))):
-        if place.is_relative_to(root):
-            raise PipelineError(
-                f"{variable_of(name)}: {place.relative_to(root)} is in the workspace, which an "
-                "untrusted build does not believe; name a file outside"
-            )

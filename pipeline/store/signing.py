@@ -1,8 +1,12 @@
-"""Signatures of action results: signing them, and checking that someone trusted did."""
+"""Signatures: the keys of a workspace, signing with them, and checking that someone trusted did.
+
+Features sign results that they push, and attestations; the core signs nothing.
+"""
 
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +15,8 @@ from typing import Any
 
 from pipeline.store.digest import Digest, hash_bytes
 from pipeline.store.errors import PipelineError
+from pipeline.store.setting_table import variable_of
+from pipeline.store.settings_reader import SettingsReader, open_settings
 
 INSTALL = "pip install 'pte-pipeline[remote]'"
 
@@ -85,3 +91,31 @@ def _load(path: Path, parse: Callable[[bytes], Any], kind: type, expected: str) 
     if not isinstance(key, kind):
         raise PipelineError(f"{path}: is no Ed25519 {expected}")
     return key
+
+
+def read_keys(root: Path) -> Keys:
+    """Read the keys of the workspace at `root`, with a remote or without. Raises PipelineError for
+    wrong settings, and for keys that can't be used."""
+    return load_keys(*read_key_paths(open_settings(root)))
+
+
+def read_key_paths(reader: SettingsReader) -> tuple[Path | None, tuple[Path, ...]]:
+    """Return the paths of the signing key and of the trusted ones. Raises PipelineError, also for a
+    key in the workspace of an untrusted build, where a stranger could put another."""
+    signing_key, trusted_keys = reader.get("signing_key"), reader.get("trusted_keys", ())
+    if reader.untrusted:
+        for key in trusted_keys:
+            _check_outside("trusted_keys", key, reader.root)
+        if signing_key is not None:
+            _check_outside("signing_key", signing_key, reader.root)
+    return signing_key, trusted_keys
+
+
+def _check_outside(name: str, key: Path, root: Path) -> None:
+    """Raise PipelineError for a key in the workspace."""
+    for place in map(Path, (os.path.normpath(key), os.path.realpath(key))):
+        if place.is_relative_to(root):
+            raise PipelineError(
+                f"{variable_of(name)}: {place.relative_to(root)} is in the workspace, which an "
+                "untrusted build does not believe; name a file outside"
+            )

@@ -88,7 +88,7 @@ class CallJudge:
         by_rounding = self.held_to.by_rounding(lowered, rounded, run.case)
         errors = _compare(call.actual, lowered)
         # More runs, 16 calls of the source, don't save a package that failed on other inputs.
-        failed = any(failure.about in ("", "quantized") for failure in self.result.failures)
+        failed = any(failure["about"] in ("", "quantized") for failure in self.result.failures)
         may_round_again = rounded and not failed and not references.source.state
         if may_round_again and self._exceeds(call, lowered, errors, by_rounding):
             rounded += references.run_rounded_again(inputs, call.as_it_lies, _MORE_RUNS)

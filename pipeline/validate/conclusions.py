@@ -35,7 +35,7 @@ def conclude_quantization(
         result.fail(fault, output=output, about="quantization")
         if not result.failing:
             result.failing = calls.noisiest
-    failed = any(failure.about == "quantization" for failure in result.failures)
+    failed = any(failure["about"] == "quantization" for failure in result.failures)
     left_out = [inputs for inputs in examples if inputs.origin in result.left_out]
     record = judge.judge(failed, len(left_out), bool(result.random))
     still = find_indifferent_outputs(program, result.outputs, result.state, calls.float_movement)

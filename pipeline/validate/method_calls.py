@@ -223,7 +223,7 @@ class MethodCalls:
         result = self.result
         result.failing = tuple(self.calls)
         shown = result.failures[failed:]
-        result.fails_quantized = all(failure.about == "quantized" for failure in shown)
+        result.fails_quantized = all(failure["about"] == "quantized" for failure in shown)
         runs = result.quantized_runs if result.fails_quantized else result.runs
         result.failing_limits = runs[-1].limits if runs else ()
 

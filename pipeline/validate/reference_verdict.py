@@ -21,7 +21,7 @@ from pipeline.validate.determinism import outputs_of_runs
 from pipeline.validate.metrics import json_number
 from pipeline.validate.randomness import REPEATS, judge_random
 from pipeline.validate.recording_judge import CallOutcome, OutputOutcome, RecordingComparison
-from pipeline.validate.results import MethodValidation
+from pipeline.validate.results import MethodValidation, describe_failure
 
 _MOST_NAMED = 3
 # Up to this share of the outputs, a difference from recorded outputs may be another kernel's.
@@ -187,9 +187,9 @@ class ReferenceJudge:
     def _verdict(self) -> tuple[Verdict, str]:
         if self._failed:
             departures = [
-                failure for failure in self._result.failures if failure.about == "reference"
+                failure for failure in self._result.failures if failure["about"] == "reference"
             ]
-            return "failed", departures[0].sentence
+            return "failed", describe_failure(departures[0])
         if self._unjudged:
             names = listed([*self._unjudged], _MOST_NAMED)
             return "not judged", f"{names} departs from the reference where rounding alone may"

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
 from pipeline.report.records import (
     UNASKED,
+    FailureRecord,
     FailureSubject,
     MovementRecord,
     QuantizationRecord,
@@ -22,24 +23,10 @@ from pipeline.validate.metrics import OutputError, json_number
 _MOST_NAMED = 3  # outputs in a sentence
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A failure of a method, as the record has it (`FailureRecord`)."""
-
-    method: str
-    what: str
-    inputs: str = ""
-    output: str = ""
-    about: FailureSubject = ""
-    of_limit: float | None = None
-
-    @property
-    def sentence(self) -> str:
-        place = ", ".join(part for part in (self.inputs, self.output) if part)
-        return f"{self.method}: {place}{place and ': '}{self.what}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "of_limit": json_number(self.of_limit)}
+def describe_failure(failure: FailureRecord) -> str:
+    """Return the sentence on a failure of a method."""
+    place = ", ".join(part for part in (failure["inputs"], failure["output"]) if part)
+    return f"{failure['method']}: {place}{place and ': '}{failure['what']}"
 
 
 @dataclass(frozen=True)
@@ -137,7 +124,7 @@ class MethodValidation:
     left_out: list[str] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[FailureRecord] = field(default_factory=list)
     not_run: str = ""
     seconds: float = 0.0
     device_limits: list[Limits] = field(default_factory=list)
@@ -153,7 +140,16 @@ class MethodValidation:
         about: FailureSubject = "",
         of_limit: float | None = None,
     ) -> None:
-        self.failures.append(Failure(self.method, fault, inputs, output, about, of_limit))
+        self.failures.append(
+            {
+                "method": self.method,
+                "what": fault,
+                "inputs": inputs,
+                "output": output,
+                "about": about,
+                "of_limit": json_number(of_limit),
+            }
+        )
 
     @property
     def ok(self) -> bool:
@@ -172,9 +168,9 @@ class MethodValidation:
             return "not judged"
         return "passed"
 
-    def _lowering_failures(self) -> list[Failure]:
+    def _lowering_failures(self) -> list[FailureRecord]:
         separate_verdicts = ("quantization", "reference")
-        return [failure for failure in self.failures if failure.about not in separate_verdicts]
+        return [failure for failure in self.failures if failure["about"] not in separate_verdicts]
 
     @property
     def uninformative(self) -> list[str]:
@@ -198,7 +194,7 @@ class MethodValidation:
         """Return why the lowering has not passed; of one that failed, its first failure."""
         match self.verdict:
             case "failed":
-                return self._lowering_failures()[0].sentence
+                return describe_failure(self._lowering_failures()[0])
             case "not run":
                 return self.not_run or self._why_no_runs()
             case "not judged":
@@ -309,7 +305,7 @@ class MethodValidation:
             **({"on_generated": _figures(on)} if (on := self.worst_generated()) else {}),
             "runs": [run.to_json() for run in self.runs],
             "skipped": [{"origin": origin, "reason": reason} for origin, reason in self.skipped],
-            "failures": [failure.to_json() for failure in self.failures],
+            "failures": list(self.failures),
             "not_run": self.not_run,
             "left_out": list(self.left_out),
         }
@@ -363,7 +359,7 @@ class Validation:
     def failures(self) -> tuple[str, ...]:
         """The sentences about the package and its methods."""
         method_failures = (
-            failure.sentence for method in self.methods for failure in method.failures
+            describe_failure(failure) for method in self.methods for failure in method.failures
         )
         return (*self.problems, *method_failures)
 

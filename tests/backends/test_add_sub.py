@@ -646,7 +646,7 @@ def test_a_delegate_that_fails_tells_the_line_of_the_source_as_it_is_now(bench, 
     code = "return total - self.large + self.small"
     number = 1 + next(n for n, x in enumerate(path.read_text().splitlines()) if code in x)
     told = f"must be float32[6,5], is float32[6,4]; of {code}  # models/small.py:{number}, in Feat"
-    assert failures and all(told in failure.what for failure in failures)
+    assert failures and all(told in failure["what"] for failure in failures)
 
 
 @pytest.mark.slow

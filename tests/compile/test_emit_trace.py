@@ -1,17 +1,21 @@
 """Which instruction gives which node."""
 
 import json
+from dataclasses import asdict
 from functools import cache
 
 import pytest
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from pydantic import TypeAdapter
 
 from pipeline.compile.emit import emit
-from pipeline.compile.emit_trace import Instructions, record_emission
+from pipeline.compile.emit_trace import record_emission
 from pipeline.compile.lower import lower
 from pipeline.devices.interpreter.load import get_instructions
 from pipeline.program.graphs import iter_nodes
+from pipeline.store.compiled import Instructions
+from pipeline.store.forms import fits
 from tests.support.located import opened, plan_of
 from tests.support.programs import shared_programs
 
@@ -34,7 +38,7 @@ def emitted(delegate):
 def names(delegate, method):
     programs, _, known = emitted(delegate)
     nodes = list(iter_nodes(programs[method]))
-    return {index: nodes[place].name for index, place in known[method].nodes}
+    return {index: nodes[place].name for index, place in known[method].node_places.items()}
 
 
 def test_each_kernel_call_is_of_a_node():
@@ -52,7 +56,7 @@ def test_branches_are_part_of_it():
     assert kernels.keys() == names(False, "branch").keys()
     (division,) = [index for index, name in kernels.items() if name == "aten::div"]
     assert names(False, "branch")[division] == "div"
-    node = list(iter_nodes(programs["branch"]))[dict(known["branch"].nodes)[division]]
+    node = list(iter_nodes(programs["branch"]))[known["branch"].node_places[division]]
     assert node.graph is not programs["branch"].graph
 
 
@@ -74,7 +78,9 @@ def test_a_delegate_call_covers_nodes_and_gives_one():
 @pytest.mark.parametrize("method", ["plain", "step", "branch"])
 def test_it_survives_json(method):
     known = emitted(True)[2][method]
-    assert Instructions.from_json(json.loads(json.dumps(known.to_json()))) == known
+    record = json.loads(json.dumps(asdict(known)))
+    assert fits(record, Instructions)
+    assert TypeAdapter(Instructions).validate_python(record) == known
 
 
 def test_recording_changes_no_byte():

@@ -71,8 +71,8 @@ def test_a_file_may_hold_the_inputs_too(tmp_path):
 def test_bfloat16_stands_as_float32_in_arrays(tmp_path):
     """Integers do not."""
     failures = judged(read(tmp_path, write(tmp_path, outputs(), ".npz"))).failures
-    assert {failure.output for failure in failures} == {"output[0]['best']"}
-    assert "dtype int64, must be float32" in failures[0].what
+    assert {failure["output"] for failure in failures} == {"output[0]['best']"}
+    assert "dtype int64, must be float32" in failures[0]["what"]
 
 
 def test_bfloat16_arguments_stand_as_float32_in_arrays_too(tmp_path):
@@ -100,8 +100,10 @@ def test_an_export_that_departs_from_them_fails(tmp_path):
     tensors = outputs()
     tensors["output[0]['logits']"][1, 1, 2] += 0.5
     (failure,) = judged(read(tmp_path, write(tmp_path, tensors))).failures
-    assert failure.inputs == EXAMPLES[1].origin
-    assert failure.what.startswith("the export departs from heads.safetensors: absolute error 0.5")
+    assert failure["inputs"] == EXAMPLES[1].origin
+    assert failure["what"].startswith(
+        "the export departs from heads.safetensors: absolute error 0.5"
+    )
 
 
 OTHER_METHOD = {"methods": {"other": {"reference": {"atol": 0.1}}}}
@@ -145,7 +147,7 @@ def test_the_config_limits_how_far_recorded_outputs_may_differ(settings, set_at,
 def test_a_recording_beyond_its_limits_says_where_they_are_set(settings, said, tmp_path):
     """Those of the package and of other methods do not count."""
     failures = judged(read(tmp_path, write(tmp_path, near_outputs())), **settings).failures
-    assert all(said in failure.what for failure in failures)
+    assert all(said in failure["what"] for failure in failures)
     assert failures
 
 
@@ -197,7 +199,7 @@ def test_a_file_holds_the_calls_of_a_sequence_in_order(tmp_path):
     wrong = STEPS.cumsum(1)
     wrong[1, 2, 0] += 1
     (failure,) = read_totals(tmp_path, {"x": STEPS}, wrong).failures
-    assert failure.inputs == "total.safetensors[5] (call 3 from total.safetensors[3])"
+    assert failure["inputs"] == "total.safetensors[5] (call 3 from total.safetensors[3])"
 
 
 def test_without_a_dimension_of_steps_each_call_begins_anew(tmp_path):
@@ -234,7 +236,7 @@ def test_inputs_that_a_method_changes_may_be_recorded(changed, failing, tmp_path
     program = export(AddOne(), (X.clone(),))
     recording = read_golden(tmp_path, "a.safetensors", "a", program, [InputSet((X,))])
     failures = judge({"a": recording}, {"a": program})["a"].failures
-    assert [failure.output for failure in failures] == failing
+    assert [failure["output"] for failure in failures] == failing
 
 
 def test_a_file_that_cannot_be_read_is_a_mistake(tmp_path):

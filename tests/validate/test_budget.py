@@ -21,7 +21,7 @@ from pipeline.validate import budget as budgets
 from pipeline.validate import rounding
 from pipeline.validate.budget import Budget
 from pipeline.validate.package import validate_package
-from pipeline.validate.results import Failure, MethodValidation, Run, Validation
+from pipeline.validate.results import MethodValidation, Run, Validation
 from tests.features.locating.test_locate import X, portable
 from tests.mutations.samples import SAMPLES, _packed
 
@@ -118,9 +118,9 @@ def test_nothing_is_left_out_in_time(tmp_path):
 
 
 def failed(method, sqnr):
-    return MethodValidation(
-        method, failures=[Failure(method, f"SQNR {sqnr}")], runs=[Run("example 0", ())]
-    )
+    result = MethodValidation(method, runs=[Run("example 0", ())])
+    result.fail(f"SQNR {sqnr}")
+    return result
 
 
 def test_every_method_that_is_not_looked_into_says_so():

@@ -171,7 +171,7 @@ def validated(module, **settings):
 def test_a_package_of_a_random_source_fails_and_is_not_compared():
     (method,) = validated(dropping()).methods
     (failure,) = method.failures
-    assert failure.about == "source" and method.verdict == "failed"
+    assert failure["about"] == "source" and method.verdict == "failed"
     assert not method.runs
 
 

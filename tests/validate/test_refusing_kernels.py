@@ -47,7 +47,7 @@ def test_a_rejecting_kernel_is_named_with_its_line_and_remedy(module, operator, 
         Package(PackageFiles("small.pte", made.pte)).run("run", (X,))
     instructions = made.emission.instructions("run", made.lowered["run"])
     assert refused.value.code == 0x12
-    assert refused.value.instruction in dict(instructions.nodes)
+    assert refused.value.instruction in instructions.node_places
     assert f"in operator {kernel}: 0x12" in refused.value.reason
     assert remedy in add_remedy(refused.value.reason)
     (culprit,) = made.located("run", (X,)).culprits

@@ -94,7 +94,7 @@ def test_loss_gradients_parameters_and_where_they_begin_are_validated(tmp_path):
 def test_other_weights_and_gradients_fail_by_their_names(tmp_path):
     program = joint(tmp_path)
     validation = validate(program, packed(joint(tmp_path, seed=1), tmp_path))
-    failed = {failure.output for failure in validation.methods[0].failures}
+    failed = {failure["output"] for failure in validation.methods[0].failures}
     assert {"gradient of parameter 'scale'", "parameter 'layer.weight'"} <= failed
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.cli.ahead import prefetch_packages
 from pipeline.cli.columns import columns
 from pipeline.cli.grammar import Target, find_targets
 from pipeline.cli.verbs import known_packages
 from pipeline.plan.actions import Action, unit_name
 from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
-from pipeline.plan.prefetch import ask_for_packages
 from pipeline.plan.remarks import find_broken_files, find_remarks
 from pipeline.plan.status import Status
 from pipeline.plan.tasks import find_action, find_last, find_status
@@ -158,7 +158,7 @@ def preview(plan: Plan, targets: Sequence[Target]) -> Iterator[str]:
     faulty = [package for package in packages if plan.problems(package)]
     sound = [package for package in packages if package not in faulty]
     whole = not any(target.methods for target in targets)
-    plan.workspace.store.look(ask_for_packages(plan, sound, methods=not whole))
+    plan.workspace.store.look(prefetch_packages(plan, sound, True, not whole))
     table = _Preview(plan, targets)
     for package in packages:
         if package in faulty:

@@ -39,6 +39,7 @@ from pipeline.store import digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.toolchain import code, toolchain
+from pipeline.store.usage import Usage
 
 Programs = Mapping[str, Sequence[ExportedProgram]]
 Specs = Mapping[str, Sequence[list[CompileSpec]]]
@@ -54,17 +55,11 @@ more_key: ContextVar[Mapping[str, Any]] = ContextVar("more of the keys", default
 
 
 @dataclass
-class PreprocessCounts:
-    """Counts of partitions that were found in the store, preprocessed and kept, or never cached.
+class PreprocessCounts(Usage):
+    """Counts of partitions that were found in the store, preprocessed and kept, or never cached;
+    `spent` are the seconds of wall time that backends took, for the last too."""
 
-    `seconds` are the wall time that backends took, `saved` what they once took for the hits.
-    """
-
-    hits: int = 0
-    misses: int = 0
     uncached: int = 0
-    seconds: float = 0.0
-    saved: float = 0.0
 
 
 class CacheContext:
@@ -191,7 +186,7 @@ class CachedBackend:
         with self._surroundings():
             results = make()
         seconds = time.perf_counter() - started
-        counts.seconds += seconds
+        counts.spent += seconds
         # A result that is found would not narrow the method's sizes as making it does.
         narrows = copy_ranges(program for program, _ in inputs) != before
         if place is None or narrows:

@@ -59,7 +59,8 @@ class Answers:
 
     def report(self, action: Action, performed: Done, answer: Answer) -> Report:
         """Return the report of an action that a worker has performed."""
-        event_facts, result = performed["event"], performed["result"]
+        event_facts = performed["event"]
+        result = performed["result"]
         error = event_facts["error"] or self._find_wrong(action, performed)
         event = make_event(
             action,

@@ -9,16 +9,16 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from pipeline.features.cluster.agent import perform
 from pipeline.features.cluster.answers import Answers
 from pipeline.features.cluster.connection import Connection
-from pipeline.features.cluster.forms import MEMORY, RESOURCE, Answer, ProgressMessage
+from pipeline.features.cluster.forms import MEMORY, Answer, ProgressMessage
 from pipeline.features.cluster.local_queue import LocalQueue
 from pipeline.features.cluster.pack import Packer
+from pipeline.features.cluster.shipment import Shipment
 from pipeline.features.cluster.tags import find_tags
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
@@ -35,32 +35,6 @@ PATIENCE = 120.0  # seconds for which an action waits for a worker that can take
 _BETWEEN_LOOKS = 2.0  # seconds between two looks at which workers there are
 _PACKING = 4  # parcels packed at a time: some wait for the remote
 _log = logging.getLogger(__name__)
-
-
-@dataclass
-class _Shipment:
-    """An action that was handed to the cluster.
-
-    Attributes:
-        tags: names of backends whose requirements its worker must meet.
-        memory: the bytes that it is expected to take, 0 where that is not known.
-        promise: the future that its report goes to.
-        parcel: the action as JSON, once it is packed.
-        future: dask's.
-        since: when it was submitted, on the clock of `time.monotonic`.
-        progress: what its worker reported of it last; None before it has one.
-        refused: the workers that did not take it, and why.
-    """
-
-    action: Action
-    tags: frozenset[str]
-    memory: int
-    promise: Future[Report] = field(default_factory=Future)
-    parcel: str = ""
-    future: Any = None
-    since: float = 0.0
-    progress: ProgressMessage | None = None
-    refused: dict[str, list[str]] = field(default_factory=dict)
 
 
 class ClusterExecutor:
@@ -80,12 +54,14 @@ class ClusterExecutor:
         self._answers = Answers(workspace)
         self._threads = ThreadPoolExecutor(_PACKING, "pte-cluster")
         self._local_queue = LocalQueue(workspace, jobs, always)
-        self._shipments: dict[str, _Shipment] = {}
+        self._shipments: dict[str, Shipment] = {}
         self._numbers = itertools.count()
         self._lock = threading.RLock()
-        self._lost, self._told = "", False
+        self._lost = ""  # why all that was under way is given up
+        self._warned = False  # that there is no worker yet
         self._looked = 0.0
-        self.width, self._most_memory = 0, 0.0
+        self.width = 0
+        self._most_memory = 0.0
         self._connection = Connection(where, jobs)
         self._client = self._connection.client
         self._connection.listen(self._hear, self._hear_of_workers)
@@ -100,7 +76,7 @@ class ClusterExecutor:
     # What goes there
 
     def submit(self, action: Action, memory: int) -> Future[Report]:
-        shipment = _Shipment(action, find_tags(action), memory)
+        shipment = Shipment(action, find_tags(action), memory)
         shipment.promise.set_running_or_notify_cancel()
         if action.kind == "export":
             self._local_queue.run(action, memory, shipment.promise)
@@ -108,26 +84,23 @@ class ClusterExecutor:
             self._threads.submit(self._guarded, shipment, self._pack_and_send)
         return shipment.promise
 
-    def _pack_and_send(self, shipment: _Shipment) -> None:
+    def _pack_and_send(self, shipment: Shipment) -> None:
         shipment.parcel = self._packer.pack(shipment.action)
         self._send(shipment)
 
-    def _send(self, shipment: _Shipment) -> None:
+    def _send(self, shipment: Shipment) -> None:
         """Submit a shipment to the scheduler, for any worker but those that refused it."""
         action = shipment.action
         key = f"{action.kind}-{action.digest[:16]}-{self._client.id}-{next(self._numbers)}"
-        workers = None
-        if shipment.refused:
-            workers = [
-                worker for worker in self._connection.workers() if worker not in shipment.refused
-            ]
-        resources: dict[str, float] = {f"{RESOURCE}{tag}": 1 for tag in shipment.tags}
+        workers = self._find_willing(shipment) if shipment.refused else None
+        resources: dict[str, float] = dict.fromkeys(shipment.resources, 1)
         if self._most_memory:  # one that is expected to take more has a worker for itself
             resources[MEMORY] = min(shipment.memory, self._most_memory)
         with self._lock:
             if self._lost:
                 raise ExecutorLostError(self._lost)
-            shipment.progress, shipment.since = None, time.monotonic()
+            shipment.progress = None
+            shipment.since = time.monotonic()
             self._shipments[key] = shipment
             shipment.future = self._client.submit(
                 perform,
@@ -139,7 +112,11 @@ class ClusterExecutor:
             )
         shipment.future.add_done_callback(partial(self._settle, key))
 
-    def _guarded(self, shipment: _Shipment, step: Any, *arguments: Any) -> None:
+    def _find_willing(self, shipment: Shipment) -> list[str]:
+        """Return the workers that have not refused a shipment."""
+        return [worker for worker in self._connection.workers() if worker not in shipment.refused]
+
+    def _guarded(self, shipment: Shipment, step: Any, *arguments: Any) -> None:
         """Take a step with a shipment; what goes wrong is its outcome."""
         try:
             step(shipment, *arguments)
@@ -158,7 +135,7 @@ class ClusterExecutor:
         if shipment is not None:
             self._guarded(shipment, self._take_answer, future)
 
-    def _take_answer(self, shipment: _Shipment, future: Any) -> None:
+    def _take_answer(self, shipment: Shipment, future: Any) -> None:
         if future.status == "finished":
             self._receive(shipment, future.result())
         elif not self._connection.runs:
@@ -168,7 +145,7 @@ class ClusterExecutor:
         else:
             self._fail(shipment, f"its worker failed: {describe_error(future.exception())}")
 
-    def _receive(self, shipment: _Shipment, text: str) -> None:
+    def _receive(self, shipment: Shipment, text: str) -> None:
         """Take the answer to a shipment's parcel."""
         action = shipment.action
         answer = self._answers.read(action, text)
@@ -179,12 +156,17 @@ class ClusterExecutor:
         elif "lost" in answer:
             lost = answer["lost"]
             CrashLog(self._workspace.logs, str(action.package)).write_step(lost["step"])
-            facts = lost["signals"], lost["stage"], lost["peak_bytes"], lost["system"]
-            raise WorkerLostError(*facts, one_line(answer["host"]))
+            raise WorkerLostError(
+                signals=lost["signals"],
+                stage=lost["stage"],
+                peak_bytes=lost["peak_bytes"],
+                system=lost["system"],
+                host=one_line(answer["host"]),
+            )
         else:
             raise PipelineError(f"worker {one_line(answer['worker'])}: {answer['missing']}")
 
-    def _fail(self, shipment: _Shipment, error: str) -> None:
+    def _fail(self, shipment: Shipment, error: str) -> None:
         event = make_event(
             shipment.action,
             "failed",
@@ -194,14 +176,16 @@ class ClusterExecutor:
         )
         shipment.promise.set_result(Report(event))
 
-    def _refuse(self, shipment: _Shipment, answer: Answer) -> None:
+    def _refuse(self, shipment: Shipment, answer: Answer) -> None:
         """Try another worker; an action that only facts of machines keep from all runs here."""
-        worker, refused = one_line(answer["worker"]), answer["refused"]
+        worker = one_line(answer["worker"])
+        refused = answer["refused"]
         shipment.refused[worker] = refused["differences"]
-        if set(self._connection.workers()) - shipment.refused.keys():
+        if self._find_willing(shipment):
             self._send(shipment)
             return
-        why = f"worker {worker} is another: {one_line('; '.join(refused['differences']))}"
+        differences = one_line("; ".join(refused["differences"]))
+        why = f"worker {worker} is another: {differences}"
         if refused["here"]:
             _log.warning("%s runs on this machine: %s", shipment.action.title, why)
             self._local_queue.run(shipment.action, shipment.memory, shipment.promise)
@@ -215,7 +199,8 @@ class ClusterExecutor:
         _, message = event
         if fits(message, ProgressMessage):
             with self._lock, suppress(OSError):  # so that nothing is added to the answer's log
-                if (shipment := self._shipments.get(message["parcel"])) is not None:
+                shipment = self._shipments.get(message["parcel"])
+                if shipment is not None:
                     shipment.progress = message
                     self._answers.note(shipment.action, message)
         elif isinstance(message, dict) and "joined" in message:
@@ -224,13 +209,20 @@ class ClusterExecutor:
     def _send_again(self) -> None:
         """Submit again what waits for a tag: dask looks at what a worker has when that joins, and
         its tags are known a moment later."""
-        with self._lock:
-            waiting = {k: s for k, s in self._shipments.items() if s.tags and s.progress is None}
-        for key, shipment in waiting.items():
-            if self._take_back(key) is not None:
+        for key, shipment in self._find_waiting().items():
+            if shipment.tags and self._take_back(key) is not None:
                 self._guarded(shipment, self._send)
 
-    def _take_back(self, key: str) -> _Shipment | None:
+    def _find_waiting(self) -> dict[str, Shipment]:
+        """Return the shipments that no worker has taken yet."""
+        waiting = {}
+        with self._lock:
+            for key, shipment in self._shipments.items():
+                if shipment.progress is None:
+                    waiting[key] = shipment
+        return waiting
+
+    def _take_back(self, key: str) -> Shipment | None:
         """Cancel a shipment, unless its answer came before."""
         with self._lock:
             shipment = self._shipments.pop(key, None)
@@ -241,23 +233,21 @@ class ClusterExecutor:
 
     def _hear_of_workers(self, event: Any) -> None:
         _, message = event
-        if isinstance(message, dict) and message.get("action") == "remove-worker":
-            self._threads.submit(
-                self._lose_worker, str(message.get("worker")), bool(message.get("expected"))
-            )
+        if not isinstance(message, dict) or message.get("action") != "remove-worker":
+            return
+        if not message.get("expected"):
+            self._threads.submit(self._lose_worker, str(message.get("worker")))
 
-    def _lose_worker(self, worker: str, expected: bool) -> None:
+    def _lose_worker(self, worker: str) -> None:
         """Give back what ran on a worker that is gone. dask would run it again, also where it is
         what ends workers; what waited there it may run elsewhere, as what a worker that was asked
         to go ran."""
         with self._lock:
-            ran = {k: s.progress for k, s in self._shipments.items() if s.progress}
-        for key, report in ran.items():
-            if report["worker"] == worker and not expected and (shipment := self._take_back(key)):
-                system = f"the cluster lost the worker {one_line(worker)}"
-                facts = "", report["stage"], report["peak_bytes"], system
-                lost = WorkerLostError(*facts, one_line(report["host"]))
-                shipment.promise.set_exception(lost)
+            shipments = dict(self._shipments)
+        for key, shipment in shipments.items():
+            progress = shipment.progress
+            if progress is not None and progress["worker"] == worker and self._take_back(key):
+                shipment.lose(progress, f"the cluster lost the worker {one_line(worker)}")
 
     def free_memory(self) -> float:
         """Return infinity: workers have their memory as a resource, which dask shares out."""
@@ -275,32 +265,28 @@ class ClusterExecutor:
     def _lose(self, why: str) -> None:
         """Give up all that is under way in the cluster."""
         with self._lock:
-            self._lost, lost = why, list(self._shipments.values())
+            self._lost = why
+            shipments = list(self._shipments.values())
             self._shipments.clear()
-        for shipment in lost:
+        for shipment in shipments:
             shipment.promise.set_exception(ExecutorLostError(why))
 
     def _look_for_workers(self) -> None:
         """Give up actions that no worker can take, once they have waited long enough."""
         workers = self._connection.workers()
         self.width = sum(worker["nthreads"] for worker in workers.values())
-        memory = (worker["resources"].get(MEMORY, 0) for worker in workers.values())
+        memory = [worker["resources"].get(MEMORY, 0) for worker in workers.values()]
         self._most_memory = max(memory, default=0)
-        with self._lock:
-            waiting = {k: s for k, s in self._shipments.items() if s.progress is None}
-        since = min((shipment.since for shipment in waiting.values()), default=time.monotonic())
-        late = time.monotonic() - since > PATIENCE
-        if not workers and waiting and not self._told:
+        waiting = self._find_waiting()
+        if not workers and waiting and not self._warned:
             _log.warning("%s has no worker yet; what is to be done waits for one", self._where)
-            self._told = True
-        for key, shipment in waiting.items() if workers and late else ():
-            resources = {f"{RESOURCE}{tag}" for tag in shipment.tags}
-            if any(resources <= worker["resources"].keys() for worker in workers.values()):
-                continue
-            if self._take_back(key) is not None:
-                lacking = ", ".join(sorted(shipment.tags))
-                message = f"no worker of {self._where} has what it needs: {lacking}"
-                self._fail(shipment, f"{message} (`doit backends` there says what is missing)")
+            self._warned = True
+        submitted = [shipment.since for shipment in waiting.values()]
+        if workers and submitted and time.monotonic() - min(submitted) > PATIENCE:
+            resources = [worker["resources"].keys() for worker in workers.values()]
+            for key, shipment in waiting.items():
+                if not shipment.can_run(resources) and self._take_back(key) is not None:
+                    self._fail(shipment, shipment.describe_lack(self._where))
 
     def close(self) -> None:
         with self._lock:

@@ -41,10 +41,10 @@ class Packer:
 
     def _collect(self, action: Action) -> Parcel:
         workspace = self._workspace
-        names = sorted(self._find_files(action))
+        files = {name: self._store_file(name) for name in sorted(self._find_files(action))}
         return {
             "request": write_request(action, workspace.root),
-            "files": {name: self._store_file(name) for name in names},
+            "files": files,
             "results": list(action.inputs.results),
             "blobs": list(dict.fromkeys(self._find_blobs(action))),
             "operators": (list(workspace.operators.listed), workspace.operators.folder),
@@ -72,7 +72,9 @@ class Packer:
         code = [*action.key.get("passes", {}).values()]
         code += measured.get("operator_inputs", {}).values()
         for inputs in code:
-            yield from (name for name, value in inputs.items() if value and _is_file(name))
+            for name, value in inputs.items():
+                if value and _is_file(name):
+                    yield name
         if isinstance(action.inputs, ValidateInputs):
             yield from self._validated_files(action)
 
@@ -92,7 +94,8 @@ class Packer:
     def _store_file(self, name: str) -> Digest:
         """Put a file of the workspace into the store."""
         workspace = self._workspace
-        store, content = workspace.store, workspace.find_data(name)
+        store = workspace.store
+        content = workspace.find_data(name)
         if content is not None and is_plain(store.blob_path(content)):
             return content
         if content is None or store.put_file(workspace.root / name) != content:
@@ -111,7 +114,8 @@ class Packer:
         if store.remote is None:  # both have one store
             return
         for digest in action.inputs.results:
-            if (entry := store.get(digest)) is not None:
+            entry = store.get(digest)
+            if entry is not None:
                 yield from KINDS[entry.key["kind"]].blobs(entry.result)
 
 

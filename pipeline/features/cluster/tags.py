@@ -10,21 +10,21 @@ from pipeline.plan.actions import Action
 
 def find_tags(action: Action) -> frozenset[str]:
     """Return the tags of what an action runs."""
-    configs = action.inputs.configs.values()
-    if not configs:
-        return frozenset()
-    return frozenset(
-        {name for config in configs for name in config.backend_names} & _hosts().keys()
-    )
+    names: set[str] = set()
+    for config in action.inputs.configs.values():
+        names.update(config.backend_names)
+    return frozenset(names & _find_hosts().keys()) if names else frozenset()
 
 
 def offered_tags() -> list[str]:
     """Return the tags of all whose requirements this machine meets."""
-    return sorted(name for name, host in _hosts().items() if not any(host.missing()))
+    return sorted(name for name, host in _find_hosts().items() if not any(host.missing()))
 
 
-def _hosts() -> Mapping[str, Any]:
+def _find_hosts() -> Mapping[str, Any]:
+    """Return what machines must have to lower for backends and quantizers that require anything."""
     from pipeline.backends import BACKENDS, QUANTIZERS  # pydantic, which a no-op run does without
 
-    hosts = {name: entry.host for table in (QUANTIZERS, BACKENDS) for name, entry in table.items()}
+    hosts = {name: quantizer.host for name, quantizer in QUANTIZERS.items()}
+    hosts.update((name, backend.host) for name, backend in BACKENDS.items())
     return {name: host for name, host in hosts.items() if host.requirements}

@@ -207,7 +207,7 @@ class FailureCase:
         if isinstance(call, schema.KernelCall):
             operator = plan.operators[call.op_index]
             kernel = ".".join(filter(None, (operator.name, operator.overload)))
-        return Spot(dict(self.lowered.instructions.nodes).get(index), kernel=kernel)
+        return Spot(self.lowered.instructions.node_places.get(index), kernel=kernel)
 
     def find_runner(self, place: int) -> Spot:
         """Find the delegate that runs the node at a place, or any of it, else the kernel."""
@@ -215,7 +215,7 @@ class FailureCase:
         for call in instructions.delegates:
             if place in call.places:
                 return replace(self.find(call.index), place=place)
-        for index, node_place in reversed(instructions.nodes):
+        for _, index, node_place in reversed(instructions.nodes):
             if node_place == place:
                 return replace(self.find(index), place=place)
         return Spot(place)

@@ -101,7 +101,7 @@ def _hold_to_derived(evidence: Evidence, validation: Validation) -> Evidence:
 
 def _why_no_look(evidence: Evidence, failed: MethodValidation) -> str:
     """Return why there is nothing to look into; "" where there is."""
-    about = failed.failures[0].about
+    about = failed.failures[0]["about"]
     if about == "lacking":
         return "the package lacks it"
     if about == "source":
@@ -109,7 +109,7 @@ def _why_no_look(evidence: Evidence, failed: MethodValidation) -> str:
     if failed.method not in evidence.sources:
         is_constant = failed.kind == "constant"
         return "no operator computes a constant" if is_constant else "its source has no such method"
-    declares = any(failure.about == "declared" for failure in failed.failures)
+    declares = any(failure["about"] == "declared" for failure in failed.failures)
     if failed.not_run or not (failed.runs or failed.failing or declares):
         return "it did not run"  # a method that ended a process would end another one
     return ""

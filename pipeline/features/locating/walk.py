@@ -1,7 +1,7 @@
 """Walks a method of a package, instruction by instruction, beside the program that it came from.
 
 The interpreter runs the very bytes of the package; the source program runs node by node. An
-instruction that gives the value of a node (`emit_trace.Instructions`) is compared with it. The
+instruction that gives the value of a node (`store.compiled.Instructions`) is compared with it. The
 first one that diverges, and whose divergence goes on to an output that fails, is the culprit: all
 that it was given still agreed.
 """
@@ -17,11 +17,11 @@ import torch
 from torch.fx import Node
 
 from pipeline.backends.delegate_runtime import DelegateError
-from pipeline.compile.emit_trace import Instructions
 from pipeline.config.validation import Limits
 from pipeline.devices.interpreter.execute import read_value, result_indices, steps
 from pipeline.devices.interpreter.load import InterpretedMethod
 from pipeline.program.operators import base_name
+from pipeline.store.compiled import Instructions
 from pipeline.validate.metrics import OutputError, compare, greatest_magnitude
 from pipeline.validate.node_values import MOST_VISITS, NodeValues
 from pipeline.validate.worst_place import find_worst_place
@@ -64,7 +64,9 @@ def _values_of_nodes(instructions: Instructions) -> dict[int, list[tuple[int, in
     A node's value is given by the last instruction that it became; one that ends inside a delegate
     can't be seen.
     """
-    results: dict[tuple[int, int], int | None] = dict.fromkeys(instructions.nodes, 0)
+    results: dict[tuple[int, int], int | None] = {
+        (index, place): 0 for _, index, place in instructions.nodes
+    }
     for call in instructions.delegates:
         for place in call.places:
             results[call.index, place] = None

@@ -26,8 +26,7 @@ from pipeline.store.digest import hash_file
 from pipeline.store.errors import PipelineError, plural
 from pipeline.store.files import MANIFEST, record_bytes, write_atomically
 from pipeline.store.revision import find_revision
-from pipeline.store.settings import read_keys
-from pipeline.store.signing import Keys
+from pipeline.store.signing import Keys, read_keys
 from pipeline.store.toolchain import code
 from pipeline.store.workspace import Workspace
 from pipeline.validate.figures import read_build

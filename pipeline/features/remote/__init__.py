@@ -57,5 +57,7 @@ FEATURE = Feature(
     "remote",
     "share a store with a team and its CI, by any address of fsspec",
     settings=SETTINGS,
+    prefetch_exports="pipeline.features.remote.prefetch:prefetch_exports",
+    prefetch_packages="pipeline.features.remote.prefetch:prefetch_packages",
     remote_tier="pipeline.features.remote.settings:read_remote",
 )

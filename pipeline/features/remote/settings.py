@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pipeline.features.remote.remote import RemoteSettings
 from pipeline.store.errors import PipelineError
-from pipeline.store.settings import TABLE, SettingsReader, read_key_paths
+from pipeline.store.settings_reader import TABLE, SettingsReader
+from pipeline.store.signing import read_key_paths
 
 
 def read_remote(reader: SettingsReader) -> RemoteSettings | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from executorch.exir import ExecutorchProgramManager
@@ -65,7 +65,7 @@ class MethodFacts(CompileListener):
             instructions = self._emission.instructions(name, method.program)
             lost = find_lost_conds(plans[name], instructions, method.program, method.origins)
             facts = self._facts[name]
-            facts["instructions"] = instructions.to_json()
+            facts["instructions"] = asdict(instructions)
             facts["warnings"] = [*facts["warnings"], *lost]
             facts["operators"] = describe_libraries(plans[name], self._libraries)
         return self._facts

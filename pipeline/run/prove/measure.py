@@ -202,6 +202,7 @@ def _make_record(subject: Subject, validation: Validation) -> dict[str, Any]:
             for name, facts in methods.items()
             if "warnings" in facts and name in programs
         },
+        "facts": {name: facts["facts"] for name, facts in methods.items() if "facts" in facts},
         "operators": subject.manifest.get("operators", []),
         "sizes": {n: file["size"] for n, file in subject.manifest.get("files", {}).items()},
     }

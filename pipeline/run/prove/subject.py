@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
 from torch.export import ExportedProgram
 
-from pipeline.compile.emit_trace import Instructions
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.program.graphs import iter_nodes, map_places
@@ -20,12 +20,14 @@ from pipeline.program.random_inputs import Shapes
 from pipeline.program.source_lines import describe_node
 from pipeline.report.records import read_manifest
 from pipeline.run.build.load import Quantized, load_examples, load_method, load_quantized
+from pipeline.store.compiled import Instructions
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import Workspace
 from pipeline.validate.interface import NarrowedSize
 from pipeline.validate.sequences import with_shared_state
 
 Json = Mapping[str, Any]
+_INSTRUCTIONS = TypeAdapter(Instructions)
 
 
 @dataclass(frozen=True)
@@ -169,7 +171,7 @@ class Subject:
             lowered = self.load_lowered(method)
         except PipelineError:  # the manifest, or the quantized program, is not to be had
             return ""
-        place = dict(lowered.instructions.nodes).get(instruction)
+        place = lowered.instructions.node_places.get(instruction)
         if place is not None and lowered.origins is not None:
             place = lowered.origins.get(place)
         if place is None:
@@ -186,7 +188,7 @@ class Subject:
     def load_lowered(self, method: str) -> LoweredMethod:
         """Load a method as it was lowered. Raises PipelineError."""
         facts = self.find_facts(method)
-        instructions = Instructions.from_json(facts["instructions"])
+        instructions = _INSTRUCTIONS.validate_python(facts["instructions"])
         if facts["quantized"] is None:
             return LoweredMethod(self.programs[method], instructions)
         program, origins, *_ = load_quantized(facts["quantized"], method, self.workspace.store)

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.features.cluster import unpack
 from pipeline.features.cluster.pack import Packer
+from pipeline.features.cluster.shipment import Shipment
 from pipeline.plan.kinds import validate
 from pipeline.plan.plan import Plan
 from pipeline.plan.requests import count_key, read_names, read_request
@@ -286,3 +287,11 @@ def test_only_backends_with_requirements_are_tags(monkeypatch):
     need = BACKENDS["openvino"].host.requirements[0]
     monkeypatch.setattr(type(need), "there", property(lambda self: lambda: self is not need), False)
     assert "openvino" not in tags.offered_tags()
+
+
+def test_what_no_worker_can_run_says_what_it_lacks():
+    shipment = Shipment(SimpleNamespace(), frozenset({"openvino"}), memory=0)
+    assert not shipment.can_run([])
+    assert not shipment.can_run([{"pte-memory", "pte-vulkan"}])
+    assert shipment.can_run([{"pte-memory"}, {"pte-memory", "pte-openvino"}])
+    assert "no worker of dask has what it needs: openvino" in shipment.describe_lack("dask")

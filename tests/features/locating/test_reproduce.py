@@ -13,7 +13,7 @@ from pipeline.report.markdown import markdown
 from pipeline.run.install import clean, install
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
-from pipeline.validate.results import Failure, MethodValidation
+from pipeline.validate.results import MethodValidation
 from tests.features.locating.test_locate import X, damaged_weight, portable
 from tests.support.resident import run_python
 
@@ -114,9 +114,10 @@ def test_layouts_and_numbers_survive(workspace):
 def test_the_report_shows_it_under_failures():
     found = portable().located("run", [X], pte=damaged_weight())
     limits = {"atol": 1e-5, "rtol": 1e-5, "inputs": 1, "seed": 0, "steps": 1}
-    failure = Failure("run", "wrong", "example 0", "output")
+    result = MethodValidation("run")
+    result.fail("wrong", "example 0", "output")
     method = {
-        **MethodValidation("run", failures=(failure,)).to_json(),
+        **result.to_json(),
         "culprits": list(found.culprits),
         "culprit_notes": ["run: and this"],
     }

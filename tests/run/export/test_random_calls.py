@@ -66,4 +66,6 @@ def test_a_reference_that_draws_in_python_fails_with_the_call():
     programs = {"run": torch.export.export(Noisy(), (torch.ones(2),))}
     result = judge(record({"run": Noisy()}, programs), programs)["run"]
     (failure,) = result.failures
-    assert "two runs on the same inputs; it calls random.random (tests/run/export/" in failure.what
+    assert (
+        "two runs on the same inputs; it calls random.random (tests/run/export/" in failure["what"]
+    )

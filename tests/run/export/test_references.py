@@ -10,6 +10,7 @@ from torch import nn
 from torch.export import Dim, export
 
 from pipeline.run.export.reference_state import KeptState
+from pipeline.validate.results import describe_failure
 from tests.support.referenced import judge, record
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
@@ -94,15 +95,15 @@ slow = pytest.mark.slow
 def test_an_export_that_departs_fails(way, said):
     result = verdict_of(Branches(way).eval())
     assert result.reference["verdict"] == "failed"
-    assert {failure.about for failure in result.failures} == {"reference"}
-    assert any(said in failure.sentence for failure in result.failures)
+    assert {failure["about"] for failure in result.failures} == {"reference"}
+    assert any(said in describe_failure(failure) for failure in result.failures)
     assert result.verdict == "not run"  # the lowering has a verdict of its own
 
 
 @pytest.mark.parametrize(("way", "size"), [("small", "x.shape[0]=1"), ("large", "x.shape[0]=8")])
 def test_sizes_are_tried_at_both_ends(way, size):
     result = verdict_of(Branches(way), shapes=({0: Dim("batch", max=8)},))
-    assert result.failures[0].inputs.partition(": ")[2] == size
+    assert result.failures[0]["inputs"].partition(": ")[2] == size
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_sizes_are_tried_at_both_ends(way, size):
 )
 def test_zeros_and_large_values_are_tried(way, values):
     result = verdict_of(Branches(way))
-    assert [failure.inputs.partition(": ")[2] for failure in result.failures] == [values]
+    assert [failure["inputs"].partition(": ")[2] for failure in result.failures] == [values]
 
 
 @pytest.mark.parametrize("way", ["", "total"])
@@ -127,7 +128,7 @@ def test_a_reference_that_computes_gradients_says_what_it_needs():
         return torch.autograd.grad((leaf * leaf).sum(), leaf)[0]
 
     failure = verdict_of(nn.ReLU(), gradient).failures[0]
-    assert "run without gradients: enter torch.enable_grad() where" in failure.what
+    assert "run without gradients: enter torch.enable_grad() where" in failure["what"]
 
 
 def test_another_order_of_sums_is_rounding():
@@ -160,7 +161,7 @@ def test_a_module_runs_as_it_is_handed_over():
     programs = {"forward": export(module, (X,))}
     module.train()
     (result,) = judge(record({"forward": module}, programs), programs).values()
-    assert "it is in training mode: 1 (Dropout)" in result.failures[0].sentence
+    assert "it is in training mode: 1 (Dropout)" in describe_failure(result.failures[0])
     norm = nn.Sequential(nn.BatchNorm1d(4)).requires_grad_(False).eval()
     programs = {"forward": export(norm, (X,))}
     norm.train()
@@ -240,7 +241,7 @@ def test_methods_that_change_one_module_are_run_in_sequence():
     assert not results["prefill"].failures + results["decode"].failures
     calls = results["prefill"].reference["calls"]
     (failure, *_) = judged(Forgetful)["prefill"].failures
-    assert failure.inputs == "decode on example 0 (call 2 of prefill > decode)"
+    assert failure["inputs"] == "decode on example 0 (call 2 of prefill > decode)"
     split = judged(Decode, shares_state=False)["prefill"]
     assert not split.failures and split.reference["calls"] == calls - 4
     (skip,) = split.reference["skipped"]
@@ -262,7 +263,7 @@ def test_a_random_reference_of_a_method_that_samples_is_judged_by_its_distributi
     assert result.reference["verdict"] == "failed"
     assert verdict_of(Noise()).reference["verdict"] == "failed"
     result = verdict_of(Branches(), Branches("noise"), is_random=True)
-    assert "those of the exported program are not" in result.failures[0].sentence
+    assert "those of the exported program are not" in describe_failure(result.failures[0])
 
 
 COUNTER = [0]
@@ -306,7 +307,7 @@ def test_a_changed_parameter_is_a_failure():
         return module(x)
 
     result = verdict_of(Branches(), reference)
-    assert "changes a parameter in place" in result.failures[0].sentence
+    assert "changes a parameter in place" in describe_failure(result.failures[0])
 
 
 @slow
@@ -323,5 +324,5 @@ def test_a_reference_may_end_its_process(length, verdict):
 
     result = verdict_of(Add(), reference, shapes=({0: Dim("batch", max=8)},))
     assert result.reference["verdict"] == verdict
-    (skip,) = result.reference["skipped"] or [{"reason": result.failures[0].what}]
+    (skip,) = result.reference["skipped"] or [{"reason": result.failures[0]["what"]}]
     assert "ends its process (SIGABRT)" in skip["reason"]

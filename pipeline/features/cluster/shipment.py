@@ -1,0 +1,65 @@
+"""An action on its way through a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.features.cluster.forms import RESOURCE, ProgressMessage
+from pipeline.plan.actions import Action
+from pipeline.run.executors import WorkerLostError
+from pipeline.run.worker import Report
+from pipeline.store.visible import one_line
+
+
+@dataclass
+class Shipment:
+    """An action that was handed to the cluster.
+
+    Attributes:
+        tags: names of backends whose requirements its worker must meet.
+        memory: the bytes that it is expected to take, 0 where that is not known.
+        promise: the future that its report goes to.
+        parcel: the action as JSON, once it is packed.
+        future: dask's.
+        since: when it was submitted, on the clock of `time.monotonic`.
+        progress: what its worker reported of it last; None before it has one.
+        refused: the workers that did not take it, and why.
+    """
+
+    action: Action
+    tags: frozenset[str]
+    memory: int
+    promise: Future[Report] = field(default_factory=Future)
+    parcel: str = ""
+    future: Any = None
+    since: float = 0.0
+    progress: ProgressMessage | None = None
+    refused: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def resources(self) -> set[str]:
+        """The resources of dask's that its worker must have."""
+        return {f"{RESOURCE}{tag}" for tag in self.tags}
+
+    def can_run(self, workers: Iterable[Collection[str]]) -> bool:
+        """Tell whether any worker has what the action needs, by the resources of each."""
+        return any(self.resources <= set(resources) for resources in workers)
+
+    def describe_lack(self, cluster: str) -> str:
+        """Say that no worker of a cluster can run the action."""
+        lacking = ", ".join(sorted(self.tags))
+        message = f"no worker of {cluster} has what it needs: {lacking}"
+        return f"{message} (`doit backends` there says what is missing)"
+
+    def lose(self, progress: ProgressMessage, system: str) -> None:
+        """End with the loss of the worker that reported this progress."""
+        lost = WorkerLostError(
+            stage=progress["stage"],
+            peak_bytes=progress["peak_bytes"],
+            system=system,
+            host=one_line(progress["host"]),
+        )
+        self.promise.set_exception(lost)
