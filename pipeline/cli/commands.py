@@ -142,7 +142,10 @@ def _find_verbs() -> tuple[dict[str, Command], dict[str, Command]]:
     verbs_anywhere = {INIT.name: INIT}
     for feature in find_features():
         for verb in feature.verbs:
-            table = verbs_anywhere if verb.anywhere else verbs
+            if verb.anywhere:
+                table = verbs_anywhere
+            else:
+                table = verbs
             table[verb.name] = verb
     return verbs, verbs_anywhere
 

@@ -63,7 +63,9 @@ def up_to_date(task: Any) -> UpToDate | None:
 def action_task(task: Any) -> ActionTask | None:
     """Return what a doit task stands for; None for a task that is not ours."""
     check = up_to_date(task)
-    return check.task if check else None
+    if check:
+        return check.task
+    return None
 
 
 def is_foreign(task: Any) -> bool:

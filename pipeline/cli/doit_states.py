@@ -63,7 +63,9 @@ class States(SqliteDB):  # type: ignore[misc]
         return connection
 
     def _get_task_data(self, task_id: str) -> Any:
-        return super()._get_task_data(task_id) if task_id in self.names else {}
+        if task_id in self.names:
+            return super()._get_task_data(task_id)
+        return {}
 
 
 def _is_busy(error: BaseException) -> bool:

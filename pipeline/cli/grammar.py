@@ -39,7 +39,9 @@ def quoted(name: str) -> str:
 def describe_no_packages(workspace: Workspace) -> str:
     """Say that no config makes a package, and what would."""
     folder = workspace.configs.name
-    lack = "no config in" if workspace.configs.is_dir() else "there is no folder"
+    lack = "there is no folder"
+    if workspace.configs.is_dir():
+        lack = "no config in"
     return f"no packages: {lack} {folder}/; `doit init` makes an example"
 
 
@@ -54,7 +56,9 @@ def find_named(word: str, names: Collection[str], noun: str) -> list[str]:
     is_pattern = _is_pattern(word)
     fitting = [name for name in names if is_pattern and fnmatchcase(name, word)]
     if not fitting:
-        fits = "that fits " if is_pattern else ""
+        fits = ""
+        if is_pattern:
+            fits = "that fits "
         hint = did_you_mean(word, names, _MOST_NAMES)
         raise PipelineError(f"no {noun} {fits}'{word}'; {hint}")
     return fitting
@@ -97,7 +101,10 @@ def _find_targets_of(plan: Plan, word: str) -> list[Target]:
 
 def _fitting_methods(word: str, methods: Sequence[str]) -> list[str]:
     """Return the methods that a word stands for, which may be several, as compiled together."""
-    patterns = [word] if word in methods else word.split("+")
+    if word in methods:
+        patterns = [word]
+    else:
+        patterns = word.split("+")
     fitting = []
     for method in methods:
         if any(_fits(method, pattern) for pattern in patterns):
@@ -187,7 +194,8 @@ def _tasks(plan: Plan, group: str, word: str) -> list[str]:
 
 
 def _tasks_of_target(plan: Plan, group: str, target: Target) -> Iterator[str]:
-    package, name = target.package, quoted(target.package)
+    package = target.package
+    name = quoted(target.package)
     is_of_packages = group in ("lower", "validate")
     if plan.problems(package):  # which are reported when its turn comes
         yield f"{group}:{name}" if is_of_packages else f"lower:{name}"
@@ -278,7 +286,9 @@ def take_flags(verb: Command, words: Sequence[str]) -> tuple[list[str], dict[str
     names = [word for word in words if word not in flags]
     for word in names:
         if word.startswith("-"):
-            hint = did_you_mean(word, flags) if flags else "it takes none"
+            hint = "it takes none"
+            if flags:
+                hint = did_you_mean(word, flags)
             raise PipelineError(f"{verb.name}: no option '{word}'; {hint}; usage: {usage(verb)}")
     return names, {parameter: flag in words for flag, parameter in flags.items()}
 

@@ -48,7 +48,8 @@ def describe(name: str) -> Iterator[str]:
     yield f"{name}: {command.summary}"
     yield ""
     yield f"usage: {usage(command)}"
-    if options := _options(command):
+    options = _options(command)
+    if options:
         yield ""
         width = max(map(len, options))
         yield from (f"  {flag:<{width}}  {text}" for flag, text in options.items())

@@ -112,5 +112,8 @@ def make_workspace(folder: Path) -> Iterator[str]:
                 yield f"{name}: new"
     except OSError as error:
         raise PipelineError(f"{error.filename}: {error.strerror}") from error
-    change_folder = "" if folder == Path.cwd() else f"cd {folder.name} && "
+    if folder == Path.cwd():
+        change_folder = ""
+    else:
+        change_folder = f"cd {folder.name} && "
     yield f"`{change_folder}doit` builds the package and validates it"

@@ -71,7 +71,10 @@ class Tally:
         """Return the actions that are under way, with the seconds since they were first seen."""
         running = []
         for action in self.actions:
-            status = None if action.title in self.ended else self.outlook.status(action)
+            if action.title in self.ended:
+                status = None
+            else:
+                status = self.outlook.status(action)
             if status is None:
                 self.since.pop(action.title, None)
             else:
@@ -93,7 +96,10 @@ class Tally:
             remaining.append(max(expected - spent.get(action.title, 0.0), 0.0))
         if not remaining:
             return None
-        return max(sum(remaining) / max(self.outlook.workers(), 1), *remaining)
+        return max(
+            sum(remaining) / max(self.outlook.workers(), 1),
+            *remaining,
+        )
 
 
 @contextmanager
@@ -111,7 +117,8 @@ def _live(stream: Any, actions: Sequence[Action], outlook: Outlook) -> Iterator[
         return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
     with Live(draw(), console=console, transient=True, auto_refresh=False) as live:
-        lock, over = threading.Lock(), threading.Event()
+        lock = threading.Lock()
+        over = threading.Event()
 
         def show(event: Event) -> None:
             outcome = (f"{outcome_word(event.outcome):<8}", _STYLES.get(event.outcome, ""))
@@ -121,7 +128,11 @@ def _live(stream: Any, actions: Sequence[Action], outlook: Outlook) -> Iterator[
             with lock:
                 tally.count(event)
                 live.update(draw())  # which printing shows
-                line = Text.assemble(outcome, f" {title} ", (seconds, "dim"))
+                line = Text.assemble(
+                    outcome,
+                    f" {title} ",
+                    (seconds, "dim"),
+                )
                 console.print(line, no_wrap=True, overflow="ellipsis")
 
         def look() -> None:
@@ -149,19 +160,34 @@ def _lines(kinds: str, tally: Tally, width: int) -> Iterator[str]:
     now = time.monotonic()
     running = tally.running(now)
     workers = f"{len(running)} of {tally.outlook.workers()} workers busy"
-    failed = f", {tally.failed} failed" if tally.failed else ""
+    failed = ""
+    if tally.failed:
+        failed = f", {tally.failed} failed"
     remaining = tally.remaining(running)
-    time_left = "" if remaining is None else f", about {clock(remaining)} left"
+    if remaining is None:
+        time_left = ""
+    else:
+        time_left = f", about {clock(remaining)} left"
     counts = f"{kinds}: {tally.finished} of {len(tally.actions)} done{failed}"
     line = f"{counts} | {clock(now - tally.began)}{time_left}"
     whole = f"{line} | {workers}"
     yield whole if len(whole) <= width else line
     for action, status, seconds in running:
         expected = tally.outlook.expected(action)
-        of = "" if expected is None else f" of about {clock(expected)}"
-        steps = f" {status.done}/{status.total}" if status.total > 1 else ""
-        where = f" on {one_line(status.host)}" if status.host else ""
-        name = cut_middle(one_line(action.title), max(width - len(of) - 9, _LEAST_NAME))
+        if expected is None:
+            of = ""
+        else:
+            of = f" of about {clock(expected)}"
+        steps = ""
+        if status.total > 1:
+            steps = f" {status.done}/{status.total}"
+        where = ""
+        if status.host:
+            where = f" on {one_line(status.host)}"
+        name = cut_middle(
+            one_line(action.title),
+            max(width - len(of) - 9, _LEAST_NAME),
+        )
         yield f"  {name}  {clock(seconds)}{of}  {one_line(status.stage)}{steps}{where}"
 
 

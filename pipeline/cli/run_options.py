@@ -44,7 +44,9 @@ def take_options(words: Sequence[str]) -> tuple[list[str], RunOptions]:
     command = words[0].partition(":")[0]
     try:
         pairs, names = getopt.gnu_getopt(list(words), _SHORT, _LONG)
-        flags = {flag.replace("process", "n").strip("-")[0]: value for flag, value in pairs}
+        flags = {}
+        for flag, value in pairs:
+            flags[flag.replace("process", "n").strip("-")[0]] = value
         jobs = flags.get("n", "0")
         if not jobs.isdecimal():
             raise getopt.GetoptError(f"-n: '{jobs}' is no number")
@@ -80,7 +82,9 @@ def number_verbosity(words: Sequence[str]) -> list[str]:
     for place, word in enumerate(words):
         if not word.startswith("-"):
             break
-        follower = words[place + 1] if place + 1 < len(words) else ""
+        follower = ""
+        if place + 1 < len(words):
+            follower = words[place + 1]
         if word == "-v" and not follower.isdecimal():
             numbered[place] = "-v2"
     return numbered

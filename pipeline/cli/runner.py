@@ -182,7 +182,9 @@ class BatchRunner(TaskOutcomes):
         assert check is not None
         try:
             status = check.status()
-            action = task.action() if status.state == "hit" else None
+            action = None
+            if status.state == "hit":
+                action = task.action()
         except PipelineError:  # shown when the task's turn comes
             return False
         if action is None or not self._settle(node, task, status, action):
@@ -208,11 +210,19 @@ class BatchRunner(TaskOutcomes):
         assert task is not None
         self.reporter.execute_task(node.task)
         try:
-            status, action = task.status(), task.action(self.always_execute)
+            status = task.status()
+            action = task.action(self.always_execute)
         except (PipelineError, OSError) as error:
-            problems = error.problems if isinstance(error, ConfigErrors) else ()
+            if isinstance(error, ConfigErrors):
+                problems = error.problems
+            else:
+                problems = ()
             lines = format_new_problems(problems, str(task.package), self._shown)
-            self._fail(node, describe_failure(task, error), "\n".join(lines))
+            self._fail(
+                node,
+                describe_failure(task, error),
+                "\n".join(lines),
+            )
             return None
         if action is None:  # its result is not there and will never be
             self._fail(node, make_event(task, "failed", error=status.reason))
@@ -279,7 +289,9 @@ class BatchRunner(TaskOutcomes):
     def _warn_of_export(self, task: ActionTask) -> None:
         """Say at once what is wrong with exported methods, before they are compiled."""
         action = task.action()  # whose key holds what the exporter turned out to read
-        entry = task.plan.workspace.store.get(action.digest) if action else None
+        entry = None
+        if action:
+            entry = task.plan.workspace.store.get(action.digest)
         warn = getattr(self.reporter, "warn", None)
         if entry is not None and warn is not None:
             for warning in entry.result["warnings"]:
@@ -316,7 +328,8 @@ def _find_plan(task_dispatcher: Any) -> Plan | None:
 
 def _try_to_write(plan: Plan) -> None:
     """Fail now rather than after minutes of compiling. Raises OSError."""
-    logs, store = plan.workspace.logs, plan.workspace.store.root
+    logs = plan.workspace.logs
+    store = plan.workspace.store.root
     for folder, root in ((logs, plan.workspace.build), (store, store)):
         with temporary(folder, root):
             pass

@@ -54,9 +54,11 @@ def find_selection(namespace: Mapping[str, Any], executes: bool, words: Sequence
     packages: set[str] = set()
     names_packages = True
     for word in words:
-        if part := _PART.fullmatch(word):
+        part = _PART.fullmatch(word)
+        if part:
             parts[part[1]] = tuple(part[2].split("+"))
-        if task := _TASK.fullmatch(word):
+        task = _TASK.fullmatch(word)
+        if task:
             packages.add(task[1])
         else:
             names_packages = False

@@ -98,9 +98,15 @@ def describe_standing(standing: Sequence[StandingVerdict]) -> Iterator[str]:
                     names += _methods_of(package_verdict, verdict)
             if not names:
                 continue
-            word = f"{verdict} (allowed)" if accepted else verdict
+            if accepted:
+                word = f"{verdict} (allowed)"
+            else:
+                word = verdict
             token = verdict.replace(" ", "-")
-            remedy = "" if accepted else f"; the reports say why, `--allow {token}` accepts it"
+            if accepted:
+                remedy = ""
+            else:
+                remedy = f"; the reports say why, `--allow {token}` accepts it"
             yield one_line(f"{word}: {listed(names, _MOST_NAMED)}{remedy}")
     yield from _describe_unrecorded(standing)
 
@@ -109,7 +115,9 @@ def _describe_unrecorded(standing: Iterable[StandingVerdict]) -> Iterator[str]:
     """Yield a line on the packages whose gates have no baseline to compare with yet."""
     names = [verdict.package for verdict in standing if verdict.no_baseline]
     if names:
-        command = f"doit baseline {names[0]}" if len(names) == 1 else "doit baseline"
+        command = "doit baseline"
+        if len(names) == 1:
+            command = f"doit baseline {names[0]}"
         yield one_line(f"no baseline yet: {listed(names, _MOST_NAMED)}; `{command}` records one")
 
 

@@ -79,7 +79,10 @@ def _rows(
     # This imports typing_extensions, which a no-op run does without.
     from pipeline.report.records import read_fitting, read_manifest
 
-    shown = None if methods is None else set(methods)
+    if methods is None:
+        shown = None
+    else:
+        shown = set(methods)
     package_to_events: dict[str, list[Event]] = {}
     for event in events:
         if event.package:
@@ -124,7 +127,9 @@ def _package_row(
 
 def _build_word(outcome: str) -> str:
     """Return what came of building a package or a method, in the words of the summary."""
-    return NOT_BUILT if outcome == "not-run" else outcome_word(outcome)
+    if outcome == "not-run":
+        return NOT_BUILT
+    return outcome_word(outcome)
 
 
 def _outcome_of_methods(events: Sequence[Event]) -> str:
@@ -182,4 +187,6 @@ def _share(counts: Sequence[Any]) -> str:
     from pipeline.report.records import delegated_share
 
     share = delegated_share(counts)
-    return "" if share is None else percent(share)
+    if share is None:
+        return ""
+    return percent(share)

@@ -57,7 +57,10 @@ class TaskOutcomes(Runner):  # type: ignore[misc]
             self._fail(node, describe_failure(task, error, status.reason))
             return True
         self._count_hit(workspace, action)
-        self._succeed(node, make_event(task, "hit", reason=status.reason, start=time.time()))
+        self._succeed(
+            node,
+            make_event(task, "hit", reason=status.reason, start=time.time()),
+        )
         return True
 
     def _hold(self, workspace: Workspace) -> None:
@@ -68,7 +71,10 @@ class TaskOutcomes(Runner):  # type: ignore[misc]
 
     def _count_hit(self, workspace: Workspace, action: Action) -> None:
         entry = workspace.store.get(action.digest)
-        self.record.count(action.kind, Usage(hits=1, saved=entry.seconds if entry else 0.0))
+        self.record.count(
+            action.kind,
+            Usage(hits=1, saved=entry.seconds if entry else 0.0),
+        )
 
     def _note(self, task: ActionTask | None, event: Event) -> None:
         assert task is not None
@@ -83,9 +89,15 @@ class TaskOutcomes(Runner):  # type: ignore[misc]
         """Settle a task that failed; `shown` is what people see of the error, where that is not the
         whole of it."""
         self._note(action_task(node.task), event)
-        stage = f" in stage '{event.stage}'" if event.stage and event.log else ""
-        host = f" on {one_line(event.host)}" if event.host else ""
-        log = f"\n  log: {one_line(event.log)}" if event.log else ""
+        stage = ""
+        if event.stage and event.log:
+            stage = f" in stage '{event.stage}'"
+        host = ""
+        if event.host:
+            host = f" on {one_line(event.host)}"
+        log = ""
+        if event.log:
+            log = f"\n  log: {one_line(event.log)}"
         node.run_status = "failure"
         message = f"{node.task.name} failed{stage}{host}: {shown or event.error}{log}"
         self.reporter.add_failure(node.task, TaskFailed(message))

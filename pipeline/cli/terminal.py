@@ -81,7 +81,8 @@ def redirected(stream: Any, write: Callable[[str], object]) -> Iterator[None]:
 def as_it_is() -> Iterator[None]:
     """Let what is printed in the block pass as it is: the output of tasks that are not ours."""
     global _raw
-    before, _raw = _raw, True
+    before = _raw
+    _raw = True
     try:
         yield
     finally:

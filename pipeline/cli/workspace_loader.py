@@ -98,12 +98,17 @@ def _explain_hidden(error: Exception, dodo: Path | None) -> str:
     """Describe the module of a workspace that our own package hides; "" for any other error."""
     from pipeline.program.import_errors import explain_hidden_at_top
 
-    return explain_hidden_at_top(error, dodo.parent) if dodo else ""
+    if dodo:
+        return explain_hidden_at_top(error, dodo.parent)
+    return ""
 
 
 def _packages_with_rows(words: Sequence[str], plan: Plan) -> tuple[str, ...]:
     """Return the packages of which single methods are named: the table has rows for these."""
-    patterns = [word.rpartition(":")[2].split("/")[0] for word in words if "/" in word]
+    patterns = []
+    for word in words:
+        if "/" in word:
+            patterns.append(word.rpartition(":")[2].split("/")[0])
     packages = []
     for package in plan.packages:
         if any(fnmatchcase(package, pattern) for pattern in patterns):

@@ -37,8 +37,16 @@ def find_departure(
         inputs, same_inputs: the leaves of one call, for each of both runs.
     """
     pairs = list(_pair_nodes(source, prepared))
-    expected = _record(source, inputs, {last.name for _, last, _ in pairs})
-    actual = _record(prepared, same_inputs, {node.name for node, _, _ in pairs})
+    expected = _record(
+        source,
+        inputs,
+        {last.name for _, last, _ in pairs},
+    )
+    actual = _record(
+        prepared,
+        same_inputs,
+        {node.name for node, _, _ in pairs},
+    )
     places = {node.name: place for place, node in enumerate(program.graph.nodes)}
     for node, last, folded in pairs:
         if node.name not in actual or last.name not in expected:
@@ -71,7 +79,8 @@ def _pair_nodes(
     for node in source.graph.nodes:
         if node.op != "call_function" or node.name not in prepared_names:
             continue
-        last, folded = node, []
+        last = node
+        folded = []
         while len(last.users) == 1:
             (user,) = last.users
             if user.op != "call_function" or user.name in prepared_names:

@@ -71,8 +71,13 @@ class _Dimensions:
         dim = self._named[symbol]
         slope = int(size.diff(symbol))
         offset = int(size.subs(symbol, 0))
-        scaled = slope * dim if slope > 1 else dim
-        return scaled + offset if offset else scaled
+        if slope > 1:
+            scaled = slope * dim
+        else:
+            scaled = dim
+        if offset:
+            return scaled + offset
+        return scaled
 
 
 def _is_derived(size: sympy.Expr) -> bool:

@@ -38,7 +38,10 @@ def lay_out_files(
     for owner in objects:
         for _, entry in owner.tagged():
             if entry.key in shared.keys:
-                entries[shared.keys[entry.key][1]].setdefault(entry.key, entry)
+                entries[shared.keys[entry.key][1]].setdefault(
+                    entry.key,
+                    entry,
+                )
         for blob, tensor in _iter_shared(owner, shared, store):
             name = name_constant(blob, tensor)
             layout = (tensor.scalar_type, tensor.sizes, tensor.dim_order)
@@ -89,6 +92,9 @@ def is_external(tensor: Tensor) -> bool:
 
 def _lay_out(entries: dict[str, NamedBlob], store: Store) -> list[Piece]:
     """Lay out a `.ptd` file, by key, so that it does not depend on who holds what."""
-    data = merge_named_data(((None, entries[key]) for key in sorted(entries)), BlobBytes)
+    data = merge_named_data(
+        ((None, entries[key]) for key in sorted(entries)),
+        BlobBytes,
+    )
     payload = DataPayload(data.buffers, data.pte_data)
     return find_pieces(FlatTensorSerializer().serialize(payload), store)

@@ -39,7 +39,8 @@ def refuse_held_state(lowered: Mapping[str, ExportedProgram]) -> None:
     for name, method_delegates in delegates.items():
         for delegate in method_delegates:
             kept_buffers = delegate.original_module.graph_signature.inputs_to_buffers.values()
-            if buffers := sorted(common.intersection(kept_buffers)):
+            buffers = sorted(common.intersection(kept_buffers))
+            if buffers:
                 problems.append(_describe(name, delegate.backend_id, buffers))
     if problems:
         raise PipelineError(*dict.fromkeys(problems))

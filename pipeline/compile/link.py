@@ -78,7 +78,9 @@ def link(
     """Link objects as `lay_out` does, and commit the files, those of the family too."""
     pieces = lay_out(objects, constant_methods, store, order, layout, shared)
     pieces = shared.add_files(pieces, [method_object.to_json() for method_object in objects])
-    files = {stem: Blob(*join_pieces(file_pieces, store)) for stem, file_pieces in pieces.items()}
+    files = {}
+    for stem, file_pieces in pieces.items():
+        files[stem] = Blob(*join_pieces(file_pieces, store))
     return LinkedFiles(files.pop(""), files)
 
 
@@ -114,7 +116,10 @@ def lay_out(
     check_file_names((*(output.external_constant_map or ()), *named.external_data))
     serializer = FlatTensorSerializer(FlatTensorConfig(config.segment_alignment))
     pte, ptds = serialize_for_executorch(output, config, serializer, named)
-    cords = {"": pte, **{tag.removesuffix(".ptd"): cord for tag, cord in sorted(ptds.items())}}
+    cords = {
+        "": pte,
+        **{tag.removesuffix(".ptd"): cord for tag, cord in sorted(ptds.items())},
+    }
     return {stem: find_pieces(cord, store) for stem, cord in cords.items()}
 
 
@@ -246,7 +251,10 @@ def _join(
         tables.relocate(plan, owner, trains)
     getters = _Getters(tables, store).emit(constant_methods)
     reserved = Buffer(storage=b"")
-    mutable = [reserved, *(Buffer(storage=_stand_in(b)) for b in tables.mutable)]
+    mutable = [
+        reserved,
+        *(Buffer(storage=_stand_in(b)) for b in tables.mutable),
+    ]
     output = EmitterOutput(
         program=Program(
             version=EXECUTORCH_SCHEMA_VERSION,
@@ -295,7 +303,9 @@ def _place_of(plan: ExecutionPlan, order: Sequence[str]) -> int:
 
 
 def _stand_in(blob: Blob) -> bytes:
-    return BlobBytes(blob) if blob.size else b""
+    if blob.size:
+        return BlobBytes(blob)
+    return b""
 
 
 def _iter_named_data(objects: Sequence[MethodObject], order: Sequence[str]) -> Iterator[TaggedBlob]:
@@ -307,7 +317,9 @@ def _iter_named_data(objects: Sequence[MethodObject], order: Sequence[str]) -> I
     singles = iter([owner for owner in objects if not owner.keys])
     for method in order:
         if method in owners:
-            by_key = {entry.key: (tag, entry) for tag, entry in owners[method].tagged()}
+            by_key = {}
+            for tag, entry in owners[method].tagged():
+                by_key[entry.key] = (tag, entry)
             yield from (by_key[key] for key in owners[method].keys[method])
         else:
             yield from next(singles).tagged()

@@ -106,7 +106,10 @@ class FilteredPartitioner(Partitioner):
 
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Raises SharedConstantsError."""
-        backend = None if self.config is None else self.config.backend
+        if self.config is None:
+            backend = None
+        else:
+            backend = self.config.backend
         if self.config is not None:
             self.listed = look_up_names(self.config, exported_program)
         with record_reasons(backend, self.inner, exported_program) as why:
@@ -256,7 +259,9 @@ def _belongs_to(node: Node, modules: Sequence[str]) -> bool:
     # Quantization puts its nodes between modules: a dequantize goes with what reads it, a quantize
     # with what it quantizes, and with its reader where that has the range computed as it runs.
     name = base_name(node)
-    source = node.args[0] if node.args and isinstance(node.args[0], Node) else None
+    source = None
+    if node.args and isinstance(node.args[0], Node):
+        source = node.args[0]
     if node.target is operator.getitem:
         if source is not None and not base_name(source).startswith(_RANGE):
             return _belongs_to(source, modules)

@@ -25,7 +25,9 @@ def count_multiplications(node: Node) -> int:
     name = base_name(node)
     result = _first_tensor(node.meta.get("val"))
     values = [_value(argument) for argument in node.args]
-    first = values[0] if values else None
+    first = None
+    if values:
+        first = values[0]
     if result is None:
         return 0
     if isinstance(first, Tensor):
@@ -54,7 +56,9 @@ def _count_of_tensor(name: str, first: Tensor, values: list[Any], result: Tensor
         lists = [value for value in values if isinstance(value, list)]
         return steps * _count_matrices(lists[-1] if lists else [])
     if name in _CELLS:
-        rows = _size(first.shape[0]) if first.ndim == 2 else 1
+        rows = 1
+        if first.ndim == 2:
+            rows = _size(first.shape[0])
         return rows * _count_matrices(values[2:])
     return _count_of_second(name, values, result)
 
@@ -78,7 +82,10 @@ def _count_convolution(name: str, values: list[Any], result: Tensor) -> int:
     if name == "convolution":
         is_transposed = values[6] is True
     # A transposed convolution spreads each input value, another one gathers for each result.
-    places = first if is_transposed else result
+    if is_transposed:
+        places = first
+    else:
+        places = result
     return _numel(places) * window
 
 

@@ -38,7 +38,10 @@ def look_up_names(spec: PartitionerSpec, program: ExportedProgram) -> list[Liste
                 node_name.rpartition(".")[2] if kind == "module type" else node_name
                 for node_name in node_names
             }
-            hint = "" if fits else did_you_mean(name, sorted(words), _MOST)
+            if fits:
+                hint = ""
+            else:
+                hint = did_you_mean(name, sorted(words), _MOST)
             listed_names.append(
                 ListedName(option=f"{spec.name}.{option}", name=name, found=fits, hint=hint)
             )

@@ -46,7 +46,9 @@ def measure_noise(actual: Any, expected: Any) -> Noise:
     """Measure the noise of a value: a tensor, or anything that is compared by `==`."""
     if not isinstance(expected, Tensor) or not isinstance(actual, Tensor):
         is_equal = type(actual) is type(expected) and actual == expected
-        return NO_NOISE if is_equal else _INFINITE
+        if is_equal:
+            return NO_NOISE
+        return _INFINITE
     if actual.dtype != expected.dtype or actual.shape != expected.shape:
         return _INFINITE
     a = _to_double(actual)
@@ -81,7 +83,9 @@ def round_figure(value: float) -> Decibels:
     if math.isnan(value):
         return "nan"
     if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
+        if value > 0:
+            return "inf"
+        return "-inf"
     if abs(value) >= 1:
         return round(value, 1)
     return float(f"{value:.2g}")

@@ -136,7 +136,13 @@ def merge_named_data(
     for tag, entry in entries:
         layout = entry.layout and TensorLayout(*entry.layout)
         try:
-            merged.add_named_data(entry.key, content(entry.blob), entry.alignment, tag, layout)
+            merged.add_named_data(
+                entry.key,
+                content(entry.blob),
+                entry.alignment,
+                tag,
+                layout,
+            )
         except ValueError as error:
             raise PipelineError(f"named data '{entry.key}' differs between methods") from error
     return merged.get_named_data_store_output()

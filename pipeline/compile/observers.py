@@ -61,7 +61,10 @@ class ObserverRanges:
         for node in prepared.graph.find_nodes(op="call_module"):
             module = prepared.get_submodule(str(node.target))
             if hasattr(module, "calculate_qparams") and node.args:
-                self._ranges.setdefault(str(node.target), _ValueRange(node.args[0], module))
+                self._ranges.setdefault(
+                    str(node.target),
+                    _ValueRange(node.args[0], module),
+                )
         self._hooks: list[Any] = []
 
     def __enter__(self) -> ObserverRanges:
@@ -75,15 +78,24 @@ class ObserverRanges:
 
     def first_nonfinite(self) -> str:
         """Return the first value that was infinite or NaN, for a message; "" without one."""
-        first = next((values for values in self._ranges.values() if values.nonfinite), None)
-        return describe_value(first.node) if first else ""
+        first = next(
+            (values for values in self._ranges.values() if values.nonfinite),
+            None,
+        )
+        if first:
+            return describe_value(first.node)
+        return ""
 
     def to_json(self) -> dict[str, Any]:
         """Return how many observers there are, and remarks about some, as JSON."""
         remarks: list[dict[str, Any]] = []
         for values in self._ranges.values():
             remarks += _remarks(values, values.node in self._constants)
-        return {"count": len(self._ranges), "remarks": remarks[:MOST], "remarked": len(remarks)}
+        return {
+            "count": len(self._ranges),
+            "remarks": remarks[:MOST],
+            "remarked": len(remarks),
+        }
 
 
 def _note_into(values: _ValueRange) -> Any:
@@ -103,7 +115,9 @@ def describe_value(node: Node) -> str:
         return f"weight {node.target}"
     name = operator_name(node) or node.name
     module = innermost_module(node)
-    return f"{name} in module {module}" if module else name
+    if module:
+        return f"{name} in module {module}"
+    return name
 
 
 def _remarks(values: _ValueRange, constant: bool) -> Iterator[dict[str, Any]]:
@@ -122,12 +136,17 @@ def _remarks(values: _ValueRange, constant: bool) -> Iterator[dict[str, Any]]:
         if not constant:  # which has no other values
             yield {"kind": "one value", **facts}
         return
-    if (limits := _quantized_range(values.module)) is None:
+    limits = _quantized_range(values.module)
+    if limits is None:
         return
     least, greatest = limits
     outside = max(least - values.least, values.greatest - greatest)
     if outside > _OUTSIDE * (greatest - least):
-        yield {"kind": "cut off", **facts, "range": [_figure(least), _figure(greatest)]}
+        yield {
+            "kind": "cut off",
+            **facts,
+            "range": [_figure(least), _figure(greatest)],
+        }
 
 
 def _is_dynamic(module: torch.nn.Module) -> bool:

@@ -192,7 +192,9 @@ class _Jitter(Interpreter):
 
         def move(value: Any) -> Any:
             # A view, or what was written in place, shares its memory with an argument.
-            return value if _memory(value) in memories else self._move(value)
+            if _memory(value) in memories:
+                return value
+            return self._move(value)
 
         return pytree.tree_map(move, result)
 
@@ -215,7 +217,9 @@ def _join_verdicts(verdicts: Sequence[bool | None]) -> bool | None:
     """Return whether all outputs agree; None where one can't be judged."""
     if False in verdicts:
         return False
-    return None if None in verdicts else True
+    if None in verdicts:
+        return None
+    return True
 
 
 def _memory(value: Any) -> int | None:

@@ -193,7 +193,12 @@ def _find_weights(quantized: ExportedProgram, program: ExportedProgram) -> Itera
             values = value.numel() * _values_per_byte(node)
             yield _Weight(name, node, values * _FLOAT_BYTES, quantized=True)
         elif _read_by(node, ("dequantize",)):
-            yield _Weight(name, node, value.numel() * _FLOAT_BYTES, quantized=True)
+            yield _Weight(
+                name,
+                node,
+                value.numel() * _FLOAT_BYTES,
+                quantized=True,
+            )
 
 
 def _find_integers(program: ExportedProgram) -> set[str]:
@@ -257,13 +262,16 @@ class _Reasons:
         reader = next(_readers(constant), None)
         if reader is None:
             return "returned as it is"
-        if name := control_flow_name(reader):
+        name = control_flow_name(reader)
+        if name:
             return f"read in the body of {name}, into which no quantizer looks"
-        if why := self._excluded(reader):
+        why = self._excluded(reader)
+        if why:
             return why
         operator = base_name(reader) or reader.name
         quantizer = self._spec.quantizer
-        if why := self._spec.explain_float(operator, constant.meta["val"].shape):
+        why = self._spec.explain_float(operator, constant.meta["val"].shape)
+        if why:
             return str(why)
         if _is_conversion(reader):
             return "quantized anew in every call"

@@ -96,7 +96,10 @@ def _place(operator: str, module: str) -> str:
 
 
 def _describe_observers(observers: Mapping[str, Any] | None) -> Iterator[str]:
-    remarks = observers["remarks"] if observers else []
+    if observers:
+        remarks = observers["remarks"]
+    else:
+        remarks = []
     for kind, words in _KINDS.items():
         values = [remark["value"] for remark in remarks if remark["kind"] == kind]
         if values:

@@ -255,9 +255,14 @@ def _observe(
     notes: QuantizationNotes | None,
 ) -> None:
     """Let a prepared module observe inputs, and compare it with the float program, for notes."""
-    comparison = _Comparison(program) if notes else None
+    comparison = None
+    if notes:
+        comparison = _Comparison(program)
     # One that rounds while it observes is compared in runs without its observers.
-    at_once = None if rounds_values(prepared) else comparison
+    if rounds_values(prepared):
+        at_once = None
+    else:
+        at_once = comparison
     with torch.no_grad(), ObserverRanges(prepared) as ranges, _explain_nonfinite(ranges):
         for number, inputs in enumerate(observed):
             if at_once:
@@ -311,7 +316,9 @@ class _Comparison:
     def judge(self, prepared: GraphModule) -> dict[str, Any] | None:
         record = None
         with self._giving_up():
-            record = self._comparison.judge(prepared) if self._comparison else None
+            record = None
+            if self._comparison:
+                record = self._comparison.judge(prepared)
         return record
 
     @contextmanager

@@ -61,7 +61,10 @@ def separate_constants(program: ExportedProgram, names: Collection[str]) -> Expo
             if isinstance(user.target, torch._ops.HigherOrderOperator):
                 user.replace_input_with(placeholders[name], copied_placeholder)
         target = f"{spec.target}_of_branches"
-        values = constants if spec.target in constants else state
+        if spec.target in constants:
+            values = constants
+        else:
+            values = state
         values[target] = values[spec.target]
         arg = dataclasses.replace(spec.arg, name=copied_placeholder.name)
         specs.append(dataclasses.replace(spec, arg=arg, target=target))

@@ -116,10 +116,14 @@ def choose(
             for file in record["external"].values():
                 external_names |= {name for name, _ in file}
     # What a base holds is shared with packages that are yet to come.
-    least = 1 if base is not None else 2
+    least = 2
+    if base is not None:
+        least = 1
     stems: dict[_Blob, str] = {}
     for blob in sorted(holders):
-        stem = _place(blob, names, rules) if len(holders[blob]) >= least else None
+        stem = None
+        if len(holders[blob]) >= least:
+            stem = _place(blob, names, rules)
         if stem:
             stems[blob] = stem
     keys = {}

@@ -30,7 +30,9 @@ def split_partition(module: GraphModule, nodes: Sequence[Node]) -> list[list[Nod
     def unit(node: Node) -> Any:
         """Return the partition that a node belongs to, or the node itself."""
         tag = node.meta.get(TAG)
-        return node if tag is None or node in members else tag
+        if tag is None or node in members:
+            return node
+        return tag
 
     inputs: dict[Any, list[Node]] = defaultdict(list)
     for node in module.graph.nodes:
@@ -40,7 +42,10 @@ def split_partition(module: GraphModule, nodes: Sequence[Node]) -> list[list[Nod
     # Of a node outside or another partition: the highest number on a path to it, or -1.
     numbers: dict[Any, int] = {}
     for key in order:
-        number = 0 if key in members else -1
+        if key in members:
+            number = 0
+        else:
+            number = -1
         for argument in inputs[key]:
             comes_back = key in members and argument not in members
             number = max(number, numbers[unit(argument)] + comes_back)

@@ -103,7 +103,10 @@ def _register_operators(document: Any, entry: str) -> None:
         if reason:
             raise ValueError(f"{message}: {reason}")
         library = likely_library(name)
-        remedy = f"{library} does; {REMEDY}" if library else REMEDY
+        if library:
+            remedy = f"{library} does; {REMEDY}"
+        else:
+            remedy = REMEDY
         raise ValueError(f"{message}; {remedy}")
 
 
@@ -111,7 +114,10 @@ def _load_tensors(
     reader: ArchiveReader, kind: str, entry: str, without_pickle: bool, mapped: bool
 ) -> dict[str, torch.Tensor]:
     """Load weights or constants by name. Tensors of one member share its memory."""
-    read_storage = map_storage if mapped else load_storage
+    if mapped:
+        read_storage = map_storage
+    else:
+        read_storage = load_storage
     storages: dict[str, torch.UntypedStorage] = {}
     tensors: dict[str, torch.Tensor] = {}
     for name, record in reader.payloads(kind, entry).items():
@@ -119,7 +125,11 @@ def _load_tensors(
         if record["use_pickle"]:
             if without_pickle:
                 raise ValueError(f"'{entry}': tensor '{name}' is pickled, which no build does")
-            tensors[name] = _load_subclass(reader, member, f"'{entry}': tensor '{name}'")
+            tensors[name] = _load_subclass(
+                reader,
+                member,
+                f"'{entry}': tensor '{name}'",
+            )
             continue
         if member not in storages:
             storages[member] = read_storage(reader.members, member)
@@ -162,7 +172,9 @@ def load_example_inputs(archive: Path, entry: str) -> tuple[tuple[Any, ...], dic
     """Load the (args, kwargs) that the archive was exported with; None if it holds none."""
     name = f"data/sample_inputs/{entry}.pt"
     with open_archive(archive) as reader:
-        size = reader.members.size(name) if reader.members.has(name) else 0
+        size = 0
+        if reader.members.has(name):
+            size = reader.members.size(name)
         if not size:
             return None
         data = io.BytesIO(reader.members.read(name, size))

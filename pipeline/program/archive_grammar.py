@@ -53,7 +53,11 @@ def _check(kind: str, value: Any) -> None:
     elif kind[0] == "[":
         _expect(value, list, "a list")
         for number, element in enumerate(value):
-            _check_at(f"[{number}]", kind[1:-1], element)
+            _check_at(
+                f"[{number}]",
+                kind[1:-1],
+                element,
+            )
     elif kind[0] == "{":
         _expect(value, dict, "a mapping")
         key_kind, _, value_kind = kind[1:-1].partition(":")
@@ -106,8 +110,13 @@ def _expect(value: Any, kind: type, words: str) -> None:
 
 def _short(value: Any) -> str:
     """Return a value for a message of one line."""
-    text = ascii(value) if isinstance(value, (str, int, float, type(None))) else json.dumps(value)
-    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+    if isinstance(value, (str, int, float, type(None))):
+        text = ascii(value)
+    else:
+        text = json.dumps(value)
+    if len(text) <= 80:
+        return text
+    return f"{text[:60]}... ({len(text)} characters)"
 
 
 # Grammars
@@ -296,7 +305,8 @@ def _check_tree(tree: Any) -> None:
     _expect(tree, dict, "a tree")
     if not {"type", "context", "children_spec"} <= tree.keys():
         raise _WrongError("is a tree without type, context or children")
-    kind, context = tree["type"], tree["context"]
+    kind = tree["type"]
+    context = tree["context"]
     _check("literal?", kind)
     if kind in _UNNAMED:
         raise _WrongError(f"is a tree of {_short(kind)}, which names no class")

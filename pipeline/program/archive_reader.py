@@ -34,7 +34,9 @@ _RAW = re.compile(r"(?:weight|tensor)_[0-9]+")
 def shown(path: Path) -> str:
     """Return the name of an archive for messages: `models/<file>`, but not the digest of a blob."""
     is_blob = _BLOB.fullmatch(path.parent.name + path.name)
-    return "the exported program" if is_blob else f"{path.parent.name}/{path.name}"
+    if is_blob:
+        return "the exported program"
+    return f"{path.parent.name}/{path.name}"
 
 
 @contextmanager
@@ -150,7 +152,11 @@ class ArchiveReader:
         for name, record in records.items():
             if not record["use_pickle"]:
                 stored_bytes = self.members.size(f"data/{kind}/{record['path_name']}")
-                _check_extent(f"'{entry}': tensor '{name}'", record["tensor_meta"], stored_bytes)
+                _check_extent(
+                    f"'{entry}': tensor '{name}'",
+                    record["tensor_meta"],
+                    stored_bytes,
+                )
         return records
 
     def _json(self, name: str) -> Any:
@@ -174,7 +180,11 @@ def _check_extent(label: str, meta: Any, stored_bytes: int) -> None:
     """Check that a tensor's elements are within the bytes of its member."""
     if meta is None or meta["layout"] != STRIDED or meta["dtype"] not in ELEMENT_SIZES:
         raise ValueError(f"{label} is no dense tensor")
-    numbers = [*meta["sizes"], *meta["strides"], meta["storage_offset"]]
+    numbers = [
+        *meta["sizes"],
+        *meta["strides"],
+        meta["storage_offset"],
+    ]
     if any(number.get("as_int", -1) < 0 for number in numbers):
         raise ValueError(f"{label} has a size, stride or offset that is no number from 0")
     sizes = [size["as_int"] for size in meta["sizes"]]

@@ -82,11 +82,20 @@ def make_leaf(
 ) -> Leaf:
     """Make the record of a fake tensor, a symbolic number or a constant."""
     if isinstance(value, torch.Tensor):
-        order = value.dim_order() if ordered else range(value.ndim)
-        return TensorSpec(value.dtype, tuple(map(make_extent, value.shape)), tuple(order))
+        if ordered:
+            order = value.dim_order()
+        else:
+            order = range(value.ndim)
+        return TensorSpec(
+            value.dtype,
+            tuple(map(make_extent, value.shape)),
+            tuple(order),
+        )
     if type(value) in _SCALARS:
         return ScalarSpec(_SCALARS[type(value)])
-    return make_extent(value) if isinstance(value, torch.SymInt) else ConstantSpec(value)
+    if isinstance(value, torch.SymInt):
+        return make_extent(value)
+    return ConstantSpec(value)
 
 
 # Checking
@@ -116,7 +125,10 @@ def check_leaf(leaf: Leaf | None, value: Any) -> Iterator[str]:
         if type(value) is not int:
             yield f"{describe_type(value)}, must be an int"
     elif isinstance(leaf, ConstantSpec) and not _is_same(value, leaf.value):
-        shown = describe_type(value) if isinstance(value, torch.Tensor) else repr(value)
+        if isinstance(value, torch.Tensor):
+            shown = describe_type(value)
+        else:
+            shown = repr(value)
         yield f"{shown}, must be {leaf.value!r}, the value that the program was exported with"
 
 
@@ -164,7 +176,11 @@ def iter_sizes(pairs: Iterable[tuple[Argument, Any]]) -> Iterator[CallSize]:
                 continue
             for dimension, extent in enumerate(leaf.sizes):
                 size = value.shape[dimension]
-                yield CallSize(f"{shown}size {size} at dimension {dimension}", extent, size)
+                yield CallSize(
+                    f"{shown}size {size} at dimension {dimension}",
+                    extent,
+                    size,
+                )
 
 
 def _check_sizes(sizes: Sequence[CallSize]) -> Iterator[str]:
@@ -172,20 +188,26 @@ def _check_sizes(sizes: Sequence[CallSize]) -> Iterator[str]:
     bound = bind_symbols([(size.expression, size.value) for size in sizes])
     for size in sizes:
         expected = size.expression.xreplace(bound)
-        least, greatest = size.extent.least, size.extent.greatest
+        least = size.extent.least
+        greatest = size.extent.greatest
         is_too_large = greatest is not None and size.value > greatest
         if expected.is_Integer and int(expected) != size.value:
             yield f"{size.shown}, must be {expected}{_explain_size(size.expression, bound)}"
         elif len(expected.free_symbols) == 1 and expected.is_polynomial():
             yield f"{size.shown}, must be {expected} for a whole number"
         elif size.value < least or is_too_large:
-            limit = "" if greatest is None else f" and at most {greatest}"
+            if greatest is None:
+                limit = ""
+            else:
+                limit = f" and at most {greatest}"
             yield f"{size.shown}, must be at least {least}{limit}"
 
 
 def _explain_size(size: sympy.Expr, bound: Mapping[sympy.Symbol, sympy.Integer]) -> str:
     values = sorted(f"{symbol} = {bound[symbol]}" for symbol in size.free_symbols)
-    return f" ({size}, where {', '.join(values)})" if values else ""
+    if values:
+        return f" ({size}, where {', '.join(values)})"
+    return ""
 
 
 def size_symbol(name: str) -> sympy.Symbol:
@@ -219,13 +241,19 @@ def leaf_to_json(leaf: Leaf) -> dict[str, Json]:
     """Return a leaf as strict JSON."""
     if isinstance(leaf, TensorSpec):
         sizes = [_extent_to_json(extent) for extent in leaf.sizes]
-        return {"dtype": _dtype_name(leaf.dtype), "sizes": sizes, "order": list(leaf.order)}
+        return {
+            "dtype": _dtype_name(leaf.dtype),
+            "sizes": sizes,
+            "order": list(leaf.order),
+        }
     if isinstance(leaf, Extent):
         return {"int": _extent_to_json(leaf)}
     if isinstance(leaf, ScalarSpec):
         return {"scalar": leaf.kind}
     value = leaf.value
-    return {"float": value.hex()} if isinstance(value, float) else {"value": value}
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    return {"value": value}
 
 
 def leaf_from_json(data: Json) -> Leaf:
@@ -238,7 +266,11 @@ def leaf_from_json(data: Json) -> Leaf:
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"no dtype {data['dtype']!r}")
         sizes = tuple(map(_extent_from_json, data["sizes"]))
-        return TensorSpec(dtype, sizes, tuple(map(int, data["order"])))
+        return TensorSpec(
+            dtype,
+            sizes,
+            tuple(map(int, data["order"])),
+        )
     if "int" in data:
         return _extent_from_json(data["int"])
     if "scalar" in data:
@@ -247,7 +279,10 @@ def leaf_from_json(data: Json) -> Leaf:
 
 
 def _extent_to_json(extent: Extent) -> Json:
-    size = None if extent.expression is None else _expression_to_json(extent.expression)
+    if extent.expression is None:
+        size = None
+    else:
+        size = _expression_to_json(extent.expression)
     if isinstance(size, int):
         return size
     return {"size": size, "min": extent.least, "max": extent.greatest}
@@ -256,7 +291,8 @@ def _extent_to_json(extent: Extent) -> Json:
 def _extent_from_json(data: Json) -> Extent:
     if isinstance(data, int):
         return Extent(sympy.Integer(data), data, data)
-    size, greatest = data["size"], data["max"]
+    size = data["size"]
+    greatest = data["max"]
     return Extent(
         None if size is None else _expression_from_json(size),
         int(data["min"]),

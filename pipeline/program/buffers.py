@@ -46,7 +46,8 @@ def describe_buffers(program: Json) -> dict[str, dict[str, Any]]:
     """Describe the buffers that a program uses, by qualified name: `shape`, `dtype`, and whether
     it is `changed`."""
     module = program["graph_module"]
-    graph, signature = module["graph"], module["signature"]
+    graph = module["graph"]
+    signature = module["signature"]
     names: dict[str, str] = {}  # of buffers, by the values that hold them
     for input_spec in signature["input_specs"]:
         if "buffer" in input_spec:

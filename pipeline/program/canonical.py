@@ -104,7 +104,9 @@ class _Scope:
         canonical["metadata"] = self._metadata(metadata)
         settings = [_map_texts(i["arg"], _drop_name, lambda _: None) for i in node["inputs"]]
         frames = parse_frames(canonical["metadata"].get("nn_module_stack", ""))
-        path = frames[-1].path if frames else ""
+        path = ""
+        if frames:
+            path = frames[-1].path
         self.operators.setdefault(path, []).append([node["target"], settings])
         return canonical
 
@@ -122,7 +124,10 @@ class _Scope:
         As exir/debug_handle_utils.py finds it.
         """
         chain = []
-        sources = json.loads(origins) if origins else []
+        if origins:
+            sources = json.loads(origins)
+        else:
+            sources = []
         while sources:
             chain.append(sources[-1])
             sources = sources[-1].get("from_node") or []
@@ -133,7 +138,10 @@ class _Scope:
         return self.ancestors.setdefault(ancestor, len(self.ancestors))
 
     def _object(self, match: re.Match[str]) -> str:
-        return self.objects.setdefault(match[0], f"object {len(self.objects)}")
+        return self.objects.setdefault(
+            match[0],
+            f"object {len(self.objects)}",
+        )
 
     def _type(self, match: re.Match[str]) -> str:
         name = match[0]
@@ -152,7 +160,9 @@ class _Scope:
         """Return an argument with the names of values replaced by their numbers."""
 
         def number(key: str, text: str, owner: Mapping[str, Any]) -> Any:
-            return self._number(text) if _is_name(key, owner) else text
+            if _is_name(key, owner):
+                return self._number(text)
+            return text
 
         def canonicalize(argument: Mapping[str, Any]) -> Any:
             self.names.append(argument["name"])
@@ -197,7 +207,9 @@ def _is_name(key: str, owner: Mapping[str, Any]) -> bool:
 
 
 def _drop_name(key: str, text: str, owner: Mapping[str, Any]) -> str | None:
-    return None if _is_name(key, owner) else text
+    if _is_name(key, owner):
+        return None
+    return text
 
 
 def _with_numbered_symbols(program: dict[str, Any]) -> dict[str, Any]:
@@ -208,7 +220,9 @@ def _with_numbered_symbols(program: dict[str, Any]) -> dict[str, Any]:
         return numbers.setdefault(match[0], f"symbol {len(numbers)}")
 
     def renumber(key: str, text: str, _: Mapping[str, Any]) -> str:
-        return _SYMBOL.sub(number, text) if key == "expr_str" else text
+        if key == "expr_str":
+            return _SYMBOL.sub(number, text)
+        return text
 
     numbered: dict[str, Any] = _map_texts(program, renumber)
     ranges = program.get("range_constraints") or {}

@@ -127,7 +127,10 @@ def _decode_leaf(leaf: Any, read: Callable[[Digest], bytes]) -> Any:
     data = bytearray(read(facts["data"]))
     try:
         dtype = getattr(torch, facts["dtype"])
-        flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+        if data:
+            flat = torch.frombuffer(data, dtype=dtype)
+        else:
+            flat = torch.empty(0, dtype=dtype)
         tensor = flat.as_strided(facts["sizes"], facts["strides"])
         return tensor.requires_grad_(facts["requires_grad"])
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:

@@ -61,7 +61,8 @@ def load_tree(text: str) -> TreeSpec:
 
 
 def _make_spec(tree: Mapping[str, Any]) -> TreeSpec:
-    kind, context = tree["type"], tree["context"]
+    kind = tree["type"]
+    context = tree["context"]
     if kind is None:
         return pytree.treespec_leaf()
     children = [_make_spec(child) for child in tree["children_spec"]]
@@ -86,11 +87,15 @@ def _decode_key(value: Any) -> Any:
     """Return a key of a dict, or a tuple of keys, from its JSON."""
     if isinstance(value, dict):
         return _decode_member(value)
-    return tuple(map(_decode_key, value)) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(map(_decode_key, value))
+    return value
 
 
 def _decode_member(value: dict[str, Any]) -> Any:
-    return _stand_in_member(value["fqn"], value["name"]) if "__enum__" in value else value
+    if "__enum__" in value:
+        return _stand_in_member(value["fqn"], value["name"])
+    return value
 
 
 @cache
@@ -106,7 +111,9 @@ def _stand_in_member(place: str, name: str) -> Enum:
 @cache
 def _stand_in_factory(module: str, name: str) -> Callable[[], Any]:
     """Return the factory of a defaultdict, or a function of its name that nobody calls."""
-    builtin = getattr(builtins, name, None) if module == "builtins" else None
+    builtin = None
+    if module == "builtins":
+        builtin = getattr(builtins, name, None)
     if isinstance(builtin, type):
         return builtin
 
@@ -186,7 +193,9 @@ def build_plain(leaves: Iterable[Any], spec: TreeSpec) -> Any:
         if isinstance(spec.type, type) and issubclass(spec.type, list):
             return children
         keys = _find_keys(spec)
-        return tuple(children) if keys is None else dict(zip(keys, children, strict=True))
+        if keys is None:
+            return tuple(children)
+        return dict(zip(keys, children, strict=True))
 
     return build(spec)
 
@@ -234,7 +243,9 @@ def _plain_key(key: Any) -> Any:
         return tuple(map(_plain_key, key))
     if not isinstance(key, Enum):
         return key
-    return key.value if isinstance(key, str | int) else f"{type(key).__name__}.{key.name}"
+    if isinstance(key, str | int):
+        return key.value
+    return f"{type(key).__name__}.{key.name}"
 
 
 def make_serializable(spec: TreeSpec) -> TreeSpec:

@@ -93,7 +93,9 @@ def _name(node: Node) -> str:
 
 
 def _has_dynamic_size(value: Any) -> bool:
-    fake = value.meta.get("val") if isinstance(value, Node) else None
+    fake = None
+    if isinstance(value, Node):
+        fake = value.meta.get("val")
     return any(not isinstance(size, int) for size in getattr(fake, "shape", ()))
 
 

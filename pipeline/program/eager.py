@@ -59,7 +59,11 @@ class Source:
         if training_outputs is not None:
             self._parameters = [name for name, _ in training_outputs.parameters]
             _return_flat(self._module)
-        self._state = _replace_state(self._module, self.state, common or {})
+        self._state = _replace_state(
+            self._module,
+            self.state,
+            common or {},
+        )
         self._initial = [tensor.detach().clone() for tensor in self._state]
         initial = zip(self.state, self._initial, strict=True)
         self.nonzero = tuple(name for name, tensor in initial if bool(tensor.any()))

@@ -41,7 +41,11 @@ def number(data: memoryview, at: int, letter: str) -> int:
 def root(data: memoryview) -> Table:
     # Reading a file visits each vector a few times. In a damaged file, vectors can lead to each
     # other's tables, or many tables to one long vector, and reading would never end.
-    return Table(data, number(data, 0, "I"), [4 * len(data)])
+    return Table(
+        data,
+        number(data, 0, "I"),
+        [4 * len(data)],
+    )
 
 
 class Table(NamedTuple):
@@ -63,17 +67,25 @@ class Table(NamedTuple):
         if slot + 2 > number(self.data, places, "H"):
             return 0
         offset = number(self.data, places + slot, "H")
-        return self.at + offset if offset else 0
+        if offset:
+            return self.at + offset
+        return 0
 
     def number(self, field: int, letter: str, default: int = 0) -> int:
         place = self.place(field)
-        return number(self.data, place, letter) if place else default
+        if place:
+            return number(self.data, place, letter)
+        return default
 
     def table(self, field: int) -> Table | None:
         place = self.place(field)
         if not place:
             return None
-        return Table(self.data, place + number(self.data, place, "I"), self.budget)
+        return Table(
+            self.data,
+            place + number(self.data, place, "I"),
+            self.budget,
+        )
 
     def span(self, field: int, width: int = 1) -> Span | None:
         """Return the span of a vector's elements, each of `width` bytes; None without one."""
@@ -81,7 +93,10 @@ class Table(NamedTuple):
         if not place:
             return None
         start = place + number(self.data, place, "I")
-        span = Span(start + 4, width * number(self.data, start, "I"))
+        span = Span(
+            start + 4,
+            width * number(self.data, start, "I"),
+        )
         if span.end > len(self.data):
             raise CorruptError("it refers to what is beyond its end")
         self.budget[0] -= span.size
@@ -94,14 +109,22 @@ class Table(NamedTuple):
         span = self.span(field, kind.size)
         if span is None:
             return ()
-        return struct.unpack_from(f"<{span.size // kind.size}{letter}", self.data, span.offset)
+        return struct.unpack_from(
+            f"<{span.size // kind.size}{letter}",
+            self.data,
+            span.offset,
+        )
 
     def tables(self, field: int) -> Iterator[Table]:
         span = self.span(field, 4)
         if span is None:
             return
         for place in range(span.offset, span.end, 4):
-            yield Table(self.data, place + number(self.data, place, "I"), self.budget)
+            yield Table(
+                self.data,
+                place + number(self.data, place, "I"),
+                self.budget,
+            )
 
     def text(self, field: int) -> str:
         span = self.span(field)

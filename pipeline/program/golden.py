@@ -51,13 +51,19 @@ def read_golden(
     _check_outputs(path, outputs, inputs, program)
     steps = _count_steps(path, outputs, inputs, program)
     if steps is not None:
-        outputs, inputs = _join_steps(outputs), _join_steps(inputs)
+        outputs = _join_steps(outputs)
+        inputs = _join_steps(inputs)
     count = count_batches(outputs, path, "output")
     if not count:
         raise PipelineError(f"{path}: holds no batches")
-    input_sets = unstack(inputs, path, program) if inputs else list(examples)
+    if inputs:
+        input_sets = unstack(inputs, path, program)
+    else:
+        input_sets = list(examples)
     if len(input_sets) != count:
-        owner = "inputs in the file" if inputs else "examples of the method"
+        owner = "examples of the method"
+        if inputs:
+            owner = "inputs in the file"
         raise PipelineError(
             f"{path}: {count} batches of outputs, {len(input_sets)} {owner}; each output belongs "
             "to one"
@@ -70,10 +76,18 @@ def read_golden(
             if fake_value is None:
                 values[name] = None
             elif name in outputs:
-                values[name] = _as_output(outputs[name][number], fake_value, path)
+                values[name] = _as_output(
+                    outputs[name][number],
+                    fake_value,
+                    path,
+                )
         calls.append(RecordedCall(method, input_set, values))
     # `here=False`: another framework may round otherwise than PyTorch does here.
-    return Recording(path, _split_sequences(calls, steps or 1), here=False)
+    return Recording(
+        path,
+        _split_sequences(calls, steps or 1),
+        here=False,
+    )
 
 
 def _count_steps(
@@ -105,7 +119,9 @@ def _count_steps(
 
 
 def _rank(like: object) -> int:
-    return like.ndim if isinstance(like, Tensor) else 0
+    if isinstance(like, Tensor):
+        return like.ndim
+    return 0
 
 
 def _join_steps(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -157,5 +173,9 @@ def _as_output(recorded: Tensor, like: object, path: str) -> object:
     A number where it returns one, and bfloat16 where a `.npz` file holds float32 in its place.
     """
     if not isinstance(like, Tensor):
-        return recorded if recorded.ndim else recorded.item()
-    return restore_bfloat16(recorded, like) if path.endswith(".npz") else recorded
+        if recorded.ndim:
+            return recorded
+        return recorded.item()
+    if path.endswith(".npz"):
+        return restore_bfloat16(recorded, like)
+    return recorded

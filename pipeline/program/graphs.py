@@ -110,7 +110,11 @@ class NodePlaces:
         numbers = count()
         for number, module in enumerate(graph_modules(program.graph_module)):
             for node in module.graph.nodes:
-                place = next(numbers) if origins is None else origins[number].get(node.name)
+                place: int | None
+                if origins is None:
+                    place = next(numbers)
+                else:
+                    place = origins[number].get(node.name)
                 if place is not None:
                     self._places[node.name, id(module.graph)] = place
 

@@ -44,8 +44,13 @@ def explain_hidden_at_top(error: BaseException, root: Path) -> str:
     loaded = sys.modules.get(name)
     if file is None or loaded is None or is_from(loaded, root):
         return ""
-    slash = "/" if file.is_dir() else ""
-    installed = "package of pte-pipeline" if name == "pipeline" else f"installed {name}"
+    slash = ""
+    if file.is_dir():
+        slash = "/"
+    if name == "pipeline":
+        installed = "package of pte-pipeline"
+    else:
+        installed = f"installed {name}"
     return (
         f"`import {name}` means the {installed}, which hides {file.name}{slash} of this "
         "workspace; rename that"
@@ -77,7 +82,9 @@ def describe_load_error(error: BaseException, folder: Path) -> str:
     line = _find_line(error, folder.parent)
     message = f"cannot be loaded ({line}{type(error).__name__}: {error})"
     hint = explain_hidden(error, folder)
-    return f"{message}; {hint}" if hint else message
+    if hint:
+        return f"{message}; {hint}"
+    return message
 
 
 def _find_line(error: BaseException, root: Path) -> str:

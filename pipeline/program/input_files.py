@@ -185,7 +185,12 @@ def _parse_calls(data: Any, name: str, program: ExportedProgram) -> list[InputSe
     calls = []
     for number, call in enumerate(data):
         if isinstance(call, dict):
-            _check_names(f"{name}[{number}]", call, names, names)
+            _check_names(
+                f"{name}[{number}]",
+                call,
+                names,
+                names,
+            )
             positional = tuple(call[arg] for arg in args)
             call = (positional, {keyword: call[keyword] for keyword in kwargs})
         calls.append(call)
@@ -206,7 +211,10 @@ def unstack(
     for number in range(count_batches(tensors, name, "argument")):
         leaves = []
         for argument in arguments:
-            leaf = tensors[argument.name][number] if argument.name in tensors else argument.value
+            if argument.name in tensors:
+                leaf = tensors[argument.name][number]
+            else:
+                leaf = argument.value
             if name.endswith(".npz"):
                 leaf = restore_bfloat16(leaf, argument.value)
             is_number = not isinstance(argument.value, torch.Tensor)
@@ -223,7 +231,9 @@ def restore_bfloat16(value: Any, like: Any) -> Any:
     if not isinstance(value, torch.Tensor) or not isinstance(like, torch.Tensor):
         return value
     is_stand_in = like.dtype is torch.bfloat16 and value.dtype is torch.float32
-    return value.to(torch.bfloat16) if is_stand_in else value
+    if is_stand_in:
+        return value.to(torch.bfloat16)
+    return value
 
 
 def count_batches(tensors: Mapping[str, torch.Tensor], name: str, kind: str) -> int:

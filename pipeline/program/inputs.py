@@ -43,7 +43,10 @@ def as_input_sets(value: Any, origin: str) -> list[InputSet]:
     (args, kwargs) pair, that is a tuple and a dict. Containers that torch knows, such as registered
     dataclasses, become tuples and dicts. Raises PipelineError with all that is wrong.
     """
-    calls = value if isinstance(value, list) else [value]
+    if isinstance(value, list):
+        calls = value
+    else:
+        calls = [value]
     input_sets: list[InputSet] = []
     mistakes: list[str] = []
     if not calls:
@@ -68,7 +71,10 @@ def as_input_sets(value: Any, origin: str) -> list[InputSet]:
 
 def _find_unstorable(inputs: InputSet) -> list[str]:
     """Return what `save_inputs` can't store, a line each."""
-    mistakes = [*_find_mistakes(inputs.args, "args"), *_find_mistakes(inputs.kwargs, "")]
+    mistakes = [
+        *_find_mistakes(inputs.args, "args"),
+        *_find_mistakes(inputs.kwargs, ""),
+    ]
     return [f"{inputs.origin}: {mistake}" for mistake in mistakes]
 
 
@@ -99,8 +105,12 @@ def describe_type(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return "a tensor"
     name = type(value).__name__
-    article = "an" if name[0] in "aeiou" else "a"
-    size = f" of {len(value)}" if isinstance(value, (tuple, list, dict)) else ""
+    article = "a"
+    if name[0] in "aeiou":
+        article = "an"
+    size = ""
+    if isinstance(value, (tuple, list, dict)):
+        size = f" of {len(value)}"
     return f"{article} {name}{size}"
 
 
@@ -117,7 +127,9 @@ def save_inputs(sets: Sequence[InputSet]) -> bytes:
             name = str(len(tensors))
             tensors[name] = leaf.detach().clone(memory_format=torch.contiguous_format)
             return ["tensor", name]
-        return ["float", leaf.hex()] if isinstance(leaf, float) else leaf
+        if isinstance(leaf, float):
+            return ["float", leaf.hex()]
+        return leaf
 
     for inputs in sets:
         mistakes = _find_unstorable(inputs)
@@ -169,15 +181,21 @@ def encode_tree(tree: Any, encode_leaf: Callable[[Any], Any]) -> Any:
 
 def decode_tree(data: Any, decode_leaf: Callable[[Any], Any]) -> Any:
     """Return the tree that `encode_tree` encoded."""
-    kind = data[0] if isinstance(data, list) and data else None
+    kind = None
+    if isinstance(data, list) and data:
+        kind = data[0]
     if kind == "dict":
         return {_decode_key(key): decode_tree(value, decode_leaf) for key, value in data[1:]}
     if kind in ("tuple", "list"):
         elements = [decode_tree(element, decode_leaf) for element in data[1:]]
-        return tuple(elements) if kind == "tuple" else elements
+        if kind == "tuple":
+            return tuple(elements)
+        return elements
     return decode_leaf(data)
 
 
 def _decode_key(key: Any) -> Any:
     """Return a key of a dict; JSON makes a list of a tuple."""
-    return tuple(map(_decode_key, key)) if isinstance(key, list) else key
+    if isinstance(key, list):
+        return tuple(map(_decode_key, key))
+    return key

@@ -40,7 +40,9 @@ class _Part(NamedTuple):
 
 def _read_device() -> torch.device | None:
     context = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    return None if context is None else context.device
+    if context is None:
+        return None
+    return context.device
 
 
 def _flushes_denormals() -> bool:

@@ -86,7 +86,8 @@ def read_runtime_needs(data: memoryview) -> RuntimeNeeds:
     (codegen/tools/selective_build.cpp).
     """
     table = root(data)
-    calls, alignment = {}, {}
+    calls = {}
+    alignment = {}
     for plan in table.tables(1):
         values = tuple(plan.tables(2))
         calls[plan.text(0)] = tuple(_calls(plan, values))
@@ -102,17 +103,23 @@ def alignment_of(offsets: Iterable[int]) -> int | None:
 
 def _offsets(values: Iterable[Table]) -> Iterator[int]:
     for value in values:
-        tensor = value.table(1) if value.number(0, "B") == _TENSOR else None
-        allocation = tensor.table(6) if tensor is not None else None
+        tensor = None
+        if value.number(0, "B") == _TENSOR:
+            tensor = value.table(1)
+        allocation = None
+        if tensor is not None:
+            allocation = tensor.table(6)
         if allocation is not None:
             # The schema keeps 64 bits in two fields, memory_offset_low and memory_offset_high.
-            low, high = allocation.number(1, "I"), allocation.number(2, "I")
+            low = allocation.number(1, "I")
+            high = allocation.number(2, "I")
             yield low | high << 32
 
 
 def _operator_names(plan: Table) -> Iterator[str]:
     for operator in plan.tables(6):
-        name, overload = operator.text(0), operator.text(1)
+        name = operator.text(0)
+        overload = operator.text(1)
         yield ".".join(filter(None, (name, overload)))
 
 
@@ -123,7 +130,8 @@ def _calls(plan: Table, values: tuple[Table, ...]) -> Iterator[KernelCall]:
     def form(index: int) -> TensorForm | None:
         """Return the form of a value. Cached, since many calls share values."""
         value = _at(values, index, "value")
-        kind, content = value.number(0, "B"), value.table(1)
+        kind = value.number(0, "B")
+        content = value.table(1)
         if content is None:
             return None
         if kind == _TENSOR:

@@ -25,9 +25,15 @@ def find_cond(
         places: by instruction, the place in the program of a node that it is part of.
     """
     nodes = list(iter_nodes(program))
-    branches = _Branches(plan, {number: nodes[place] for number, place in places.items()}, program)
+    branches = _Branches(
+        plan,
+        {number: nodes[place] for number, place in places.items()},
+        program,
+    )
     cond = branches.find_cond(loss.move, loss.source)
-    return None if cond is None else nodes.index(cond)
+    if cond is None:
+        return None
+    return nodes.index(cond)
 
 
 class _Branches:
@@ -50,7 +56,9 @@ class _Branches:
             call = self._plan.chains[0].instructions[number].instr_args
             if isinstance(call, schema.MoveCall) and call.move_to == source:
                 inner_cond = self.find_cond(number, call.move_from)
-                return None if inner_cond is None else self._owners.get(id(inner_cond.graph))
+                if inner_cond is None:
+                    return None
+                return self._owners.get(id(inner_cond.graph))
             if number not in self._nodes:
                 continue
             if source in written_values(self._plan, number, self._results):

@@ -87,7 +87,11 @@ class _Memory:
             if isinstance(call, schema.MoveCall):
                 self._add_move(number, call.move_from, call.move_to)
             elif self._kernel(number) == _VIEW:
-                self._add_move(number, call.args[0], call.args[-1])
+                self._add_move(
+                    number,
+                    call.args[0],
+                    call.args[-1],
+                )
 
     def _add_move(self, number: int, source: int, target: int) -> None:
         if source == target:  # it stays where it is
@@ -112,7 +116,8 @@ class _Memory:
     def find_regions(self, value: int) -> list[Region]:
         """Return where a value may lie: a moved one where the result of a branch lies."""
         regions: list[Region] = []
-        waiting, visited = [value], set()
+        waiting = [value]
+        visited = set()
         while waiting:
             place = waiting.pop()
             if place in visited:  # loops may move values in a circle
@@ -140,12 +145,18 @@ class _Memory:
         reads = [index for index in used_values(self._plan, call) if index not in written]
         # A buffer is read by an operator that writes to it in place, too.
         args = getattr(call, "args", None) or ()
-        return [*reads, *(index for index in args[:1] if index in written)]
+        return [
+            *reads,
+            *(index for index in args[:1] if index in written),
+        ]
 
     def _find_writer(self, regions: Sequence[Region], move: int, reader: int) -> int | None:
         """Return the first instruction that overwrites the regions before the reader reads them,
         also when a loop reads them again."""
-        loop_ends = [end for begin, end in self._loops if move < begin <= reader <= end]
+        loop_ends = []
+        for begin, end in self._loops:
+            if move < begin <= reader <= end:
+                loop_ends.append(end)
         last = max(loop_ends, default=-1)
         for number in range(move + 1, max(reader, last + 1)):
             # In a loop, the other branch may run before the reader runs again.
@@ -154,7 +165,9 @@ class _Memory:
             if self._overwrites(number, regions):
                 return number
         if reader < len(self._calls) and self._overwrites(reader, regions):
-            return None if self._goes_by_elements(reader, regions) else reader
+            if self._goes_by_elements(reader, regions):
+                return None
+            return reader
         return None
 
     def _is_other_branch(self, number: int, reader: int) -> bool:
@@ -173,7 +186,9 @@ class _Memory:
         """Return whether a kernel reads each element before it writes to its place."""
         namespace, _, name = self._kernel(number).partition("::")
         base, _, overload = name.partition(".")
-        packet = getattr(torch.ops.aten, base, None) if namespace == "aten" else None
+        packet = None
+        if namespace == "aten":
+            packet = getattr(torch.ops.aten, base, None)
         operator = getattr(packet, overload, None)
         is_pointwise = torch.Tag.pointwise in getattr(operator, "tags", ())
         if base not in _COPIES and not is_pointwise:
@@ -244,7 +259,9 @@ def _find_region(value: object) -> Region | None:
     allocation = value.allocation_info
     name = SCALAR_TYPES.split()[int(value.scalar_type)]
     # torch lacks some of ExecuTorch's dtypes; they count with the least size.
-    item = getattr(torch, name).itemsize if hasattr(torch, name) else 1
+    item = 1
+    if hasattr(torch, name):
+        item = getattr(torch, name).itemsize
     size = item * math.prod(value.sizes)
     begin = allocation.memory_offset
     return allocation.memory_id, begin, begin + size

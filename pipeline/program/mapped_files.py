@@ -41,7 +41,8 @@ def release_pages() -> None:
     with suppress(OSError), open("/proc/self/smaps", encoding="utf-8", errors="replace") as lines:
         # The line of a region comes before the lines of its figures.
         for line in lines:
-            if region := _REGION.match(line):
+            region = _REGION.match(line)
+            if region:
                 current = file_at.get(region[1])
             elif current is not None and _UNCHANGED.match(line):
                 current.madvise(mmap.MADV_DONTNEED)

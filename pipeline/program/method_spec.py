@@ -68,7 +68,10 @@ class MethodSpec:
         for number, (name, tree) in reversed([*enumerate(self.args)]):
             if default is not parameter.empty:
                 default = _default(tree)
-            identifier = name if name.isidentifier() else f"args_{number}"
+            if name.isidentifier():
+                identifier = name
+            else:
+                identifier = f"args_{number}"
             parameters.insert(0, parameter(identifier, kind, default=default))
         for name, tree in self.kwargs:
             parameters.append(parameter(name, parameter.KEYWORD_ONLY, default=_default(tree)))
@@ -212,7 +215,11 @@ def make_flat_spec(inputs: Sequence[Any], outputs: Sequence[Any]) -> MethodSpec:
         if declared is None or declared.dtype is None:
             return None
         sizes = tuple(Extent(None, 0, size) for size in declared.sizes)
-        return TensorSpec(declared.dtype, sizes, tuple(range(len(sizes))))
+        return TensorSpec(
+            declared.dtype,
+            sizes,
+            tuple(range(len(sizes))),
+        )
 
     arguments = []
     for number, declared in enumerate(inputs):
@@ -270,7 +277,9 @@ def _can_be_recorded(size: sympy.Expr) -> bool:
 
 def _default(tree: Any) -> Any:
     fixed = isinstance(tree, Argument) and isinstance(tree.value, ConstantSpec)
-    return tree.value.value if fixed else inspect.Parameter.empty
+    if fixed:
+        return tree.value.value
+    return inspect.Parameter.empty
 
 
 def _check_output(

@@ -67,12 +67,17 @@ def _explain_unknown_module(name: str, outline: Outline) -> tuple[str, str]:
         hint = did_you_mean(name, outline.modules, _MOST_SUGGESTIONS)
         return f"no module '{name}' in the program", hint
     module = name.rpartition(".")[0]
-    hint = f"its module is '{module}'" if module else "it is of the whole program"
+    hint = "it is of the whole program"
+    if module:
+        hint = f"its module is '{module}'"
     return f"'{name}' is a {outline.tensors[name]}, not a module", hint
 
 
 def _explain_idle_module(name: str, outline: Outline) -> tuple[str, str]:
-    aliases = [f"'{alias}'" for alias in _aliases(name, outline) if alias in outline.calls]
+    aliases = []
+    for alias in _aliases(name, outline):
+        if alias in outline.calls:
+            aliases.append(f"'{alias}'")
     if aliases:
         hint = f"it is called as {' and '.join(aliases)}"
     else:
@@ -92,7 +97,9 @@ def _aliases(name: str, outline: Outline) -> list[str]:
 def _find_wrong_calls(
     name: str, base: str, call: str | None, names: Sequence[str], outline: Outline
 ) -> Iterator[tuple[str, str]]:
-    calls = [f"'{base}@{number}'" for number in outline.calls.get(base, ())]
+    calls = []
+    for number in outline.calls.get(base, ()):
+        calls.append(f"'{base}@{number}'")
     named = {_split(listed)[0] for listed in names}
     unnamed_aliases = [
         alias for alias in _aliases(base, outline) if alias in outline.calls and alias not in named

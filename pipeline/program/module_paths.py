@@ -45,7 +45,9 @@ class Frame:
     def call(self) -> int:
         """The number of this call of the module, from 0."""
         marks = _CALL.findall(self.key) or _CALL.findall(self.path)
-        return int(marks[-1][1:]) if marks else 0
+        if marks:
+            return int(marks[-1][1:])
+        return 0
 
 
 def module_frames(node: Node) -> list[Frame]:
@@ -79,7 +81,9 @@ def enclosing_modules(node: Node) -> list[str]:
 def innermost_module(node: Node) -> str:
     """Return the qualified name of the module that a node is from; "" for the method's own."""
     modules = enclosing_modules(node)
-    return modules[-1] if modules else ""
+    if modules:
+        return modules[-1]
+    return ""
 
 
 @dataclass(frozen=True)
@@ -178,7 +182,8 @@ def outline_program(program: ExportedProgram) -> Outline:
     buffers = {*state, *program.graph_signature.buffers}
     parameters = set(program.graph_signature.parameters)
     parameters |= {name for name, tensor in state.items() if isinstance(tensor, Parameter)}
-    kinds, storages = {}, {}
+    kinds = {}
+    storages = {}
     for name, tensor in {**program.constants, **state}.items():
         if not hasattr(tensor, "untyped_storage"):
             continue
@@ -238,6 +243,8 @@ def _archive_frames(graph: Mapping[str, Any]) -> Iterator[Frame]:
         yield from parse_frames(metadata.get("nn_module_stack", ""))
         for node_input in node["inputs"]:
             argument = node_input["arg"]
-            body = argument.get("as_graph") if isinstance(argument, Mapping) else None
+            body = None
+            if isinstance(argument, Mapping):
+                body = argument.get("as_graph")
             if body is not None:
                 yield from _archive_frames(body["graph"])

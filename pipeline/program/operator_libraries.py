@@ -172,7 +172,9 @@ def explain_missing(error: AttributeError) -> str:
     else:
         return ""
     library = likely_library(name)
-    example = f", as {library}," if library else ""
+    example = ""
+    if library:
+        example = f", as {library},"
     return (
         f"calls the operator {name[:_MOST_CHARACTERS]}, which nothing here registers; import the "
         f"module that does{example} in the exporter, or name it in `operators` of "

@@ -21,7 +21,9 @@ def base_name(node: Node) -> str:
     parts = getattr(node.target, "__name__", "").split(".")  # [[library,] name,] overload
     if node.op != "call_function" or len(parts) < 2:
         return ""
-    return parts[-2] if parts[-2].startswith("__") else parts[-2].removesuffix("_")
+    if parts[-2].startswith("__"):
+        return parts[-2]
+    return parts[-2].removesuffix("_")
 
 
 _MOVES = """
@@ -37,7 +39,9 @@ def only_moves(node: Node) -> bool:
     name = base_name(node)
     if name not in _MOVING and name.removesuffix("_copy") not in _MOVING:
         return False
-    values = [argument.meta.get("val") for argument in (node, *node.all_input_nodes[:1])]
+    values = []
+    for argument in (node, *node.all_input_nodes[:1]):
+        values.append(argument.meta.get("val"))
     dtypes = {getattr(value, "dtype", None) for value in values}
     return len(dtypes - {None}) < 2  # a cast computes
 
@@ -58,14 +62,18 @@ def operator_name(node: Node) -> str:
         target = node.args[0]
     elif scratch or higher_order:
         return ""
-    return target.name().replace("::", ".") if hasattr(target, "name") else target.__name__
+    if hasattr(target, "name"):
+        return target.name().replace("::", ".")
+    return target.__name__
 
 
 def control_flow_name(node: Node) -> str:
     """Return `cond`, `scan` and so on, or any other higher-order operator; "" for other nodes."""
     from torch._ops import HigherOrderOperator
 
-    return node.target.name() if isinstance(node.target, HigherOrderOperator) else ""
+    if isinstance(node.target, HigherOrderOperator):
+        return node.target.name()
+    return ""
 
 
 def node_label(node: Node) -> str:

@@ -53,11 +53,15 @@ def read_source(function: Any) -> str:
     """
     function = inspect.unwrap(function)
     code = getattr(function, "__code__", None)
-    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :] if code else []
+    if code:
+        lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]
+    else:
+        lines = []
     if not lines or not lines[0].lstrip().startswith(("def ", "async def ", "@")):
         return inspect.getsource(function)
     outer_indentation = _indentation(lines[0])
-    end, in_body = 0, False
+    end = 0
+    in_body = False
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue

@@ -55,8 +55,12 @@ def _kernel_outputs(plan: schema.ExecutionPlan, call: schema.KernelCall) -> list
     if plan.operators[call.op_index].name == "executorch_prim::et_copy_index":
         return [call.args[0]]
     output = call.args[-1]
-    value = plan.values[output].val if output >= 0 else None
-    return list(value.items) if isinstance(value, LISTS) else [output]
+    value = None
+    if output >= 0:
+        value = plan.values[output].val
+    if isinstance(value, LISTS):
+        return list(value.items)
+    return [output]
 
 
 def count_delegate_results(
@@ -83,7 +87,10 @@ def count_delegate_results(
     counts = {}
     for number, call in enumerate(calls):
         if isinstance(call, schema.DelegateCall):
-            results = takewhile(lambda index: index not in written, reversed(call.args))
+            results = takewhile(
+                lambda index: index not in written,
+                reversed(call.args),
+            )
             counts[number] = len(list(results))
             written.update(call.args)
         elif isinstance(call, schema.KernelCall):

@@ -114,9 +114,11 @@ def read_program(data: memoryview) -> ProgramFile:
     """Read a `.pte`. Raises CorruptError."""
     if len(data) < 8 or data[4:6] != b"ET":
         raise CorruptError("it is no ExecuTorch program")
-    program, base = Span(0, len(data)), len(data)
+    program = Span(0, len(data))
+    base = len(data)
     if data[8:12] == b"eh00":
-        program, base = Span(0, number(data, 16, "Q")), number(data, 24, "Q")
+        program = Span(0, number(data, 16, "Q"))
+        base = number(data, 24, "Q")
         if not 32 <= program.end <= base <= len(data):
             raise CorruptError("its header contradicts its size")
     # Cut, so that no offset of the flatbuffer leads out of it.
@@ -131,7 +133,8 @@ def read_program(data: memoryview) -> ProgramFile:
         mutable += _parts(_get_segment(segments, segment), part.numbers(1, "Q"))
     named = []
     for entry in table.tables(7):
-        key, segment = entry.text(0), entry.number(1, "I")
+        key = entry.text(0)
+        segment = entry.number(1, "I")
         _get_segment(segments, segment)
         named.append((key, segment))
     inline = _spans(table, 3)
@@ -153,7 +156,10 @@ def _constants(
 ) -> tuple[tuple[Span, ...], tuple[int, ...]]:
     """Return the constants of a `.pte`, and the number of their segment where they have one."""
     subsegment = table.table(5)
-    offsets = subsegment.numbers(1, "Q") if subsegment is not None else ()
+    if subsegment is not None:
+        offsets = subsegment.numbers(1, "Q")
+    else:
+        offsets = ()
     if subsegment is None or not offsets:
         return _spans(table, 2), ()
     segment = subsegment.number(0, "I")
@@ -174,7 +180,10 @@ def read_data(data: memoryview) -> DataFile:
         raise CorruptError("it is no ExecuTorch data file")
     if data[8:12] != b"FH01":
         raise CorruptError("it has no header that could be read")
-    program = Span(0, number(data, 16, "Q") + number(data, 24, "Q"))
+    program = Span(
+        0,
+        number(data, 16, "Q") + number(data, 24, "Q"),
+    )
     base = number(data, 32, "Q")
     if not 48 <= program.end <= base <= len(data):
         raise CorruptError("its header contradicts its size")
@@ -199,7 +208,10 @@ def _spans(table: Table, field: int) -> tuple[Span, ...]:
 def _segments(table: Table, field: int, base: int, size: int) -> tuple[Span, ...]:
     segments = []
     for entry in table.tables(field):
-        segment = Span(base + entry.number(0, "Q"), entry.number(1, "Q"))
+        segment = Span(
+            base + entry.number(0, "Q"),
+            entry.number(1, "Q"),
+        )
         if segment.end > size:
             raise CorruptError(f"it has {size} bytes, and a segment beyond its end")
         segments.append(segment)
@@ -227,7 +239,8 @@ def _plan(table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]) ->
     ]
     operators = []
     for operator in table.tables(6):
-        name, overload = operator.text(0), operator.text(1)
+        name = operator.text(0)
+        overload = operator.text(1)
         operators.append(".".join(filter(None, (name, overload))))
     return PlanFacts(
         name=table.text(0),
@@ -292,4 +305,8 @@ def _type(scalar_type: int, sizes: tuple[int, ...]) -> TensorType:
         return TensorType(f"scalar type {scalar_type}", sizes, 0)
     name = names[scalar_type]
     bits = re.search(r"\d+", name)
-    return TensorType(name, sizes, max(1, int(bits[0]) // 8) if bits else 1)
+    return TensorType(
+        name,
+        sizes,
+        max(1, int(bits[0]) // 8) if bits else 1,
+    )

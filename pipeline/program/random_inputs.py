@@ -104,7 +104,8 @@ class Generator:
         """
         # Shifted, so that the sets of one seed aren't those of the next, a place further.
         generator = torch.Generator().manual_seed((self.seed << 20) + number)
-        sizes = number if sizes is None else sizes
+        if sizes is None:
+            sizes = number
         size_by_symbol = _choose_sizes(self._arguments, self._symbols, sizes, generator)
         if self._allowed_sizes:
             drawn = int(torch.randint(len(self._allowed_sizes), (), generator=generator))
@@ -112,9 +113,15 @@ class Generator:
             size_by_symbol |= self._allowed_sizes[place]
         leaves = []
         for index, argument in enumerate(self._arguments):
-            examples = self._example_values[index] if self._example_values else ()
+            if self._example_values:
+                examples = self._example_values[index]
+            else:
+                examples = ()
             leaves.append(_value(argument.value, size_by_symbol, examples, generator, fill))
-        notes = [note] if note else []
+        if note:
+            notes = [note]
+        else:
+            notes = []
         notes += [f"{s.shown}={size_by_symbol[s.symbol]}" for s in self._symbols]
         origin = f"generated {number} (seed {self.seed})"
         if notes:
@@ -157,8 +164,14 @@ def _symbols(
             examples = [max(least, 1)]
         if symbol in fixed:
             least = greatest = examples[-1]
-        least = max(least, 1) if greatest != 0 else 0
-        greatest = max(examples) if greatest is None else min(greatest, LONGEST_DIMENSION)
+        if greatest != 0:
+            least = max(least, 1)
+        else:
+            least = 0
+        if greatest is None:
+            greatest = max(examples)
+        else:
+            greatest = min(greatest, LONGEST_DIMENSION)
         name = names.get(symbol, str(symbol))
         symbols.append(_Symbol(symbol, least, max(least, greatest), name))
     return symbols
@@ -197,18 +210,26 @@ def _choose_sizes(
 ) -> dict[sympy.Symbol, int]:
     sizes = {}
     for symbol in symbols:
-        low, high = symbol.least, symbol.greatest
+        low = symbol.least
+        high = symbol.greatest
         if high - low > 1:
-            low, high = low + 1, high - 1
+            low = low + 1
+            high = high - 1
         drawn = int(torch.randint(low, high + 1, (), generator=generator))
         sizes[symbol.symbol] = (symbol.least, symbol.greatest, drawn)[number % 3]
     dynamic = [a.value for a in arguments if _has_dynamic_shape(a.value)]
     # Halve the symbol with the most room, until every input is small enough, or none has room.
     while sizes and any(math.prod(_shape(t, sizes)) > MOST_ELEMENTS for t in dynamic):
-        symbol = max(symbols, key=lambda s: sizes[s.symbol] - s.least)
+        symbol = max(
+            symbols,
+            key=lambda s: sizes[s.symbol] - s.least,
+        )
         if sizes[symbol.symbol] == symbol.least:
             break
-        sizes[symbol.symbol] = max(symbol.least, sizes[symbol.symbol] // 2)
+        sizes[symbol.symbol] = max(
+            symbol.least,
+            sizes[symbol.symbol] // 2,
+        )
     return sizes
 
 
@@ -238,7 +259,12 @@ def _value(
         return _evaluate(like, sizes)
     if not isinstance(like, torch.Tensor):
         return like
-    value = (fill or fill_random)(like, _shape(like, sizes), examples, generator)
+    value = (fill or fill_random)(
+        like,
+        _shape(like, sizes),
+        examples,
+        generator,
+    )
     return in_dim_order(value.to(like.dtype), like)
 
 
@@ -252,7 +278,10 @@ def fill_random(
 ) -> torch.Tensor:
     """Return a random tensor as `generate_inputs` makes them."""
     if is_floating(like.dtype):
-        kind = torch.complex64 if like.dtype.is_complex else torch.float32
+        if like.dtype.is_complex:
+            kind = torch.complex64
+        else:
+            kind = torch.float32
         return torch.randn(shape, dtype=kind, generator=generator)
     if like.dtype is torch.bool:
         return torch.rand(shape, generator=generator) < 0.5
@@ -280,9 +309,15 @@ def fill_large(
     """Make random numbers times 2 ** exponent, and the greatest integer of the examples."""
     if is_floating(like.dtype):
         narrow = torch.finfo(like.dtype).max < 2.0**64
-        power = min(exponent, _MOST_OF_HALF) if narrow else exponent
+        if narrow:
+            power = min(exponent, _MOST_OF_HALF)
+        else:
+            power = exponent
         return fill_random(like, shape, examples, generator) * 2.0**power
-    return torch.full(shape, 1 if like.dtype is torch.bool else integer_range(examples)[1])
+    return torch.full(
+        shape,
+        1 if like.dtype is torch.bool else integer_range(examples)[1],
+    )
 
 
 def integer_range(examples: Sequence[Any]) -> tuple[int, int]:
@@ -291,4 +326,6 @@ def integer_range(examples: Sequence[Any]) -> tuple[int, int]:
     for tensor in examples:
         if tensor.numel():
             ends += map(int, tensor.aminmax())
-    return (min(ends), max(ends)) if ends else (0, 1)
+    if ends:
+        return (min(ends), max(ends))
+    return (0, 1)

@@ -68,7 +68,9 @@ class RandomOperator:
         return self.name.split(".")[1] in _BATCH_NORMS
 
     def __str__(self) -> str:
-        mode = " in training mode" if self.cause == "training" else ""
+        mode = ""
+        if self.cause == "training":
+            mode = " in training mode"
         calls = plural(self.count, "call")
         if self.lines:
             calls += f": {'; '.join(self.lines[:_MOST_LINES])}"
@@ -142,7 +144,9 @@ def random_cause(node: Node) -> Cause | None:
     if name in _BATCH_NORMS:
         updates = argument("running_mean") is not None
         trains = argument("training", argument("train", name.startswith("_batch_norm_with")))
-        return "training" if trains and updates else None
+        if trains and updates:
+            return "training"
+        return None
     if torch.Tag.nondeterministic_seeded not in target.tags:
         return None
     if name in _RECURRENT and argument("num_layers", 2) == 1:
@@ -150,11 +154,17 @@ def random_cause(node: Node) -> Cause | None:
     if name in _DROPOUTS or name in _RECURRENT:
         probability = argument("p", argument("dropout", 0.0))
         trains = argument("train", True) is not False
-        return "training" if trains and probability else None
+        if trains and probability:
+            return "training"
+        return None
     if "scaled_dot_product" in name:
-        return "training" if argument("dropout_p", 0.0) else None
+        if argument("dropout_p", 0.0):
+            return "training"
+        return None
     if name.startswith("rrelu"):
-        return "training" if argument("training", False) else None
+        if argument("training", False):
+            return "training"
+        return None
     return "sampling"
 
 

@@ -104,8 +104,18 @@ def _call_tree(call: RecordedCall) -> dict[str, Any]:
 
 
 def _call_of_tree(tree: Mapping[str, Any]) -> RecordedCall:
-    inputs = InputSet(tree["args"], tree["kwargs"], tree["origin"], tree["generated"])
-    return RecordedCall(tree["method"], inputs, tree["outputs"], tree["error"])
+    inputs = InputSet(
+        tree["args"],
+        tree["kwargs"],
+        tree["origin"],
+        tree["generated"],
+    )
+    return RecordedCall(
+        tree["method"],
+        inputs,
+        tree["outputs"],
+        tree["error"],
+    )
 
 
 def call_reference(

@@ -40,7 +40,10 @@ def signature(program: ExportedProgram) -> list[Argument]:
     for name, tree in zip([*arg_names, *keywords], trees, strict=True):
         leaves, _ = pytree.tree_flatten_with_path(tree)
         for path, leaf in leaves:
-            value = leaf.value if isinstance(leaf, ConstantArgument) else values[leaf.name]
+            if isinstance(leaf, ConstantArgument):
+                value = leaf.value
+            else:
+                value = values[leaf.name]
             arguments.append(Argument(name + pytree.keystr(path), value))
     return arguments
 
@@ -68,7 +71,10 @@ def returned_values(program: ExportedProgram) -> list[tuple[str, Any]]:
     paths, _ = pytree.tree_flatten_with_path(tree)
     values = []
     for (path, _), node in zip(paths, returned, strict=True):
-        value = node.meta["val"] if isinstance(node, Node) else node
+        if isinstance(node, Node):
+            value = node.meta["val"]
+        else:
+            value = node
         values.append((pytree.keystr(path), value))
     return values
 
@@ -96,7 +102,9 @@ def argument_names(program: ExportedProgram) -> tuple[list[str], list[str]]:
     """Return the names of a program's positional arguments, and of its keyword arguments."""
     spec = program.call_spec.in_spec
     args, kwargs = build_plain(range(spec.num_leaves), spec)
-    call = program.module_call_graph[0].signature if program.module_call_graph else None
+    call = None
+    if program.module_call_graph:
+        call = program.module_call_graph[0].signature
     forward_names = (call.forward_arg_names if call is not None else None) or []
     names = list(forward_names[: len(args)])
     names += [f"args[{number}]" for number in range(len(names), len(args))]
@@ -116,7 +124,10 @@ def check_inputs(program: ExportedProgram, inputs: InputSet, method: str = "") -
     pairs, mistakes = pair_leaves(program, inputs, leaf_signature(program))
     mistakes += check_values(pairs)
     if mistakes:
-        label = f"{method}: {inputs.origin}" if method else inputs.origin
+        if method:
+            label = f"{method}: {inputs.origin}"
+        else:
+            label = inputs.origin
         raise PipelineError(*(f"{label}: {mistake}" for mistake in mistakes))
 
 
@@ -138,7 +149,12 @@ def _copy_storage(value: Any) -> Any:
     value = value.detach()
     storage = value.untyped_storage().clone()
     tensor = torch.empty(0, dtype=value.dtype)
-    return tensor.set_(storage, value.storage_offset(), value.shape, value.stride())
+    return tensor.set_(
+        storage,
+        value.storage_offset(),
+        value.shape,
+        value.stride(),
+    )
 
 
 def as_exported(program: ExportedProgram, inputs: InputSet) -> InputSet:
@@ -159,7 +175,9 @@ def nest_leaves(
 
 def in_dim_order(value: Any, like: Any) -> Any:
     """Return a copy of a tensor, laid out in the dim order of another tensor of its rank."""
-    return lay_out(value, like.dim_order()) if isinstance(value, torch.Tensor) else value
+    if isinstance(value, torch.Tensor):
+        return lay_out(value, like.dim_order())
+    return value
 
 
 def lay_out(value: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
@@ -183,7 +201,10 @@ def pair_leaves(
     Returns:
         The pairs, and where the input set has another structure, a line a mistake.
     """
-    leaves = signature(program) if arguments is None else list(arguments)
+    if arguments is None:
+        leaves = signature(program)
+    else:
+        leaves = list(arguments)
     args, kwargs = build_plain(leaves, program.call_spec.in_spec)
     pairs: list[Pair] = []
     mistakes: list[str] = []
@@ -227,7 +248,9 @@ def pair_trees(expected: Any, value: Any, pairs: list[Pair], mistakes: list[str]
 
 def expression(size: int | torch.SymInt) -> sympy.Expr:
     """Return the expression of a size."""
-    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+    if isinstance(size, torch.SymInt):
+        return size.node.expr
+    return sympy.Integer(size)
 
 
 def bounds(program: ExportedProgram, expr: sympy.Expr) -> tuple[int, int | None]:
@@ -237,6 +260,10 @@ def bounds(program: ExportedProgram, expr: sympy.Expr) -> tuple[int, int | None]
     allowed = program.range_constraints.get(expr)
     if allowed is None:
         return 0, None
-    least = int(allowed.lower) if allowed.lower.is_Integer else 0
-    greatest = int(allowed.upper) if allowed.upper.is_Integer else None
+    least = 0
+    if allowed.lower.is_Integer:
+        least = int(allowed.lower)
+    greatest = None
+    if allowed.upper.is_Integer:
+        greatest = int(allowed.upper)
     return least, greatest

@@ -95,7 +95,9 @@ def check_size_expression(text: str) -> None:
 
 
 def _describe_part(part: str) -> str:
-    return f"has {part[:20]!r}, which is no part of a size" if part else "ends too early"
+    if part:
+        return f"has {part[:20]!r}, which is no part of a size"
+    return "ends too early"
 
 
 def is_symbol(name: str) -> bool:
@@ -125,17 +127,28 @@ class _Measurer:
                 return _Measure(1)
             case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Invert(), operand=operand):
                 inner = self.measure(operand, depth + 1)
-                return inner if inner.exponent is None else _Measure(inner.bits, 1, -inner.exponent)
+                if inner.exponent is None:
+                    return inner
+                return _Measure(inner.bits, 1, -inner.exponent)
             case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _OPERATORS:
-                sides = [self.measure(left, depth + 1), self.measure(right, depth + 1)]
+                sides = [
+                    self.measure(left, depth + 1),
+                    self.measure(right, depth + 1),
+                ]
                 return _combine(_OPERATORS[type(operator)], sides)
             case ast.Compare(left=left, ops=[operator], comparators=[right]) if isinstance(
                 operator, _COMPARISONS
             ):
-                sides = [self.measure(left, depth + 1), self.measure(right, depth + 1)]
+                sides = [
+                    self.measure(left, depth + 1),
+                    self.measure(right, depth + 1),
+                ]
                 return _combine("comparison", sides)
             case ast.Tuple(elts=parts) if len(parts) > 1:  # the pair of a Piecewise
-                return _combine("tuple", [self.measure(part, depth + 1) for part in parts])
+                return _combine(
+                    "tuple",
+                    [self.measure(part, depth + 1) for part in parts],
+                )
             case ast.Call(func=ast.Name(id=name)) if name in _LITERALS:
                 return self._literal(name, node)
             case ast.Call(func=ast.Name(id=name), keywords=[]):
@@ -147,7 +160,10 @@ class _Measurer:
             raise ValueError(f"calls '{name}', which is no function of sizes")
         if len(arguments) > (256 if name in _SUMS else 16):
             raise ValueError(f"gives '{name}' {len(arguments)} arguments")
-        return _combine(name, [self.measure(argument, depth + 1) for argument in arguments])
+        return _combine(
+            name,
+            [self.measure(argument, depth + 1) for argument in arguments],
+        )
 
     def _literal(self, name: str, call: ast.Call) -> _Measure:
         """Measure a symbol or a number, whose arguments are literals."""
@@ -179,7 +195,10 @@ def _number(text: str) -> _Measure:
         raise ValueError(f"has the number {text}, which is too large")
     whole = _INTEGER.fullmatch(text)
     # A float is as wide as its mantissa, and as its exponent moves that.
-    bits = abs(int(text)).bit_length() if whole else 53 + abs(log2(abs(value) or 1))
+    if whole:
+        bits: float = abs(int(text)).bit_length()
+    else:
+        bits = 53 + abs(log2(abs(value) or 1))
     return _Measure(bits, 1, value)
 
 
@@ -194,8 +213,14 @@ def _literal_number(count: int) -> Callable[[list[str]], _Measure]:
         if len(parts) != count:
             raise ValueError(f"has a number of {len(parts)} parts, must be {count}")
         numbers = [_number(part) for part in parts]
-        value = numbers[0].exponent if count == 1 else None
-        return _Measure(sum(n.bits for n in numbers), 1, value)
+        value = None
+        if count == 1:
+            value = numbers[0].exponent
+        return _Measure(
+            sum(n.bits for n in numbers),
+            1,
+            value,
+        )
 
     return check
 
@@ -213,9 +238,11 @@ def _combine(name: str, arguments: list[_Measure]) -> _Measure:
     bits = sum(argument.bits for argument in arguments) + 1
     terms: float = 1
     if name in _POWERS and len(arguments) > 1:
-        base, exponent = arguments[0], arguments[1]
+        base = arguments[0]
+        exponent = arguments[1]
         times = _exponent(exponent)
-        bits, terms = base.bits * times + times, base.terms**times
+        bits = base.bits * times + times
+        terms = base.terms**times
     elif name == "Add":
         bits = (
             max((argument.bits for argument in arguments), default=0) + len(arguments).bit_length()

@@ -44,7 +44,9 @@ class SourceLine:
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}, in {self.function}"
-        return f"{self.code}  # {place}" if self.code else place
+        if self.code:
+            return f"{self.code}  # {place}"
+        return place
 
 
 def source_line(node: Node, root: Path | None = None) -> SourceLine | None:
@@ -59,7 +61,9 @@ def source_line(node: Node, root: Path | None = None) -> SourceLine | None:
     """
     frames = parse_trace(node.meta.get("stack_trace") or "")
     frame = choose_frame(frames, root or Path.cwd())
-    return name_line(frame, root or Path.cwd(), node) if frame is not None else None
+    if frame is not None:
+        return name_line(frame, root or Path.cwd(), node)
+    return None
 
 
 def parse_trace(trace: str, tracers: bool = False) -> list[SourceLine]:
@@ -71,7 +75,8 @@ def parse_trace(trace: str, tracers: bool = False) -> list[SourceLine]:
     frames = []
     for frame in _FRAME.finditer(trace):
         if tracers or is_model_file(frame["file"]):
-            line, function = int(frame["line"]), frame["function"].strip()
+            line = int(frame["line"])
+            function = frame["function"].strip()
             frames.append(SourceLine(frame["file"], line, function, frame["code"].strip()))
     return frames
 
@@ -82,7 +87,9 @@ def choose_frame(frames: Sequence[SourceLine], root: Path) -> SourceLine | None:
     in_workspace = [frame for frame in frames if _in_workspace(frame.file, root)]
     not_installed = [frame for frame in frames if not _INSTALLED & set(PurePath(frame.file).parts)]
     candidates = in_workspace or not_installed or frames
-    return candidates[-1] if candidates else None
+    if candidates:
+        return candidates[-1]
+    return None
 
 
 def name_line(frame: SourceLine, root: Path, node: Node | None = None) -> SourceLine:
@@ -98,7 +105,12 @@ def name_line(frame: SourceLine, root: Path, node: Node | None = None) -> Source
     if not function and node is not None:
         function = _name_function(frame.function, frame.file, node)
     file = workspace_path or _short_name(frame.file)
-    return SourceLine(file, frame.line, function or frame.function, frame.code)
+    return SourceLine(
+        file,
+        frame.line,
+        function or frame.function,
+        frame.code,
+    )
 
 
 def is_model_file(file: str) -> bool:
@@ -108,7 +120,9 @@ def is_model_file(file: str) -> bool:
     `<eval_with_key>.5`.
     """
     path_in_package = _path_in_package(file)
-    package = path_in_package[0] if path_in_package else ""
+    package = ""
+    if path_in_package:
+        package = path_in_package[0]
     return package not in _TRACERS and not file.startswith("<")
 
 
@@ -191,7 +205,9 @@ def _iter_functions(node: ast.AST, prefix: str) -> Iterator[tuple[int, int, str]
 def describe_node(node: Node, root: Path | None = None) -> str:
     """Return the line that a node comes from with its place behind it, or the node's name."""
     line = source_line(node, root)
-    return f"node {node.name}" if line is None else str(line)
+    if line is None:
+        return f"node {node.name}"
+    return str(line)
 
 
 def _in_workspace(file: str, root: Path) -> str:

@@ -53,18 +53,27 @@ def find_sources(models: Path) -> tuple[dict[str, ModelSource], dict[str, str]]:
     candidates: dict[str, list[ModelSource]] = {}
     wrong: dict[str, str] = {}
     try:
-        paths = sorted(models.iterdir()) if models.is_dir() else []
+        if models.is_dir():
+            paths = sorted(models.iterdir())
+        else:
+            paths = []
     except OSError as error:
         raise SourceError(f"{models.name}/: {unreadable(error)}") from error
     for path in paths:
         try:
             form = _form(path)
         except OSError as error:
-            name = path.stem if path.suffix in (".pt2", ".py") else path.name
+            if path.suffix in (".pt2", ".py"):
+                name = path.stem
+            else:
+                name = path.name
             wrong[name] = f"{shown(path)}: {unreadable(error)}"
             continue
         if form is not None:
-            model = path.name if form == "folder" else path.stem
+            if form == "folder":
+                model = path.name
+            else:
+                model = path.stem
             candidates.setdefault(model, []).append(ModelSource(model, form, path))
     sources = {}
     for model, candidates_of_model in candidates.items():
@@ -215,7 +224,10 @@ def _read_methods(path: Path, describe: Describe) -> dict[str, MethodSource]:
     is_single = [program.entry for program in facts.programs] == [_SINGLE_NAME]
     methods = {}
     for program in facts.programs:
-        method = _SINGLE_METHOD if is_single else program.entry
+        if is_single:
+            method = _SINGLE_METHOD
+        else:
+            method = program.entry
         methods[method] = MethodSource(
             path,
             program.entry,
@@ -267,7 +279,9 @@ def identify_program(path: Path, entry: str) -> ProgramIdentity:
 
     A file that doesn't change is read once. Raises SourceError.
     """
-    stamp = read_stamp(path) if path.exists() else None
+    stamp = None
+    if path.exists():
+        stamp = read_stamp(path)
     stamp_when_read, identity = _identities.get((path, entry), (None, None))
     if identity is None or stamp != stamp_when_read:
         with open_archive(path) as archive:
@@ -288,7 +302,9 @@ def _describe_entry(archive: ArchiveReader, entry: str) -> tuple[ProgramFacts, P
         "buffers": describe_buffers(program),
     }
     examples = f"data/sample_inputs/{entry}.pt"
-    inputs = archive.members.hash(examples) if archive.members.has(examples) else None
+    inputs = None
+    if archive.members.has(examples):
+        inputs = archive.members.hash(examples)
     identity = _identify(canonical, tensors)
     return ProgramFacts(entry, identity.program, identity.names, inputs, parts), identity
 

@@ -37,7 +37,9 @@ class StoredZip:
         assert members.fp is not None  # it is open
         _check_places(infos, members.fp.seek(0, 2))
         self._infos = {info.filename.partition("/")[2]: info for info in infos}
-        order = self.read("byteorder", 16) if "byteorder" in self._infos else b"little"
+        order = b"little"
+        if "byteorder" in self._infos:
+            order = self.read("byteorder", 16)
         if order != b"little":
             raise ValueError(f"has the byte order {order!r}, must be little")
 
@@ -88,7 +90,9 @@ class StoredZip:
         name_length, padding_length = struct.unpack("<HH", self._file.read(4))
         begin = info.header_offset + _LOCAL_HEADER + name_length + padding_length
         file_size = self._file.seek(0, os.SEEK_END)
-        return begin if begin + info.file_size <= file_size else None
+        if begin + info.file_size <= file_size:
+            return begin
+        return None
 
     def map(self, name: str) -> tuple[mmap, int] | None:
         """Map the file, privately, and return it with the place where a member's bytes begin.
@@ -110,9 +114,16 @@ class StoredZip:
             checked: whether to verify the member's checksum, which isn't needed by a caller that
                 knows the digest.
         """
-        begin = None if checked else self.place(name)
+        if checked:
+            begin = None
+        else:
+            begin = self.place(name)
         if begin is not None:
-            pieces = pieces_at(self._file.fileno(), begin, self.size(name))
+            pieces = pieces_at(
+                self._file.fileno(),
+                begin,
+                self.size(name),
+            )
             return digest.hash_pieces(pieces)
         with self.open(name) as file:
             return digest.hash_stream(file)
@@ -128,7 +139,8 @@ def read_at(file: int, begin: int, memory: memoryview) -> None:
         size = os.preadv(file, [memory], begin)
         if not size:
             raise ValueError("the archive was cut short")
-        memory, begin = memory[size:], begin + size
+        memory = memory[size:]
+        begin = begin + size
 
 
 def pieces_at(file: int, begin: int, size: int) -> Iterator[memoryview]:

@@ -66,11 +66,18 @@ def map_storage(members: StoredZip, name: str) -> torch.UntypedStorage:
     Writing to the storage changes no file. The caller makes sure that nobody changes the file.
     """
     size = members.size(name)
-    file_and_begin = members.map(name) if size >= _MAPPED_FROM else None
+    file_and_begin = None
+    if size >= _MAPPED_FROM:
+        file_and_begin = members.map(name)
     if file_and_begin is None:
         return load_storage(members, name)
     file, begin = file_and_begin
-    tensor = torch.frombuffer(file, dtype=torch.uint8, count=size, offset=begin)
+    tensor = torch.frombuffer(
+        file,
+        dtype=torch.uint8,
+        count=size,
+        offset=begin,
+    )
     return tensor.untyped_storage()
 
 
@@ -85,7 +92,10 @@ class _Storages:
         """Return the storage of a pickle's persistent id."""
         kind, storage_type, key, _, count = persistent_id
         is_untyped = storage_type is torch.UntypedStorage
-        dtype = torch.uint8 if is_untyped else storage_type.dtype
+        if is_untyped:
+            dtype = torch.uint8
+        else:
+            dtype = storage_type.dtype
         if kind != "storage" or not isinstance(key, str) or type(count) is not int:
             raise ValueError(f"has a reference to {kind!a}, which is no storage")
         name = f"data/{key}"
@@ -121,6 +131,8 @@ def _check_values(root: Any) -> None:
 
 
 def _check_tensor(tensor: torch.Tensor) -> None:
-    stored = tensor.untyped_storage().nbytes() if tensor.layout == torch.strided else 0
+    stored = 0
+    if tensor.layout == torch.strided:
+        stored = tensor.untyped_storage().nbytes()
     if tensor.numel() * tensor.element_size() > max(stored, EXPANDED):
         raise ValueError(f"has a tensor of the shape {tuple(tensor.shape)}, and {stored} bytes")

@@ -157,7 +157,9 @@ def forget_derived_sizes(program: ExportedProgram) -> None:
     holds none, and decomposing fails on them (`_parse_sym_expr`).
     """
     mode = detect_fake_mode([node.meta.get("val") for node in program.graph.nodes])
-    environment = mode.shape_env if mode is not None else None
+    environment = None
+    if mode is not None:
+        environment = mode.shape_env
     if environment is None:
         return
     tables = (

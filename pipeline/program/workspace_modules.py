@@ -65,8 +65,12 @@ class SiblingFinder:
         return ModuleSpec(name, _Alias(qualified_name))
 
     def _find_ahead(self, name: str) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(name, self._ahead) if self._ahead else None
-        return spec if spec is not None and spec.origin is not None else None
+        spec = None
+        if self._ahead:
+            spec = PathFinder.find_spec(name, self._ahead)
+        if spec is not None and spec.origin is not None:
+            return spec
+        return None
 
 
 def _is_tried_by_library(root: str) -> bool:
@@ -75,7 +79,8 @@ def _is_tried_by_library(root: str) -> bool:
 
     Importing a module by a name in data, such as that of a pickled class, isn't such a try.
     """
-    frame, asks = inspect.currentframe(), False
+    frame = inspect.currentframe()
+    asks = False
     while frame is not None and _is_machinery(frame.f_code.co_filename):
         asks |= frame.f_code.co_filename in _UTIL
         frame = frame.f_back
@@ -215,13 +220,20 @@ def is_from(module: ModuleType, folder: Path) -> bool:
 
 def own_name(package: str, path: Path) -> str:
     """Return the name of a file as a module of a package, whatever the file is called."""
-    stem = path.parent.name if path.stem == "__init__" else path.stem
+    if path.stem == "__init__":
+        stem = path.parent.name
+    else:
+        stem = path.stem
     return f"{package}.{stem.replace('.', '_')}"
 
 
 def load_file(path: Path, name: str, loader: FromText | None = None) -> ModuleType:
     """Load a file as the module of a name."""
-    spec = spec_from_file_location(name, path, loader=loader or FromText(name, str(path)))
+    spec = spec_from_file_location(
+        name,
+        path,
+        loader=loader or FromText(name, str(path)),
+    )
     assert spec is not None and spec.loader is not None
     # Known before it runs, as by `import`, since it may import a module that imports it.
     module = sys.modules[name] = module_from_spec(spec)

@@ -16,7 +16,9 @@ def find_path(plan: Plan, word: str) -> Path:
     """Return the path that a word names from the folder in which doit was started, or else from the
     workspace."""
     path = Path(loader.initial_workdir or plan.workspace.root) / word
-    return path if path.exists() else plan.workspace.root / word
+    if path.exists():
+        return path
+    return plan.workspace.root / word
 
 
 def known_packages(plan: Plan, words: Sequence[str]) -> list[str]:

@@ -29,7 +29,10 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     """Build packages, by default all, now and at each save, until Ctrl-C. Raises PipelineError."""
     known_packages(plan, words)
     workspace = plan.workspace
-    apart = {str(workspace.build.resolve()), str(workspace.store.root.resolve())}
+    apart = {
+        str(workspace.build.resolve()),
+        str(workspace.store.root.resolve()),
+    }
     if workspace.store.root.resolve() == workspace.root.resolve():
         raise PipelineError(
             "the store is the workspace itself, so every build would look like a save"

@@ -90,9 +90,13 @@ def _lone_quantizers() -> list[str]:
 def _describe(backend: Backend) -> Iterator[str]:
     """Describe a backend and its partitioner."""
     yield f"{backend.name}: {backend.summary}"
-    kernels, preprocessing = backend.lowering.kernels, backend.preprocessing
-    makes, details = preprocessing.function, preprocessing.details
-    methods = "lowered together, in one call" if preprocessing.joint else "each lowered by itself"
+    kernels = backend.lowering.kernels
+    preprocessing = backend.preprocessing
+    makes = preprocessing.function
+    details = preprocessing.details
+    methods = "each lowered by itself"
+    if preprocessing.joint:
+        methods = "lowered together, in one call"
     if preprocessing.joint and preprocessing.options_apart is not Preprocessing().options_apart:
         methods += ", unless their options part them"
     facts = {
@@ -129,19 +133,27 @@ def _versions(distributions: Collection[str]) -> str:
 
 def _same_bytes(backend: Backend) -> str:
     why = backend.preprocessing.unreproducible
-    return (why if why.startswith("not known") else f"no: {why}") if why else "yes, every time"
+    if why:
+        if why.startswith("not known"):
+            return why
+        return f"no: {why}"
+    return "yes, every time"
 
 
 def _runs(backend: Backend) -> str:
     """Say whether delegates run here; nothing where none can be lowered, so that nobody knows."""
     if backend.explain_not_run():
         elsewhere = backend.execution.elsewhere
-        return f"no ({elsewhere})" if elsewhere else "no"
+        if elsewhere:
+            return f"no ({elsewhere})"
+        return "no"
     if any(backend.host.missing()):
         return ""
     if backend.device:
         return f"on {backend.device}"
-    return "in Python" if backend.execution.make_runtime is not None else "yes"
+    if backend.execution.make_runtime is not None:
+        return "in Python"
+    return "yes"
 
 
 def _needs(missing: Iterable[Requirement]) -> list[str]:

@@ -17,7 +17,9 @@ from pipeline.store.usage import LEVELS, Usage
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     """Run one of `stats`, `verify` and `gc`, by default the first. Raises PipelineError."""
     verbs = {"stats": _show_statistics, "verify": _verify, "gc": _collect_garbage}
-    word = words[0] if words else "stats"
+    word = "stats"
+    if words:
+        word = words[0]
     if word not in verbs or len(words) > 1:
         raise PipelineError(f"no '{' '.join(words)}'; {did_you_mean(word, verbs)}")
     return verbs[word](plan.workspace.store)
@@ -25,7 +27,9 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
 
 def _show_statistics(store: Store) -> Iterator[str]:
     stats = statistics(store)
-    cap = f" of at most {human_size(store.cap)}" if store.cap is not None else ""
+    cap = ""
+    if store.cap is not None:
+        cap = f" of at most {human_size(store.cap)}"
     yield f"store {store.root}: {human_size(stats.size)}{cap}"
     yield f"  {stats.blobs} blobs, {human_size(stats.blob_bytes)}"
     kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(stats.results.items()))
@@ -37,7 +41,9 @@ def _show_statistics(store: Store) -> Iterator[str]:
     if store.remote is not None or any(stats.moved):
         yield ""
         fetched, pushed = map(human_size, stats.moved)
-        where = store.remote.settings.url if store.remote is not None else "none now"
+        where = "none now"
+        if store.remote is not None:
+            where = store.remote.settings.url
         yield f"remote {where}: {fetched} fetched, {pushed} pushed"
     if store.remote is not None:
         store.remote.check()
@@ -61,7 +67,9 @@ def _verify(store: Store) -> Iterator[str]:
     for name in verification.bad:
         is_stuck = name in verification.stuck
         yield f"bad: {name}; {'it could not be dropped' if is_stuck else 'dropped'}"
-    result = f"{len(verification.bad)} bad" if verification.bad else "all good"
+    result = "all good"
+    if verification.bad:
+        result = f"{len(verification.bad)} bad"
     yield f"{verification.files} files, {human_size(verification.size)}: {result}"
     if verification.bad:
         raise PipelineError("what was dropped is built again when it is needed")

@@ -35,12 +35,17 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         faults = [fault for fault in faults if fault not in shown]
         yield from map(str, faults)
         wrong += bool(faults)
-    remarks = find_remarks(plan) if not words else []
+    if not words:
+        remarks = find_remarks(plan)
+    else:
+        remarks = []
     for remark in remarks:
         yield f"warning: {remark}"
     if wrong:
         raise PipelineError(f"{wrong} of {plural(len(packages), 'package')} with mistakes")
-    warned = f", {plural(len(remarks), 'warning')}" if remarks else ""
+    warned = ""
+    if remarks:
+        warned = f", {plural(len(remarks), 'warning')}"
     yield f"{plural(len(packages), 'package')}: no mistakes{warned}"
 
 

@@ -62,19 +62,30 @@ def _find_timed(plan: Plan, expectation: Expected) -> ActionEntry | None:
     if expectation.kind == "link" or action is None:
         return None
     entry = plan.workspace.store.get(action.digest)
-    return entry if entry is not None and entry.stages else None
+    if entry is not None and entry.stages:
+        return entry
+    return None
 
 
 def _describe_time(entry: ActionEntry) -> str:
     """Say where the time went when an action was done, whether here or elsewhere."""
-    stages = sorted(entry.stages.items(), key=lambda item: -item[1])
-    parts = [f"{name} {seconds:.1f} s" for name, seconds in stages if seconds >= _SHOWN]
+    stages = sorted(
+        entry.stages.items(),
+        key=lambda item: -item[1],
+    )
+    parts = []
+    for name, seconds in stages:
+        if seconds >= _SHOWN:
+            parts.append(f"{name} {seconds:.1f} s")
     total = f"{entry.seconds:.1f} s"
-    return f"{total}: {', '.join(parts)}" if parts else total
+    if parts:
+        return f"{total}: {', '.join(parts)}"
+    return total
 
 
 def _explain_action(plan: Plan, expectation: Expected) -> Iterator[str]:
-    action, reason = expectation.action, expectation.status.reason
+    action = expectation.action
+    reason = expectation.status.reason
     if expectation.status.current or action is None:
         yield reason
         return
@@ -97,10 +108,13 @@ def _explain_action(plan: Plan, expectation: Expected) -> Iterator[str]:
 def _nearest_key(expectation: Expected, action: Action) -> tuple[str, Mapping[str, Any] | None]:
     """Return the key of the last build in this workspace, else the most similar one of this package
     in the store, and which of them it is; of equally similar ones the latest used."""
-    store, previous = expectation.plan.workspace.store, expectation.previous
+    store = expectation.plan.workspace.store
+    previous = expectation.previous
     if previous is not None and previous != action.digest:
         entry = store.get(previous)
-        old = entry.key if entry else expectation.unkept_key
+        old = expectation.unkept_key
+        if entry:
+            old = entry.key
         if old is not None:
             return "the last build in this workspace", old
     is_of_package = _is_of_package(expectation)
@@ -139,7 +153,8 @@ def _is_of_package(expectation: Expected) -> Callable[[Digest, Mapping[str, Any]
 
 def _used_by_links(plan: Plan, package: str) -> set[Digest]:
     """Return the compile and quantize actions of all links of a package that the store holds."""
-    store, used = plan.workspace.store, set[Digest]()
+    store = plan.workspace.store
+    used = set[Digest]()
     for _, key in earlier_keys(store, "link", {"model": plan.model(package)}):
         if key["package"] == package:
             used.update(key["compiles"].values())

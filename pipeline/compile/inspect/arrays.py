@@ -73,13 +73,23 @@ class View:
     offset: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "sizes": list(self.sizes), "strides": list(self.strides)}
+        return {
+            **asdict(self),
+            "sizes": list(self.sizes),
+            "strides": list(self.strides),
+        }
 
     @classmethod
     def from_json(cls, data: Any) -> View:
         sizes = tuple(data["sizes"])
         strides = tuple(data["strides"])
-        return cls(data["step"], data["dtype"], sizes, strides, data["offset"])
+        return cls(
+            data["step"],
+            data["dtype"],
+            sizes,
+            strides,
+            data["offset"],
+        )
 
     @property
     def nbytes(self) -> int:
@@ -130,7 +140,9 @@ def _numpy_dtype(dtype: str) -> str:
     if dtype in NUMPY:
         return dtype
     size = width(dtype)
-    return f"V{size}" if size > 8 else f"uint{8 * size}"
+    if size > 8:
+        return f"V{size}"
+    return f"uint{8 * size}"
 
 
 def lay_out(values: Array, sizes: Sequence[int], strides: Sequence[int]) -> Array:
@@ -142,7 +154,10 @@ def lay_out(values: Array, sizes: Sequence[int], strides: Sequence[int]) -> Arra
         raise UnknownValueError("values of another shape than torch's")
     if not values.size:
         return np.empty(0, np.uint8)
-    order = sorted(range(len(sizes)), key=lambda d: (-strides[d], -sizes[d]))
+    order = sorted(
+        range(len(sizes)),
+        key=lambda d: (-strides[d], -sizes[d]),
+    )
     dense = 1
     for dimension in reversed(order):
         if sizes[dimension] != 1 and strides[dimension] != dense:
@@ -164,7 +179,11 @@ def cast(values: Array, old: str, new: str) -> Array:
     if old == new:
         return values
     if old == "bfloat16":
-        return cast((values.astype(np.uint32) << 16).view(np.float32), "float32", new)
+        return cast(
+            (values.astype(np.uint32) << 16).view(np.float32),
+            "float32",
+            new,
+        )
     if new == "bfloat16" and old == "float32":
         return _round_to_bfloat16(values)
     if old in _FLOAT8 and new == "float32":
@@ -180,7 +199,11 @@ def cast(values: Array, old: str, new: str) -> Array:
 def can_cast(old: str, new: str) -> bool:
     """Return whether `cast` knows the values that torch gives."""
     try:
-        cast(np.empty(0, old if old in NUMPY else f"uint{8 * width(old)}"), old, new)
+        cast(
+            np.empty(0, old if old in NUMPY else f"uint{8 * width(old)}"),
+            old,
+            new,
+        )
     except (UnknownValueError, TypeError):
         return old == new and old in _WIDTHS
     return True
@@ -206,14 +229,25 @@ def _float8_values(dtype: str) -> Array:
     mantissa, bias = _FLOAT8[dtype]
     exponent = (bits & 127) >> mantissa
     fraction = bits & ((1 << mantissa) - 1)
-    whole = np.where(exponent > 0, fraction + (1 << mantissa), fraction)
-    values = np.ldexp(whole.astype(np.float64), np.maximum(exponent, 1) - bias - mantissa)
+    whole = np.where(
+        exponent > 0,
+        fraction + (1 << mantissa),
+        fraction,
+    )
+    values = np.ldexp(
+        whole.astype(np.float64),
+        np.maximum(exponent, 1) - bias - mantissa,
+    )
     if dtype.endswith("fnuz"):
         values[128] = np.nan
     elif dtype.endswith("fn"):
         values[(bits & 127) == 127] = np.nan
     else:
-        values[exponent == 31] = np.where(fraction[exponent == 31] == 0, np.inf, np.nan)
+        values[exponent == 31] = np.where(
+            fraction[exponent == 31] == 0,
+            np.inf,
+            np.nan,
+        )
     return np.where(bits < 128, values, -values).astype(np.float32)
 
 

@@ -190,7 +190,9 @@ def _fold(
         return values.get(argument, ("", None))
 
     weight = before.args[1]
-    bias = before.args[2] if len(before.args) > 2 else None
+    bias = None
+    if len(before.args) > 2:
+        bias = before.args[2]
     name, kernel = find(weight)
     bias_name, offset = find(bias)
     scale, shift, mean, variance = (find(argument)[1] for argument in norm.args[1:5])
@@ -217,4 +219,11 @@ def _swap_channels(node: Node, weight: torch.Tensor) -> torch.Tensor:
     # `get_serialized_buffer_index` of backends/xnnpack/operators/node_visitor.py
     if not _is_grouped(node) or weight.ndim < 3:
         return weight
-    return weight.unflatten(0, (node.args[8], -1)).transpose(1, 2).flatten(0, 1)
+    return (
+        weight.unflatten(0, (node.args[8], -1))
+        .transpose(1, 2)
+        .flatten(
+            0,
+            1,
+        )
+    )

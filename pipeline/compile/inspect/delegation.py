@@ -139,7 +139,11 @@ def _iter_estimates(calls: Iterable[_Call]) -> Iterator[dict[str, Any]]:
 
 def _share(delegates: Sequence[_Call]) -> BackendCounts:
     operators = _sum(delegates)
-    return {"nodes": operators.total(), "operators": len(operators), "partitions": len(delegates)}
+    return {
+        "nodes": operators.total(),
+        "operators": len(operators),
+        "partitions": len(delegates),
+    }
 
 
 def _sum(calls: Iterable[_Call]) -> Counter[str]:
@@ -159,15 +163,24 @@ def _general_reason(partitioners: Sequence[PartitionerSpec] | None) -> str:
     if by_passes:
         return f"the passes of {', '.join(by_passes)} made no kernel of it"
     by_config = partitioners is not None and not partitioners
-    return "portable only: the config says so" if by_config else ""
+    if by_config:
+        return "portable only: the config says so"
+    return ""
 
 
 def _join_segments(calls: Iterable[_Call]) -> Iterator[GraphSegment]:
     """Yield each delegate, and calls in a row that one backend's, or portable, kernels run."""
-    joined = groupby(calls, key=lambda call: (call.backend, call.delegate and call.node))
+    joined = groupby(
+        calls,
+        key=lambda call: (call.backend, call.delegate and call.node),
+    )
     for (backend, _), row in joined:
         operators = _sum(row)
-        yield {"backend": backend, "nodes": operators.total(), "operators": dict(operators)}
+        yield {
+            "backend": backend,
+            "nodes": operators.total(),
+            "operators": dict(operators),
+        }
 
 
 def _iter_calls(
@@ -231,7 +244,9 @@ def _max_runs(flow: Node) -> int:
     xs: Any = flow.args[2]
     if flow.target is torch.ops.higher_order.map_impl:
         xs = flow.args[1]
-    value = xs[0].meta.get("val") if xs else None
+    value = None
+    if xs:
+        value = xs[0].meta.get("val")
     if not isinstance(value, torch.Tensor):
         return 1
     return _upper_bound(value.shape[0])

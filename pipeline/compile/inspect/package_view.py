@@ -63,7 +63,11 @@ def open_file(
             if not path.stat().st_size:
                 raise CorruptError("it is empty")
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        layout = read_data(data) if name.endswith(".ptd") else read_program(data)
+        layout: ProgramFile | DataFile
+        if name.endswith(".ptd"):
+            layout = read_data(data)
+        else:
+            layout = read_program(data)
     except CorruptError as error:
         raise PipelineError(f"{name}: is corrupt: {error}") from None
     except OSError as error:
@@ -160,7 +164,10 @@ class PackageView:
 
     def consumed(self, method: str, payload: Digest) -> list[KnownTensor]:
         """Return the tensors of a method that went into a payload."""
-        numbers = self._constants.get(method, {"consumed": {}})["consumed"].get(payload, ())
+        numbers = self._constants.get(method, {"consumed": {}})["consumed"].get(
+            payload,
+            (),
+        )
         return [self._tensors[method][number] for number in numbers]
 
 

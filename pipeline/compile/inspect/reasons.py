@@ -53,8 +53,14 @@ def note_reasons(
         why: the partitioner's own reasons.
         outside: nodes that the config keeps from it, with the config's words.
     """
-    name = "" if backend is None else backend.name
-    looks_into = None if backend is None else backend.lowering.control_flow
+    if backend is None:
+        name = ""
+    else:
+        name = backend.name
+    if backend is None:
+        looks_into = None
+    else:
+        looks_into = backend.lowering.control_flow
     for node, unseen in _iter_left(program.graph_module, looks_into):
         if outside.get(node):
             reason = outside[node]
@@ -107,7 +113,11 @@ def _neutralize(reason: str, node: Node) -> str:
         replacement = "it"
         if named_node is not node:
             replacement = getattr(named_node.target, "__name__", "an input")
-        reason = re.sub(rf"\b{re.escape(named_node.name)}\b", replacement, reason)
+        reason = re.sub(
+            rf"\b{re.escape(named_node.name)}\b",
+            replacement,
+            reason,
+        )
     symbols: dict[str, str] = {}
 
     def number_symbol(match: re.Match[str]) -> str:

@@ -26,12 +26,19 @@ def storage_bytes(tensor: torch.Tensor) -> Array:
 def view_of(tensor: torch.Tensor, step: int = 0) -> View:
     """Return the place of a tensor in its storage."""
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return View(step, dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+    return View(
+        step,
+        dtype,
+        tuple(tensor.shape),
+        tensor.stride(),
+        tensor.storage_offset(),
+    )
 
 
 def note_described(tensor: torch.Tensor, base: Digest) -> None:
     """Tell the listener, if there is one, of a tensor that is described."""
-    if (listener := _listener.get()) is not None:
+    listener = _listener.get()
+    if listener is not None:
         listener(tensor, base)
 
 

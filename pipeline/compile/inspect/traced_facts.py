@@ -34,7 +34,9 @@ class SourceNodes:
 
     def find_operator(self, place: int | None, otherwise: str) -> str:
         """Return the operator at a place; without one, what lowering made of it."""
-        return otherwise if place is None else node_label(self._nodes[place])
+        if place is None:
+            return otherwise
+        return node_label(self._nodes[place])
 
 
 def add_source_lines(

@@ -32,8 +32,16 @@ def measure_uptake(spec: PartitionerSpec, program: ExportedProgram) -> Uptake:
     calls = [node for node in calls if not only_moves(node)] or calls
     taken_calls = sum(TAG in node.meta for node in calls)
     # Why some calls were left matters to nobody as long as others were taken.
-    refusals = [] if taken_calls else _find_refusals(spec.backend.name, calls)
-    return Uptake(partitioner=spec.name, offered=len(calls), taken=taken_calls, refusals=refusals)
+    if taken_calls:
+        refusals = []
+    else:
+        refusals = _find_refusals(spec.backend.name, calls)
+    return Uptake(
+        partitioner=spec.name,
+        offered=len(calls),
+        taken=taken_calls,
+        refusals=refusals,
+    )
 
 
 def measure_kernels(spec: PartitionerSpec, delegation: dict[str, Any]) -> Uptake:
@@ -42,7 +50,10 @@ def measure_kernels(spec: PartitionerSpec, delegation: dict[str, Any]) -> Uptake
     kernel_calls = sum(kernels.values())
     undelegated = Counter({} if kernel_calls else delegation["undelegated"])
     is_quantized = any(name.startswith("quantized_decomposed.") for name in undelegated)
-    reason = "" if is_quantized else NOT_QUANTIZED
+    if is_quantized:
+        reason = ""
+    else:
+        reason = NOT_QUANTIZED
     refusals = [
         OperatorRefusal(operator=name, calls=calls, reason=reason)
         for name, calls in undelegated.most_common(MOST_REFUSALS)
@@ -68,5 +79,10 @@ def _find_refusals(backend: str, calls: Sequence[Node]) -> list[OperatorRefusal]
 
 
 def _find_reason(backend: str, node: Node) -> str:
-    reasons = [reason for name, reason in node.meta.get(NOTES, ()) if name == backend]
-    return reasons[-1] if reasons else ""
+    reasons = []
+    for name, reason in node.meta.get(NOTES, ()):
+        if name == backend:
+            reasons.append(reason)
+    if reasons:
+        return reasons[-1]
+    return ""

@@ -81,7 +81,11 @@ def describe(
         "constants": digest.hash_json(contents),
         "compile_specs": specs,
     }
-    return Partition(Digest(hasher.hasher.hexdigest()), tuple(hasher.handles), facts)
+    return Partition(
+        Digest(hasher.hasher.hexdigest()),
+        tuple(hasher.handles),
+        facts,
+    )
 
 
 class _ProgramHasher(ValueHasher):

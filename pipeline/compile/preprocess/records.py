@@ -37,7 +37,10 @@ def to_json(
     has_other_handles = with_handles(result, handles, handles, scope) is None
     if has_other_handles or not (meta is None or isinstance(meta, Estimate)):
         return None
-    named = None if data is None else put_named_data(store, data)
+    if data is None:
+        named = None
+    else:
+        named = put_named_data(store, data)
     return {
         "handles": list(handles),
         "processed_bytes": store.put(result.processed_bytes),

@@ -48,7 +48,12 @@ def spilled_data(module: str, store: Store | None) -> Iterator[None]:
 def _spill_to(store: Store) -> type[NamedDataStore]:
     class Spilling(NamedDataStore):
         def add_named_data(self, key: str, data: Any, *args: Any, **kwargs: Any) -> None:
-            super().add_named_data(key, _spill(data, store), *args, **kwargs)
+            super().add_named_data(
+                key,
+                _spill(data, store),
+                *args,
+                **kwargs,
+            )
 
     return Spilling
 

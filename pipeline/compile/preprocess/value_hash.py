@@ -56,7 +56,10 @@ class ValueHasher:
         self._modes: dict[Any, int] = {}
 
     def field(self, kind: str, data: bytes | str | int = b"") -> None:
-        payload = data if isinstance(data, bytes) else str(data).encode()
+        if isinstance(data, bytes):
+            payload = data
+        else:
+            payload = str(data).encode()
         head = f"{kind}:{len(payload)}:".encode()
         self.hasher.update(head + payload)
 
@@ -76,7 +79,9 @@ class ValueHasher:
                 self.value(key)
                 self.value(value[key])
         elif isinstance(value, list | tuple):
-            kind = "tuple" if isinstance(value, tuple) else "list"
+            kind = "list"
+            if isinstance(value, tuple):
+                kind = "tuple"
             self.field(kind, len(value))
             for element in value:
                 self.value(element)
@@ -122,7 +127,9 @@ class ValueHasher:
         """Hash a dataclass field by field; those of a signature name nodes and tensors."""
         kind = type(value)
         self.field("record", kind.__qualname__)
-        naming = ("name", "target") if kind.__module__ == _SIGNATURE else ()
+        naming: tuple[str, ...] = ()
+        if kind.__module__ == _SIGNATURE:
+            naming = ("name", "target")
         for field in dataclasses.fields(value):
             field_value = getattr(value, field.name)
             self.value(field.name)
@@ -143,7 +150,10 @@ class ValueHasher:
             if isinstance(symbol, sympy.Symbol):
                 number = number_of(self.symbols, symbol)
                 names[symbol] = sympy.Symbol(f"s{number}", **symbol.assumptions0)
-        renamed = expression if self.keep_names else expression.xreplace(names)
+        if self.keep_names:
+            renamed = expression
+        else:
+            renamed = expression.xreplace(names)
         self.field("symbol", sympy.srepr(renamed))
         if node is None:
             return
@@ -156,7 +166,10 @@ class ValueHasher:
         """Hash the fake-tensor mode: how it makes up the sizes of new tensors."""
         if mode not in self._modes:
             environment = mode.shape_env
-            settings = None if environment is None else environment.settings
+            if environment is None:
+                settings = None
+            else:
+                settings = environment.settings
             self.value([mode.static_shapes, settings])
         self.field("mode", number_of(self._modes, mode))
 
