@@ -23,7 +23,6 @@ from pipeline.compile.preprocess.spill import spilled_constants
 from pipeline.compile.steps import timed_steps
 from pipeline.run.build.listening import CompileListener
 from pipeline.run.stages import Stages
-from pipeline.store.compiled import CompiledMethod
 from pipeline.store.store import Store
 
 Pass = Callable[..., Any]
@@ -85,20 +84,10 @@ def compile_unit(
                 manager = emit_lowered(lowered, request.make_emission)
             for listener in listeners:
                 for name, fields in listener.find_facts(manager).items():
-                    _add_facts(facts[name], fields)
+                    facts[name] |= fields
         with stages.stage("store"):
             linkable = make_object(manager, store, named if len(named) > 1 else {})
     return manager, linkable, facts
-
-
-def _add_facts(facts: dict[str, Any], fields: Mapping[str, Any]) -> None:
-    """Add what a listener knows of a method to its facts; what only a feature knows of is below
-    `facts`."""
-    for name, value in fields.items():
-        if name in CompiledMethod.__annotations__:
-            facts[name] = value
-        else:
-            facts.setdefault("facts", {})[name] = value
 
 
 def lower_request(request: CompileRequest, cache: Store | None) -> EdgeProgramManager:

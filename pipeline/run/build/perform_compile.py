@@ -30,6 +30,7 @@ from pipeline.run.build.load import guard_files, load_method, load_quantized
 from pipeline.run.build.method_facts import MethodFacts
 from pipeline.run.build.planned import guard_sources
 from pipeline.run.stages import Stages
+from pipeline.store.compiled import CompiledMethod
 from pipeline.store.digest import canonical_json
 from pipeline.store.errors import SourceError
 from pipeline.store.store import Store
@@ -117,10 +118,20 @@ def _compile(
     digests |= {blob.digest for blob in linkable.blobs()}
     return {
         "object": linkable.to_json(),
-        "methods": facts,
+        "methods": {name: _part_facts(fields) for name, fields in facts.items()},
         "etrecord": entries,
         "blobs": sorted(digests),
     }
+
+
+def _part_facts(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known of a method as a `CompiledMethod`: what only a feature knows of stands
+    below `facts`."""
+    method: dict[str, Any] = {}
+    features: dict[str, Any] = {}
+    for name, value in fields.items():
+        (method if name in CompiledMethod.__annotations__ else features)[name] = value
+    return {**method, "facts": features} if features else method
 
 
 def _keeps_ranges(configs: Mapping[str, MethodConfig]) -> bool:
