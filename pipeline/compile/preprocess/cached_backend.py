@@ -39,7 +39,6 @@ from pipeline.store import digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.toolchain import code, toolchain
-from pipeline.store.usage import Usage
 
 Programs = Mapping[str, Sequence[ExportedProgram]]
 Specs = Mapping[str, Sequence[list[CompileSpec]]]
@@ -55,11 +54,18 @@ more_key: ContextVar[Mapping[str, Any]] = ContextVar("more of the keys", default
 
 
 @dataclass
-class PreprocessCounts(Usage):
-    """Counts of partitions that were found in the store, preprocessed and kept, or never cached;
-    `spent` are the seconds of wall time that backends took, for the last too."""
+class PreprocessCounts:
+    """Counts of partitions that were found in the store, preprocessed and kept, or never cached.
 
+    `spent` are the seconds of wall time that backends took, `saved` what they once took for the
+    hits.
+    """
+
+    hits: int = 0
+    misses: int = 0
     uncached: int = 0
+    spent: float = 0.0
+    saved: float = 0.0
 
 
 class CacheContext:
