@@ -351,17 +351,25 @@ def plan_all(root: Path, watch: Watch, damaged: str) -> list[str]:
 
 def make_actions(config: PackageConfig) -> list[str]:
     """Make the actions of a config as if its model had been exported; return their digests."""
-    from pipeline.plan import keys
+    from pipeline.plan.kinds.compile import CompileInputs, compile_action
+    from pipeline.plan.kinds.link import describe_package, link_action
+    from pipeline.plan.kinds.quantize import QuantizeInputs, quantize_action
+    from pipeline.plan.kinds.validate import ValidateInputs, validate_action
     from pipeline.program.sources import MethodSource
 
     methods = {name: MethodSource(Path("x"), name, DIGEST, DIGEST) for name in config.methods}
-    quantizes = {n: keys.quantize_action(config, n, methods[n]) for n in config.quantized}
+    quantizes = {}
+    for name in config.quantized:
+        quantizes[name] = quantize_action(QuantizeInputs(config, name, {name: methods[name]}))
     passes = {reference: {} for reference in config.pass_references(config.methods)}
-    compiles = [
-        keys.compile_action(config, unit, methods, quantizes, passes) for unit in config.units
-    ]
-    link = keys.link_action(config, compiles, methods)
-    validate = keys.validate_action(config, {"x.pte": DIGEST}, methods)
+    compiles = []
+    for unit in config.units:
+        sources = {name: methods[name] for name in unit}
+        digests = {name: quantizes[name].digest for name in unit if name in quantizes}
+        inputs = CompileInputs(config, unit, sources, digests, passes)
+        compiles.append(compile_action(inputs))
+    link = link_action(describe_package(config, compiles, quantizes, methods))
+    validate = validate_action(ValidateInputs(config, {"x.pte": DIGEST}, methods))
     return [each.digest for each in (*quantizes.values(), *compiles, link, validate)]
 
 
