@@ -26,7 +26,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 GROUP = "pte_pipeline.features"
-KEYS = ("plan", "build", "export", "measure", "report")  # whose actions hold code of a moment
+KEYS = (
+    "plan",
+    "build",
+    "export",
+    "measure",
+    "report",
+)  # whose actions hold code of a moment
 FOLDER = Path(__file__).with_name("features")
 
 
@@ -215,7 +221,9 @@ def call_all(moment: str, *arguments: object) -> Iterator[Any]:
 
 def find_sections(moment: str = "sections") -> list[Section]:
     """Return the sections of reports that features add, or those of the page over all packages."""
-    return [section for feature in find_features() for section in getattr(feature, moment)]
+    return [
+        section for feature in find_features() for section in getattr(feature, moment)
+    ]
 
 
 def find_executors() -> dict[str, str]:

@@ -20,7 +20,8 @@ def main(words: list[str]) -> int:
     """Write the schema, say where, and return the exit status."""
     if len(words) > 1 or any(word.startswith("-") for word in words):
         print(
-            f"usage: python -m pte_pipeline.schema [FILE]; without FILE: {DEFAULT}", file=sys.stderr
+            f"usage: python -m pte_pipeline.schema [FILE]; without FILE: {DEFAULT}",
+            file=sys.stderr,
         )
         return 2
     schemas = {Path(*words) if words else DEFAULT: json_schema}

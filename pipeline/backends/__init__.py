@@ -78,7 +78,11 @@ BACKENDS: Mapping[str, Backend] = MappingProxyType(_OWN | _VENDORS | _PLUGINS)
 PLUGIN_PROBLEMS: Mapping[str, str] = MappingProxyType(_PROBLEMS)
 # The quantizers of the backends, and those that have no backend of their own.
 QUANTIZERS: Mapping[str, Quantization] = MappingProxyType(
-    {name: replace(b.quantization, host=b.host) for name, b in BACKENDS.items() if b.quantization}
+    {
+        name: replace(b.quantization, host=b.host)
+        for name, b in BACKENDS.items()
+        if b.quantization
+    }
     | _OWN_QUANTIZERS
 )
 
@@ -106,7 +110,9 @@ def make_partitioners(specs: Iterable[PartitionerSpec]) -> list[Partitioner]:
     for spec in with_partitioner(specs):
         make = spec.backend.lowering.make_partitioner
         if make is None:
-            needs = [f"{need.what}: {need.remedy}" for need in spec.backend.host.missing()]
+            needs = [
+                f"{need.what}: {need.remedy}" for need in spec.backend.host.missing()
+            ]
             raise PipelineError(f"{spec.name} needs {'; '.join(needs)}")
         partitioners.append(make(spec.options))
     return partitioners
@@ -143,11 +149,16 @@ def quantizes_for(quantizer: str, backend: Backend) -> bool:
     quantizer_backend = BACKENDS.get(quantizer)
     if quantizer_backend is None:
         return False
-    return bool(quantizer_backend.plugin) or quantizer_backend.backend_id == backend.backend_id
+    return (
+        bool(quantizer_backend.plugin)
+        or quantizer_backend.backend_id == backend.backend_id
+    )
 
 
 def make_quantizer(config: QuantizeConfig) -> Quantizer:
     """Make the quantizer of a config."""
     quantizer = QUANTIZERS[config.quantizer].make_quantizer(config)
-    assert quantizer is not None, f"{config.quantizer} has options of a quantizer, but makes none"
+    assert quantizer is not None, (
+        f"{config.quantizer} has options of a quantizer, but makes none"
+    )
     return quantizer

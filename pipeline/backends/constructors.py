@@ -117,5 +117,7 @@ def unknown_options(backend: Backend, options: Options) -> Iterator[tuple[str, s
         if names.isdisjoint(parameter_names):
             yield (
                 option,
-                did_you_mean(option, [name for name in parameter_names if name not in hidden]),
+                did_you_mean(
+                    option, [name for name in parameter_names if name not in hidden]
+                ),
             )

@@ -22,7 +22,9 @@ GUIDE = "docs/guides/running-delegates.md"
 
 def delegate_libraries() -> list[Path]:
     """Return the libraries that the environment lists, in its order."""
-    return [Path(path) for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
+    return [
+        Path(path) for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path
+    ]
 
 
 def find_library(backend_id: str) -> Path | None:
@@ -52,7 +54,11 @@ def library_facts(backend_id: str) -> Callable[[], dict[str, str]]:
 
     def facts() -> dict[str, str]:
         library = find_library(backend_id)
-        return {"delegate library": digest.hash_file(library)} if library is not None else {}
+        return (
+            {"delegate library": digest.hash_file(library)}
+            if library is not None
+            else {}
+        )
 
     return facts
 

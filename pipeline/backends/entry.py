@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 PayloadCheck: TypeAlias = "Callable[[DelegateCall], Iterable[str]]"
 Why: TypeAlias = "dict[Node, str]"
-Reasons: TypeAlias = "Callable[[Partitioner, ExportedProgram], AbstractContextManager[Why]]"
+Reasons: TypeAlias = (
+    "Callable[[Partitioner, ExportedProgram], AbstractContextManager[Why]]"
+)
 # An operator, as aten.add.Tensor; a node, by its name; a part of the name of a module's type.
 NameKind: TypeAlias = Literal["operator", "node", "module type"]
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
@@ -95,7 +97,9 @@ class Quantization:
 
     options: type[QuantizeConfig]
     make_quantizer: Callable[[Any], Quantizer | None] = lambda options: None
-    apply_quantizer: Callable[[GraphModule, Any, Iterable[Any]], GraphModule] | None = None
+    apply_quantizer: Callable[[GraphModule, Any, Iterable[Any]], GraphModule] | None = (
+        None
+    )
     host: Host = _QUANTIZER_HOST
     backends: frozenset[str] | None = frozenset()
 
@@ -218,7 +222,9 @@ class Backend:
         for name in ("function", "details"):
             target = getattr(self.preprocessing, name)
             if target and not _TARGET.fullmatch(target):
-                raise ValueError(f"{self.name}: {name} must be `module:name`, not {target!r}")
+                raise ValueError(
+                    f"{self.name}: {name} must be `module:name`, not {target!r}"
+                )
         if self.preprocessing.function and self.preprocessing.joint:
             raise ValueError(
                 f"{self.name}: a preprocess function sees one partition at a time, so this backend "
@@ -241,12 +247,18 @@ class Backend:
     @property
     def asks_machine(self) -> bool:
         """Return whether `machine` can hold anything."""
-        return bool(self.host.facts or self.host.requirements or self.execution.cannot_run)
+        return bool(
+            self.host.facts or self.host.requirements or self.execution.cannot_run
+        )
 
     @property
     def device(self) -> str:
         """Return the device that runs what this machine can't, or ""."""
-        return find_device(self.backend_id) if self.execution.cannot_run is not None else ""
+        return (
+            find_device(self.backend_id)
+            if self.execution.cannot_run is not None
+            else ""
+        )
 
     def explain_not_run(self) -> str:
         """Return why nothing here runs what it makes, or ""."""
@@ -261,7 +273,9 @@ class Backend:
         `runs_with`.
         """
         device = self.device
-        run_facts = describe_device(device) if device else _sorted_facts(self.execution.facts)
+        run_facts = (
+            describe_device(device) if device else _sorted_facts(self.execution.facts)
+        )
         values: dict[str, Any] = {
             "facts": _sorted_facts(self.host.facts),
             "missing": [need.what for need in self.host.missing()],

@@ -26,13 +26,17 @@ class Requirement:
 def extra(name: str, *modules: str) -> Requirement:
     """Return a requirement of modules that an extra of this package installs."""
     remedy = f"pip install 'pte-pipeline[{name}]'"
-    return Requirement(", ".join(modules), remedy, lambda: all(map(importable, modules)))
+    return Requirement(
+        ", ".join(modules), remedy, lambda: all(map(importable, modules))
+    )
 
 
 def sdk(name: str, variable: str, where: str) -> Requirement:
     """Return a requirement of a vendor's SDK, whose folder an environment variable names."""
     remedy = f"get it from {where} and set {variable} to its folder"
-    return Requirement(name, remedy, lambda: os.path.isdir(os.environ.get(variable) or ""))
+    return Requirement(
+        name, remedy, lambda: os.path.isdir(os.environ.get(variable) or "")
+    )
 
 
 def built(module: str, remedy: str) -> Requirement:
@@ -70,7 +74,9 @@ def on_a_mac(label: str) -> Callable[[], str]:
 
     ExecuTorch's wheels for macOS have these delegates (tools/cmake/preset/pybind.cmake).
     """
-    return lambda: "" if sys.platform == "darwin" else f"{label} is run by Apple's systems only"
+    return lambda: (
+        "" if sys.platform == "darwin" else f"{label} is run by Apple's systems only"
+    )
 
 
 EXECUTORCH = ("executorch", "flatbuffers", "torch", "torchao")
@@ -94,4 +100,6 @@ class Host:
 
     def missing(self) -> Iterator[Requirement]:
         """Yield the requirements that this machine lacks."""
-        return (requirement for requirement in self.requirements if not requirement.there())
+        return (
+            requirement for requirement in self.requirements if not requirement.there()
+        )

@@ -41,7 +41,11 @@ def _keep_integers(
     for node, before in arguments.items():
         if node.args == before:
             continue
-        numbers = [input_node for input_node in node.all_input_nodes if input_node.op == "get_attr"]
+        numbers = [
+            input_node
+            for input_node in node.all_input_nodes
+            if input_node.op == "get_attr"
+        ]
         node.args = before
         for number in numbers:
             if not number.users:

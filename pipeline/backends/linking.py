@@ -75,7 +75,9 @@ def backend_links() -> Mapping[str, Linked]:
 @cache
 def kernel_libraries() -> Mapping[str, KernelLibrary]:
     """Return ExecuTorch's libraries of kernels, by name."""
-    return {name: KernelLibrary(name, **row) for name, row in _table()["kernels"].items()}
+    return {
+        name: KernelLibrary(name, **row) for name, row in _table()["kernels"].items()
+    }
 
 
 def find_kernels(operator: str) -> KernelLibrary | None:

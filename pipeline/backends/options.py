@@ -50,26 +50,34 @@ class Options(BaseModel):
         return self.model_dump(mode="json", by_alias=True)
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        cls, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
         """Let the context of a validation, if it has one, read what people wrote
         (`pipeline.config.parser`)."""
         schema = handler(source)
         model = handler.resolve_ref_schema(schema)
-        if model["type"] == "function-wrap":  # this function's own, from another use of the class
+        if (
+            model["type"] == "function-wrap"
+        ):  # this function's own, from another use of the class
             return schema
 
         def read(data: Any, validate: Any, info: ValidationInfo) -> Any:
             return info.context(cls, data, validate) if info.context else validate(data)
 
         bare: Any = {key: value for key, value in model.items() if key != "ref"}
-        return core_schema.with_info_wrap_validator_function(read, bare, ref=model["ref"])
+        return core_schema.with_info_wrap_validator_function(
+            read, bare, ref=model["ref"]
+        )
 
     @classmethod
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         json_schema = handler(schema)
-        add_descriptions(cls, handler.resolve_ref_schema(json_schema).get("properties", {}))
+        add_descriptions(
+            cls, handler.resolve_ref_schema(json_schema).get("properties", {})
+        )
         return json_schema
 
 
@@ -200,5 +208,7 @@ def edge_operators(
     if unknown:
         suggestions = sorted(delegated)
         hint = f"; {did_you_mean(unknown[0], suggestions)}" if suggestions else ""
-        raise PipelineError(f"{option}: no operator {', '.join(unknown)} is installed{hint}")
+        raise PipelineError(
+            f"{option}: no operator {', '.join(unknown)} is installed{hint}"
+        )
     return operators

@@ -19,7 +19,9 @@ from pipeline.moments import installed_entry_points
 GROUP = "pte_pipeline.backends"
 
 
-def find_plugins(built_in: Mapping[str, Backend]) -> tuple[dict[str, Backend], dict[str, str]]:
+def find_plugins(
+    built_in: Mapping[str, Backend],
+) -> tuple[dict[str, Backend], dict[str, str]]:
     """Find all installed plugins, in the order of their distributions' names.
 
     Args:
@@ -30,12 +32,17 @@ def find_plugins(built_in: Mapping[str, Backend]) -> tuple[dict[str, Backend], d
     """
     backends: dict[str, Backend] = {}
     problems: dict[str, str] = {}
-    points = {(p.dist.name if p.dist else "", p.name): p for p in installed_entry_points(GROUP)}
+    points = {
+        (p.dist.name if p.dist else "", p.name): p
+        for p in installed_entry_points(GROUP)
+    }
     for (distribution, name), point in sorted(points.items()):
         try:
             for backend in _entries(point):
                 if backend.name in built_in or backend.name in backends:
-                    raise ValueError(f"brings backend '{backend.name}', which is there already")
+                    raise ValueError(
+                        f"brings backend '{backend.name}', which is there already"
+                    )
                 _check_function(backend, [*built_in.values(), *backends.values()])
                 backends[backend.name] = _complete(backend, distribution)
         except Exception as error:  # whatever the plugin's code raises
@@ -70,7 +77,9 @@ def _complete(backend: Backend, distribution: str) -> Backend:
     is an editable install."""
     distributions = tuple(dict.fromkeys((*backend.host.distributions, distribution)))
     host = replace(backend.host, distributions=distributions)
-    return replace(_guard(backend, f"plugin {distribution}"), host=host, plugin=distribution)
+    return replace(
+        _guard(backend, f"plugin {distribution}"), host=host, plugin=distribution
+    )
 
 
 def _guard(backend: Backend, who: str) -> Backend:
@@ -81,7 +90,9 @@ def _guard(backend: Backend, who: str) -> Backend:
     lowering = replace(
         backend.lowering,
         make_partitioner=_guarded(
-            backend.lowering.make_partitioner, ("partition", "ops_to_not_decompose"), who
+            backend.lowering.make_partitioner,
+            ("partition", "ops_to_not_decompose"),
+            who,
         ),
         make_passes=_guarded(backend.lowering.make_passes, ("__call__",), who),
     )
@@ -96,7 +107,9 @@ def _guard(backend: Backend, who: str) -> Backend:
             apply_quantizer=_guarded(quantization.apply_quantizer, (), who),
         )
     execution = replace(backend.execution, make_runtime=make_runtime)
-    return replace(backend, lowering=lowering, execution=execution, quantization=quantization)
+    return replace(
+        backend, lowering=lowering, execution=execution, quantization=quantization
+    )
 
 
 def _guarded(make: Callable[..., Any] | None, methods: Iterable[str], who: str) -> Any:

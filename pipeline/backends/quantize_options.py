@@ -48,7 +48,8 @@ def _kind(override: Any) -> str | None:
 Override = TypeAliasType(
     "Override",
     Annotated[
-        Annotated[_Scheme, Tag("[options]")] | Annotated[Literal["none"], Tag("[none]")],
+        Annotated[_Scheme, Tag("[options]")]
+        | Annotated[Literal["none"], Tag("[none]")],
         Discriminator(
             _kind,
             custom_error_type="rule",
@@ -97,11 +98,15 @@ class QuantizeConfig(Options):
 
     @model_validator(mode="after")
     def _reads_what_it_is_given(self) -> Self:
-        if not self.calibrates and (self.calibration is not None or self.batches is not None):
+        if not self.calibrates and (
+            self.calibration is not None or self.batches is not None
+        ):
             name = "calibration" if self.calibration is not None else "batches"
             raise rule(f"must not hold `{name}`, since it observes no inputs")
         if GENERATED in (self.calibration or ()) and not self.generates_calibration:
-            raise rule(f"must not hold `calibration` with files and {GENERATED}; name one of them")
+            raise rule(
+                f"must not hold `calibration` with files and {GENERATED}; name one of them"
+            )
         return self
 
     def schemes(self) -> list[Any]:
@@ -130,7 +135,9 @@ class QuantizeConfig(Options):
     @property
     def quantizes_as_it_comes(self) -> bool:
         """Return whether any of it is dynamic."""
-        return any(getattr(scheme, "dynamic", self.dynamic) for scheme in self.schemes())
+        return any(
+            getattr(scheme, "dynamic", self.dynamic) for scheme in self.schemes()
+        )
 
     @property
     def depends_on_host(self) -> bool:
@@ -155,7 +162,9 @@ class MixedQuantize(QuantizeConfig):
 
     def global_scheme(self) -> Any:
         names = type(self).scheme.model_fields
-        return self.scheme.model_construct(**{name: getattr(self, name) for name in names})
+        return self.scheme.model_construct(
+            **{name: getattr(self, name) for name in names}
+        )
 
     def overrides(self, kind: str) -> dict[str, Any]:
         """Return the complete schemes of `modules` or `operators` by name; None for "none"."""
@@ -165,7 +174,9 @@ class MixedQuantize(QuantizeConfig):
         return schemes
 
     def _completed(self, override: Any) -> Any:
-        set_options = {name: getattr(override, name) for name in override.model_fields_set}
+        set_options = {
+            name: getattr(override, name) for name in override.model_fields_set
+        }
         return self.global_scheme().model_copy(update=set_options)
 
     def schemes(self) -> list[Any]:

@@ -35,7 +35,9 @@ def reported_by(target: str, method: str) -> Reasons:
     def reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why]:
         why: Why = {}
 
-        def listen(original: Callable[..., Any], reporter: Any, node: Node, reason: str) -> None:
+        def listen(
+            original: Callable[..., Any], reporter: Any, node: Node, reason: str
+        ) -> None:
             why.setdefault(node, reason)
             original(reporter, node, reason)
 

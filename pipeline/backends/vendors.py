@@ -63,26 +63,37 @@ def _cuda_torch() -> bool:
         return False
 
 
-_QNN = sdk("Qualcomm's AI Engine Direct SDK (QNN)", "QNN_SDK_ROOT", "Qualcomm's developer site")
+_QNN = sdk(
+    "Qualcomm's AI Engine Direct SDK (QNN)", "QNN_SDK_ROOT", "Qualcomm's developer site"
+)
 _CPUINFO = _module("cpuinfo", "pip install py-cpuinfo")
-_EXPRESS = "get MediaTek's NeuroPilot Express SDK from its portal and install its wheels"
+_EXPRESS = (
+    "get MediaTek's NeuroPilot Express SDK from its portal and install its wheels"
+)
 _NEUROPILOT = (_module("mtk_converter", _EXPRESS), _module("mtk_neuron", _EXPRESS))
 _ENN = sdk(
-    "Samsung's Exynos AI LiteCore SDK", "EXYNOS_AI_LITECORE_ROOT", "Samsung's developer site"
+    "Samsung's Exynos AI LiteCore SDK",
+    "EXYNOS_AI_LITECORE_ROOT",
+    "Samsung's developer site",
 )
 _ENN_WRAPPER = built(
     "executorch.backends.samsung.python.PyEnnWrapperAdaptor",
     "build executorch from source with the SDK (backends/samsung/build.sh)",
 )
 _NEUTRON = _module(
-    "eiq_neutron_sdk", "install NXP's eIQ Neutron SDK as ExecuTorch's examples/nxp/setup.sh does"
+    "eiq_neutron_sdk",
+    "install NXP's eIQ Neutron SDK as ExecuTorch's examples/nxp/setup.sh does",
 )
 _CUDA = Requirement(
-    "a CUDA build of torch", "install torch 2.13.0 from PyTorch's index for CUDA", _cuda_torch
+    "a CUDA build of torch",
+    "install torch 2.13.0 from PyTorch's index for CUDA",
+    _cuda_torch,
 )
 _TRITON = _module("triton", "pip install triton")
 _GPU = Requirement(
-    "an Nvidia GPU", "build on a machine that has one", lambda: os.path.exists("/dev/nvidia0")
+    "an Nvidia GPU",
+    "build on a machine that has one",
+    lambda: os.path.exists("/dev/nvidia0"),
 )
 _MAC = Requirement("a Mac", "build on macOS", lambda: sys.platform == "darwin")
 ENTRIES = (
@@ -110,7 +121,11 @@ ENTRIES = (
         _DOCS + "backends-samsung-exynos.html",
     ),
     _row(
-        "nxp", "NeutronBackend", "i.MX RT's Neutron NPU", (_NEUTRON,), _DOCS + "backends-nxp.html"
+        "nxp",
+        "NeutronBackend",
+        "i.MX RT's Neutron NPU",
+        (_NEUTRON,),
+        _DOCS + "backends-nxp.html",
     ),
     _row(
         "cuda",
@@ -119,7 +134,13 @@ ENTRIES = (
         (_CUDA, _TRITON, _GPU),
         _DOCS + "backends/cuda/cuda-overview.html",
     ),
-    _row("metal", "MetalBackend", "GPUs of Macs", (_MAC,), _SOURCE + "backends/apple/metal"),
+    _row(
+        "metal",
+        "MetalBackend",
+        "GPUs of Macs",
+        (_MAC,),
+        _SOURCE + "backends/apple/metal",
+    ),
     _row(
         "cadence",
         "CadenceBackend",

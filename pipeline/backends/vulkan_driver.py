@@ -6,7 +6,9 @@ import ctypes
 import os
 from pathlib import Path
 
-_DRIVERS = [Path(root, "vulkan/icd.d") for root in ("/etc", "/usr/local/share", "/usr/share")]
+_DRIVERS = [
+    Path(root, "vulkan/icd.d") for root in ("/etc", "/usr/local/share", "/usr/share")
+]
 
 
 def has_loader() -> bool:
@@ -26,7 +28,9 @@ def has_driver() -> bool:
 
 def paths_of(variable: str) -> list[Path]:
     """Return the paths that a variable lists."""
-    return [Path(path) for path in os.environ.get(variable, "").split(os.pathsep) if path]
+    return [
+        Path(path) for path in os.environ.get(variable, "").split(os.pathsep) if path
+    ]
 
 
 def manifests(*folders: Path) -> list[Path]:

@@ -86,7 +86,10 @@ class WorkspaceFiles:
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         ends = "|".join(re.escape(suffix.removeprefix(".")) for suffix in self.suffixes)
-        path_schema: JsonSchemaValue = {"type": "string", "pattern": rf"^[^/\\].*\.({ends})$"}
+        path_schema: JsonSchemaValue = {
+            "type": "string",
+            "pattern": rf"^[^/\\].*\.({ends})$",
+        }
         if not self.many:
             return path_schema
         list_schema = {"type": "array", "items": path_schema, "minItems": 1}
@@ -97,7 +100,9 @@ class WorkspaceFiles:
 GENERATED = "generated"  # stands for random inputs in the place of files
 # Files of input sets, as pipeline/program/input_files.py reads them.
 _INPUT_SETS = (".npz", ".pt", ".safetensors")
-InputFiles = Annotated[tuple[str, ...], Field(min_length=1), WorkspaceFiles(_INPUT_SETS, many=True)]
+InputFiles = Annotated[
+    tuple[str, ...], Field(min_length=1), WorkspaceFiles(_INPUT_SETS, many=True)
+]
 CalibrationFiles = Annotated[
     tuple[str, ...],
     Field(min_length=1),
@@ -144,5 +149,8 @@ def find_misfits(
 
 def located(options: _Options, root: Path) -> _Options:
     """Return the same options, with the whole path of each file below `root` that they name."""
-    values = {name: mark.located(getattr(options, name), root) for name, mark in _marked(options)}
+    values = {
+        name: mark.located(getattr(options, name), root)
+        for name, mark in _marked(options)
+    }
     return options.model_copy(update=values) if values else options

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from pipeline.moments import Command, find_features
 
 _TARGETS = "[package[/method] ...]"
-_ANY = "Names may be patterns ('vision*', 'vision/enc*'); without a name, all are meant."
+_ANY = (
+    "Names may be patterns ('vision*', 'vision/enc*'); without a name, all are meant."
+)
 
 # Groups of tasks: `doit lower vision` is `doit lower:vision`.
 GROUPS: Mapping[str, Command] = {
@@ -42,7 +44,10 @@ GROUPS: Mapping[str, Command] = {
             examples=(
                 ("doit validate vision", "one package"),
                 ("doit validate vision/classify", "one method of a package"),
-                ("doit validate --allow not-run", "also where this machine can't run a package"),
+                (
+                    "doit validate --allow not-run",
+                    "also where this machine can't run a package",
+                ),
             ),
         ),
         Command(
@@ -75,7 +80,9 @@ _CORE_VERBS: Mapping[str, Command] = {
             "plan",
             "what a run would do, and why, without doing it",
             _TARGETS,
-            {"resolved": "print what each method finally gets instead, and where it was written"},
+            {
+                "resolved": "print what each method finally gets instead, and where it was written"
+            },
             f"{_ANY} The exit status is 1 where a config has mistakes.",
             (
                 ("doit plan", "all that is stale"),
@@ -87,7 +94,9 @@ _CORE_VERBS: Mapping[str, Command] = {
             "explain",
             "why an action is current or not, and where its time went",
             "package[/method] ...",
-            examples=(("doit explain vision/classify", "the file, key, tensor or library"),),
+            examples=(
+                ("doit explain vision/classify", "the file, key, tensor or library"),
+            ),
         ),
         Command(
             "check",
@@ -101,14 +110,18 @@ _CORE_VERBS: Mapping[str, Command] = {
             "watch the workspace, and build what a saved file touches",
             "[package ...]",
             more="It ends with Ctrl-C.",
-            examples=(("doit auto vision", "lowers and validates one package at each save"),),
+            examples=(
+                ("doit auto vision", "lowers and validates one package at each save"),
+            ),
             builds=True,
         ),
         Command(
             "report",
             "render the reports of the last validation again",
             "[package ...]",
-            examples=(("doit report vision", "build/vision/report.html and the others"),),
+            examples=(
+                ("doit report vision", "build/vision/report.html and the others"),
+            ),
         ),
         Command(
             "backends",

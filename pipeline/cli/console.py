@@ -60,13 +60,17 @@ class Reporter(ConsoleReporter):
         self.write(f"warning: {one_line(warning)}\n")
         self.outstream.flush()
 
-    def progress(self, actions: Sequence[Action], outlook: Outlook) -> AbstractContextManager[Show]:
+    def progress(
+        self, actions: Sequence[Action], outlook: Outlook
+    ) -> AbstractContextManager[Show]:
         """Return a context with the function to call with each event."""
         from pipeline.cli.progress import progress_on  # no matter of a no-op run
 
         return progress_on(self.outstream, actions, outlook)
 
-    def summarize(self, plan: Plan, events: Sequence[Event], remote: Mapping[str, Any]) -> None:
+    def summarize(
+        self, plan: Plan, events: Sequence[Event], remote: Mapping[str, Any]
+    ) -> None:
         """Write the table of a run, or a line where all was up to date; the verdicts that stand;
         and what came of the remote tier."""
         standing = find_standing(plan, events)
@@ -85,7 +89,12 @@ class Reporter(ConsoleReporter):
                 if counts[outcome]:
                     parts.append(f"{counts[outcome]} {outcome_word(outcome)}")
             counted = ", ".join(parts)
-            lines = ["", *table, *_manifest_lines(plan, events), *_validation_lines(plan, events)]
+            lines = [
+                "",
+                *table,
+                *_manifest_lines(plan, events),
+                *_validation_lines(plan, events),
+            ]
             lines.append(f"{plural(len(events), 'action')}: {counted}")
             lines += describe_failures(plan, events)
             if any(event.reason == INTERRUPTED for event in events):
@@ -136,7 +145,9 @@ def _orphan_lines(plan: Plan) -> Iterator[str]:
     if orphans := find_orphans(plan.workspace, plan.packages):
         names, build = listed(orphans, 5), plan.workspace.build.name
         remedy = "`doit clean --orphans` removes it"
-        yield one_line(f"{build}/ holds what no config makes any more: {names}; {remedy}")
+        yield one_line(
+            f"{build}/ holds what no config makes any more: {names}; {remedy}"
+        )
 
 
 def _remark_lines(plan: Plan) -> Iterator[str]:
@@ -224,16 +235,24 @@ def _validation_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     )
 
     unreferenced: list[str] = []
-    for package in sorted({str(event.package) for event in events if event.kind == "validate"}):
+    for package in sorted(
+        {str(event.package) for event in events if event.kind == "validate"}
+    ):
         report = read_fitting(plan.workspace.package(package) / REPORT)
         if not report:
             continue
         if left_out := describe_left_out(report):
             yield f"{package}: {left_out}"
-        methods = [method["method"] for method in report["methods"] if is_unreferenced(method)]
+        methods = [
+            method["method"] for method in report["methods"] if is_unreferenced(method)
+        ]
         unreferenced += [f"{package}/{method}" for method in methods]
         for method in report["methods"]:
-            if limits := describe_limits(method.get("reference") or {}, report.get("places")):
-                yield one_line(f"{package}/{method['method']}: held to {limits} of its reference")
+            if limits := describe_limits(
+                method.get("reference") or {}, report.get("places")
+            ):
+                yield one_line(
+                    f"{package}/{method['method']}: held to {limits} of its reference"
+                )
     if unreferenced:
         yield one_line(f"{UNREFERENCED}: {listed(unreferenced, _MOST_UNREFERENCED)}")

@@ -36,7 +36,9 @@ class States(SqliteDB):  # type: ignore[misc]
             return self._open(path)
         except damage as error:
             if _is_busy(error):
-                raise InvalidDodoFile(f"{name}: is in use by another doit; run again") from error
+                raise InvalidDodoFile(
+                    f"{name}: is in use by another doit; run again"
+                ) from error
         except OSError as error:
             raise _unwritable(name, error) from error
         try:

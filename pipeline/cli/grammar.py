@@ -244,7 +244,9 @@ def _find_exports(plan: Plan, word: str) -> list[str]:
 # Words that no task has
 
 
-def check_words(words: Sequence[str], tasks: Iterable[Any], suggestions: Iterable[str]) -> None:
+def check_words(
+    words: Sequence[str], tasks: Iterable[Any], suggestions: Iterable[str]
+) -> None:
     """Raise PipelineError for the first word that is no task, target or pattern that a task fits.
 
     Args:
@@ -271,15 +273,21 @@ def check_words(words: Sequence[str], tasks: Iterable[Any], suggestions: Iterabl
             if is_shown and not name.startswith("_"):
                 names.append(name)
         names = list(dict.fromkeys([*names, *suggestions]))
-        raise PipelineError(f"no task '{word}'; {did_you_mean(word, names, _MOST_NAMES)}")
+        raise PipelineError(
+            f"no task '{word}'; {did_you_mean(word, names, _MOST_NAMES)}"
+        )
 
 
 def _refuse_verb(word: str) -> None:
     if word in VERBS or word in ANYWHERE:
-        raise PipelineError(f"'{word}' is a command: it stands first, as in `doit {word}`")
+        raise PipelineError(
+            f"'{word}' is a command: it stands first, as in `doit {word}`"
+        )
 
 
-def take_flags(verb: Command, words: Sequence[str]) -> tuple[list[str], dict[str, bool]]:
+def take_flags(
+    verb: Command, words: Sequence[str]
+) -> tuple[list[str], dict[str, bool]]:
     """Return the words after a verb without its flags, and for each flag whether it was among them,
     by the name of its parameter. Raises PipelineError for other flags."""
     flags = {f"--{name}": name.replace("-", "_") for name in verb.options}
@@ -289,7 +297,9 @@ def take_flags(verb: Command, words: Sequence[str]) -> tuple[list[str], dict[str
             hint = "it takes none"
             if flags:
                 hint = did_you_mean(word, flags)
-            raise PipelineError(f"{verb.name}: no option '{word}'; {hint}; usage: {usage(verb)}")
+            raise PipelineError(
+                f"{verb.name}: no option '{word}'; {hint}; usage: {usage(verb)}"
+            )
     return names, {parameter: flag in words for flag, parameter in flags.items()}
 
 

@@ -90,7 +90,9 @@ def run(words: Sequence[str], root: Path) -> int:
         raise PipelineError("usage: doit init [folder]")
     is_below = folder != root and folder.is_relative_to(root)
     if is_below and (root / "dodo.py").is_file():
-        raise PipelineError(f"{root} is a workspace already, and this is a folder in it")
+        raise PipelineError(
+            f"{root} is a workspace already, and this is a folder in it"
+        )
     for line in make_workspace(folder):
         print(line)
     return 0
@@ -106,7 +108,9 @@ def make_workspace(folder: Path) -> Iterator[str]:
             example = name.startswith(("models/", "partition_configs/"))
             if path.exists():
                 yield f"{name}: is there already"
-            elif not (example and has_packages):  # a workspace with packages needs no example
+            elif not (
+                example and has_packages
+            ):  # a workspace with packages needs no example
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, text.encode())
                 yield f"{name}: new"

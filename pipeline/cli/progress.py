@@ -28,12 +28,16 @@ _STYLES = {"failed": "red", "built": "green", "refit": "green"}
 
 
 @contextmanager
-def progress_on(stream: Any, actions: Sequence[Action], outlook: Outlook) -> Iterator[Show]:
+def progress_on(
+    stream: Any, actions: Sequence[Action], outlook: Outlook
+) -> Iterator[Show]:
     """Yield the function to call with each event."""
 
     def line(event: Event) -> None:
         title = shorten_name(one_line(event.title))
-        stream.write(f"{outcome_word(event.outcome):<8} {title:<44} {event.seconds:6.1f} s\n")
+        stream.write(
+            f"{outcome_word(event.outcome):<8} {title:<44} {event.seconds:6.1f} s\n"
+        )
         stream.flush()
 
     if is_live(stream):
@@ -82,7 +86,9 @@ class Tally:
                 running.append((action, status, seconds))
         return running
 
-    def remaining(self, running: Sequence[tuple[Action, ActionStatus, float]]) -> float | None:
+    def remaining(
+        self, running: Sequence[tuple[Action, ActionStatus, float]]
+    ) -> float | None:
         """Return about how many seconds remain, None where the store knows nothing of an action
         that is to be done."""
         spent = {action.title: seconds for action, _, seconds in running}
@@ -121,7 +127,10 @@ def _live(stream: Any, actions: Sequence[Action], outlook: Outlook) -> Iterator[
         over = threading.Event()
 
         def show(event: Event) -> None:
-            outcome = (f"{outcome_word(event.outcome):<8}", _STYLES.get(event.outcome, ""))
+            outcome = (
+                f"{outcome_word(event.outcome):<8}",
+                _STYLES.get(event.outcome, ""),
+            )
             seconds = f"{event.seconds:.1f} s"
             room = console.width - len(outcome[0]) - len(seconds) - 2
             title = cut_middle(one_line(event.title), max(room, _LEAST_NAME))
@@ -200,7 +209,9 @@ def clock(seconds: float) -> str:
     return f"{minutes}:{full_seconds:02}"
 
 
-def terminal_width(stream: Any, environment: Mapping[str, str] = os.environ) -> int | None:
+def terminal_width(
+    stream: Any, environment: Mapping[str, str] = os.environ
+) -> int | None:
     """Return the columns of a terminal, or COLUMNS where it is set; None where lines may be as long
     as they like, as in a file or a log."""
     setting = environment.get("COLUMNS", "")

@@ -31,7 +31,16 @@ from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
 
 # The facts of an action that ended, in the event stream.
-_STREAMED = ("outcome", "reason", "seconds", "peak_bytes", "stage", "error", "log", "host")
+_STREAMED = (
+    "outcome",
+    "reason",
+    "seconds",
+    "peak_bytes",
+    "stage",
+    "error",
+    "log",
+    "host",
+)
 
 
 @dataclass
@@ -48,7 +57,10 @@ class RunRecord:
     def stream(self, workspace: Workspace) -> EventStream:
         """Return the event stream of this run."""
         if self._stream is None:
-            facts = {"jobs": self.jobs or workspace.jobs, "executor": workspace.executor}
+            facts = {
+                "jobs": self.jobs or workspace.jobs,
+                "executor": workspace.executor,
+            }
             self._stream = EventStream(workspace.build, **facts)
         return self._stream
 
@@ -59,7 +71,9 @@ class RunRecord:
         stream = self.stream(workspace)
         if event.outcome != "up-to-date":
             facts = {name: getattr(event, name) for name in _STREAMED}
-            stream.write("action-ended", event, **facts | {"seconds": round(event.seconds, 3)})
+            stream.write(
+                "action-ended", event, **facts | {"seconds": round(event.seconds, 3)}
+            )
 
     def count(self, kind: str, usage: Usage) -> None:
         self.usage.setdefault(kind, Usage()).add(usage)
@@ -88,13 +102,19 @@ class RunRecord:
         with suppress(OSError):
             write_run(plan.workspace, self.events, remote)
             if changed:
-                hits = [event for event in self.events if event.start and not event.worker]
+                hits = [
+                    event for event in self.events if event.start and not event.worker
+                ]
                 worked = [report.event for report in self.reports]
-                write_timeline(plan.workspace, [*hits, *worked], self._caches(plan, moved))
+                write_timeline(
+                    plan.workspace, [*hits, *worked], self._caches(plan, moved)
+                )
         if hasattr(reporter, "summarize"):
             with suppress(OSError):  # a terminal that was closed
                 reporter.summarize(plan, self.events, remote)
-        if changed:  # after Ctrl-C too: what stood there may be of another package by now
+        if (
+            changed
+        ):  # after Ctrl-C too: what stood there may be of another package by now
             _write_overview(plan, reporter)
         self.stream(plan.workspace).close(
             interrupted=interrupted,
@@ -142,9 +162,13 @@ class RunRecord:
             total += counts
             problems.append(problem)
         problem = next(filter(None, [*problems, remote.problem]), "")
-        from pipeline.store.remote_tier import RemoteUse  # no matter of a run without a remote
+        from pipeline.store.remote_tier import (
+            RemoteUse,
+        )  # no matter of a run without a remote
 
-        use = RemoteUse(**vars(total), believes_all=remote.settings.believes_all, problem=problem)
+        use = RemoteUse(
+            **vars(total), believes_all=remote.settings.believes_all, problem=problem
+        )
         return vars(use)
 
 
@@ -171,8 +195,13 @@ def _complete(plan: Plan, events: list[Event]) -> Iterator[Event]:
     for event in (*units, *compiles):
         quantized = plan.quantized(str(event.package))
         for method in str(event.method).split("+"):
-            if method in quantized and ("quantize", event.package, method) not in visited:
-                yield event._replace(kind="quantize", method=method, seconds=0.0, peak_bytes=0)
+            if (
+                method in quantized
+                and ("quantize", event.package, method) not in visited
+            ):
+                yield event._replace(
+                    kind="quantize", method=method, seconds=0.0, peak_bytes=0
+                )
     yield from compiles
 
 

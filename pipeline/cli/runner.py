@@ -33,7 +33,12 @@ from pipeline.plan.tasks import ActionTask
 from pipeline.report.events import INTERRUPTED, Event, make_event
 from pipeline.run.batch import Batch
 from pipeline.store.digest import Digest
-from pipeline.store.errors import ConfigErrors, PipelineError, Problem, format_new_problems
+from pipeline.store.errors import (
+    ConfigErrors,
+    PipelineError,
+    Problem,
+    format_new_problems,
+)
 from pipeline.store.files import temporary
 from pipeline.store.usage import Usage
 
@@ -89,7 +94,9 @@ class BatchRunner(TaskOutcomes):
                 self._close(task_dispatcher, bool(interrupts.status))
                 self.final_result = interrupts.status or self.final_result
 
-    def _run_until(self, interrupts: Interrupts, task_dispatcher: Any, ready: list[Any]) -> None:
+    def _run_until(
+        self, interrupts: Interrupts, task_dispatcher: Any, ready: list[Any]
+    ) -> None:
         """Run all tasks, until a signal raises KeyboardInterrupt."""
         try:
             tasks = find_selected_tasks(task_dispatcher)
@@ -123,7 +130,9 @@ class BatchRunner(TaskOutcomes):
         settled: deque[Any] = deque()
         while not self._stop_running:
             try:
-                node = task_dispatcher.generator.send(settled.popleft() if settled else None)
+                node = task_dispatcher.generator.send(
+                    settled.popleft() if settled else None
+                )
             except StopIteration:
                 node = None
             if node is None or (node == "hold on" and not settled):
@@ -138,7 +147,9 @@ class BatchRunner(TaskOutcomes):
             elif node != "hold on":
                 self._take(node, task_dispatcher.tasks, ready, settled)
 
-    def _take(self, node: Any, tasks: Any, ready: list[Any], settled: deque[Any]) -> None:
+    def _take(
+        self, node: Any, tasks: Any, ready: list[Any], settled: deque[Any]
+    ) -> None:
         """Gather a task of ours that is stale; settle any other task now."""
         task = action_task(node.task)
         if task is not None:
@@ -176,7 +187,11 @@ class BatchRunner(TaskOutcomes):
     def _comes_from_store(self, node: Any, task: ActionTask) -> bool:
         """Return whether a package was linked before, so that doit need not look at its methods, or
         a method compiled, so that it need not be quantized."""
-        if not task.traits.subsumes or node.run_status is not None or self.always_execute:
+        if (
+            not task.traits.subsumes
+            or node.run_status is not None
+            or self.always_execute
+        ):
             return False
         check = up_to_date(node.task)
         assert check is not None
@@ -283,7 +298,9 @@ class BatchRunner(TaskOutcomes):
             if event.outcome == "hit":
                 self._count_hit(task.plan.workspace, action)
                 reason += "; another run did it meanwhile"
-            facts = {name: getattr(event, name) for name in ("seconds", "peak_bytes", "host")}
+            facts = {
+                name: getattr(event, name) for name in ("seconds", "peak_bytes", "host")
+            }
             self._succeed(node, task_event._replace(reason=reason, **facts))
 
     def _warn_of_export(self, task: ActionTask) -> None:

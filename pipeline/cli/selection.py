@@ -41,7 +41,9 @@ class Selection:
 ALL = Selection()
 
 
-def find_selection(namespace: Mapping[str, Any], executes: bool, words: Sequence[str]) -> Selection:
+def find_selection(
+    namespace: Mapping[str, Any], executes: bool, words: Sequence[str]
+) -> Selection:
     """Return what a command line selects.
 
     Args:

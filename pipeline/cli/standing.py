@@ -118,7 +118,9 @@ def _describe_unrecorded(standing: Iterable[StandingVerdict]) -> Iterator[str]:
         command = "doit baseline"
         if len(names) == 1:
             command = f"doit baseline {names[0]}"
-        yield one_line(f"no baseline yet: {listed(names, _MOST_NAMED)}; `{command}` records one")
+        yield one_line(
+            f"no baseline yet: {listed(names, _MOST_NAMED)}; `{command}` records one"
+        )
 
 
 def _methods_of(standing: StandingVerdict, verdict: str) -> list[str]:

@@ -25,7 +25,10 @@ Json = Mapping[str, Any]
 
 
 def make_table(
-    plan: Plan, events: Sequence[Event], methods: Iterable[str] | None, width: int | None
+    plan: Plan,
+    events: Sequence[Event],
+    methods: Iterable[str] | None,
+    width: int | None,
 ) -> Iterator[str]:
     """Yield the lines of the table of a run.
 
@@ -51,7 +54,9 @@ def make_table(
     yield from columns(lines, right=right, rule=True)
 
 
-def _fit_headings(rows: Sequence[Row], headings: Sequence[str], width: int) -> list[str]:
+def _fit_headings(
+    rows: Sequence[Row], headings: Sequence[str], width: int
+) -> list[str]:
     """Return the headings that leave names the columns that they need at least."""
     longest = max(len(row["package"]) for row in rows)
     needed = min(longest, _LEAST_NAME)
@@ -91,7 +96,9 @@ def _rows(
         manifest = read_manifest(plan.workspace, package) or {}
         report = read_fitting(plan.workspace.package(package) / REPORT) or {}
         files = manifest.get("files", {})
-        if report.get("files") != {name: file["digest"] for name, file in files.items()}:
+        if report.get("files") != {
+            name: file["digest"] for name, file in files.items()
+        }:
             report = {}  # of another build of it
         yield _package_row(package, package_events, manifest, report)
         if shown is None or package in shown:
@@ -111,7 +118,9 @@ def _package_row(
         "verdict": "" if validated in (*DONE, "not-run") else outcome_word(validated),
         "seconds": f"{sum(event.seconds for event in events):.1f}",
     }
-    if validated == "not-run":  # which is no verdict: nothing was there to be run, or no time
+    if (
+        validated == "not-run"
+    ):  # which is no verdict: nothing was there to be run, or no time
         row["verdict"] = "not validated" if outcomes.get("link") in DONE else NOT_BUILT
     if outcomes.get("link") in DONE:
         files = manifest.get("files", {}).values()
@@ -137,14 +146,18 @@ def _outcome_of_methods(events: Sequence[Event]) -> str:
     interrupted before it linked them, the package was not built."""
     if any(event.reason == INTERRUPTED for event in events):
         return "not-run"
-    outcomes = {event.outcome for event in events if event.kind in ("compile", "quantize")}
+    outcomes = {
+        event.outcome for event in events if event.kind in ("compile", "quantize")
+    }
     for outcome in ("failed", "not-run", "built", "refit", "hit", "up-to-date"):
         if outcome in outcomes:
             return outcome
     return ""
 
 
-def _method_rows(events: Sequence[Event], manifest: Json, report: Json) -> Iterator[dict[str, str]]:
+def _method_rows(
+    events: Sequence[Event], manifest: Json, report: Json
+) -> Iterator[dict[str, str]]:
     blank = dict.fromkeys(HEADINGS, "")
     linked = any(event.kind == "link" and event.outcome in DONE for event in events)
     judged = {method["method"]: method for method in report.get("methods", ())}

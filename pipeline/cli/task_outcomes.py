@@ -40,7 +40,9 @@ class TaskOutcomes(Runner):  # type: ignore[misc]
         self._lease = contextlib.ExitStack()
         self._is_held = False
 
-    def _settle(self, node: Any, task: ActionTask, status: Status, action: Action) -> bool:
+    def _settle(
+        self, node: Any, task: ActionTask, status: Status, action: Action
+    ) -> bool:
         """Settle a task for which there is nothing to compute; False for any other."""
         if status.state == "stale":
             return False

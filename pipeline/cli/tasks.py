@@ -95,7 +95,9 @@ def _with_families(plan: Plan) -> list[str]:
 def _needs_our_runner() -> None:
     """Refuse to run in doit's own runner, which it uses where it doesn't see whose tasks it has."""
     hint = "a line of the dodo file itself must import it: `from pte_pipeline.tasks import *`"
-    raise RuntimeError(f"not a workspace of pte-pipeline, or it is not installed; {hint}")
+    raise RuntimeError(
+        f"not a workspace of pte-pipeline, or it is not installed; {hint}"
+    )
 
 
 def _group(name: str) -> dict[str, Any]:
@@ -131,14 +133,20 @@ def _method_tasks_of(plan: Plan, package: str, kind: str) -> Iterator[dict[str, 
     model, exporter, name = plan.model(package), plan.exporter(package), quoted(package)
     first = [f"export:{quoted(exporter)}"] if exporter else []
     quantized = plan.quantized(package)
-    units = plan.units(package) if kind == "compile" else [(method,) for method in quantized]
+    units = (
+        plan.units(package)
+        if kind == "compile"
+        else [(method,) for method in quantized]
+    )
     for unit in units:
         task = ActionTask(plan, kind, model, package, unit)
         setup = []
         for method in unit:
             if kind == "compile" and method in quantized:
                 setup.append(f"quantize:{name}/{method}")
-        yield _task(task, f"{kind} {task.method} of {package}", task_dep=first, setup=setup)
+        yield _task(
+            task, f"{kind} {task.method} of {package}", task_dep=first, setup=setup
+        )
 
 
 def _make_method_tasks(plan: Plan, package: str) -> Iterator[Task]:

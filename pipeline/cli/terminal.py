@@ -26,7 +26,9 @@ def guard(stream: Any) -> Any:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
         stream.unguarded = write = _unless_unread(stream, stream.write)
-        stream.write = lambda text: (write(text if _raw else _plain(text)), len(text))[1]
+        stream.write = lambda text: (write(text if _raw else _plain(text)), len(text))[
+            1
+        ]
         stream.flush = _unless_unread(stream, stream.flush)
     return stream
 

@@ -29,7 +29,9 @@ def check_toolchain(workspace: Workspace, builds: bool) -> None:
     if not problem:
         return
     if builds and _is_refused(workspace):
-        remedy = f'`{_SETTING} = "allow"` of [{TABLE}], or {variable_of(_SETTING)}=allow'
+        remedy = (
+            f'`{_SETTING} = "allow"` of [{TABLE}], or {variable_of(_SETTING)}=allow'
+        )
         raise PipelineError(f"{problem}; {remedy}, builds with it anyway")
     print(one_line(f"warning: {problem}"), file=sys.stderr, flush=True)
 

@@ -124,7 +124,9 @@ class Run(_States, cmd_run.Run):  # type: ignore[misc]
         """Run the selected tasks as doit does, but for the runner, which doit lets nobody choose.
         doit finds its parameters by their names."""
         PythonAction.pm_pdb = pdb
-        self.control = TaskControl(self.task_list, auto_delayed_regex=auto_delayed_regex)
+        self.control = TaskControl(
+            self.task_list, auto_delayed_regex=auto_delayed_regex
+        )
         self.control.process(self.sel_tasks)
         if single:
             _drop_dependencies(self.control)
@@ -132,7 +134,9 @@ class Run(_States, cmd_run.Run):  # type: ignore[misc]
             reporter = self.reporters[reporter]
         with _open_output(outfile) as self.outstream:
             if isinstance(reporter, type):
-                reporter = reporter(self.outstream, {"failure_verbosity": failure_verbosity})
+                reporter = reporter(
+                    self.outstream, {"failure_verbosity": failure_verbosity}
+                )
             stream = Stream(verbosity, force_verbosity)
             runner = BatchRunner(
                 self.dep_manager,
@@ -248,9 +252,13 @@ class Verb(DoitCommand):  # type: ignore[misc]
 
     verb: Command
 
-    def __init__(self, task_loader: WorkspaceLoader, cmds: Any = None, **arguments: Any) -> None:
+    def __init__(
+        self, task_loader: WorkspaceLoader, cmds: Any = None, **arguments: Any
+    ) -> None:
         super().__init__(**arguments)
-        self.cmd_options = task_loader.cmd_options  # for the settings and variables of these
+        self.cmd_options = (
+            task_loader.cmd_options
+        )  # for the settings and variables of these
         self.loader = task_loader
 
     def parse_execute(self, in_args: Sequence[str]) -> int:
@@ -275,7 +283,9 @@ class VerbAnywhere(Verb):
 
     def run(self, words: Sequence[str]) -> int:
         dodo = self.loader.dodo
-        status: int = _find_function(self.verb)(words, dodo.parent if dodo else Path.cwd())
+        status: int = _find_function(self.verb)(
+            words, dodo.parent if dodo else Path.cwd()
+        )
         return status
 
 

@@ -16,13 +16,20 @@ from doit.exceptions import InvalidDodoFile
 from pipeline.cli import tasks
 from pipeline.cli.ahead import start_ahead
 from pipeline.cli.commands import GROUPS
-from pipeline.cli.grammar import check_words, describe_no_packages, empty_groups, rewrite
+from pipeline.cli.grammar import (
+    check_words,
+    describe_no_packages,
+    empty_groups,
+    rewrite,
+)
 from pipeline.cli.run_options import RunOptions, take_options
 from pipeline.cli.selection import find_foreign_tasks, find_selection
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError
 
-_NO_DODO = "`doit init` makes a workspace of ExecuTorch packages here, `doit help` says more"
+_NO_DODO = (
+    "`doit init` makes a workspace of ExecuTorch packages here, `doit help` says more"
+)
 
 
 class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
@@ -43,7 +50,9 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
         self.task_opts = door.loader.task_opts
         # No task may be called as a command is.
         self.cmd_names = sorted({*door.loader.cmd_names, *verbs})
-        self.namespace: Mapping[str, Any] | None = getattr(door.loader, "namespace", None)
+        self.namespace: Mapping[str, Any] | None = getattr(
+            door.loader, "namespace", None
+        )
 
     def setup(self, opt_values: Mapping[str, Any]) -> None:
         """Import the dodo file, unless its tasks were given."""
@@ -74,7 +83,9 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
                 start_ahead(plan.workspace, 1, self.run_options.always)
         packages = _packages_with_rows(pos_args, plan)
         self.run_options = replace(self.run_options, methods_of=packages)
-        pos_args[:] = rewrite(pos_args, tasks.current_plan, foreign_tasks, cmd.execute_tasks)
+        pos_args[:] = rewrite(
+            pos_args, tasks.current_plan, foreign_tasks, cmd.execute_tasks
+        )
         tasks.select(find_selection(self.namespace or {}, cmd.execute_tasks, pos_args))
         loaded = super().load_tasks(cmd, pos_args)
         check_words(pos_args, loaded, (*self.cmd_names, *plan.packages))

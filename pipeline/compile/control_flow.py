@@ -38,7 +38,9 @@ def explain_unsupported(programs: Mapping[str, ExportedProgram]) -> Iterator[Non
         faults = []
         for place, node in _find_control_flow(programs):
             if control_flow_name(node) not in _EDGE:
-                faults.append(f"{place} can't be emitted by ExecuTorch, which emits {emitted}")
+                faults.append(
+                    f"{place} can't be emitted by ExecuTorch, which emits {emitted}"
+                )
         if not faults:
             raise
         raise PipelineError("; ".join(faults)) from error
@@ -106,14 +108,21 @@ def _views_a_carry(scan: Node) -> bool:
     body: Any = getattr(scan.graph.owning_module, str(scan.args[0].target))  # type: ignore[union-attr]
     carries = body.graph.find_nodes(op="placeholder")[: len(scan.args[1])]  # type: ignore[arg-type]
     users = (user for carry in carries for user in carry.users)
-    return any(getattr(user.target, "__name__", "") == "aten.view_copy.default" for user in users)
+    return any(
+        getattr(user.target, "__name__", "") == "aten.view_copy.default"
+        for user in users
+    )
 
 
-def _find_control_flow(programs: Mapping[str, ExportedProgram]) -> Iterator[tuple[str, Node]]:
+def _find_control_flow(
+    programs: Mapping[str, ExportedProgram],
+) -> Iterator[tuple[str, Node]]:
     """Yield the control flow of programs with its place, such as `run: scan in module loop`."""
     for method, program in programs.items():
         for node in iter_nodes(program):
-            takes_graph = any(argument.op == "get_attr" for argument in node.all_input_nodes)
+            takes_graph = any(
+                argument.op == "get_attr" for argument in node.all_input_nodes
+            )
             name = control_flow_name(node) if takes_graph else ""
             if not name:
                 continue

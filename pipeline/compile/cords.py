@@ -15,7 +15,9 @@ def find_pieces(cord: Cord, store: Store) -> list[Piece]:
     """Return what a laid-out file is put together of: blobs, and what the serializer wrote itself,
     which becomes a blob where it is long."""
     all_pieces: list[Piece] = []
-    for is_blob, pieces in groupby(cord._buffers, lambda piece: isinstance(piece, BlobBytes)):
+    for is_blob, pieces in groupby(
+        cord._buffers, lambda piece: isinstance(piece, BlobBytes)
+    ):
         if is_blob:
             all_pieces += [("blob", piece.blob.digest) for piece in pieces]
         else:

@@ -104,7 +104,9 @@ def _shared_constant(node: Node) -> str:
     return ""
 
 
-def _record(module: GraphModule, inputs: Sequence[Any], names: set[str]) -> Mapping[str, Tensor]:
+def _record(
+    module: GraphModule, inputs: Sequence[Any], names: set[str]
+) -> Mapping[str, Tensor]:
     recorder = _Recorder(module, names)
     recorder.run(*inputs, enable_io_processing=False)
     return recorder.values
@@ -124,7 +126,9 @@ def run_unobserved(prepared: GraphModule, inputs: Sequence[Any]) -> Any:
 class _Unobserved(Interpreter):
     """Runs a graph without its observers."""
 
-    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_module(
+        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         if hasattr(self.fetch_attr(target), "calculate_qparams"):
             return args[0]
         return super().call_module(target, args, kwargs)
@@ -140,6 +144,10 @@ class _Recorder(_Unobserved):
 
     def run_node(self, n: Node) -> Any:
         result = super().run_node(n)
-        if n.name in self._names and isinstance(result, Tensor) and result.is_floating_point():
+        if (
+            n.name in self._names
+            and isinstance(result, Tensor)
+            and result.is_floating_point()
+        ):
             self.values[n.name] = result.detach().clone()
         return result

@@ -24,9 +24,13 @@ def describe_dynamic_shapes(program: ExportedProgram) -> tuple[Any, ...] | None:
         if spec.is_leaf():
             return next(values)
         children = [nest(child) for child in spec.children()]
-        builtin = spec.type in pytree.BUILTIN_TYPES  # what is in others, torch takes as a list
+        builtin = (
+            spec.type in pytree.BUILTIN_TYPES
+        )  # what is in others, torch takes as a list
         if builtin:
-            return pytree.SUPPORTED_NODES[spec.type].unflatten_fn(children, spec.context)
+            return pytree.SUPPORTED_NODES[spec.type].unflatten_fn(
+                children, spec.context
+            )
         return children
 
     args, kwargs = nest(program.call_spec.in_spec)
@@ -44,7 +48,9 @@ class _Dimensions:
         self._program = program
         sizes = (expression(size) for _, size in iter_dynamic_sizes(signature(program)))
         derived = [size for size in sizes if _is_derived(size)]
-        symbols = dict.fromkeys(symbol for size in derived for symbol in size.free_symbols)
+        symbols = dict.fromkeys(
+            symbol for size in derived for symbol in size.free_symbols
+        )
         self._named = {symbol: self._name(symbol) for symbol in symbols}
 
     def _name(self, symbol: sympy.Symbol) -> Any:
@@ -58,7 +64,9 @@ class _Dimensions:
                 return Dim.AUTO
             return None
         sizes = {n: s for n, s in enumerate(value.shape) if isinstance(s, torch.SymInt)}
-        return {number: self._make(expression(size)) for number, size in sizes.items()} or None
+        return {
+            number: self._make(expression(size)) for number, size in sizes.items()
+        } or None
 
     def _make(self, size: sympy.Expr) -> Any:
         if size in self._named:

@@ -30,11 +30,16 @@ def adapt_edge_config(settings: EdgeConfig, backends: Iterable[Backend]) -> Edge
     for lowering in lowerings:
         preserved += lowering.preserve_ops
     return settings.model_copy(
-        update={"preserve_ops": tuple(dict.fromkeys(preserved)), "check_ir_validity": False}
+        update={
+            "preserve_ops": tuple(dict.fromkeys(preserved)),
+            "check_ir_validity": False,
+        }
     )
 
 
-def make_edge_config(settings: EdgeConfig, operators: Sequence[str] = ()) -> EdgeCompileConfig:
+def make_edge_config(
+    settings: EdgeConfig, operators: Sequence[str] = ()
+) -> EdgeCompileConfig:
     """Make ExecuTorch's config from `settings`, and operators beyond Core ATen that backends take.
 
     Raises PipelineError for an unknown operator.
@@ -44,7 +49,9 @@ def make_edge_config(settings: EdgeConfig, operators: Sequence[str] = ()) -> Edg
         _skip_dim_order=settings.skip_dim_order,
         _core_aten_ops_exception_list=[
             _operator(name)
-            for name in dict.fromkeys([*(settings.core_aten_ops_exceptions or ()), *operators])
+            for name in dict.fromkeys(
+                [*(settings.core_aten_ops_exceptions or ()), *operators]
+            )
         ],
         preserve_ops=[_operator(name) for name in settings.preserve_ops or ()],
     )

@@ -8,17 +8,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, ExecutorchProgramManager
-from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
-from executorch.exir.program._program import collect_named_data_store_from_exported_program
+from executorch.exir import (
+    EdgeProgramManager,
+    ExecutorchBackendConfig,
+    ExecutorchProgramManager,
+)
+from executorch.exir._serialize._named_data_store import (
+    NamedDataStore,
+    NamedDataStoreOutput,
+)
+from executorch.exir.program._program import (
+    collect_named_data_store_from_exported_program,
+)
 from torch.export import ExportedProgram
 
 from pipeline.compile.control_flow import explain_unsupported, warn_of_views_of_carries
 
-MakeConfig: TypeAlias = Callable[[Mapping[str, ExportedProgram]], ExecutorchBackendConfig]
+MakeConfig: TypeAlias = Callable[
+    [Mapping[str, ExportedProgram]], ExecutorchBackendConfig
+]
 
 
-def emit_lowered(lowered: EdgeProgramManager, make_config: MakeConfig) -> ExecutorchProgramManager:
+def emit_lowered(
+    lowered: EdgeProgramManager, make_config: MakeConfig
+) -> ExecutorchProgramManager:
     """Plan memory and emit, by `to_executorch`. Consumes `lowered`.
 
     Args:

@@ -7,7 +7,11 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from executorch.exir import EdgeProgramManager, ExecutorchBackendConfig, ExecutorchProgramManager
+from executorch.exir import (
+    EdgeProgramManager,
+    ExecutorchBackendConfig,
+    ExecutorchProgramManager,
+)
 from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite, greedy, naive
 from executorch.exir.passes import MemoryPlanningPass, ToOutVarPass
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
@@ -62,7 +66,9 @@ def emit(
     """
 
     def make_config(programs: Mapping[str, ExportedProgram]) -> ExecutorchBackendConfig:
-        return make_emission_config(settings or EmitConfig(), passes, programs, methods, algorithms)
+        return make_emission_config(
+            settings or EmitConfig(), passes, programs, methods, algorithms
+        )
 
     return emit_lowered(lowered, make_config)
 
@@ -80,9 +86,13 @@ def make_emission_config(
     """
     list_of_passes: list[Any] = list(passes)
     if settings.initialized_buffers:
-        list_of_passes.append(InitializedMutableBufferPass(list(settings.initialized_buffers)))
+        list_of_passes.append(
+            InitializedMutableBufferPass(list(settings.initialized_buffers))
+        )
     method_settings = {name: methods.get(name, MethodEmit()) for name in programs}
-    planning = _make_planning(settings.memory_planning, algorithms)  # one, which methods can share
+    planning = _make_planning(
+        settings.memory_planning, algorithms
+    )  # one, which methods can share
     return ExecutorchBackendConfig(
         passes=list_of_passes,
         memory_planning_pass=_by_method(
@@ -108,12 +118,15 @@ def make_emission_config(
     )
 
 
-def _by_method(common: Any, by_method: Mapping[str, Any], make: Callable[[Any], Any]) -> Any:
+def _by_method(
+    common: Any, by_method: Mapping[str, Any], make: Callable[[Any], Any]
+) -> Any:
     """Return what holds for all methods, or, where some have their own, what holds for each."""
     if all(setting is None for setting in by_method.values()):
         return common
     return {
-        name: common if setting is None else make(setting) for name, setting in by_method.items()
+        name: common if setting is None else make(setting)
+        for name, setting in by_method.items()
     }
 
 
@@ -122,7 +135,9 @@ def _make_planning(
 ) -> MemoryPlanningPass:
     chosen = [_ALGORITHMS.get(name) or algorithms[name] for name in settings.algorithm]
     options = settings.model_dump(exclude={"algorithm"})
-    return MemoryPlanningPass(memory_planning_algo=MemoryPlanningAlgorithmSuite(chosen), **options)
+    return MemoryPlanningPass(
+        memory_planning_algo=MemoryPlanningAlgorithmSuite(chosen), **options
+    )
 
 
 def _make_device_config(settings: PropagateDevice) -> PropagateDeviceConfig:

@@ -69,7 +69,9 @@ class Emission:
         if method not in self.methods:
             return []
         delegates = []
-        for _, _, node in sorted(self.methods[method].nodes, key=lambda entry: entry[1]):
+        for _, _, node in sorted(
+            self.methods[method].nodes, key=lambda entry: entry[1]
+        ):
             delegate = called_delegate(node)
             if delegate is not None:
                 delegates.append(delegate)
@@ -112,9 +114,13 @@ def _emits_for_itself(node: Node) -> bool:
     return called_delegate(node) is not None or not control_flow_name(node)
 
 
-def _trace_delegate(index: int, module: LoweredBackendModule, places: NodePlaces) -> DelegateNodes:
+def _trace_delegate(
+    index: int, module: LoweredBackendModule, places: NodePlaces
+) -> DelegateNodes:
     inside = module.original_module
-    last: dict[int, Node] = {}  # of several nodes that one became, the last gives its value
+    last: dict[
+        int, Node
+    ] = {}  # of several nodes that one became, the last gives its value
     for node in iter_nodes(inside):
         if node.op != "call_function":
             continue

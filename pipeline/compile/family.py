@@ -47,7 +47,10 @@ def lay_out_files(
             layout = (tensor.scalar_type, tensor.sizes, tensor.dim_order)
             named_constant = NamedBlob(name, blob, 1, layout)
             entries[shared.constants[blob.digest]].setdefault(name, named_constant)
-    return {stem: _lay_out(named_constant, store) for stem, named_constant in entries.items()}
+    return {
+        stem: _lay_out(named_constant, store)
+        for stem, named_constant in entries.items()
+    }
 
 
 def name_constant(blob: Blob, tensor: Tensor) -> str:

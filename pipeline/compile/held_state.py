@@ -23,13 +23,18 @@ def refuse_held_state(lowered: Mapping[str, ExportedProgram]) -> None:
     Args:
         lowered: the methods that share their mutable buffers.
     """
-    delegates = {name: list(_iter_delegates(program)) for name, program in lowered.items()}
+    delegates = {
+        name: list(_iter_delegates(program)) for name, program in lowered.items()
+    }
     users: dict[str, set[str]] = {}
     changed: set[str] = set()
     for name, program in lowered.items():
         for part in (
             program,
-            *(called_delegate_module.original_module for called_delegate_module in delegates[name]),
+            *(
+                called_delegate_module.original_module
+                for called_delegate_module in delegates[name]
+            ),
         ):
             for buffer in part.graph_signature.inputs_to_buffers.values():
                 users.setdefault(buffer, set()).add(name)
@@ -38,7 +43,9 @@ def refuse_held_state(lowered: Mapping[str, ExportedProgram]) -> None:
     problems = []
     for name, method_delegates in delegates.items():
         for delegate in method_delegates:
-            kept_buffers = delegate.original_module.graph_signature.inputs_to_buffers.values()
+            kept_buffers = (
+                delegate.original_module.graph_signature.inputs_to_buffers.values()
+            )
             buffers = sorted(common.intersection(kept_buffers))
             if buffers:
                 problems.append(_describe(name, delegate.backend_id, buffers))

@@ -77,7 +77,9 @@ def link(
 ) -> LinkedFiles:
     """Link objects as `lay_out` does, and commit the files, those of the family too."""
     pieces = lay_out(objects, constant_methods, store, order, layout, shared)
-    pieces = shared.add_files(pieces, [method_object.to_json() for method_object in objects])
+    pieces = shared.add_files(
+        pieces, [method_object.to_json() for method_object in objects]
+    )
     files = {}
     for stem, file_pieces in pieces.items():
         files[stem] = Blob(*join_pieces(file_pieces, store))
@@ -109,7 +111,9 @@ def lay_out(
     """
     config = ExecutorchBackendConfig(**(layout or {}))
     output, named = _join(objects, constant_methods, store, order, shared)
-    if not config.extract_delegate_segments:  # then the flatbuffer itself holds the payloads
+    if (
+        not config.extract_delegate_segments
+    ):  # then the flatbuffer itself holds the payloads
         for payload in output.program.backend_delegate_data:
             if isinstance(payload.data, BlobBytes):
                 payload.data = store.read(payload.data.blob.digest)
@@ -144,15 +148,21 @@ class _Tables:
     external_constants: _Table = field(default_factory=dict)
     external: dict[str, dict[str, int]] = field(default_factory=dict)
     shared: Shared = NOTHING_SHARED
-    _latest: _Table = field(default_factory=dict)  # of mutable data, the last of equal ones
+    _latest: _Table = field(
+        default_factory=dict
+    )  # of mutable data, the last of equal ones
 
     def relocate(self, plan: ExecutionPlan, owner: MethodObject, trains: bool) -> None:
         """Point the indices in a plan, in place, from its object's tables to these. What an object
         that `trains` has in a file stays there, under its name."""
-        tags = {name: tag for tag, entries in owner.external.items() for name, _ in entries}
+        tags = {
+            name: tag for tag, entries in owner.external.items() for name, _ in entries
+        }
         for value in plan.values:
             if isinstance(value.val, Tensor):
-                if not (trains and is_external(value.val)) and self._share(value.val, owner):
+                if not (trains and is_external(value.val)) and self._share(
+                    value.val, owner
+                ):
                     continue
                 self._relocate_tensor(value.val, owner, tags)
         for delegate in plan.delegates:
@@ -171,7 +181,9 @@ class _Tables:
         )
         return True
 
-    def _relocate_tensor(self, tensor: Tensor, owner: MethodObject, tags: dict[str, str]) -> None:
+    def _relocate_tensor(
+        self, tensor: Tensor, owner: MethodObject, tags: dict[str, str]
+    ) -> None:
         index = tensor.data_buffer_idx
         extra = tensor.extra_tensor_info
         if is_external(tensor) and extra is not None:
@@ -180,13 +192,18 @@ class _Tables:
             tag = tags[name]
             shared_index = _index(self.external_constants, blob)
             tensor.data_buffer_idx = shared_index
-            if self.external.setdefault(tag, {}).setdefault(name, shared_index) != shared_index:
+            if (
+                self.external.setdefault(tag, {}).setdefault(name, shared_index)
+                != shared_index
+            ):
                 raise PipelineError(
                     f"external tensor '{name}' differs between methods, and {tag}.ptd holds one "
                     "tensor of a name; keep such tensors in the package, or give them other names"
                 )
         elif index > 0 and tensor.allocation_info is not None:
-            tensor.data_buffer_idx = 1 + self._index_mutable(owner.mutable[index], tensor)
+            tensor.data_buffer_idx = 1 + self._index_mutable(
+                owner.mutable[index], tensor
+            )
         elif index > 0:
             tensor.data_buffer_idx = 1 + _index(self.constants, owner.constants[index])
 
@@ -227,7 +244,9 @@ class _Getters:
         """Take the place of the emitter's own, which looks constants up by content too."""
         data = bytes(spec.storage) if spec.allocated_memory else b""  # type: ignore[arg-type]
         blob = Blob(self.store.put(data), len(data))
-        return EValue(make_tensor_value(1 + _index(self.tables.constants, blob), None, spec))
+        return EValue(
+            make_tensor_value(1 + _index(self.tables.constants, blob), None, spec)
+        )
 
 
 def _join(
@@ -259,9 +278,13 @@ def _join(
         program=Program(
             version=EXECUTORCH_SCHEMA_VERSION,
             execution_plan=[*(plan for plan, *_ in owned), *training, *getters],
-            constant_buffer=[reserved, *(Buffer(storage=_stand_in(b)) for b in tables.constants)],
+            constant_buffer=[
+                reserved,
+                *(Buffer(storage=_stand_in(b)) for b in tables.constants),
+            ],
             backend_delegate_data=[
-                BackendDelegateInlineData(data=_stand_in(blob)) for blob in tables.delegates
+                BackendDelegateInlineData(data=_stand_in(blob))
+                for blob in tables.delegates
             ],
             segments=[],
             constant_segment=SubsegmentOffsets(segment_index=0, offsets=[]),
@@ -270,7 +293,9 @@ def _join(
         method_to_delegate_debug_id_map={},
         instruction_id_to_num_outs_map={},
         mutable_data=mutable if len(mutable) > 1 else None,
-        external_constant_buffer=[_stand_in(blob) for blob in tables.external_constants],
+        external_constant_buffer=[
+            _stand_in(blob) for blob in tables.external_constants
+        ],
         external_constant_map=tables.external,
     )
     named = (
@@ -308,7 +333,9 @@ def _stand_in(blob: Blob) -> bytes:
     return b""
 
 
-def _iter_named_data(objects: Sequence[MethodObject], order: Sequence[str]) -> Iterator[TaggedBlob]:
+def _iter_named_data(
+    objects: Sequence[MethodObject], order: Sequence[str]
+) -> Iterator[TaggedBlob]:
     """Yield named data by object, or, where one has several methods, method by method."""
     owners = {method: owner for owner in objects for method in owner.keys}
     if not owners:

@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from executorch.exir import EdgeCompileConfig, EdgeProgramManager, to_edge_transform_and_lower
+from executorch.exir import (
+    EdgeCompileConfig,
+    EdgeProgramManager,
+    to_edge_transform_and_lower,
+)
 from executorch.exir.backend.backend_api import MethodProgramsPartitionerSpec
 from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.program import _program
@@ -22,7 +26,9 @@ from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.store import Store
 
 # What conversion to Core ML, and making a delegate's program, raise about a state.
-_FAILS_ON_STATES = re.compile(r"State model is supported only|was tagged to be consumed by")
+_FAILS_ON_STATES = re.compile(
+    r"State model is supported only|was tagged to be consumed by"
+)
 
 
 def lower(
@@ -54,16 +60,24 @@ def lower(
     def attempt(separated: dict[str, ExportedProgram]) -> EdgeProgramManager:
         lowered = to_edge_transform_and_lower(
             separated,
-            partitioner={name: list(items) for name, items in method_to_partitioners.items()},
+            partitioner={
+                name: list(items) for name, items in method_to_partitioners.items()
+            },
             constant_methods=dict(constant_methods) if constant_methods else None,
             compile_config=edge or EdgeCompileConfig(),
-            transform_passes={name: items for name, items in (passes or {}).items() if items}
+            transform_passes={
+                name: items for name, items in (passes or {}).items() if items
+            }
             or None,
             generate_etrecord=etrecord,
         )
-        if delegates:  # of the joint call, in which each partitioner leaves its manager's defaults
+        if (
+            delegates
+        ):  # of the joint call, in which each partitioner leaves its manager's defaults
             lowered.compile_config = EdgeCompileConfig(_check_ir_validity=False)
-        after = {name: list(items) for name, items in (passes_after or {}).items() if items}
+        after = {
+            name: list(items) for name, items in (passes_after or {}).items() if items
+        }
         return lowered.transform(after) if after else lowered
 
     with (
@@ -75,7 +89,9 @@ def lower(
         return retry_with_separate_constants(programs, attempt)
 
 
-def _lower_through_to_backend_multiple(store: Store | None) -> AbstractContextManager[None]:
+def _lower_through_to_backend_multiple(
+    store: Store | None,
+) -> AbstractContextManager[None]:
     """Have `EdgeProgramManager` lower by `to_backend_multiple`, until it takes another itself."""
 
     def through(spec: MethodProgramsPartitionerSpec) -> dict[str, ExportedProgram]:
@@ -98,7 +114,9 @@ def _raise_errors_of_passes() -> Iterator[None]:
 
 
 @contextmanager
-def _explain_by_warnings(partitioners: Mapping[str, Sequence[Partitioner]]) -> Iterator[None]:
+def _explain_by_warnings(
+    partitioners: Mapping[str, Sequence[Partitioner]],
+) -> Iterator[None]:
     """Raise PipelineError with what a backend was warned of in place of what it then fails on."""
     try:
         yield
@@ -109,7 +127,9 @@ def _explain_by_warnings(partitioners: Mapping[str, Sequence[Partitioner]]) -> I
         for method, method_partitioners in partitioners.items():
             for partitioner in method_partitioners:
                 if isinstance(partitioner, FilteredPartitioner):
-                    warnings += [f"{method}: {warning}" for warning in partitioner.warnings]
+                    warnings += [
+                        f"{method}: {warning}" for warning in partitioner.warnings
+                    ]
         if not warnings:
             raise
         if not _FAILS_ON_STATES.search(str(error)):

@@ -48,7 +48,10 @@ def find_training_mode(
         source_place = place if origins is None else origins.get(place)
         warnings.append(
             LoweringWarning(
-                what=sentence, operator=operator, module=innermost_module(node), place=source_place
+                what=sentence,
+                operator=operator,
+                module=innermost_module(node),
+                place=source_place,
             )
         )
     return warnings

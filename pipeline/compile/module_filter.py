@@ -14,7 +14,11 @@ from typing import Any
 
 import torch
 from executorch.exir.backend.compile_spec_schema import CompileSpec
-from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
+from executorch.exir.backend.partitioner import (
+    DelegationSpec,
+    Partitioner,
+    PartitionResult,
+)
 from executorch.exir.backend.utils import tag_constant_data, tag_mutated_buffer
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
@@ -116,10 +120,14 @@ class FilteredPartitioner(Partitioner):
             result = self.inner.partition(exported_program)
         program = result.tagged_exported_program
         for node in program.graph.nodes:
-            if node.op == "get_attr" and feeds_control_flow(node):  # Core ML's takes every one
+            if node.op == "get_attr" and feeds_control_flow(
+                node
+            ):  # Core ML's takes every one
                 node.meta.pop(TAG, None)
         if self.filters:
-            result = PartitionResult(program, self._filter(program, result.partition_tags))
+            result = PartitionResult(
+                program, self._filter(program, result.partition_tags)
+            )
         _refuse_shared_constants(program)
         note_reasons(backend, program, why, self._describe_outside(program))
         if self.config is not None:
@@ -209,7 +217,11 @@ class WholeModulePartitioner(Partitioner):
         tags: dict[str, Any] = {}
         for module in graph_modules(exported_program.graph_module):
             for name in self.modules:
-                nodes = [n for n in module.graph.nodes if is_free(n) and _belongs_to(n, (name,))]
+                nodes = [
+                    n
+                    for n in module.graph.nodes
+                    if is_free(n) and _belongs_to(n, (name,))
+                ]
                 for part in split_partition(module, nodes):
                     tag = f"{name}_{len(tags)}"
                     tags[tag] = self.delegation_spec
@@ -220,7 +232,8 @@ class WholeModulePartitioner(Partitioner):
 
 
 def check_modules(
-    programs: Mapping[str, ExportedProgram], partitioners: Mapping[str, Sequence[Partitioner]]
+    programs: Mapping[str, ExportedProgram],
+    partitioners: Mapping[str, Sequence[Partitioner]],
 ) -> None:
     """Check the modules that partitioners are limited to against their methods.
 

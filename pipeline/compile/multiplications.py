@@ -40,7 +40,9 @@ def count_multiplications(node: Node) -> int:
     return 0
 
 
-def _count_of_tensor(name: str, first: Tensor, values: list[Any], result: Tensor) -> int:
+def _count_of_tensor(
+    name: str, first: Tensor, values: list[Any], result: Tensor
+) -> int:
     if name.startswith(("conv1d", "conv2d", "conv3d", "conv_transpose", "convolution")):
         return _count_convolution(name, values, result)
     if name in _PRODUCTS:

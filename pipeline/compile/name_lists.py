@@ -27,7 +27,9 @@ def look_up_names(spec: PartitionerSpec, program: ExportedProgram) -> list[Liste
     for option, kind in spec.backend.lowering.name_lists.items():
         names = getattr(spec.options, option) or ()
         node_names = {
-            node_name for node in iter_nodes(program) for node_name in _names_of(node, kind)
+            node_name
+            for node in iter_nodes(program)
+            for node_name in _names_of(node, kind)
         }
         for name in names:
             fits = any(
@@ -43,7 +45,9 @@ def look_up_names(spec: PartitionerSpec, program: ExportedProgram) -> list[Liste
             else:
                 hint = did_you_mean(name, sorted(words), _MOST)
             listed_names.append(
-                ListedName(option=f"{spec.name}.{option}", name=name, found=fits, hint=hint)
+                ListedName(
+                    option=f"{spec.name}.{option}", name=name, found=fits, hint=hint
+                )
             )
     return listed_names
 

@@ -16,7 +16,10 @@ from executorch.exir._serialize._flatbuffer_program import (
     _flatbuffer_to_program,
     _program_to_flatbuffer,
 )
-from executorch.exir._serialize._named_data_store import NamedDataStore, NamedDataStoreOutput
+from executorch.exir._serialize._named_data_store import (
+    NamedDataStore,
+    NamedDataStoreOutput,
+)
 from executorch.exir.emit import EmitterOutput
 from executorch.exir.schema import Program, Tensor, TensorDataLocation
 from executorch.exir.tensor import ALIGNMENT
@@ -75,14 +78,23 @@ def make_object(
     tagged = put_named_data(store, data)
     return MethodObject(
         program=put_blob(store, program_to_bytes(output.program)),
-        constants=tuple(put_blob(store, b.storage) for b in output.program.constant_buffer),
+        constants=tuple(
+            put_blob(store, b.storage) for b in output.program.constant_buffer
+        ),
         mutable=tuple(put_blob(store, b.storage) for b in output.mutable_data or ()),
-        delegates=tuple(put_blob(store, d.data) for d in output.program.backend_delegate_data),
-        external_constants=tuple(put_blob(store, b) for b in output.external_constant_buffer),
-        external={t: tuple(v.items()) for t, v in (output.external_constant_map or {}).items()},
+        delegates=tuple(
+            put_blob(store, d.data) for d in output.program.backend_delegate_data
+        ),
+        external_constants=tuple(
+            put_blob(store, b) for b in output.external_constant_buffer
+        ),
+        external={
+            t: tuple(v.items()) for t, v in (output.external_constant_map or {}).items()
+        },
         named=tuple(entry for tag, entry in tagged if tag is None),
         named_external={
-            t: tuple(entry for tag, entry in tagged if tag == t) for t in data.external_data
+            t: tuple(entry for tag, entry in tagged if tag == t)
+            for t in data.external_data
         },
         keys={
             method: (
@@ -121,7 +133,9 @@ def put_named_data(store: Store, data: NamedDataStoreOutput) -> list[TaggedBlob]
     for tag, entries in ((None, data.pte_data), *data.external_data.items()):
         for key, e in entries.items():
             layout = e.tensor_layout and astuple(e.tensor_layout)
-            tagged_blobs.append((tag, NamedBlob(key, blobs[e.buffer_index], e.alignment, layout)))
+            tagged_blobs.append(
+                (tag, NamedBlob(key, blobs[e.buffer_index], e.alignment, layout))
+            )
     return tagged_blobs
 
 
@@ -144,7 +158,9 @@ def merge_named_data(
                 layout,
             )
         except ValueError as error:
-            raise PipelineError(f"named data '{entry.key}' differs between methods") from error
+            raise PipelineError(
+                f"named data '{entry.key}' differs between methods"
+            ) from error
     return merged.get_named_data_store_output()
 
 
@@ -156,7 +172,9 @@ def program_to_bytes(program: Program) -> bytes:
     )
     data = bytes(flatbuffer.data)
     reread = program_from_bytes(data)
-    if reread != bare and repr(reread) != repr(bare):  # not a number, as a constant, equals nothing
+    if reread != bare and repr(reread) != repr(
+        bare
+    ):  # not a number, as a constant, equals nothing
         raise PipelineError(
             "the emitted program does not survive ExecuTorch's flatbuffer round trip, so it "
             "cannot be kept as an object; please report the model"
@@ -190,7 +208,9 @@ def confused_with_constant(name: str) -> PipelineError:
 
 def _check_named_mutable_buffers(output: EmitterOutput) -> None:
     """Raise PipelineError where a named buffer has the index of a constant, not the next one."""
-    values = (value.val for plan in output.program.execution_plan for value in plan.values)
+    values = (
+        value.val for plan in output.program.execution_plan for value in plan.values
+    )
     stored = [
         (tensor.data_buffer_idx, name)
         for tensor in values

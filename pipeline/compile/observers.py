@@ -69,7 +69,9 @@ class ObserverRanges:
 
     def __enter__(self) -> ObserverRanges:
         for values in self._ranges.values():
-            self._hooks.append(values.module.register_forward_pre_hook(_note_into(values)))
+            self._hooks.append(
+                values.module.register_forward_pre_hook(_note_into(values))
+            )
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -101,7 +103,11 @@ class ObserverRanges:
 def _note_into(values: _ValueRange) -> Any:
     def note(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         value = args[0]
-        if isinstance(value, Tensor) and value.dtype.is_floating_point and value.numel():
+        if (
+            isinstance(value, Tensor)
+            and value.dtype.is_floating_point
+            and value.numel()
+        ):
             values.add(value.detach())
 
     return note

@@ -76,4 +76,9 @@ def exchange_pieces(
             yield "blob", blobs[piece[1]]
         else:
             data = store.read(piece[1])
-            yield "blob", store.put(_KEY.sub(lambda match: new_keys.get(match[0], match[0]), data))
+            yield (
+                "blob",
+                store.put(
+                    _KEY.sub(lambda match: new_keys.get(match[0], match[0]), data)
+                ),
+            )

@@ -89,7 +89,9 @@ class PreparedComparison:
     def __init__(self, program: ExportedProgram) -> None:
         self._program = program
         self._source = Source(program)
-        returned = [name for name, _ in self._source.outputs if name.startswith("output")]
+        returned = [
+            name for name, _ in self._source.outputs if name.startswith("output")
+        ]
         self._first = len(self._source.outputs) - len(returned)
         self._tallies = [_OutputTally(name) for name in returned]
         self._calls = 0
@@ -102,7 +104,9 @@ class PreparedComparison:
     def add(self, inputs: InputSet, expected: Sequence[Any], returned: Any) -> None:
         """Compare what a prepared module returned with what was expected."""
         actual = pytree.tree_leaves(returned)
-        for tally, value, expected_value in zip(self._tallies, actual, expected, strict=True):
+        for tally, value, expected_value in zip(
+            self._tallies, actual, expected, strict=True
+        ):
             tally.add(measure_noise(value, expected_value), self._calls, inputs)
         self._calls += 1
 
@@ -132,7 +136,9 @@ class PreparedComparison:
             "departure": departure,
         }
 
-    def _judge_output(self, tally: _OutputTally, base: float) -> tuple[bool | None, float]:
+    def _judge_output(
+        self, tally: _OutputTally, base: float
+    ) -> tuple[bool | None, float]:
         """Return whether an output agrees, and the SQNR in dB that it must have."""
         if tally.inputs is None or tally.total.sqnr >= base:
             return True, base
@@ -169,7 +175,9 @@ class PreparedComparison:
         source = self._source._module
         try:
             with torch.no_grad(), seeded(tally.call):
-                return find_departure(self._program, source, prepared, leaves, same_leaves, limit)
+                return find_departure(
+                    self._program, source, prepared, leaves, same_leaves, limit
+                )
         except Exception:  # the figures tell that it departs, if not where
             _log.warning("the operator that departs can't be found", exc_info=True)
             return None

@@ -23,8 +23,27 @@ from pipeline.program.operators import base_name, control_flow_name, operator_na
 MOST_LEFT = 10  # tensors in floating point that are named
 _CONSTANTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 _VIEWS = frozenset(
-    {"alias", "clone", "contiguous", "detach", "expand", "permute", "reshape", "select", "slice"}
-    | {"squeeze", "t", "to", "_to_copy", "transpose", "unsqueeze", "view", "repeat_interleave"}
+    {
+        "alias",
+        "clone",
+        "contiguous",
+        "detach",
+        "expand",
+        "permute",
+        "reshape",
+        "select",
+        "slice",
+    }
+    | {
+        "squeeze",
+        "t",
+        "to",
+        "_to_copy",
+        "transpose",
+        "unsqueeze",
+        "view",
+        "repeat_interleave",
+    }
 )
 _BITS = frozenset({"bitwise_and", "bitwise_right_shift", "__rshift__"})
 _FLOAT_BYTES = 4  # of a weight before it was quantized
@@ -156,17 +175,24 @@ def _count_compute(program: ExportedProgram) -> tuple[int, int]:
         if not count:
             continue
         total += count
-        factors = [value for value in node.all_input_nodes if not _is_addend(value, node)][:2]
+        factors = [
+            value for value in node.all_input_nodes if not _is_addend(value, node)
+        ][:2]
         if len(factors) == 2 and all(map(_is_dequantized, factors)):
             within += count
     return total, within
 
 
 def _is_addend(value: Node, node: Node) -> bool:
-    return base_name(node) in ("addmm", "baddbmm", "addbmm", "addmv") and value is node.args[0]
+    return (
+        base_name(node) in ("addmm", "baddbmm", "addbmm", "addmv")
+        and value is node.args[0]
+    )
 
 
-def _find_weights(quantized: ExportedProgram, program: ExportedProgram) -> Iterator[_Weight]:
+def _find_weights(
+    quantized: ExportedProgram, program: ExportedProgram
+) -> Iterator[_Weight]:
     """Yield the constants that a quantized program computes with, each storage once, without state,
     integers of the model's own, scales and zero points."""
     state = {*find_effects(program).state}
@@ -181,7 +207,11 @@ def _find_weights(quantized: ExportedProgram, program: ExportedProgram) -> Itera
         if spec.kind not in _CONSTANTS or node is None or not isinstance(value, Tensor):
             continue
         # Tied weights have several names and one storage.
-        place = (value.untyped_storage().data_ptr(), value.storage_offset(), value.shape)
+        place = (
+            value.untyped_storage().data_ptr(),
+            value.storage_offset(),
+            value.shape,
+        )
         if name in state or place in visited or not node.users or _is_parameter(node):
             continue
         visited.add(place)

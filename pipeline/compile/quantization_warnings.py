@@ -50,7 +50,9 @@ def describe_departure(prepared: Mapping[str, Any]) -> str:
     if departure is None:
         return f"{text}; its quantizer changes the method: leave `quantize` out"
     text += f"; it begins at {_place(departure['operator'], departure['module'])}"
-    folded = [_place(*operator_and_module) for operator_and_module in departure["folded"]]
+    folded = [
+        _place(*operator_and_module) for operator_and_module in departure["folded"]
+    ]
     if not folded:
         return f"{text}, which the quantizer changes: leave `quantize` out"
     text += f", with {' and '.join(folded)} folded into it"
@@ -76,7 +78,9 @@ def describe_undelegated(facts: Mapping[str, Any]) -> str:
 
 def describe_unused_quantization(delegation: Mapping[str, Any]) -> str:
     """Say that no delegate runs what was quantized; "" where one does, or nothing is delegated."""
-    delegated = [segment["operators"] for segment in delegation["segments"] if segment["backend"]]
+    delegated = [
+        segment["operators"] for segment in delegation["segments"] if segment["backend"]
+    ]
     quantizing = [name for names in delegated for name in names if "quantize" in name]
     undelegated = [name for name in delegation["undelegated"] if "quantize" in name]
     if not delegated or quantizing or not undelegated:

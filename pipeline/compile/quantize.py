@@ -52,13 +52,17 @@ class Batches:
     """
 
     def __init__(
-        self, loads: Iterable[Callable[[], Sequence[InputSet]]], limit: int | None = None
+        self,
+        loads: Iterable[Callable[[], Sequence[InputSet]]],
+        limit: int | None = None,
     ) -> None:
         self._loads = tuple(loads)
         self._limit = limit
 
     def __iter__(self) -> Iterator[InputSet]:
-        yield from islice((inputs for load in self._loads for inputs in load()), self._limit)
+        yield from islice(
+            (inputs for load in self._loads for inputs in load()), self._limit
+        )
 
     def __len__(self) -> int:
         return self._count
@@ -122,7 +126,9 @@ def quantize(
     module = program.module(check_guards=False)
     if entry.apply_quantizer is not None:
         state = _copy_state(program, module)
-        converted = entry.apply_quantizer(module, spec, replace(observed, positional=True))
+        converted = entry.apply_quantizer(
+            module, spec, replace(observed, positional=True)
+        )
         _restore_state(module, state)
         _restore_state(converted, state)
     else:
@@ -131,7 +137,10 @@ def quantize(
     call = as_exported(program, tracing)
     with _naming_node(converted, call):
         return torch.export.export(
-            converted, call.args, call.kwargs, dynamic_shapes=describe_dynamic_shapes(program)
+            converted,
+            call.args,
+            call.kwargs,
+            dynamic_shapes=describe_dynamic_shapes(program),
         )
 
 
@@ -189,7 +198,9 @@ def _warn_of_quantized(program: ExportedProgram) -> None:
 def _calls(module: GraphModule) -> Iterator[Node]:
     for submodule in module.modules():
         if isinstance(submodule, GraphModule):
-            yield from (node for node in submodule.graph.nodes if node.op == "call_function")
+            yield from (
+                node for node in submodule.graph.nodes if node.op == "call_function"
+            )
 
 
 def _check_overrides(program: ExportedProgram, spec: Any) -> None:
@@ -217,7 +228,9 @@ def _check_annotated(module: GraphModule, spec: Any) -> None:
         return
     for name, scheme in spec.overrides("modules").items():
         inside = [node for node in _calls(module) if name in enclosing_modules(node)]
-        if scheme is not None and not any("quantization_annotation" in n.meta for n in inside):
+        if scheme is not None and not any(
+            "quantization_annotation" in n.meta for n in inside
+        ):
             kinds = ", ".join(sorted({operator_name(node) for node in inside} - {""}))
             raise PipelineError(
                 f"module '{name}' has nothing that {spec.quantizer} quantizes so; it has {kinds}"
@@ -263,7 +276,11 @@ def _observe(
         at_once = None
     else:
         at_once = comparison
-    with torch.no_grad(), ObserverRanges(prepared) as ranges, _explain_nonfinite(ranges):
+    with (
+        torch.no_grad(),
+        ObserverRanges(prepared) as ranges,
+        _explain_nonfinite(ranges),
+    ):
         for number, inputs in enumerate(observed):
             if at_once:
                 at_once.expect(inputs)
@@ -282,11 +299,16 @@ def _observe(
 
 
 def _compare_apart(
-    program: ExportedProgram, prepared: GraphModule, observed: _Observed, comparison: _Comparison
+    program: ExportedProgram,
+    prepared: GraphModule,
+    observed: _Observed,
+    comparison: _Comparison,
 ) -> None:
     """Compare a prepared module, without its observers, on inputs that it has observed."""
     with torch.no_grad():
-        for number, inputs in enumerate(replace(observed, report=lambda count, total: None)):
+        for number, inputs in enumerate(
+            replace(observed, report=lambda count, total: None)
+        ):
             comparison.expect(inputs)
             with seeded(number):
                 returned = run_unobserved(prepared, flatten(program, inputs))
@@ -327,7 +349,10 @@ class _Comparison:
             yield
         except Exception:
             self._comparison = None
-            _log.warning("the prepared program can't be compared with the float one", exc_info=True)
+            _log.warning(
+                "the prepared program can't be compared with the float one",
+                exc_info=True,
+            )
 
 
 @contextmanager
@@ -344,12 +369,18 @@ def _explain_nonfinite(ranges: ObserverRanges) -> Iterator[None]:
         ) from error
 
 
-def _copy_state(program: ExportedProgram, module: torch.nn.Module) -> dict[str, torch.Tensor]:
+def _copy_state(
+    program: ExportedProgram, module: torch.nn.Module
+) -> dict[str, torch.Tensor]:
     """Return copies of the method's own buffers, by name; not those of observers."""
     # `buffers_to_mutate` does not say which are its own: it is empty until a program is functional,
     # and what `torch.export` gives is not.
     buffer_names = set(program.graph_signature.buffers)
-    return {name: buffer.clone() for name, buffer in _buffers(module) if name in buffer_names}
+    return {
+        name: buffer.clone()
+        for name, buffer in _buffers(module)
+        if name in buffer_names
+    }
 
 
 def _restore_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:

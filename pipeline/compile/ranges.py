@@ -26,7 +26,10 @@ def kernel_guards(keep_ranges: bool) -> Iterator[None]:
     if not keep_ranges:
         yield
         return
-    with torch.backends.mkldnn.flags(enabled=False), torch.backends.nnpack.flags(enabled=False):
+    with (
+        torch.backends.mkldnn.flags(enabled=False),
+        torch.backends.nnpack.flags(enabled=False),
+    ):
         yield
 
 

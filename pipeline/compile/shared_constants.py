@@ -24,7 +24,8 @@ class SharedConstantsError(Exception):
 
 
 def retry_with_separate_constants(
-    programs: Mapping[str, ExportedProgram], attempt: Callable[[dict[str, ExportedProgram]], _T]
+    programs: Mapping[str, ExportedProgram],
+    attempt: Callable[[dict[str, ExportedProgram]], _T],
 ) -> _T:
     """Call `attempt` with the programs, and again with constants separated until it needs none."""
     separated = dict(programs)
@@ -38,7 +39,9 @@ def retry_with_separate_constants(
             }
 
 
-def separate_constants(program: ExportedProgram, names: Collection[str]) -> ExportedProgram:
+def separate_constants(
+    program: ExportedProgram, names: Collection[str]
+) -> ExportedProgram:
     """Return a program whose control flow takes the constants of these placeholders by its own.
 
     Those hold the same tensors, and equal constants are emitted once.
@@ -47,7 +50,9 @@ def separate_constants(program: ExportedProgram, names: Collection[str]) -> Expo
     signature = copy.deepcopy(program.graph_signature)
     state = dict(program.state_dict)
     constants = dict(program.constants)
-    placeholders = {node.name: node for node in module.graph.nodes if node.op == "placeholder"}
+    placeholders = {
+        node.name: node for node in module.graph.nodes if node.op == "placeholder"
+    }
     specs = []
     for spec in signature.input_specs:
         specs.append(spec)

@@ -16,7 +16,9 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.pieces import Piece
 
 Json = Mapping[str, Any]
-Rules = Sequence[tuple[str, Sequence[str]]]  # stems of files, each with patterns of names
+Rules = Sequence[
+    tuple[str, Sequence[str]]
+]  # stems of files, each with patterns of names
 _Blob = tuple[Digest, int]  # with its size in bytes
 _LEAST = 64  # bytes; the name of a smaller constant takes more
 
@@ -57,7 +59,11 @@ class Shared:
                 self._check_content(entry)
             for kind in self.find(record):
                 stems.update(stem for _, stem in kind)
-        used = {stem: file_pieces for stem, file_pieces in self.files.items() if stem in stems}
+        used = {
+            stem: file_pieces
+            for stem, file_pieces in self.files.items()
+            if stem in stems
+        }
         both = {stem.casefold() for stem in pieces} & {stem.casefold() for stem in used}
         if both:
             raise PipelineError(
@@ -169,7 +175,9 @@ def hash_content(shared: Shared, records: Iterable[Json]) -> Digest:
             [record["constants"][number]["digest"] for number, _ in constants],
             [record["external_constants"][number]["digest"] for number, _ in external],
         ]
-        users.add(hash_json([record["program"]["digest"], constants, external, digests]))
+        users.add(
+            hash_json([record["program"]["digest"], constants, external, digests])
+        )
     return hash_json([shared.keys, shared.constants, named, sorted(users)])
 
 

@@ -37,8 +37,12 @@ def split_partition(module: GraphModule, nodes: Sequence[Node]) -> list[list[Nod
     inputs: dict[Any, list[Node]] = defaultdict(list)
     for node in module.graph.nodes:
         key = unit(node)
-        inputs[key] += [argument for argument in node.all_input_nodes if unit(argument) != key]
-    order = _sort_units({key: map(unit, arguments) for key, arguments in inputs.items()})
+        inputs[key] += [
+            argument for argument in node.all_input_nodes if unit(argument) != key
+        ]
+    order = _sort_units(
+        {key: map(unit, arguments) for key, arguments in inputs.items()}
+    )
     # Of a node outside or another partition: the highest number on a path to it, or -1.
     numbers: dict[Any, int] = {}
     for key in order:
@@ -53,7 +57,9 @@ def split_partition(module: GraphModule, nodes: Sequence[Node]) -> list[list[Nod
     # Nodes that only this partition reads may move to where they are read.
     for key in reversed(order):
         if key in members and members.issuperset(key.users):
-            numbers[key] = min((numbers[user] for user in key.users), default=numbers[key])
+            numbers[key] = min(
+                (numbers[user] for user in key.users), default=numbers[key]
+            )
     return _connect(nodes, {node: numbers[node] for node in nodes})
 
 

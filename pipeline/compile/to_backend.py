@@ -104,7 +104,9 @@ def _(
     store: Store | None = None,
 ) -> ExportedProgram:
     if not isinstance(partitioner_instance, Partitioner):
-        raise TypeError(f"must be given a Partitioner, not {type(partitioner_instance).__name__}")
+        raise TypeError(
+            f"must be given a Partitioner, not {type(partitioner_instance).__name__}"
+        )
     return _lower_one(edge_program, partitioner_instance, modules_to_lower, store)
 
 
@@ -126,7 +128,10 @@ def _(
 
 
 def _lower_one(
-    program: ExportedProgram, partitioner: Partitioner, modules: Modules | None, store: Store | None
+    program: ExportedProgram,
+    partitioner: Partitioner,
+    modules: Modules | None,
+    store: Store | None,
 ) -> ExportedProgram:
     """Lower with one partitioner, as ExecuTorch's call does: partition by partition."""
     if modules is not None:
@@ -134,7 +139,8 @@ def _lower_one(
         ((partitioner,),) = filtered.values()
     with cached_preprocess(store):
         return retry_with_separate_constants(
-            {"": program}, lambda separated: backend_api.to_backend(separated[""], partitioner)
+            {"": program},
+            lambda separated: backend_api.to_backend(separated[""], partitioner),
         )
 
 
@@ -150,7 +156,11 @@ def _whole_methods(
             f"not {type(compile_specs).__name__}"
         )
     refuse_unknown_methods(compile_specs, programs, "compile specs")
-    specs = {name: _specs(compile_specs[name], name) for name in programs if name in compile_specs}
+    specs = {
+        name: _specs(compile_specs[name], name)
+        for name in programs
+        if name in compile_specs
+    }
     preprocess_function(backend_id)
     # deep copies: backends may change what they are given
     copies = {name: [copy.deepcopy(programs[name])] for name in specs}
@@ -163,7 +173,10 @@ def _whole_methods(
 
 
 def _lowered_module(
-    backend_id: str, program: ExportedProgram, specs: list[CompileSpec], result: PreprocessResult
+    backend_id: str,
+    program: ExportedProgram,
+    specs: list[CompileSpec],
+    result: PreprocessResult,
 ) -> LoweredBackendModule:
     module = LoweredBackendModule(
         edge_program=program,
@@ -180,8 +193,12 @@ def _lowered_module(
 
 def _specs(specs: Any, where: str) -> list[CompileSpec]:
     if isinstance(specs, Mapping | str | bytes) or not isinstance(specs, Sequence):
-        raise TypeError(f"{where}: must be a sequence of CompileSpec, not {type(specs).__name__}")
+        raise TypeError(
+            f"{where}: must be a sequence of CompileSpec, not {type(specs).__name__}"
+        )
     for spec in specs:
         if not isinstance(spec, CompileSpec):
-            raise TypeError(f"{where}: must hold CompileSpec, not {type(spec).__name__}")
+            raise TypeError(
+                f"{where}: must hold CompileSpec, not {type(spec).__name__}"
+            )
     return list(specs)

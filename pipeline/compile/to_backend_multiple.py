@@ -76,11 +76,15 @@ def to_backend_multiple(
     def attempt(separated: _Programs) -> dict[str, ExportedProgram]:
         return _lower_by_unit({**programs, **separated}, filtered, n_jobs, store)
 
-    return retry_with_separate_constants({name: programs[name] for name in filtered}, attempt)
+    return retry_with_separate_constants(
+        {name: programs[name] for name in filtered}, attempt
+    )
 
 
 def filter_partitioners(
-    programs: _Programs, partitioners: _ByMethod, modules: Modules | Mapping[str, Modules]
+    programs: _Programs,
+    partitioners: _ByMethod,
+    modules: Modules | Mapping[str, Modules],
 ) -> dict[str, tuple[Partitioner, ...]]:
     """Limit partitioners to sub-modules, as `to_backend_multiple` does. Raises the same."""
     if isinstance(modules, Mapping):
@@ -90,16 +94,24 @@ def filter_partitioners(
     else:
         modules_by_method = dict.fromkeys(partitioners, modules)
     for name, module_names in modules_by_method.items():
-        names = isinstance(module_names, Sequence) and not isinstance(module_names, str | bytes)
-        if not names or not all(isinstance(module_name, str) for module_name in module_names):
-            raise TypeError(f"modules_to_lower: must be a sequence of names, not {module_names!r}")
+        names = isinstance(module_names, Sequence) and not isinstance(
+            module_names, str | bytes
+        )
+        if not names or not all(
+            isinstance(module_name, str) for module_name in module_names
+        ):
+            raise TypeError(
+                f"modules_to_lower: must be a sequence of names, not {module_names!r}"
+            )
         if not module_names:
             raise PipelineError(
                 f"{f'{name}: ' if name else ''}modules_to_lower names nothing; leave it out to "
                 "lower all, and give no partitioner to lower none"
             )
     filtered = {
-        name: tuple(FilteredPartitioner(p, (modules_by_method.get(name),)) for p in module_names)
+        name: tuple(
+            FilteredPartitioner(p, (modules_by_method.get(name),)) for p in module_names
+        )
         if name in modules_by_method
         else module_names
         for name, module_names in partitioners.items()
@@ -108,7 +120,9 @@ def filter_partitioners(
     return filtered
 
 
-def refuse_unknown_methods(names: Iterable[str], methods: Mapping[str, Any], subject: str) -> None:
+def refuse_unknown_methods(
+    names: Iterable[str], methods: Mapping[str, Any], subject: str
+) -> None:
     """Raises KeyError where something is given for methods that are not there."""
     unknown = []
     for n in names:
@@ -134,8 +148,12 @@ def _group_by_method(
         for name, value in partitioners.items()
     }
     for name, value in by_method.items():
-        if not isinstance(value, Sequence) or not all(isinstance(p, Partitioner) for p in value):
-            raise TypeError(f"{name}: must be a Partitioner or a sequence of them, not {value!r}")
+        if not isinstance(value, Sequence) or not all(
+            isinstance(p, Partitioner) for p in value
+        ):
+            raise TypeError(
+                f"{name}: must be a Partitioner or a sequence of them, not {value!r}"
+            )
     return {name: tuple(by_method[name]) for name in programs if by_method.get(name)}
 
 
@@ -181,7 +199,10 @@ def _make_units(partitioners: _ByMethod) -> list[tuple[str, ...]]:
 
 
 def _lower_together(
-    programs: _Programs, partitioners: _ByMethod, unit: tuple[str, ...], store: Store | None
+    programs: _Programs,
+    partitioners: _ByMethod,
+    unit: tuple[str, ...],
+    store: Store | None,
 ) -> dict[str, ExportedProgram]:
     """Lower in one round per place in the sequences, as `to_edge_transform_and_lower` does."""
     lowered = {name: programs[name] for name in unit}
@@ -191,11 +212,15 @@ def _lower_together(
             for n in unit:
                 if turn < len(partitioners[n]):
                     now[n] = partitioners[n][turn]
-            lowered = backend_api.to_backend(MethodProgramsPartitionerSpec(lowered, now))
+            lowered = backend_api.to_backend(
+                MethodProgramsPartitionerSpec(lowered, now)
+            )
     return lowered
 
 
-_inherited: tuple[Any, ...] = ()  # for forked processes to read; edge programs do not pickle
+_inherited: tuple[
+    Any, ...
+] = ()  # for forked processes to read; edge programs do not pickle
 
 
 def _lower_ahead(
@@ -210,9 +235,9 @@ def _lower_ahead(
     global _inherited
     _inherited = (programs, partitioners, units, store)
     try:
-        Parallel(n_jobs=min(n_jobs, len(units)), backend="multiprocessing", batch_size=1)(
-            delayed(_lower_inherited)(number) for number in range(len(units))
-        )
+        Parallel(
+            n_jobs=min(n_jobs, len(units)), backend="multiprocessing", batch_size=1
+        )(delayed(_lower_inherited)(number) for number in range(len(units)))
     finally:
         _inherited = ()
 

@@ -59,7 +59,9 @@ class Document:
         if at:
             place = place.removesuffix(at.removeprefix(path)).removesuffix(".")
         if not hint and not unwritten and node.source and not node.plain:
-            hint = "a value in quotes is text; write it on a line of its own, without them"
+            hint = (
+                "a value in quotes is text; write it on a line of its own, without them"
+            )
         return Problem(mark.file, place, fault, hint, mark.line)
 
     def written(self, path: str) -> Node | None:
@@ -69,7 +71,9 @@ class Document:
             return None
         return node
 
-    def _find(self, path: str, node: Node | None = None, base: str = "") -> tuple[Node, str]:
+    def _find(
+        self, path: str, node: Node | None = None, base: str = ""
+    ) -> tuple[Node, str]:
         """Return the innermost node on the way to a path, and the rest of the path there."""
         node = node or self.root
         members: Iterable[tuple[object, Node]] = ()
@@ -97,7 +101,9 @@ class Folder:
         self.environment = environment
         self._root = path.parent
         self.files = config_files(path)
-        self._read: dict[Path, tuple[Node | None, Digest | None, tuple[Problem, ...]]] = {}
+        self._read: dict[
+            Path, tuple[Node | None, Digest | None, tuple[Problem, ...]]
+        ] = {}
         self._composed: dict[Path, Composition] = {}
 
     def compose(self, path: Path) -> Composition:
@@ -105,7 +111,9 @@ class Folder:
             self._composed[path] = Composition(self, path)
         return self._composed[path]
 
-    def read(self, path: Path) -> tuple[Node | None, Digest | None, tuple[Problem, ...]]:
+    def read(
+        self, path: Path
+    ) -> tuple[Node | None, Digest | None, tuple[Problem, ...]]:
         """Return the mapping of a file, the digest of its bytes, and what is wrong with it."""
         if path not in self._read:
             digest = None
@@ -116,7 +124,9 @@ class Folder:
                 root = load_nodes(content, file)
                 if root is None or not isinstance(root.value, dict):
                     fault = f"is {shown(root and plain(root))}, must be a mapping"
-                    raise ConfigErrors([Problem(file, "", fault, "begin with `model:`")])
+                    raise ConfigErrors(
+                        [Problem(file, "", fault, "begin with `model:`")]
+                    )
                 self._read[path] = root, digest, ()
             except OSError as error:
                 problem = Problem(file, "", f"cannot be read: {error.strerror}")
@@ -221,7 +231,9 @@ class Composition:
             items = extends.value
         else:
             items = [extends]
-        are_names = all(not isinstance(item.value, list | dict | None) for item in items)
+        are_names = all(
+            not isinstance(item.value, list | dict | None) for item in items
+        )
         if not items or not are_names:
             self._variables.must(extends, "be the name of a config or a list of names")
             return
@@ -256,8 +268,12 @@ class Composition:
             if template is not None:
                 fault = "names the packages of a matrix, and there is none"
                 self._variables.wrong(template, fault, "name the file")
-            return {self.stem: self._document(root, self._variables.for_package(None), [])}
-        name_to_combination = Matrix(matrix, self._variables).packages(self.stem, template)
+            return {
+                self.stem: self._document(root, self._variables.for_package(None), [])
+            }
+        name_to_combination = Matrix(matrix, self._variables).packages(
+            self.stem, template
+        )
         return {
             name: self._document(
                 root, self._variables.for_package(combination.values), combination.parts
@@ -265,7 +281,9 @@ class Composition:
             for name, combination in name_to_combination.items()
         }
 
-    def _document(self, root: Node, variables: Variables, parts: Iterable[Node]) -> Document:
+    def _document(
+        self, root: Node, variables: Variables, parts: Iterable[Node]
+    ) -> Document:
         root = reduce(merge, parts, root)
         root = _filled(_with_defaults(root, variables), variables.fill)
         root = variables.check_secrets(root)
@@ -307,13 +325,17 @@ def _with_defaults(root: Node, variables: Variables) -> Node:
     methods = members.get("methods")
     if defaults is not None and not isinstance(defaults.value, dict):
         variables.must(defaults, "be a mapping", "write what holds for every method")
-    elif defaults is not None and methods is not None and isinstance(methods.value, dict):
+    elif (
+        defaults is not None and methods is not None and isinstance(methods.value, dict)
+    ):
         laid = dict(methods.value)
         for name, method in methods.value.items():
             if isinstance(method.value, dict):
                 laid[name] = merge(defaults, method)
             elif method.value is None and not method.takes:
-                variables.wrong(method, "is empty", "write `{}` for what the defaults say")
+                variables.wrong(
+                    method, "is empty", "write `{}` for what the defaults say"
+                )
         members["methods"] = Node(laid, methods.mark)
     return Node(members, root.mark)
 

@@ -248,7 +248,9 @@ class EmitConfig(Options):
     @model_validator(mode="after")
     def _check_metadata(self) -> Self:
         if self.metadata_revision and not self.metadata:
-            raise rule("metadata_revision needs metadata, in which it stands; say `metadata: true`")
+            raise rule(
+                "metadata_revision needs metadata, in which it stands; say `metadata: true`"
+            )
         return self
 
     @model_validator(mode="after")
@@ -263,7 +265,10 @@ class EmitConfig(Options):
     @property
     def references(self) -> tuple[str, ...]:
         """The passes and algorithms that it names for all methods, as module:name."""
-        return (*(spec.reference for spec in self.passes), *self.memory_planning.references)
+        return (
+            *(spec.reference for spec in self.passes),
+            *self.memory_planning.references,
+        )
 
     @property
     def holds_lines(self) -> bool:

@@ -35,7 +35,9 @@ class Family(Options):
     @model_validator(mode="after")
     def _check_share(self) -> Self:
         if not self.share:
-            raise rule("must share something; without `family` a package shares nothing")
+            raise rule(
+                "must share something; without `family` a package shares nothing"
+            )
         return self
 
     @property

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+)
 from pydantic.fields import FieldInfo
 
 from pipeline.backends.options import MODULE_PATTERN, Distinct, distinct, rule
@@ -29,7 +35,9 @@ DIGEST_PATTERN = r"^[0-9a-f]{64}$"
 IDENTIFIER_PATTERN = r"^ET[0-9]{2}$"
 RELEASE_PATTERN = r"^[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?$"
 LABEL_PATTERN = r"^[^\x00-\x1f\x7f]+$"
-OPERATOR_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*$"
+OPERATOR_PATTERN = (
+    r"^[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*$"
+)
 # No name begins with `_`: those are private, or Python's own. But ExecuTorch has its in `_passes`.
 _WORD = r"[A-Za-z][A-Za-z0-9_]*"
 REFERENCE_PATTERN = rf"^(executorch(\.(_passes|{_WORD}))+|{_WORD}(\.{_WORD})*):{_WORD}$"
@@ -124,7 +132,9 @@ def _by_file(value: Any) -> Any:
     if isinstance(value, list | tuple):
         value = {WEIGHTS_FILE: value}
     if not isinstance(value, dict):
-        raise rule("must be true, a list of modules and patterns, or such lists by file name")
+        raise rule(
+            "must be true, a list of modules and patterns, or such lists by file name"
+        )
     return value
 
 
@@ -148,13 +158,17 @@ def _algorithms(value: Any) -> Any:
         if not is_valid:
             are_valid = False
     if not are_valid:
-        raise rule(f"must be {', '.join(ALGORITHMS)} or module:name, or a list of these")
+        raise rule(
+            f"must be {', '.join(ALGORITHMS)} or module:name, or a list of these"
+        )
     return distinct(tuple(names))
 
 
 def is_reference(name: str) -> bool:
     """Tell whether a text is module:name."""
-    return len(name) <= _LONGEST_PATH and re.fullmatch(REFERENCE_PATTERN, name) is not None
+    return (
+        len(name) <= _LONGEST_PATH and re.fullmatch(REFERENCE_PATTERN, name) is not None
+    )
 
 
 def _short_path(path: str) -> str:
@@ -191,7 +205,11 @@ _PATTERNS = {
     "minItems": 1,
     "uniqueItems": True,
 }
-_LEAF: list[dict[str, Any]] = [{"type": "boolean"}, {"type": "number"}, {"type": "string"}]
+_LEAF: list[dict[str, Any]] = [
+    {"type": "boolean"},
+    {"type": "number"},
+    {"type": "string"},
+]
 _NESTED: dict[str, Any] = {"anyOf": [*_LEAF, {"type": "array"}]}
 Name = Annotated[str, Field(pattern=NAME_PATTERN), AfterValidator(_short)]
 MethodName = Annotated[str, Field(pattern=NAME_PATTERN), AfterValidator(_short)]
@@ -203,12 +221,19 @@ Portion = Annotated[
     float,
     BeforeValidator(_portion),
     WithJsonSchema(
-        {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": SHARE_PATTERN}]}
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0},
+                {"type": "string", "pattern": SHARE_PATTERN},
+            ]
+        }
     ),
 ]
 ParameterName = Annotated[str, Field(pattern=PARAMETER_PATTERN), AfterValidator(_short)]
 Operator = Annotated[str, Field(pattern=OPERATOR_PATTERN)]
-PowerOfTwo = Annotated[int, AfterValidator(_power_of_two), WithJsonSchema({"type": "integer"})]
+PowerOfTwo = Annotated[
+    int, AfterValidator(_power_of_two), WithJsonSchema({"type": "integer"})
+]
 Operators = Annotated[
     tuple[Annotated[str, Field(pattern=OPERATORS_PATTERN)], ...], Field(strict=False)
 ]
@@ -235,12 +260,19 @@ Constant = Annotated[
     PlainValidator(_constant),
     WithJsonSchema({"anyOf": [*_LEAF, {"type": "array", "items": _NESTED}]}),
 ]
-_ALGORITHM = {"anyOf": [{"enum": [*ALGORITHMS]}, {"type": "string", "pattern": REFERENCE_PATTERN}]}
+_ALGORITHM = {
+    "anyOf": [{"enum": [*ALGORITHMS]}, {"type": "string", "pattern": REFERENCE_PATTERN}]
+}
 Algorithms = Annotated[
     tuple[str, ...],
     BeforeValidator(_algorithms),
     WithJsonSchema(
-        {"anyOf": [*_ALGORITHM["anyOf"], {"type": "array", "items": _ALGORITHM, "minItems": 1}]}
+        {
+            "anyOf": [
+                *_ALGORITHM["anyOf"],
+                {"type": "array", "items": _ALGORITHM, "minItems": 1},
+            ]
+        }
     ),
 ]
 TargetNames = Annotated[
@@ -252,6 +284,11 @@ Size = Annotated[
     int,
     BeforeValidator(parse_bytes),
     WithJsonSchema(
-        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": SIZE_PATTERN}]}
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "string", "pattern": SIZE_PATTERN},
+            ]
+        }
     ),
 ]

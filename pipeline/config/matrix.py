@@ -31,7 +31,9 @@ class Combination:
     parts: list[Node] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return ", ".join(f"{axis} {spelled(value)}" for axis, value in self.values.items())
+        return ", ".join(
+            f"{axis} {spelled(value)}" for axis, value in self.values.items()
+        )
 
 
 # The values of an axis, each with the part of a config that it stands for, or None.
@@ -47,10 +49,14 @@ class Matrix:
         self._variables = variables
         members: dict[Any, Node] = {}
         if isinstance(node.value, dict):
-            members = {key: member for key, member in node.value.items() if not member.takes}
+            members = {
+                key: member for key, member in node.value.items() if not member.takes
+            }
         else:
             variables.must(node, "be a mapping of axes", "write `axis: [value, value]`")
-        self._axes = {name: self._axis(name, member) for name, member in members.items()}
+        self._axes = {
+            name: self._axis(name, member) for name, member in members.items()
+        }
 
     def packages(self, stem: str, template: Node | None) -> dict[str, Combination]:
         """Return the combinations by the names of their packages."""
@@ -74,7 +80,8 @@ class Matrix:
                 variables.wrong(place, fault_text, hint)
             elif name in named:
                 fault_text = (
-                    f"'{name}' is the name of two packages: {named[name]}; and {combination}"
+                    f"'{name}' is the name of two packages: {named[name]}; and "
+                    f"{combination}"
                 )
                 variables.wrong(place, fault_text, "name every axis in it")
             else:
@@ -113,7 +120,9 @@ class Matrix:
             wrong(node, f"cannot name an axis: {shown(name)} {rule}")
         axis: _Axis = []
         if isinstance(node.value, dict) and node.value:
-            axis = [(value, part) for value, part in node.value.items() if not part.takes]
+            axis = [
+                (value, part) for value, part in node.value.items() if not part.takes
+            ]
             for value, part in axis:
                 self._check_part(part)
                 if not _is_value(value):
@@ -125,7 +134,11 @@ class Matrix:
                     wrong(item, f"names {shown(value)} twice", "keep one")
                 axis.append((value, None))
         else:
-            must(node, "be a list of values", "or a mapping of names to parts of a config")
+            must(
+                node,
+                "be a list of values",
+                "or a mapping of names to parts of a config",
+            )
         return axis
 
     def _value(self, node: Node) -> Any:
@@ -140,7 +153,9 @@ class Matrix:
 
     def _check_part(self, part: Node | None) -> None:
         if part is not None and not isinstance(part.value, dict):
-            self._variables.must(part, "be a mapping, a part of a config", "`{}` changes nothing")
+            self._variables.must(
+                part, "be a mapping, a part of a config", "`{}` changes nothing"
+            )
         elif part is not None:
             for key in part.value.keys() & _NOT_IN_PARTS:
                 fault = f"'{key}' cannot stand in a part of a config"

@@ -19,7 +19,16 @@ _SECTIONS: dict[str, type[Options]] = {
     "validate.latency": Latency,
 }
 # What a config can't say of a method: a program is lowered for the sizes that it was exported for.
-_SIZES = ("of", "matrix", "dynamic", "dynamic_shapes", "shapes", "sizes", "bounds", "export")
+_SIZES = (
+    "of",
+    "matrix",
+    "dynamic",
+    "dynamic_shapes",
+    "shapes",
+    "sizes",
+    "bounds",
+    "export",
+)
 _SIZES_REMEDY = (
     "sizes and their bounds are the exporter's: it makes a method for each, of what "
     "`export: {lengths: [32, 64]}` names, and they share their weights"

@@ -82,7 +82,9 @@ class MethodConfig(Options):
                 if ours != theirs:
                     fault = f"has {name} {ours}, the partitioner {theirs}"
                     raise PydanticCustomError(
-                        "mistake", "mistake", {"what": fault, "known": "give both the same"}
+                        "mistake",
+                        "mistake",
+                        {"what": fault, "known": "give both the same"},
                     )
         return quantize
 
@@ -90,7 +92,11 @@ class MethodConfig(Options):
     def _keeps_its_weights_quantized(self) -> Self:
         scheme = getattr(self.quantize, "scheme", None)
         is_for_xnnpack = any(spec.name == "xnnpack" for spec in self.partitioners)
-        if is_for_xnnpack and isinstance(scheme, str) and scheme.endswith("_weight_only"):
+        if (
+            is_for_xnnpack
+            and isinstance(scheme, str)
+            and scheme.endswith("_weight_only")
+        ):
             raise rule(
                 f"must not quantize by `{scheme}`: XNNPACK computes on float weights then, and "
                 "stores them so; take int8_dynamic_activation_int4_weight or ..._int8_weight"
@@ -128,7 +134,9 @@ class MethodConfig(Options):
     @property
     def delegates(self) -> bool:
         """Whether a partitioner of ExecuTorch's sees it: a backend can lower by passes alone."""
-        return any(spec.backend.lowering.make_passes is None for spec in self.partitioners)
+        return any(
+            spec.backend.lowering.make_passes is None for spec in self.partitioners
+        )
 
     @model_validator(mode="after")
     def _takes_the_whole_method(self) -> Self:
@@ -137,9 +145,13 @@ class MethodConfig(Options):
             if spec.backend.lowering.make_passes is None:
                 continue
             if len(self.partitioners) > 1:
-                raise rule(f"must have no partitioner beside {spec.name}, which lowers by passes")
+                raise rule(
+                    f"must have no partitioner beside {spec.name}, which lowers by passes"
+                )
             if self.modules is not None or spec.modules is not None:
-                raise rule(f"must not hold `modules`: {spec.name} lowers whole methods by passes")
+                raise rule(
+                    f"must not hold `modules`: {spec.name} lowers whole methods by passes"
+                )
         return self
 
     def parts_with_options(self) -> Iterator[tuple[str, str, Options]]:
@@ -244,12 +256,16 @@ class PackageConfig(Options):
         """
         if self._shares_state:
             return [tuple(self.methods)]
-        return group_methods({name: method.partitioners for name, method in self.methods.items()})
+        return group_methods(
+            {name: method.partitioners for name, method in self.methods.items()}
+        )
 
     @property
     def quantized(self) -> list[str]:
         """The methods that are quantized."""
-        return [name for name, method in self.methods.items() if method.quantize is not None]
+        return [
+            name for name, method in self.methods.items() if method.quantize is not None
+        ]
 
     def backends(self, methods: Iterable[str]) -> Iterator[Backend]:
         """Yield the backends of the partitioners of these methods; one can come twice."""
@@ -258,7 +274,9 @@ class PackageConfig(Options):
 
     def distributions(self, methods: Iterable[str]) -> list[str]:
         """Return the distributions whose versions can change what these backends make."""
-        return sorted({name for b in self.backends(methods) for name in b.host.distributions})
+        return sorted(
+            {name for b in self.backends(methods) for name in b.host.distributions}
+        )
 
     def pass_references(self, methods: Iterable[str]) -> Iterator[str]:
         """Yield the passes that lowering and emitting these methods takes."""
@@ -278,7 +296,11 @@ class PackageConfig(Options):
             for method in unit_methods
         )
         any_delegates = any(method.delegates for method in self.methods.values())
-        return reads and any_delegates and not any(method.delegates for method in unit_methods)
+        return (
+            reads
+            and any_delegates
+            and not any(method.delegates for method in unit_methods)
+        )
 
     def names_count(self, method: str) -> bool:
         """Return whether something that makes the method's object may read names of values or

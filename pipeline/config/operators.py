@@ -50,7 +50,9 @@ def may_load(reference: str, root: Path, settings: OperatorSettings) -> bool:
 def remedy(settings: OperatorSettings) -> str:
     """Return what makes a library one that a config may name."""
     if settings.folder:
-        return f"put it into {FOLDER}/, or list it in `operators` of [tool.pte-pipeline]"
+        return (
+            f"put it into {FOLDER}/, or list it in `operators` of [tool.pte-pipeline]"
+        )
     return "this build is untrusted: only PTE_PIPELINE_OPERATORS of its environment lists them"
 
 
@@ -73,7 +75,10 @@ def is_there(reference: str, root: Path) -> bool:
     if find_file(reference, root) is not None:
         return True
     try:
-        return not _is_path(reference) and find_spec(reference.partition(".")[0]) is not None
+        return (
+            not _is_path(reference)
+            and find_spec(reference.partition(".")[0]) is not None
+        )
     except (ImportError, ValueError):
         return False
 
@@ -90,7 +95,9 @@ def load_libraries(references: Sequence[str], root: Path) -> None:
     add_package(root / FOLDER)
     if str(root) not in sys.path:
         sys.path.append(str(root))
-    with importing_from_text(lambda path: f"{path}{os.sep}".startswith(f"{root}{os.sep}")):
+    with importing_from_text(
+        lambda path: f"{path}{os.sep}".startswith(f"{root}{os.sep}")
+    ):
         for reference in references:
             try:
                 with noting_operators(reference):

@@ -40,7 +40,14 @@ from pipeline.config.fields import (
 )
 from pipeline.config.misplaced import find_remedy
 from pipeline.config.models import OMIT, MethodConfig, PackageConfig
-from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, plural, shown
+from pipeline.store.errors import (
+    ConfigErrors,
+    Problem,
+    did_you_mean,
+    join,
+    plural,
+    shown,
+)
 
 _M = TypeVar("_M", bound=Options)
 _K = TypeVar("_K")
@@ -89,7 +96,9 @@ def parse_package(package: str, compositions: Sequence[Composition]) -> Parsed:
     first, *duplicates = compositions
     document = first.documents.get(package)
     fault = f"makes the package '{package}', as {first.file} does"
-    problems = [Problem(composition.file, "", fault, "keep one") for composition in duplicates]
+    problems = [
+        Problem(composition.file, "", fault, "keep one") for composition in duplicates
+    ]
     try:
         if document is None:
             raise ConfigErrors(first.problems)
@@ -128,7 +137,9 @@ def parse(
         given: values that cannot be written in the document.
     """
     try:
-        return model.model_validate(document.data, context=_Reader(model, more_keys, unwritten))
+        return model.model_validate(
+            document.data, context=_Reader(model, more_keys, unwritten)
+        )
     except ValidationError as invalid:
         problems = []
         errors = invalid.errors(include_url=False)
@@ -143,7 +154,9 @@ def parse(
             at = ""
             if "key" in context:
                 at = join(path, context["key"])
-            problems.append(document.problem(path, context["what"], context["known"], at))
+            problems.append(
+                document.problem(path, context["what"], context["known"], at)
+            )
         raise ConfigErrors(problems) from None
 
 
@@ -158,9 +171,13 @@ def _missing_feature(model: type[Options], key: str) -> str:
 class _Mistakes(list[InitErrorDetails]):
     """The mistakes in a value, in this project's words."""
 
-    def add(self, fault: str, hint: str = "", loc: tuple[int | str, ...] = (), **key: Any) -> None:
+    def add(
+        self, fault: str, hint: str = "", loc: tuple[int | str, ...] = (), **key: Any
+    ) -> None:
         """Add a mistake at a place in the value, or of a `key` of the mapping there."""
-        kind = PydanticCustomError("mistake", "mistake", {"what": fault, "known": hint, **key})
+        kind = PydanticCustomError(
+            "mistake", "mistake", {"what": fault, "known": hint, **key}
+        )
         self.append(InitErrorDetails(type=kind, loc=loc, input=None))
 
 
@@ -253,7 +270,9 @@ class _Reader:
         omitted = tuple(filter(is_method, names))
         self._given = {**self._given, "omitted": omitted}
         if omitted:
-            packaged = {name: method for name, method in methods.items() if name not in omitted}
+            packaged = {
+                name: method for name, method in methods.items() if name not in omitted
+            }
             data = {**data, "methods": packaged}
         for loc, fault, hint in _disagreements(_as(dict, data)):
             mistakes.add(fault, hint, loc)
@@ -273,7 +292,9 @@ class _Reader:
         recipe = RECIPES.get(_word(name))
         for key in ("quantize", "partitioners"):
             if key in data:
-                mistakes.add("stands beside a recipe, which says it", "keep one", loc=(key,))
+                mistakes.add(
+                    "stands beside a recipe, which says it", "keep one", loc=(key,)
+                )
         if recipe is None:
             hint = did_you_mean(_word(name), RECIPES)
             mistakes.add(
@@ -288,25 +309,33 @@ class _Reader:
             )
         else:
             settings = {key: value for key, value in data.items() if key != "recipe"}
-            return self._mapping(MethodConfig, {**settings, **recipe}, validate, mistakes)
+            return self._mapping(
+                MethodConfig, {**settings, **recipe}, validate, mistakes
+            )
         return None
 
     def _partitioner(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
         name, written = _named(data)
         if not isinstance(name, str):
             hint = did_you_mean("", BACKENDS)
-            mistakes.add(f"is {shown(data)}, must be a name or one `name: {{options}}`", hint)
+            mistakes.add(
+                f"is {shown(data)}, must be a name or one `name: {{options}}`", hint
+            )
         elif name not in BACKENDS:
             hint = did_you_mean(name, BACKENDS)
             for plugin, why in PLUGIN_PROBLEMS.items():
                 hint += f"; plugin {plugin} cannot be used: {why}"
             mistakes.add(f"unknown partitioner {shown(name)}", hint)
-        elif not BACKENDS[name].lowers:  # the plan says so; nothing here knows its options
+        elif not BACKENDS[
+            name
+        ].lowers:  # the plan says so; nothing here knows its options
             return PartitionerSpec(name=name, options=BACKENDS[name].options())
         else:
             with _collected(mistakes, name):
                 parsed = partitioner_options(name).model_validate(written, context=self)
-                options = {key: value for key, value in written.items() if key != "modules"}
+                options = {
+                    key: value for key, value in written.items() if key != "modules"
+                }
                 return PartitionerSpec(
                     name=name,
                     options=BACKENDS[name].options.model_validate(options),
@@ -321,7 +350,9 @@ class _Reader:
             name, options = _named(options)
         if not isinstance(name, str) or not is_reference(name):
             mistakes.add(f"is {shown(name)}, {RULES[REFERENCE_PATTERN]}")
-        elif not isinstance(options, dict) or not all(isinstance(key, str) for key in options):
+        elif not isinstance(options, dict) or not all(
+            isinstance(key, str) for key in options
+        ):
             loc: tuple[str, ...] = (name,)
             if factory:
                 loc = (FACTORY, name)
@@ -348,12 +379,18 @@ class _Reader:
         return None
 
 
-def _disagreements(data: dict[str, Any]) -> Iterator[tuple[tuple[int | str, ...], str, str]]:
+def _disagreements(
+    data: dict[str, Any],
+) -> Iterator[tuple[tuple[int | str, ...], str, str]]:
     """Yield where a package contradicts itself, as far as its shape allows to find that."""
     methods = [name for name in _as(dict, data.get("methods")) if isinstance(name, str)]
     for name in _as(dict, data.get("constant_methods")):
         if name in methods:
-            yield ("constant_methods", name), "is a method of the model too", "rename it"
+            yield (
+                ("constant_methods", name),
+                "is a method of the model too",
+                "rename it",
+            )
     validation = _as(dict, data.get("validate"))
     for name in _as(dict, validation.get("methods")):
         if isinstance(name, str) and name not in methods:
@@ -373,7 +410,11 @@ def _disagreements(data: dict[str, Any]) -> Iterator[tuple[tuple[int | str, ...]
         distinct_names = {str(name) for name in _as(list, names)}
         if len(distinct_names) > 1 and not shared:
             fault = "its methods share no state: each has buffers of its own"
-            yield where, fault, "say `emit: {memory_planning: {share_mutable_buffers: true}}`"
+            yield (
+                where,
+                fault,
+                "say `emit: {memory_planning: {share_mutable_buffers: true}}`",
+            )
 
 
 def _as(kind: type[_K], value: object) -> _K:

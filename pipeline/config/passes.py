@@ -37,13 +37,17 @@ if TYPE_CHECKING:
 Pass = Callable[..., Any]
 FOLDER = "passes"
 GROUP = "pte_pipeline.passes"
-NOT_OFFERED = f"is not in {FOLDER}/, and no installed distribution offers it by an entry point"
+NOT_OFFERED = (
+    f"is not in {FOLDER}/, and no installed distribution offers it by an entry point"
+)
 _EXECUTORCH = "executorch"
 # ExecuTorch's modules of passes: those in such a folder, or with such an end of their name.
 _PASS_FOLDERS = {"passes", "_passes", "aten_passes", "edge_passes", "transforms"}
 _PASS_MODULES = ("_pass", "_passes")
 # An option that names a file, as `log_filename` of `DebugPass`, which writes there.
-_FILE_OPTION = re.compile(r"(^|_)(file(_?name|_?path)?|path(name)?|folder|dir(ectory|name)?)s?$")
+_FILE_OPTION = re.compile(
+    r"(^|_)(file(_?name|_?path)?|path(name)?|folder|dir(ectory|name)?)s?$"
+)
 # A package that downloads and unpacks an SDK when it is imported, but where one is named.
 _DOWNLOADS, _SDK = f"{_EXECUTORCH}.backends.qualcomm.", "QNN_SDK_ROOT"
 
@@ -142,7 +146,9 @@ def own_file(module: str, root: Path) -> Path | None:
     """Return the file of a module of the workspace's own; None where there is none."""
     path = root.joinpath(FOLDER, *module.split("."))
     files = (path / "__init__.py", path.with_name(f"{path.name}.py"))
-    return next((file for file in files if os.path.isfile(file)), None)  # of names of any length
+    return next(
+        (file for file in files if os.path.isfile(file)), None
+    )  # of names of any length
 
 
 def _offered() -> set[str]:
@@ -197,7 +203,9 @@ def _load(spec: PassSpec, root: Path) -> list[Pass]:
         with noting_operators(library_name(reference, root)):
             module = None
             if not fault:
-                module = importlib.import_module(f"{FOLDER}.{name}" if is_workspace else name)
+                module = importlib.import_module(
+                    f"{FOLDER}.{name}" if is_workspace else name
+                )
             value = module and getattr(module, attribute)
         fault = fault or _foreign(module, name, attribute, value, is_workspace)
         if not fault:
@@ -208,7 +216,9 @@ def _load(spec: PassSpec, root: Path) -> list[Pass]:
                     fault = "makes no pass, nor a list of passes"
     except Exception as error:  # whatever the user's code raises
         fault = describe_load_error(error, root / FOLDER)
-        cause = error if spec.hide(fault) == fault else None  # its traceback would quote a secret
+        cause = (
+            error if spec.hide(fault) == fault else None
+        )  # its traceback would quote a secret
         raise PipelineError(f"pass {reference}: {spec.hide(fault)}") from cause
     if fault:
         raise PipelineError(f"pass {reference}: {fault}")
@@ -230,7 +240,9 @@ def _forbidden(spec: PassSpec) -> str:
 def _make(spec: PassSpec, value: Any) -> list[Pass]:
     options = spec.reveal()
     if not spec.factory:
-        return [value(**options) if isinstance(value, type) else partial(value, **options)]
+        return [
+            value(**options) if isinstance(value, type) else partial(value, **options)
+        ]
     result = value(**options)
     result = getattr(result, "passes", result)  # of a pass manager
     if isinstance(result, list | tuple):
@@ -239,7 +251,11 @@ def _make(spec: PassSpec, value: Any) -> list[Pass]:
 
 
 def _foreign(
-    module: ModuleType | None, name: str, attribute: str, value: object, is_workspace: bool
+    module: ModuleType | None,
+    name: str,
+    attribute: str,
+    value: object,
+    is_workspace: bool,
 ) -> str:
     """Return why an object is not the module's to offer, or ""; what a module imports for itself,
     such as `subprocess`, is not.
@@ -278,7 +294,9 @@ def _importing(folder: Path) -> Iterator[None]:
     """Make the folder's modules importable, from their text, and forget them afterwards."""
     inside = (str(folder), f"{folder}{os.sep}")
     with (
-        importing_from_text(lambda path: path == inside[0] or path.startswith(inside[1])),
+        importing_from_text(
+            lambda path: path == inside[0] or path.startswith(inside[1])
+        ),
         package_of(folder),
     ):
         yield

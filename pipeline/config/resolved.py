@@ -53,19 +53,26 @@ class _View:
             origin = unwritten
             if isinstance(model, MixedQuantize) and name in OVERRIDES:
                 # With what they leave out, which is as for the whole method.
-                value = {n: setting or NOT for n, setting in model.overrides(name).items()}
+                value = {
+                    n: setting or NOT for n, setting in model.overrides(name).items()
+                }
                 origin = "default"
                 if value:
                     origin = "as for the method"
             if isinstance(model, PackageConfig):
-                if key in ("package", "omitted"):  # the name of the file, or of one of a matrix
+                if key in (
+                    "package",
+                    "omitted",
+                ):  # the name of the file, or of one of a matrix
                     continue
                 if key == "methods":
                     value = {**value, **dict.fromkeys(model.omitted, OMIT)}
             yield from self._member(key, value, join(path, key), indent, origin)
         recipe = self._document.written(join(path, "recipe"))
         if recipe is not None and isinstance(model, MethodConfig):
-            yield from self._member("recipe", recipe.value, join(path, "recipe"), indent)
+            yield from self._member(
+                "recipe", recipe.value, join(path, "recipe"), indent
+            )
 
     def _member(
         self, key: str, value: Any, path: str, indent: str, unwritten: str = "default"
@@ -96,7 +103,9 @@ class _View:
                     unwritten,
                 )
             yield from _under(head, " {}", rows)
-        elif isinstance(value, list | tuple) and any(isinstance(part, Options) for part in value):
+        elif isinstance(value, list | tuple) and any(
+            isinstance(part, Options) for part in value
+        ):
             yield _Row(head)
             for index, part in enumerate(value):
                 yield from self._item(part, join(path, index), indent + _INDENT)
@@ -106,7 +115,9 @@ class _View:
                 _origin(node, path),
             )
 
-    def _item(self, item: PartitionerSpec | PassSpec, path: str, indent: str) -> Iterator[_Row]:
+    def _item(
+        self, item: PartitionerSpec | PassSpec, path: str, indent: str
+    ) -> Iterator[_Row]:
         """Show an item: a name, or a name as a key with its options."""
         node = self._document.written(path)
         if node is None:
@@ -170,7 +181,9 @@ def _flow(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, PartitionerSpec):
-        return _named(value.name, _written(value).model_dump(mode="json", exclude_defaults=True))
+        return _named(
+            value.name, _written(value).model_dump(mode="json", exclude_defaults=True)
+        )
     if isinstance(value, PassSpec):
         named = _named(value.reference, value.options)
         if value.factory:

@@ -125,7 +125,9 @@ class SchemaGenerator(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
-    def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
+    def tagged_union_schema(
+        self, schema: core_schema.TaggedUnionSchema
+    ) -> JsonSchemaValue:
         return {"anyOf": super().tagged_union_schema(schema)["oneOf"]}
 
     def dict_schema(self, schema: core_schema.DictSchema) -> JsonSchemaValue:
@@ -134,7 +136,9 @@ class SchemaGenerator(GenerateJsonSchema):
         names = generated.pop("propertyNames", None)
         if names:
             keys = names.get("enum") or [names["const"]]
-            generated["properties"] = dict.fromkeys(keys, generated["additionalProperties"])
+            generated["properties"] = dict.fromkeys(
+                keys, generated["additionalProperties"]
+            )
         closed = any(key in generated for key in _MEMBERS)
         if closed:
             return {**generated, "additionalProperties": False}
@@ -144,23 +148,41 @@ class SchemaGenerator(GenerateJsonSchema):
         """Describe a model as `pipeline.config.parser` reads it."""
         model = schema["cls"]
         if model is QuantizeConfig:
-            return {"anyOf": [self._model(quantizer.options) for quantizer in QUANTIZERS.values()]}
+            return {
+                "anyOf": [
+                    self._model(quantizer.options) for quantizer in QUANTIZERS.values()
+                ]
+            }
         if model is PassSpec:
             name: JsonSchemaValue = {"type": "string", "pattern": REFERENCE_PATTERN}
-            options: Any = {REFERENCE_PATTERN: {"type": ["object"]}}  # the pass knows its own
+            options: Any = {
+                REFERENCE_PATTERN: {"type": ["object"]}
+            }  # the pass knows its own
             generated = _name_or_mapping(name, "patternProperties", options)
             words = {"description": "Called for a pass, or a list of passes."}
-            factory = {FACTORY: {**words, **_name_or_mapping(name, "patternProperties", options)}}
+            factory = {
+                FACTORY: {
+                    **words,
+                    **_name_or_mapping(name, "patternProperties", options),
+                }
+            }
             generated["anyOf"][1]["properties"] = factory
             return generated
         if model is PartitionerSpec:
-            options = {name: self._model(partitioner_options(name)) for name in BACKENDS}
+            options = {
+                name: self._model(partitioner_options(name)) for name in BACKENDS
+            }
             return _name_or_mapping({"enum": list(BACKENDS)}, "properties", options)
         generated = super().model_schema(schema)
         if model is Family:  # of which the name is enough
             add_descriptions(model, generated["properties"])
             name = generated["properties"]["name"]
-            return {"anyOf": [{k: v for k, v in name.items() if k != "description"}, generated]}
+            return {
+                "anyOf": [
+                    {k: v for k, v in name.items() if k != "description"},
+                    generated,
+                ]
+            }
         if model is PackageConfig:  # its name is the file's
             del generated["properties"]["package"], generated["properties"]["omitted"]
             generated["required"].remove("package")
@@ -169,7 +191,9 @@ class SchemaGenerator(GenerateJsonSchema):
                 methods[name] = {"anyOf": [method, {"const": OMIT}]}
         if model is MethodConfig:
             generated["properties"]["recipe"] = {
-                "enum": [name for name, recipe in RECIPES.items() if "refused" not in recipe],
+                "enum": [
+                    name for name, recipe in RECIPES.items() if "refused" not in recipe
+                ],
                 "description": "A recipe of ExecuTorch's, instead of `quantize` and "
                 "`partitioners`.",
             }
@@ -198,9 +222,13 @@ def json_schema() -> dict[str, Any]:
     references_by_mode, schema = models_json_schema(
         [(model, "validation") for model in models], schema_generator=SchemaGenerator
     )
-    references = {model: reference for (model, _), reference in references_by_mode.items()}
+    references = {
+        model: reference for (model, _), reference in references_by_mode.items()
+    }
     definitions = schema["$defs"]
-    definitions.pop("Options", None)  # of any partitioner: each has a definition of its own
+    definitions.pop(
+        "Options", None
+    )  # of any partitioner: each has a definition of its own
     required: dict[Any, Any] = {}  # by model
     for model, reference in references.items():
         required[model] = definitions[_name_in(reference)].get("required")
@@ -214,7 +242,9 @@ def json_schema() -> dict[str, Any]:
     quantizers = []
     for name, quantizer in QUANTIZERS.items():
         properties = {"quantizer": {"const": name}}
-        quantizers.append({"properties": properties, "required": required[quantizer.options]})
+        quantizers.append(
+            {"properties": properties, "required": required[quantizer.options]}
+        )
     definitions["Quantizer."] = {"anyOf": quantizers}
     package = definitions[_name_in(references[PackageConfig])]["properties"]
     keys = definitions["File."]["properties"]
@@ -249,7 +279,11 @@ def _relaxed(schema: dict[str, Any], partial: bool) -> dict[str, Any]:
         branches = [_relaxed(branch, partial) for branch in schema["anyOf"]]
         return {**schema, "anyOf": branches}
     kind = schema.get("type")
-    if kind in ("boolean", "integer", "number") or "enum" in schema or "pattern" in schema:
+    if (
+        kind in ("boolean", "integer", "number")
+        or "enum" in schema
+        or "pattern" in schema
+    ):
         outside: dict[str, Any] = {}
         for key in ("description", "default"):
             if key in schema:

@@ -7,15 +7,46 @@ from collections.abc import Iterable
 
 # What people call devices. A label of a config needs not be one of them.
 KNOWN_LABELS = (
-    *("android-arm64", "android-arm", "android-x86_64", "android-x64", "android-arm64-v8a"),
-    *("ios-arm64", "ios-simulator", "macos-arm64", "macos-x86_64", "macos-x64", "tvos-arm64"),
+    *(
+        "android-arm64",
+        "android-arm",
+        "android-x86_64",
+        "android-x64",
+        "android-arm64-v8a",
+    ),
+    *(
+        "ios-arm64",
+        "ios-simulator",
+        "macos-arm64",
+        "macos-x86_64",
+        "macos-x64",
+        "tvos-arm64",
+    ),
     *("watchos-arm64", "visionos-arm64", "linux-x86_64", "linux-x64", "linux-arm64"),
     *("linux-aarch64", "linux-armv7", "linux-riscv64", "windows-x86_64", "windows-x64"),
-    *("windows-arm64", "raspberry-pi", "cortex-m", "cortex-a", "ethos-u55", "ethos-u65"),
-    *("ethos-u85", "android", "iphone", "macos", "linux", "windows", "hexagon", "zephyr"),
+    *(
+        "windows-arm64",
+        "raspberry-pi",
+        "cortex-m",
+        "cortex-a",
+        "ethos-u55",
+        "ethos-u65",
+    ),
+    *(
+        "ethos-u85",
+        "android",
+        "iphone",
+        "macos",
+        "linux",
+        "windows",
+        "hexagon",
+        "zephyr",
+    ),
 )
 _SEPARATORS = re.compile(r"[-_./ ]+")
-_SHORTEST = 4  # characters of a part that can be misspelled: `a55` and `a53` are two devices
+_SHORTEST = (
+    4  # characters of a part that can be misspelled: `a55` and `a53` are two devices
+)
 _LONG = 6  # from here on, two letters can be wrong
 
 

@@ -25,7 +25,9 @@ def target_schema() -> dict[str, Any]:
     keys = schema["properties"]
     dtype = {"enum": SCALAR_TYPES.split()}
     dtypes = {"type": "array", "items": dtype, "minItems": 1, "uniqueItems": True}
-    keys["kernels"]["items"] = {"enum": [name for name in kernel_libraries() if name != "prim"]}
+    keys["kernels"]["items"] = {
+        "enum": [name for name in kernel_libraries() if name != "prim"]
+    }
     keys["dtypes"]["items"] = dtype
     ids = {backend.backend_id for backend in BACKENDS.values()}
     keys["backends"]["items"] = {"enum": [*BACKENDS, *sorted(ids - BACKENDS.keys())]}
@@ -36,7 +38,10 @@ def target_schema() -> dict[str, Any]:
             {**_mapping({name: dtypes}), "maxProperties": 1},
         ]
     }
-    sizes = [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": SIZE_PATTERN}]
+    sizes = [
+        {"type": "integer", "minimum": 1},
+        {"type": "string", "pattern": SIZE_PATTERN},
+    ]
     power = {"enum": [1 << bits for bits in range(31)]}
     keys["memory"] = {"anyOf": [*sizes, _mapping({_ARENA: {"anyOf": sizes}})]}
     keys["alignment"] = {"anyOf": [power, _mapping({f"^({'|'.join(PARTS)})$": power})]}

@@ -71,10 +71,14 @@ def _kernel(value: Any) -> Any:
             raise rule("must name dtypes: {aten::add.out: [float32]}")
         for dtype in dtypes:
             if dtype not in SCALAR_TYPES.split():
-                raise rule(f"must name dtypes; {did_you_mean(str(dtype), SCALAR_TYPES.split())}")
+                raise rule(
+                    f"must name dtypes; {did_you_mean(str(dtype), SCALAR_TYPES.split())}"
+                )
         distinct(tuple(dtypes))
     if not isinstance(name, str) or not re.fullmatch(KERNEL_PATTERN, name):
-        raise rule("must be an operator such as aten::add.out, or all of a namespace: team::*")
+        raise rule(
+            "must be an operator such as aten::add.out, or all of a namespace: team::*"
+        )
     kernels = known_operators().get(name.partition("::")[0])
     if kernels and not name.endswith("::*") and name not in kernels:
         near = difflib.get_close_matches(name, sorted(kernels), _MOST_NEAR)
@@ -91,8 +95,12 @@ def _memory(value: Any) -> Any:
     """Return the bytes of memory by arena, from 1 on; 0 stands for all arenas together."""
     if not isinstance(value, dict):
         return {"0": parse_bytes(value)}
-    if not value or not all(re.fullmatch(r"[1-9][0-9]{0,2}", str(arena)) for arena in value):
-        raise rule("must be a size such as 2MB, or sizes by the number of the arena: {1: 256kB}")
+    if not value or not all(
+        re.fullmatch(r"[1-9][0-9]{0,2}", str(arena)) for arena in value
+    ):
+        raise rule(
+            "must be a size such as 2MB, or sizes by the number of the arena: {1: 256kB}"
+        )
     return {str(arena): parse_bytes(size) for arena, size in value.items()}
 
 
@@ -119,7 +127,9 @@ _KERNEL_SCHEMA: Any = {
 }
 _MEMORY_SCHEMA = WithJsonSchema({"type": ["integer", "string", "object"]})
 _ALIGNMENT_SCHEMA = WithJsonSchema({"type": ["integer", "object"]})
-LibraryName = Annotated[str, PlainValidator(_library), WithJsonSchema({"type": "string"})]
+LibraryName = Annotated[
+    str, PlainValidator(_library), WithJsonSchema({"type": "string"})
+]
 DtypeName = Annotated[str, PlainValidator(_dtype), WithJsonSchema({"type": "string"})]
 BackendId = Annotated[str, PlainValidator(_backend), WithJsonSchema({"type": "string"})]
 Kernel = Annotated[Any, PlainValidator(_kernel), WithJsonSchema(_KERNEL_SCHEMA)]
@@ -147,12 +157,14 @@ class Target(Options):
     """The identifier of the .pte files that it reads, such as ET12."""
     schema_version: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     """The greatest schema version of a .pte that it reads; the one known so far is 0."""
-    memory: Annotated[dict[str, int], PlainValidator(_memory), _MEMORY_SCHEMA] = Field(default={})
-    """The memory that it has for what a method plans, such as 2MB; or by arena: {1: 256kB, 2: 8MB},
-    and then it has no other arenas."""
-    alignment: Annotated[dict[str, int], PlainValidator(_alignment), _ALIGNMENT_SCHEMA] = Field(
+    memory: Annotated[dict[str, int], PlainValidator(_memory), _MEMORY_SCHEMA] = Field(
         default={}
     )
+    """The memory that it has for what a method plans, such as 2MB; or by arena: {1: 256kB, 2: 8MB},
+    and then it has no other arenas."""
+    alignment: Annotated[
+        dict[str, int], PlainValidator(_alignment), _ALIGNMENT_SCHEMA
+    ] = Field(default={})
     """The alignment that it needs of constants, payloads and planned memory, in bytes; or by what
     is aligned: {segments: 4096, constants: 16}."""
 
@@ -169,7 +181,9 @@ def read_target(path: Path) -> Target:
     try:
         content = read_text_file(inside(path, (path.parent.parent,)))
     except OSError as error:
-        raise ConfigErrors([Problem(file, "", f"cannot be read: {error.strerror}")]) from error
+        raise ConfigErrors(
+            [Problem(file, "", f"cannot be read: {error.strerror}")]
+        ) from error
     root = load_nodes(content, file)
     if root is None:
         hint = "`doit contract --of-runtime` writes one"

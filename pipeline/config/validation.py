@@ -31,7 +31,10 @@ Cases = Annotated[tuple[Case, ...], Field(strict=False), AfterValidator(distinct
 _CASES_OF_DYNAMIC: tuple[Case, ...] = ("zeros", "limits", "strided", "expanded")
 _CASES_OF_STATIC: tuple[Case, ...] = ("strided",)
 
-_OTHER = {"atol": 1e-4, "rtol": 1e-3}  # of the tolerances, where only the other one is given
+_OTHER = {
+    "atol": 1e-4,
+    "rtol": 1e-3,
+}  # of the tolerances, where only the other one is given
 
 
 @open_to_features("validate.methods.<method>.gates")
@@ -169,14 +172,18 @@ class ValidateConfig(Limits):
     Example: 8
     """
     # What passes in less passes in more, and what fails is not kept.
-    timeout: float = Field(default=600, gt=0, le=604800, allow_inf_nan=False, exclude=True)
+    timeout: float = Field(
+        default=600, gt=0, le=604800, allow_inf_nan=False, exclude=True
+    )
     """Seconds within which each method must be loaded, and each of its calls come to an end, on the
     machine that validates; what takes longer is ended, and fails.
 
     Example: 120
     """
     # What it left out is not kept either.
-    budget: float = Field(default=300, gt=0, le=604800, allow_inf_nan=False, exclude=True)
+    budget: float = Field(
+        default=300, gt=0, le=604800, allow_inf_nan=False, exclude=True
+    )
     """Seconds for validating the package, a quarter of them for finding out where it fails. Each
     method makes its first call whatever that takes; then the worst come first. The report says
     what was left out, and is not kept in the store.
@@ -192,7 +199,8 @@ class ValidateConfig(Limits):
     Example: [zeros, limits]
     """
     sequences: (
-        tuple[Annotated[tuple[MethodName, ...], Field(strict=False, min_length=1)], ...] | None
+        tuple[Annotated[tuple[MethodName, ...], Field(strict=False, min_length=1)], ...]
+        | None
     ) = Field(default=None, strict=False, exclude=True)
     """Methods that share state, in the order in which they are called on one opened package. By
     default the first one, then each other `steps` times.
@@ -212,7 +220,9 @@ class ValidateConfig(Limits):
 
     Example: true
     """
-    allow: Annotated[tuple[Allowed, ...], Field(strict=False), AfterValidator(distinct)] = ()
+    allow: Annotated[
+        tuple[Allowed, ...], Field(strict=False), AfterValidator(distinct)
+    ] = ()
     """Verdicts that are good enough in place of passed: not-judged, not-run. Others make doit end
     with an error status.
 
@@ -232,7 +242,9 @@ class ValidateConfig(Limits):
     gates: Annotated[Gates, NeedsFeature("gates")] = Gates()
     latency: Annotated[Latency, NeedsFeature("latency")] = Latency()
 
-    def select_cases(self, method: str, quantized: bool = False, dynamic: bool = False) -> Cases:
+    def select_cases(
+        self, method: str, quantized: bool = False, dynamic: bool = False
+    ) -> Cases:
         """Return the cases of a method: its own, else the package's, else those that suit it, which
         may be quantized, and then dynamically."""
         method_cases = self.methods.get(method, MethodLimits()).cases

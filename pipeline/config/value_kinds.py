@@ -9,7 +9,9 @@ from typing import Any
 from pipeline.backends.quantize_options import NOT
 
 
-def definition_of(part: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
+def definition_of(
+    part: Mapping[str, Any], definitions: Mapping[str, Any]
+) -> Mapping[str, Any]:
     """Return the definition that a part of a schema refers to."""
     return definitions[part["$ref"].rpartition("/")[2]]
 

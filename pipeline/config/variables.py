@@ -121,7 +121,11 @@ class Variables:
 
     def _refuse_secret(self, name: str, node: Node) -> None:
         fault = f"the variable {name} is secret, and this value would be recorded"
-        self.wrong(node, fault, f"`${{{name}}}`, alone, can be an option of a pass, nothing else")
+        self.wrong(
+            node,
+            fault,
+            f"`${{{name}}}`, alone, can be an option of a pass, nothing else",
+        )
 
     def check_secrets(self, node: Node, place: tuple[object, ...] = ()) -> Node:
         """Refuse secrets that stand in anything but an option of a pass."""

@@ -77,7 +77,9 @@ def load_nodes(content: bytes, file: str) -> Node | None:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise _error(file, line, "is not UTF-8 text", "save the file as UTF-8") from error
+        raise _error(
+            file, line, "is not UTF-8 text", "save the file as UTF-8"
+        ) from error
     try:
         _check_depth(text, file)
         root = _Loader(text).get_single_node()
@@ -90,7 +92,9 @@ def load_nodes(content: bytes, file: str) -> Node | None:
         return Node(value, Mark(file, 0, ""))
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        fault = f"holds the character #x{error.character:04x}, which YAML does not allow"
+        fault = (
+            f"holds the character #x{error.character:04x}, which YAML does not allow"
+        )
         raise _error(file, line, fault) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -101,7 +105,9 @@ def load_nodes(content: bytes, file: str) -> Node | None:
         if mark:
             line = mark.line + 1
         if mark and text[mark.index : mark.index + 1] == "\t":
-            raise _error(file, line, "holds a tab", "YAML is indented by spaces") from error
+            raise _error(
+                file, line, "holds a tab", "YAML is indented by spaces"
+            ) from error
         # From 0.2.6 on, libyaml has a limit of its own (1,000), and looks so far ahead in a line.
         if error.problem == "exceeded maximum nesting depth":
             raise _too_deep(file, line) from error
@@ -122,7 +128,9 @@ def plain(node: Node) -> Any:
     return data(node)
 
 
-def map_members(value: Any, change: Callable[[Node], Any], copies: dict[int, Any]) -> Any:
+def map_members(
+    value: Any, change: Callable[[Node], Any], copies: dict[int, Any]
+) -> Any:
     """Copy a list or a dictionary of nodes with its members changed, but for those that were taken
     away; another value is returned. `copies` keeps what is one object one, by its identity."""
     if not isinstance(value, dict | list):
@@ -131,7 +139,9 @@ def map_members(value: Any, change: Callable[[Node], Any], copies: dict[int, Any
         return copies[id(value)]
     copy: Any
     if isinstance(value, dict):
-        copy = {key: change(member) for key, member in value.items() if not member.takes}
+        copy = {
+            key: change(member) for key, member in value.items() if not member.takes
+        }
     else:
         copy = [change(member) for member in value]
     copies[id(value)] = copy
@@ -155,7 +165,11 @@ def read_scalar(text: str) -> Any:
 
 def dump_flow(value: Any) -> str:
     """Write plain data on one line, as `load_nodes` reads it again."""
-    options: Any = {"default_flow_style": True, "allow_unicode": True, "sort_keys": False}
+    options: Any = {
+        "default_flow_style": True,
+        "allow_unicode": True,
+        "sort_keys": False,
+    }
     text = yaml.dump(
         value,
         Dumper=Dumper,
@@ -214,7 +228,11 @@ class _Constructor:
 
     def _node(self, node: Any, line: int, path: str) -> Node:
         value = self.value(node, path)
-        unquoted = isinstance(value, str) and isinstance(node, yaml.ScalarNode) and not node.style
+        unquoted = (
+            isinstance(value, str)
+            and isinstance(node, yaml.ScalarNode)
+            and not node.style
+        )
         return Node(value, Mark(self._file, line, path), unquoted)
 
     def _scalar(self, node: Any, path: str) -> Any:
@@ -327,7 +345,9 @@ def _construct(tag: str, text: str) -> Any:
         return text
     if len(text) > _LONGEST_NUMBER:
         raise ValueError(f"a number of more than {_LONGEST_NUMBER} characters")
-    return yaml.constructor.SafeConstructor().construct_document(yaml.ScalarNode(tag, text))
+    return yaml.constructor.SafeConstructor().construct_document(
+        yaml.ScalarNode(tag, text)
+    )
 
 
 def _ambiguous(text: str) -> tuple[str, str]:

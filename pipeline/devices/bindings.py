@@ -21,8 +21,18 @@ from typing import Any
 import torch
 
 from pipeline.devices.delegates import load_delegate_libraries
-from pipeline.devices.interface import DeclaredTensor, Device, FlatSignature, PackageFiles
-from pipeline.devices.runtime_log import ERRORS, error_code, explain_failure, runtime_log
+from pipeline.devices.interface import (
+    DeclaredTensor,
+    Device,
+    FlatSignature,
+    PackageFiles,
+)
+from pipeline.devices.runtime_log import (
+    ERRORS,
+    error_code,
+    explain_failure,
+    runtime_log,
+)
 from pipeline.program.operator_libraries import LIBRARIES, register_operators
 from pipeline.program.pte import SCALAR_TYPES
 from pipeline.store.errors import DeviceError, PipelineError
@@ -79,12 +89,19 @@ class Package:
         """Return the declared inputs and outputs of a method, without loading it."""
         if method not in self._names:
             names = ", ".join(self._names) or "none"
-            raise PipelineError(f"{self.name}: has no method '{method}'; it has {names}")
+            raise PipelineError(
+                f"{self.name}: has no method '{method}'; it has {names}"
+            )
         if method not in self._signatures:
             with self._errors(method, "cannot be read"):
                 meta = self._module.method_meta(method)
-                inputs = [_tensor(meta.input_tensor_meta, i) for i in range(meta.num_inputs())]
-                outputs = [_tensor(meta.output_tensor_meta, i) for i in range(meta.num_outputs())]
+                inputs = [
+                    _tensor(meta.input_tensor_meta, i) for i in range(meta.num_inputs())
+                ]
+                outputs = [
+                    _tensor(meta.output_tensor_meta, i)
+                    for i in range(meta.num_outputs())
+                ]
                 self._signatures[method] = FlatSignature(tuple(inputs), tuple(outputs))
         return self._signatures[method]
 
@@ -117,7 +134,9 @@ class Package:
         # A damaged file has no plans, and then tensors keep the order of their dimensions.
         orders = plan.input_orders if plan is not None else ()
         with self._errors(method, "fails"):
-            copies = [_lay_out(value, order) for value, order in zip_longest(inputs, orders)]
+            copies = [
+                _lay_out(value, order) for value, order in zip_longest(inputs, orders)
+            ]
             return list(self._module.run_method(method, copies, True))
 
     @contextmanager
@@ -132,12 +151,20 @@ class Package:
                 yield
         except RuntimeError as error:
             code = error_code(str(error))
-            message = str(error) if code is None else f"{ERRORS.get(code, 'error')} (0x{code:x})"
+            message = (
+                str(error)
+                if code is None
+                else f"{ERRORS.get(code, 'error')} (0x{code:x})"
+            )
             explanations, instruction = explain_failure(log)
             reason = "; ".join([f"{failure}: {message}", *explanations])
-            raise DeviceError(subject, reason, code=code, instruction=instruction) from error
+            raise DeviceError(
+                subject, reason, code=code, instruction=instruction
+            ) from error
         except MemoryError as error:
-            raise DeviceError(subject, f"{failure}: {self._describe_memory(method)}") from error
+            raise DeviceError(
+                subject, f"{failure}: {self._describe_memory(method)}"
+            ) from error
 
     def _describe_memory(self, method: str) -> str:
         """Describe the memory that a method needs, and that can't be allocated."""
@@ -284,7 +311,9 @@ def _merge(ptds: Sequence[bytes]) -> bytes | None:
         return ptds[0]
     from executorch.exir._serialize._cord import Cord
     from executorch.exir._serialize.data_serializer import DataEntry, DataPayload
-    from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSerializer
+    from executorch.extension.flat_tensor.serialize.serialize import (
+        FlatTensorSerializer,
+    )
 
     serializer = FlatTensorSerializer()
     buffers: list[bytes] = []

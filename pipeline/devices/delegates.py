@@ -49,7 +49,9 @@ def load_delegate_libraries() -> None:
         try:
             ctypes.CDLL(str(library), mode=mode)
         except OSError as error:
-            raise PipelineError(f"{VARIABLE}: {library.name} can't be loaded: {error}") from error
+            raise PipelineError(
+                f"{VARIABLE}: {library.name} can't be loaded: {error}"
+            ) from error
         for backend_id in backend_ids:
             if holds(library, backend_id):
                 _register_everywhere(backend_id.encode())

@@ -88,8 +88,12 @@ class PackageFiles:
         try:
             yield
         except OSError as error:
-            subject = source.name if source is self.pte else f"{self.name}: {source.name}"
-            raise DeviceError(f"{subject}: ", f"cannot be read: {error.strerror}") from error
+            subject = (
+                source.name if source is self.pte else f"{self.name}: {source.name}"
+            )
+            raise DeviceError(
+                f"{subject}: ", f"cannot be read: {error.strerror}"
+            ) from error
 
 
 class Device(ABC):
@@ -120,12 +124,16 @@ class Device(ABC):
         """Whether `load_together` lets methods share state."""
         return type(self).load_together is not Device.load_together
 
-    def load_together(self, files: PackageFiles, methods: Sequence[str]) -> dict[str, Any]:
+    def load_together(
+        self, files: PackageFiles, methods: Sequence[str]
+    ) -> dict[str, Any]:
         """Load methods as `load` does, but let them share the state that the package shares.
 
         Devices that give each method memory of its own raise DeviceError.
         """
-        raise DeviceError(f"{files.name}: ", f"methods share no state here: {', '.join(methods)}")
+        raise DeviceError(
+            f"{files.name}: ", f"methods share no state here: {', '.join(methods)}"
+        )
 
     def describe(self, files: PackageFiles, method: str) -> list[str]:
         """Describe for people, in lines, what the device runs for a method."""

@@ -16,7 +16,12 @@ from typing import Any
 
 from pipeline.config.operators import load_libraries
 from pipeline.devices.interface import DeviceError, PackageFiles
-from pipeline.devices.manifest import check_ptds, find_ptds, memory_planning, read_manifest
+from pipeline.devices.manifest import (
+    check_ptds,
+    find_ptds,
+    memory_planning,
+    read_manifest,
+)
 from pipeline.devices.registry import devices
 from pipeline.devices.session import INTERPRETER, Session
 from pipeline.devices.shared_state import find_sharing
@@ -62,7 +67,9 @@ def load_package(
     check_ptds(dict(zip(ptd_paths, ptd_contents, strict=True)), pte, manifest)
     files = PackageFiles(pte.name, content, tuple(ptd_contents))
     methods = manifest["methods"].items()
-    signatures = {name: facts["signature"] for name, facts in methods if "signature" in facts}
+    signatures = {
+        name: facts["signature"] for name, facts in methods if "signature" in facts
+    }
     shares_state = memory_planning(manifest).get("share_mutable_buffers") is not False
     return LoadedPackage(files, signatures or None, device, operators, shares_state)
 
@@ -113,7 +120,8 @@ class LoadedPackage:
         methods = listed(self._together)
         self._together = ()
         message = (
-            f"{self.name}: methods {methods} share state in this package, but not here: {reason}"
+            f"{self.name}: methods {methods} share state in this package, but not here: "
+            f"{reason}"
         )
         if self._device not in ("", INTERPRETER):
             message += f"; device='{INTERPRETER}' shares it"
@@ -160,7 +168,9 @@ class LoadedPackage:
         Empty unless it was built with `emit: {metadata: true}`.
         """
         plan = self._files.plans.get(METADATA)
-        if plan is None or plan.instructions or plan.input_orders:  # not a constant method
+        if (
+            plan is None or plan.instructions or plan.input_orders
+        ):  # not a constant method
             return {}
         with suppress(ValueError, TypeError, RecursionError):
             metadata = json.loads(self._session.run(METADATA, ())[0])
@@ -205,8 +215,16 @@ class LoadedPackage:
         return [*super().__dir__(), *self._methods]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        files = PackageFiles(self.name, self._files.contents(), tuple(self._files.data()))
-        arguments = (files, self._signatures, self._device, self._operators, self._shares_state)
+        files = PackageFiles(
+            self.name, self._files.contents(), tuple(self._files.data())
+        )
+        arguments = (
+            files,
+            self._signatures,
+            self._device,
+            self._operators,
+            self._shares_state,
+        )
         return LoadedPackage, arguments
 
     def __repr__(self) -> str:
@@ -263,9 +281,13 @@ class LoadedMethod:
             result = self.spec.nested_outputs(leaves, outputs[number_changed:])
         except PipelineError as error:
             raise PipelineError(*self._messages(error)) from None
-        for place, value in zip(self.spec.changes, outputs[:number_changed], strict=True):
+        for place, value in zip(
+            self.spec.changes, outputs[:number_changed], strict=True
+        ):
             leaves[place].copy_(value)
-        is_constant_method = not self.has_names and not self.spec.args and len(result) == 1
+        is_constant_method = (
+            not self.has_names and not self.spec.args and len(result) == 1
+        )
         return result[0] if is_constant_method else result
 
     @property

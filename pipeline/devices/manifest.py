@@ -25,7 +25,9 @@ def read_manifest(pte: Path, content: bytes) -> dict[str, Any]:
     except FileNotFoundError:
         return {"files": {}, "methods": {}}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PipelineError(f"{pte.name}: {MANIFEST} beside it cannot be read: {error!r}") from None
+        raise PipelineError(
+            f"{pte.name}: {MANIFEST} beside it cannot be read: {error!r}"
+        ) from None
     if hash_bytes(content) not in digests.values():
         raise PipelineError(
             f"{pte.name}: {MANIFEST} beside it is not its own: it describes {', '.join(digests)} "
@@ -58,7 +60,9 @@ def _ptds_of(manifest: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {name: file for name, file in files if name.endswith(".ptd")}
 
 
-def check_ptds(ptds: Mapping[Path, bytes], pte: Path, manifest: Mapping[str, Any]) -> None:
+def check_ptds(
+    ptds: Mapping[Path, bytes], pte: Path, manifest: Mapping[str, Any]
+) -> None:
     """Raise PipelineError for a `.ptd` that a package wasn't built with, whose weights it would
     use, and for one that is missing."""
     if not manifest["files"]:
@@ -73,7 +77,9 @@ def check_ptds(ptds: Mapping[Path, bytes], pte: Path, manifest: Mapping[str, Any
             _refuse(pte, ptd, digest, len(content), files)
     missing = [name for name, file in files.items() if file["digest"] not in digests]
     if missing:
-        raise PipelineError(f"{pte.name}: needs {', '.join(missing)} too; give all its .ptd files")
+        raise PipelineError(
+            f"{pte.name}: needs {', '.join(missing)} too; give all its .ptd files"
+        )
 
 
 def _refuse(
@@ -83,12 +89,19 @@ def _refuse(
     expected = files.get(ptd.name)
     if expected is None:
         names = ", ".join(files)
-        needs = f"it needs the {names} that it was built with" if files else "it needs none"
-        raise PipelineError(f"{pte.name}: {ptd.name} is no file of this package; {needs}")
+        needs = (
+            f"it needs the {names} that it was built with" if files else "it needs none"
+        )
+        raise PipelineError(
+            f"{pte.name}: {ptd.name} is no file of this package; {needs}"
+        )
     actual_text, expected_text = f"{size:,} bytes", f"{expected.get('size', 0):,} bytes"
     # Files of one size differ by their digests alone.
     if actual_text == expected_text:
-        actual_text, expected_text = f"digest {digest[:12]}", str(expected["digest"])[:12]
+        actual_text, expected_text = (
+            f"digest {digest[:12]}",
+            str(expected["digest"])[:12],
+        )
     raise PipelineError(
         f"{pte.name}: {ptd.name} is damaged, or of another build: {actual_text}, not "
         f"{expected_text}; take the one that it was built with"

@@ -29,7 +29,9 @@ class Registry:
     def __init__(self) -> None:
         self._factories: dict[str, tuple[Callable[[], Device], str]] = {}
 
-    def register(self, name: str, factory: Callable[[], Device], origin: str = "") -> None:
+    def register(
+        self, name: str, factory: Callable[[], Device], origin: str = ""
+    ) -> None:
         """Register a device by the function that makes it, or by its class.
 
         Args:
@@ -42,7 +44,9 @@ class Registry:
             origin = f"{factory.__module__}.{getattr(factory, '__qualname__', factory)}"
         if name in self._factories:
             _, first_origin = self._factories[name]
-            raise PipelineError(f"device '{name}' of {origin}: is there already, of {first_origin}")
+            raise PipelineError(
+                f"device '{name}' of {origin}: is there already, of {first_origin}"
+            )
         # Cached, so that a device is made once, and keeps what it has loaded.
         self._factories[name] = cache(factory), origin
 
@@ -53,7 +57,9 @@ class Registry:
         """Return the device of a name. Raises PipelineError if there is none, or if it cannot be
         made."""
         if name not in self._factories:
-            raise PipelineError(f"no device '{name}'; {did_you_mean(name, self.names())}")
+            raise PipelineError(
+                f"no device '{name}'; {did_you_mean(name, self.names())}"
+            )
         make, origin = self._factories[name]
         try:
             return make()
@@ -74,7 +80,9 @@ def devices() -> Registry:
     """
     registry = Registry()
     for name, target in _BUILT_IN.items():
-        registry.register(name, partial(_make, EntryPoint(name, target, GROUP)), "this package")
+        registry.register(
+            name, partial(_make, EntryPoint(name, target, GROUP)), "this package"
+        )
     points = {}
     for point in entry_points(group=GROUP):
         distribution = point.dist.name if point.dist else ""

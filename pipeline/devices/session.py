@@ -9,14 +9,21 @@ from functools import cached_property
 from typing import Any
 
 from pipeline.devices.bindings import Package, find_missing_kernels, registered_backends
-from pipeline.devices.interface import DeclaredTensor, Device, FlatSignature, PackageFiles
+from pipeline.devices.interface import (
+    DeclaredTensor,
+    Device,
+    FlatSignature,
+    PackageFiles,
+)
 from pipeline.devices.registry import devices
 from pipeline.program.operator_libraries import OWN_NAMESPACES, REMEDY, is_registered
 from pipeline.store.errors import DeviceError
 
 EXECUTORCH, INTERPRETER = "executorch", "interpreter"
 Guard = Callable[[str, str], AbstractContextManager[None]]
-_GUARD: ContextVar[Guard] = ContextVar("guard", default=lambda method, step: nullcontext())
+_GUARD: ContextVar[Guard] = ContextVar(
+    "guard", default=lambda method, step: nullcontext()
+)
 
 
 @contextmanager
@@ -85,7 +92,9 @@ class Session:
         plan = self.files.plans.get(method)
         if plan is None:
             return EXECUTORCH
-        missing_backends = {delegate.backend for delegate in plan.delegates} - registered_backends()
+        missing_backends = {
+            delegate.backend for delegate in plan.delegates
+        } - registered_backends()
         if not missing_backends:
             return INTERPRETER if self._needs_torch_operators(method) else EXECUTORCH
         from pipeline.backends import BACKENDS
@@ -105,11 +114,15 @@ class Session:
         Raises DeviceError for custom operators that neither has.
         """
         missing = find_missing_kernels(self.files.plans[method].operators)
-        custom = [name for name in missing if name.partition("::")[0] not in OWN_NAMESPACES]
+        custom = [
+            name for name in missing if name.partition("::")[0] not in OWN_NAMESPACES
+        ]
         for name in custom:
             if not is_registered(name.replace("::", ".")):
                 subject = f"{self.files.name}: method '{method}' "
-                reason = f"does not load: nothing here has the operator {name}; {REMEDY}"
+                reason = (
+                    f"does not load: nothing here has the operator {name}; {REMEDY}"
+                )
                 raise DeviceError(subject, reason)
         return bool(custom)
 

@@ -17,7 +17,9 @@ _SHARED_ARENA = 2
 def find_sharing(plans: Mapping[str, PlanFacts]) -> tuple[str, ...]:
     """Return the methods whose state is in shared memory, or none."""
     plans_with_more = [plan for plan in plans.values() if len(plan.arenas) > 1]
-    methods = tuple(plan.name for plan in plans_with_more if _SHARED_ARENA in plan.arenas_used)
+    methods = tuple(
+        plan.name for plan in plans_with_more if _SHARED_ARENA in plan.arenas_used
+    )
     if len(methods) < 2:
         return ()
     # A plan of shared buffers has one more arena, of one size in all methods.

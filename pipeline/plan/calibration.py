@@ -46,9 +46,13 @@ def calibration_remedy(spec: QuantizeConfig, source: MethodSource) -> str:
     remedies = ["name files of inputs (`calibration: [inputs.npz]`)"]
     if source.exported:
         remedies.insert(0, "add calibration_inputs(method) to the exporter")
-    if type(spec).model_fields["dynamic"].annotation is bool:  # else it is false for good
+    if (
+        type(spec).model_fields["dynamic"].annotation is bool
+    ):  # else it is false for good
         remedies.append("say `dynamic: true`")
     but = ""
     if source.examples:
         but = "; the arguments that it was exported with don't count"
-    return f"{', '.join(remedies)}, or, for random inputs, `calibration: generated`{but}"
+    return (
+        f"{', '.join(remedies)}, or, for random inputs, `calibration: generated`{but}"
+    )

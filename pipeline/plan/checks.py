@@ -38,10 +38,17 @@ def check_backends(document: Document) -> Iterator[Problem]:
         path = join("methods", method)
         settings = _mapping(written)
         items = settings.get("partitioners")
-        uses = [(join(path, "quantize"), _mapping(settings.get("quantize")).get("quantizer"))]
+        uses = [
+            (
+                join(path, "quantize"),
+                _mapping(settings.get("quantize")).get("quantizer"),
+            )
+        ]
         for number, item in enumerate(items if isinstance(items, list) else ()):
             where = join(join(path, "partitioners"), number)
-            uses += [(where, name) for name in (item if isinstance(item, dict) else [item])]
+            uses += [
+                (where, name) for name in (item if isinstance(item, dict) else [item])
+            ]
         for where, name in uses:
             if isinstance(name, str) and name in BACKENDS:
                 needs = list(BACKENDS[name].host.missing())
@@ -75,14 +82,19 @@ def check_config(
     yield from _wrong_targets(config, document, workspace.root)
 
 
-def _wrong_targets(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:
+def _wrong_targets(
+    config: PackageConfig, document: Document, root: Path
+) -> Iterator[Problem]:
     """Find targets without a file, and the mistakes in the files of the others."""
     from pipeline.config.targets import find_targets, missing_target, read_target
 
     files = find_targets(root)
     validation = config.validation
     gates: dict[str, MethodGates] = {"validate": validation.gates}
-    gates |= {join("validate.methods", n): limits.gates for n, limits in validation.methods.items()}
+    gates |= {
+        join("validate.methods", n): limits.gates
+        for n, limits in validation.methods.items()
+    }
     for path, gate_settings in gates.items():
         for number, name in enumerate(gate_settings.runs_on or ()):
             if name not in files:
@@ -116,7 +128,9 @@ def check_options(config: PackageConfig, document: Document) -> Iterator[Problem
                 )
 
 
-def _missing_passes(config: PackageConfig, document: Document, root: Path) -> Iterator[Problem]:
+def _missing_passes(
+    config: PackageConfig, document: Document, root: Path
+) -> Iterator[Problem]:
     lists = {
         f"methods.{name}.{place}": [spec.reference for spec in passes]
         for name, method in config.methods.items()
@@ -148,14 +162,21 @@ def _emission_conflicts(config: PackageConfig, document: Document) -> Iterator[P
     """Find settings of emission that ExecuTorch does not take together."""
     emit = config.emit
     for path, planning in _plans(config):
-        if path != "emit.memory_planning" and emit.memory_planning.share_mutable_buffers:
+        if (
+            path != "emit.memory_planning"
+            and emit.memory_planning.share_mutable_buffers
+        ):
             mistake = "is of one method, and buffers that methods share are planned for all of them"
-            yield document.problem(path, mistake, "say it in `emit: {memory_planning: ...}`")
+            yield document.problem(
+                path, mistake, "say it in `emit: {memory_planning: ...}`"
+            )
         if not planning.alloc_mutable_buffers:
             where = join(path, "alloc_mutable_buffers")
             if getattr(planning, "share_mutable_buffers", False):
                 mistake = "leaves no memory that methods could share"
-                yield document.problem(where, mistake, "leave share_mutable_buffers out")
+                yield document.problem(
+                    where, mistake, "leave share_mutable_buffers out"
+                )
             if not emit.emit_mutable_buffer_names:
                 mistake = "leaves buffers that a runtime can only find by name"
                 yield document.problem(
@@ -166,9 +187,15 @@ def _emission_conflicts(config: PackageConfig, document: Document) -> Iterator[P
         for name, method in config.methods.items()
     }
     for path, setting in skips.items():
-        if setting and any(setting.resolved().values()) and not emit.enable_non_cpu_memory_planning:
+        if (
+            setting
+            and any(setting.resolved().values())
+            and not emit.enable_non_cpu_memory_planning
+        ):
             mistake = "skips copies to and from a device whose memory is not planned"
-            yield document.problem(path, mistake, "leave enable_non_cpu_memory_planning out")
+            yield document.problem(
+                path, mistake, "leave enable_non_cpu_memory_planning out"
+            )
 
 
 def _strange_libraries(
@@ -181,7 +208,9 @@ def _strange_libraries(
                 neither = f"neither in {FOLDER}/ nor"
             mistake = f"{library} is {neither} listed by the workspace's settings"
             where = join("operators", number)
-            yield document.problem(where, mistake, operators_remedy(workspace.operators))
+            yield document.problem(
+                where, mistake, operators_remedy(workspace.operators)
+            )
 
 
 def _misfitting_files(
@@ -196,10 +225,13 @@ def _misfitting_files(
         for place, _, options in method.parts_with_options()
     ]
     parts += [
-        (join("validate.methods", n), limits) for n, limits in config.validation.methods.items()
+        (join("validate.methods", n), limits)
+        for n, limits in config.validation.methods.items()
     ]
     for path, options in parts:
-        for option, mistake, hint in find_misfits(options, workspace.root, workspace.data):
+        for option, mistake, hint in find_misfits(
+            options, workspace.root, workspace.data
+        ):
             yield document.problem(join(path, option), mistake, hint)
 
 
@@ -211,7 +243,9 @@ def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]
         first, *following = unit
         for name in following:
             if ways[name] != ways[first]:
-                mistake = f"differs from that of '{first}', with which it is lowered together"
+                mistake = (
+                    f"differs from that of '{first}', with which it is lowered together"
+                )
                 remedy = "say the same of both; only passes may differ"
                 yield document.problem(f"methods.{name}.edge", mistake, remedy)
 
@@ -222,7 +256,9 @@ def _foreign_quantizers(config: PackageConfig, document: Document) -> Iterator[P
 
     for name, method in config.methods.items():
         backends = [spec.backend for spec in method.partitioners]
-        if method.quantize is None or not backends:  # portable operators compute with any
+        if (
+            method.quantize is None or not backends
+        ):  # portable operators compute with any
             continue
         quantizer = method.quantize.quantizer
         if any(quantizes_for(quantizer, backend) for backend in backends):
@@ -232,7 +268,9 @@ def _foreign_quantizers(config: PackageConfig, document: Document) -> Iterator[P
             continue
         names = [backend.name for backend in backends]
         mistake = f"quantizes for {quantizer}, and the partitioners are {listed(names)}"
-        quantizers = [f"`quantizer: {backend}`" for backend in names if backend in QUANTIZERS]
+        quantizers = [
+            f"`quantizer: {backend}`" for backend in names if backend in QUANTIZERS
+        ]
         instead = "leave it out"
         if quantizers:
             instead = f"say {' or '.join(quantizers)}"
@@ -242,7 +280,9 @@ def _foreign_quantizers(config: PackageConfig, document: Document) -> Iterator[P
         yield document.problem(f"methods.{name}.quantize", mistake, remedy)
 
 
-def _settings_for_quantized(method: MethodConfig, quantize: QuantizeConfig) -> list[str]:
+def _settings_for_quantized(
+    method: MethodConfig, quantize: QuantizeConfig
+) -> list[str]:
     """Return the config lines, each of which lets a partitioner lower what another backend's
     quantizer makes; "" for a partitioner that needs none."""
     settings = []
@@ -280,7 +320,9 @@ def check_model(
         if lacks_calibration(method.quantize, methods[name]):
             mistake = "static quantization observes calibration inputs, and the model gives none"
             remedy = calibration_remedy(method.quantize, methods[name])
-            problems.append(document.problem(f"methods.{name}.quantize", mistake, remedy))
+            problems.append(
+                document.problem(f"methods.{name}.quantize", mistake, remedy)
+            )
     used = {name: buffers(methods[name]) or {} for name in config.methods}
     renamed = {name: methods[name].renamed for name in config.methods}
     problems += check_shared_state(config, document, used, renamed)
@@ -293,7 +335,9 @@ def check_methods(
     """Find methods that the model lacks, or that the config leaves out."""
     if config.emit.metadata and METADATA in (*config.methods, *config.constant_methods):
         mistake = f"adds the method {METADATA}, and there is one of this name"
-        yield document.problem("emit.metadata", mistake, "rename that one, or leave metadata out")
+        yield document.problem(
+            "emit.metadata", mistake, "rename that one, or leave metadata out"
+        )
     for name in config.constant_methods:
         if name in methods and name not in config.omitted:
             where = join("constant_methods", name)
@@ -301,7 +345,9 @@ def check_methods(
     for name in (*config.methods, *config.omitted):
         if name not in methods:
             hint = did_you_mean(name, methods)
-            yield document.problem(join("methods", name), "is no method of the model", hint)
+            yield document.problem(
+                join("methods", name), "is no method of the model", hint
+            )
     for name in methods:
         if name not in config.methods and name not in config.omitted:
             mistake = f"leaves out '{name}', a method of the model"
@@ -350,10 +396,13 @@ def find_places(
     paths += [f"validate.{name}" for name in validation.model_fields_set]
     gate_settings: dict[str, Options] = {"validate": validation.gates}
     gate_settings |= {
-        f"validate.methods.{name}": limits.gates for name, limits in validation.methods.items()
+        f"validate.methods.{name}": limits.gates
+        for name, limits in validation.methods.items()
     }
     paths += [
-        f"{p}.gates.{name}" for p, gates in gate_settings.items() for name in gates.model_fields_set
+        f"{p}.gates.{name}"
+        for p, gates in gate_settings.items()
+        for name in gates.model_fields_set
     ]
     for name in config.methods:
         paths += validation.find_reference_limits(name)

@@ -89,7 +89,8 @@ class CodeFiles:
     def _named(self, references: Iterable[str], libraries: Iterable[str]) -> set[Path]:
         """Return the files that configs name."""
         modules = {
-            passes.own_file(reference.partition(":")[0], self._root) for reference in references
+            passes.own_file(reference.partition(":")[0], self._root)
+            for reference in references
         }
         modules |= {operators.find_file(library, self._root) for library in libraries}
         return {path for path in modules if path is not None}
@@ -112,7 +113,10 @@ class CodeFiles:
         """Return the files that a module of a folder means by a dotted name."""
         top, _, inner = name.partition(".")
         if top not in _FOLDERS:
-            if folder not in _FOLDERS or find_elsewhere(top, self._around(folder)) is not None:
+            if (
+                folder not in _FOLDERS
+                or find_elsewhere(top, self._around(folder)) is not None
+            ):
                 return set()
             top = folder
             inner = name
@@ -149,7 +153,10 @@ class CodeFiles:
         digests = self._plan.workspace.file_digests
         try:
             read: dict[str, Any] = digests.cached(
-                path, "module", lambda path: _read_module(path, self._root), code("plan")
+                path,
+                "module",
+                lambda path: _read_module(path, self._root),
+                code("plan"),
             )
         except OSError as error:
             return {"imports": [], "error": [0, f"cannot be read: {error.strerror}"]}

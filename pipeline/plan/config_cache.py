@@ -72,9 +72,13 @@ class ConfigSummary:
         """The facts of this machine that count, by backend."""
         if not self.backends:
             return {}
-        from pipeline.backends import BACKENDS  # pydantic, which most no-op runs do without
+        from pipeline.backends import (
+            BACKENDS,
+        )  # pydantic, which most no-op runs do without
 
-        names = BACKENDS.keys() & self.backends  # without those of plugins that fail by now
+        names = (
+            BACKENDS.keys() & self.backends
+        )  # without those of plugins that fail by now
         return {name: BACKENDS[name].machine for name in sorted(names)}
 
 
@@ -117,7 +121,9 @@ class ConfigCache:
 
     @cached_property
     def _folder(self) -> Folder:
-        from pipeline.config.compose import Folder  # YAML, which a no-op run does without
+        from pipeline.config.compose import (
+            Folder,
+        )  # YAML, which a no-op run does without
 
         return Folder(self.workspace.configs, self.workspace.environment)
 
@@ -133,7 +139,9 @@ class ConfigCache:
             return {
                 "packages": composition.packages,
                 "files": composition.reads,
-                "variables": {name: self._variable(name) for name in composition.variables},
+                "variables": {
+                    name: self._variable(name) for name in composition.variables
+                },
             }
 
         if path not in self._known:
@@ -170,7 +178,9 @@ class ConfigCache:
     def _digest(self, name: str) -> Digest | None:
         """Hash a file beside the configs, once; many of them can extend it."""
         if name not in self._digests:
-            self._digests[name] = self.workspace.find_data(self.workspace.configs / name)
+            self._digests[name] = self.workspace.find_data(
+                self.workspace.configs / name
+            )
         return self._digests[name]
 
     def content(self, file: str) -> Digest:
@@ -198,14 +208,19 @@ class ConfigCache:
         for package, paths in self._files.items():
             composed = [self._composed(path) for path in paths]
             parts = {
-                name for composition in composed if composition for name in composition["files"]
+                name
+                for composition in composed
+                if composition
+                for name in composition["files"]
             }
             if file in {*parts, *(path.name for path in paths)}:
                 yield package
 
     def parsed(self, package: str) -> Parsed:
         """Parse one package's config, or find what is wrong with it."""
-        from pipeline.config.parser import parse_package  # pydantic, which a no-op run does without
+        from pipeline.config.parser import (
+            parse_package,
+        )  # pydantic, which a no-op run does without
 
         if package not in self._parsed:
             compositions = [self._folder.compose(path) for path in self._files[package]]
@@ -232,9 +247,14 @@ class ConfigCache:
 
         def compute(path: Path) -> dict[str, Any] | None:
             summary = self._summarize(package)
-            if summary and composed["variables"]:  # whose values are not kept as they are
+            if (
+                summary and composed["variables"]
+            ):  # whose values are not kept as they are
                 summary |= {"label": None, "targets": [ANY_TARGET]}
-            return summary and {"for": self._environment(_parse(summary)), "summary": summary}
+            return summary and {
+                "for": self._environment(_parse(summary)),
+                "summary": summary,
+            }
 
         def is_valid(cached: Mapping[str, Any]) -> bool:
             return bool(cached["for"] == self._environment(_parse(cached["summary"])))
@@ -255,7 +275,9 @@ class ConfigCache:
             return None
         return _summarize(config)
 
-    def derived(self, package: str, name: str, inputs: Any, compute: Callable[[], Any]) -> Any:
+    def derived(
+        self, package: str, name: str, inputs: Any, compute: Callable[[], Any]
+    ) -> Any:
         """Return `compute()`, a function of a package's config, this package's code and `inputs`.
 
         Its value is cached, unless the config has mistakes.
@@ -265,7 +287,9 @@ class ConfigCache:
         if further_files or composed is None:
             return compute()
         versions = [code(kind) for kind in ("link", "measure", "validate")]
-        digest = hash_json([versions, composed, inputs])  # and on nothing else may `compute` depend
+        digest = hash_json(
+            [versions, composed, inputs]
+        )  # and on nothing else may `compute` depend
         return self.workspace.file_digests.cached(
             path, f"{name} {package}", lambda _: compute(), digest
         )
@@ -278,9 +302,17 @@ def _summarize(config: PackageConfig) -> dict[str, Any]:
     specs = [method.quantize for method in config.methods.values() if method.quantize]
     hosts = [QUANTIZERS[spec.quantizer].host for spec in specs]
     used = {b.name: b for b in config.backends(config.methods)}
-    used |= {s.quantizer: BACKENDS[s.quantizer] for s in specs if s.quantizer in BACKENDS}
-    named = [f for m in config.methods.values() for paths in m.files.values() for f in paths]
-    named += [f for limits in config.validation.methods.values() for f in limits.examples or ()]
+    used |= {
+        s.quantizer: BACKENDS[s.quantizer] for s in specs if s.quantizer in BACKENDS
+    }
+    named = [
+        f for m in config.methods.values() for paths in m.files.values() for f in paths
+    ]
+    named += [
+        f
+        for limits in config.validation.methods.values()
+        for f in limits.examples or ()
+    ]
     return {
         "model": config.model,
         "export": name_export(config.model, config.export),
@@ -291,7 +323,9 @@ def _summarize(config: PackageConfig) -> dict[str, Any]:
             {name for host in hosts for name in host.distributions}
             | set(config.distributions(config.methods))
         ),
-        "backends": [name for name, backend in sorted(used.items()) if backend.asks_machine],
+        "backends": [
+            name for name, backend in sorted(used.items()) if backend.asks_machine
+        ],
         "passes": sorted(set(config.pass_references(config.methods))),
         "operators": list(config.operators),
         "quantized": config.quantized,

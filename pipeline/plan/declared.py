@@ -43,7 +43,9 @@ class Declared:
         wrong = []
         for pattern in self.patterns:
             matching = {places.spell(path) for path in self._files(places, pattern)}
-            wrong += [] if matching else [f"{pattern!r} is no file that can be an input"]
+            wrong += (
+                [] if matching else [f"{pattern!r} is no file that can be an input"]
+            )
             names |= matching
         for name in self.distributions:
             try:
@@ -55,7 +57,9 @@ class Declared:
         return sorted(names)
 
     def _files(self, places: Places, pattern: str) -> Iterator[str]:
-        for match in glob.iglob(places.locate(pattern), recursive=True, include_hidden=True):
+        for match in glob.iglob(
+            places.locate(pattern), recursive=True, include_hidden=True
+        ):
             path = os.path.normpath(match)
             inside = [path]
             if os.path.isdir(path) and "*" not in pattern:

@@ -18,7 +18,8 @@ FUNCTION = "export_methods"
 def name_export(model: str, parameters: Mapping[str, Any]) -> str:
     """Return what an export is called: `llama`, or `llama+dtype~bf16+max_seq_len~2048`."""
     words = [
-        f"{name}~{quote(_spell(value), safe='')}" for name, value in sorted(parameters.items())
+        f"{name}~{quote(_spell(value), safe='')}"
+        for name, value in sorted(parameters.items())
     ]
     return "+".join([model, *words])
 
@@ -52,7 +53,11 @@ def read_parameters(path: Path) -> dict[str, Any] | None:
     except (SyntaxError, ValueError):  # running it says why
         return None
     for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name == FUNCTION and not node.decorator_list:
+        if (
+            isinstance(node, ast.FunctionDef)
+            and node.name == FUNCTION
+            and not node.decorator_list
+        ):
             return _read_signature(node.args)
     return None
 
@@ -84,4 +89,8 @@ def find_wrong(
             yield name, f"is no parameter of {FUNCTION}() in {file}", remedy
     for name in taken["required"]:
         if name not in given:
-            yield "", f"{FUNCTION}() in {file} needs '{name}'", f"say `export: {{{name}: ...}}`"
+            yield (
+                "",
+                f"{FUNCTION}() in {file} needs '{name}'",
+                f"say `export: {{{name}: ...}}`",
+            )

@@ -62,7 +62,9 @@ class Files:
         for name, value in constants.items():
             if name not in config.omitted:
                 exported[name] = value
-        return config.model_copy(update={"constant_methods": exported | config.constant_methods})
+        return config.model_copy(
+            update={"constant_methods": exported | config.constant_methods}
+        )
 
     def document(self, package: str) -> Document:
         """Return what the config of a package, which has no mistakes, was parsed from."""
@@ -129,7 +131,9 @@ class Files:
     @cached_property
     def exporters(self) -> tuple[str, ...]:
         """The exports that packages need."""
-        return tuple(sorted({export for export in map(self.exporter, self.packages) if export}))
+        return tuple(
+            sorted({export for export in map(self.exporter, self.packages) if export})
+        )
 
     def methods(self, package: str) -> dict[str, MethodSource] | None:
         """Return the methods of a package, in the order of its model, or None while that is not
@@ -139,7 +143,11 @@ class Files:
         methods = self.models.methods(summary.export)
         if methods is None:
             return None
-        return {name: source for name, source in methods.items() if name not in summary.omitted}
+        return {
+            name: source
+            for name, source in methods.items()
+            if name not in summary.omitted
+        }
 
     def model_methods(self, package: str) -> list[str]:
         """Return the methods of a package's model, those that are omitted too. Raises
@@ -149,13 +157,19 @@ class Files:
     def is_exported(self, package: str) -> bool:
         """Return whether a package's methods are known."""
         with suppress(SourceError):
-            return self.model(package) in self.models.sources and self.methods(package) is not None
+            return (
+                self.model(package) in self.models.sources
+                and self.methods(package) is not None
+            )
         return False
 
     def waits(self, package: str) -> bool:
         """Return whether a package's model is to be exported first."""
         with suppress(SourceError):
-            return self.model(package) in self.models.sources and self.methods(package) is None
+            return (
+                self.model(package) in self.models.sources
+                and self.methods(package) is None
+            )
         return False
 
     def linked(self, package: str) -> dict[str, Digest]:
@@ -164,7 +178,9 @@ class Files:
 
     # What is remembered, and forgotten
 
-    def derive(self, package: str, what: str, inputs: list[Any], compute: Callable[[], Any]) -> Any:
+    def derive(
+        self, package: str, what: str, inputs: list[Any], compute: Callable[[], Any]
+    ) -> Any:
         """Return what follows from a package's config, its methods, the files that its options
         name, this machine and `inputs`, from the cache where nothing of this changed."""
         fingerprint = self._fingerprint(package)
@@ -180,16 +196,22 @@ class Files:
         further = []
         for name, source in methods.items():
             examples = [source.examples, source.examples_of_export]
-            sources.append([name, source.program, source.names, source.content, *examples])
+            sources.append(
+                [name, source.program, source.names, source.content, *examples]
+            )
             further.append([source.calibration, dict(source.renamed)])
-        files = [self.inputs.hash_file(path) for path in summary.files] + self.inputs.targets
+        files = [
+            self.inputs.hash_file(path) for path in summary.files
+        ] + self.inputs.targets
         model_methods = self.model_methods(package)
         if methods:
             constants = self.models.constants(summary.export)
         else:
             constants = {}
         machine = [summary.machine, host()]
-        return hash_json([sources, further, model_methods, [*constants.items()], *machine, files])
+        return hash_json(
+            [sources, further, model_methods, [*constants.items()], *machine, files]
+        )
 
     def remember(self) -> None:
         """Keep what was read of files, in the workspace and, of archives, in the store."""
@@ -201,7 +223,10 @@ class Files:
         known of the export before."""
         for package in self.packages:
             if self.export(package) == action.model:
-                state = {**self.workspace.state(package), "exporter": action.key["source"]}
+                state = {
+                    **self.workspace.state(package),
+                    "exporter": action.key["source"],
+                }
                 with suppress(OSError):  # only what `doit plan` says depends on it
                     self.workspace.write_state(package, state)
         self.forget(action.model)
@@ -225,4 +250,6 @@ class Files:
 
 def loadable(files: Mapping[str, Digest]) -> dict[str, Digest]:
     """Return those files of a package that a device loads."""
-    return {name: blob for name, blob in files.items() if name.endswith((".pte", ".ptd"))}
+    return {
+        name: blob for name, blob in files.items() if name.endswith((".pte", ".ptd"))
+    }

@@ -45,7 +45,9 @@ def find_golden_mistakes(
             mistake = f"{name}: the model has no method '{path.stem}'"
             yield mistake, did_you_mean(path.stem, [*methods])
         elif path.stem in paths:
-            mistake = f"{name}: '{path.stem}' has recorded outputs in {paths[path.stem]}"
+            mistake = (
+                f"{name}: '{path.stem}' has recorded outputs in {paths[path.stem]}"
+            )
             yield mistake, "keep one of them"
         elif workspace.find_data(name) is None:
             yield f"{name}: cannot be read", ""
@@ -55,6 +57,8 @@ def find_golden_mistakes(
 def _list_files(workspace: Workspace, export: str) -> list[Path]:
     folder = workspace.root / FOLDER / export
     try:
-        return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+        return sorted(
+            path for path in folder.iterdir() if not path.name.startswith(".")
+        )
     except OSError:  # mostly: there is none
         return []

@@ -70,10 +70,14 @@ def _flat(key: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _are_digests(difference: Difference) -> bool:
     """Return whether a compile key names quantize actions here."""
-    return all(isinstance(value, str | None) for value in (difference.old, difference.new))
+    return all(
+        isinstance(value, str | None) for value in (difference.old, difference.new)
+    )
 
 
-def _describe_program(method: str, difference: Difference, find_parts: Find) -> Iterator[str]:
+def _describe_program(
+    method: str, difference: Difference, find_parts: Find
+) -> Iterator[str]:
     before = difference.old
     after = difference.new
     old = None
@@ -85,7 +89,9 @@ def _describe_program(method: str, difference: Difference, find_parts: Find) -> 
     if old is None or new is None:
         yield f"the program of {method} {difference.change()}"
         return
-    lines = [*_describe_parts(old, new)] or ["shapes, metadata or wiring of its graph changed"]
+    lines = [*_describe_parts(old, new)] or [
+        "shapes, metadata or wiring of its graph changed"
+    ]
     yield from (f"{method}: {line}" for line in lines)
 
 

@@ -61,7 +61,9 @@ class Models:
             also where that can't be known: for what looks at a build and makes none.
     """
 
-    def __init__(self, workspace: Workspace, surroundings: Surroundings | None = None) -> None:
+    def __init__(
+        self, workspace: Workspace, surroundings: Surroundings | None = None
+    ) -> None:
         self.workspace = workspace
         self.surroundings = surroundings or Surroundings.present()
         self.trusts_last_exports = False
@@ -109,7 +111,11 @@ class Models:
         if not isinstance(model, str):
             return
         yield from self.problems(model, document)
-        if model not in self.sources or "export" in data or not isinstance(written, dict):
+        if (
+            model not in self.sources
+            or "export" in data
+            or not isinstance(written, dict)
+        ):
             return
         with suppress(SourceError):  # which is told once there is no other mistake
             methods = self.methods(model)
@@ -140,7 +146,9 @@ class Models:
             declared = digests.cached(
                 source.path, "parameters", read_parameters, origin=code("plan")
             )
-            for name, mistake, remedy in find_wrong(declared, given, file) if declared else ():
+            for name, mistake, remedy in (
+                find_wrong(declared, given, file) if declared else ()
+            ):
                 yield document.problem(
                     f"export.{name}" if name else "model",
                     mistake,
@@ -197,7 +205,8 @@ class Models:
         SourceError."""
         inputs = PassInputs(self.workspace)
         return [
-            (library, inputs.find_library(library)) for library in self.workspace.operators.listed
+            (library, inputs.find_library(library))
+            for library in self.workspace.operators.listed
         ]
 
     @cached_property
@@ -289,7 +298,9 @@ class Models:
             return [content, self._read(path, content).to_json()]
 
         with _reading(path):
-            described = digests.cached(path, "programs", describe, origin=code("describe"))
+            described = digests.cached(
+                path, "programs", describe, origin=code("describe")
+            )
         return sources.parse_archive(*described)
 
     def outline(self, source: MethodSource) -> Outline | None:
@@ -330,7 +341,9 @@ class Models:
     def _read(self, path: Path, content: Digest | None) -> ArchiveFacts:
         """Read an archive and keep what it is until `remember`. Raises SourceError."""
         started = time.perf_counter()
-        facts = sources.describe_archive(path, content, self.workspace.file_digests.hash)
+        facts = sources.describe_archive(
+            path, content, self.workspace.file_digests.hash
+        )
         seconds = time.perf_counter() - started
         self.usage.setdefault("programs", Usage()).add(Usage(misses=1, spent=seconds))
         self._described[facts.content] = facts, seconds
@@ -339,7 +352,9 @@ class Models:
     def remember(self) -> None:
         """Keep in the store what was read of archives."""
         store = self.workspace.store
-        with suppress(OSError):  # a convenience; a store that can't be written only serves
+        with suppress(
+            OSError
+        ):  # a convenience; a store that can't be written only serves
             while self._described:
                 content, (facts, seconds) = self._described.popitem()
                 store.put_result(
@@ -351,7 +366,9 @@ class Models:
                     store.put_result(keys.program_key(program.program), program.parts)
 
     def forget(self, export: str) -> None:
-        self._known = {key: value for key, value in self._known.items() if key[1] != export}
+        self._known = {
+            key: value for key, value in self._known.items() if key[1] != export
+        }
         self._exported.add(export)
         for name in ("finder", "libraries"):
             self.__dict__.pop(name, None)
@@ -366,4 +383,6 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SourceError(f"{sources.shown(path)}: {sources.unreadable(error)}") from error
+        raise SourceError(
+            f"{sources.shown(path)}: {sources.unreadable(error)}"
+        ) from error

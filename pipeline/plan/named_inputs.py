@@ -17,13 +17,17 @@ from pipeline.store.workspace import TARGETS, Workspace
 if TYPE_CHECKING:
     from pipeline.config.models import MethodConfig
 
-Code = dict[str, str | None]  # the inputs of a pass or a library, by their names in keys
+Code = dict[
+    str, str | None
+]  # the inputs of a pass or a library, by their names in keys
 
 
 class NamedInputs:
     """The files and the code that configs name, as they stand when they are first looked at."""
 
-    def __init__(self, workspace: Workspace, configs: ConfigCache, models: Models) -> None:
+    def __init__(
+        self, workspace: Workspace, configs: ConfigCache, models: Models
+    ) -> None:
         self._workspace = workspace
         self._configs = configs
         self._models = models

@@ -32,7 +32,9 @@ _KNOWN = {*CORE, "pipeline", "pte_pipeline"}  # count in every key
 class PassInputs:
     """The inputs of a workspace's passes, as they are now."""
 
-    def __init__(self, workspace: Workspace, digests: FileDigests | None = None) -> None:
+    def __init__(
+        self, workspace: Workspace, digests: FileDigests | None = None
+    ) -> None:
         self._workspace = workspace
         self._digests = digests or workspace.file_digests
 
@@ -45,7 +47,9 @@ class PassInputs:
         SourceError for INPUTS that can't be."""
         root = self._workspace.root
         files = source_files(reference, root)
-        inputs: dict[str, str | None] = {n: self._digests.hash(path) for n, path in files.items()}
+        inputs: dict[str, str | None] = {
+            n: self._digests.hash(path) for n, path in files.items()
+        }
         for name in self.imports(files.values()):
             inputs[f"import {name}"] = module_identity(name)
         if is_own(reference, root):
@@ -78,9 +82,13 @@ class PassInputs:
             who = ""
             if listed:
                 who = ", which the workspace's settings list,"
-            raise SourceError(f"operators: {reference}{who} is no module or library here")
+            raise SourceError(
+                f"operators: {reference}{who} is no module or library here"
+            )
         files = operators.source_files(reference, root)
-        inputs: dict[str, str | None] = {n: self._digests.hash(path) for n, path in files.items()}
+        inputs: dict[str, str | None] = {
+            n: self._digests.hash(path) for n, path in files.items()
+        }
         if files:
             installed = []
         else:
@@ -93,7 +101,9 @@ class PassInputs:
         """Return the modules of the workspace in these libraries."""
         root = self._workspace.root
         modules = {
-            f for reference in references for f in operators.source_files(reference, root).values()
+            f
+            for reference in references
+            for f in operators.source_files(reference, root).values()
         }
         return sorted(path for path in modules if path.suffix == ".py")
 
@@ -120,7 +130,9 @@ class PassInputs:
             siblings |= {path.stem, path.parent.name}
             folders.add(str(path.parent))
             if path.suffix == ".py":
-                named |= set(self._digests.cached(path, "imports", _read_imports, code("plan")))
+                named |= set(
+                    self._digests.cached(path, "imports", _read_imports, code("plan"))
+                )
         named -= _KNOWN
         hidden = set()
         for name in named & siblings:

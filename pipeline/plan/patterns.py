@@ -41,7 +41,9 @@ def check_patterns(
         if outlined is None:
             return
         outlines.append(outlined)
-    tensors = {name: kind for outlined in outlines for name, kind in outlined.tensors.items()}
+    tensors = {
+        name: kind for outlined in outlines for name, kind in outlined.tensors.items()
+    }
     if not config.quantized and not any(config.pass_references(config.methods)):
         modules = {name for outlined in outlines for name in outlined.modules}
         for path, mistake, remedy in find_unfitting(emit, tensors, modules):
@@ -50,7 +52,9 @@ def check_patterns(
     for number, part in enumerate(emit["initialized_buffers"]):
         if not any(fits_buffer(name, part) for name in buffers):
             spelled = [name.replace(".", "_") for name in buffers]
-            mistake = f"'{part}' is no part of a buffer's name, in which '_' stands for '.'"
+            mistake = (
+                f"'{part}' is no part of a buffer's name, in which '_' stands for '.'"
+            )
             where = f"emit.initialized_buffers[{number}]"
             remedy = did_you_mean(part.replace(".", "_"), spelled, _MOST)
             yield document.problem(where, mistake, remedy)
@@ -80,7 +84,11 @@ def find_unfitting(
                     hint = "it is a module without any"
                 where = f"{join(f'emit.{option}', file)}[{number}]"
                 word = pattern.removesuffix(".*")
-                yield where, mistake, hint or did_you_mean(word, sorted({*modules} - {""}), _MOST)
+                yield (
+                    where,
+                    mistake,
+                    hint or did_you_mean(word, sorted({*modules} - {""}), _MOST),
+                )
 
 
 def find_unwritten(
@@ -112,7 +120,9 @@ def _explain_unwritten(
     if not constants:
         return "the package has no constants; leave it out"
     fits = _FITS[option]
-    fitting = [t for t in constants if any(fits(t["name"], pattern) for pattern in patterns)]
+    fitting = [
+        t for t in constants if any(fits(t["name"], pattern) for pattern in patterns)
+    ]
     if not fitting:
         return "its patterns fit no constant that the package still has"
     if all(tensor["where"] == "named_data" and _is_apart(tensor) for tensor in fitting):
@@ -139,9 +149,13 @@ def find_unknown_names(methods: Mapping[str, Mapping[str, Any]]) -> Iterator[str
         methods: as a manifest has them; `listed` of each is what `compile.name_lists` found.
     """
     listings = [
-        listing for _, facts in sorted(methods.items()) for listing in facts.get("listed", ())
+        listing
+        for _, facts in sorted(methods.items())
+        for listing in facts.get("listed", ())
     ]
-    fitting = {(listing["option"], listing["name"]) for listing in listings if listing["found"]}
+    fitting = {
+        (listing["option"], listing["name"]) for listing in listings if listing["found"]
+    }
     unknown: dict[str, dict[str, str]] = {}
     for listing in listings:
         if (listing["option"], listing["name"]) not in fitting:

@@ -25,13 +25,34 @@ Kind = Literal["file", "listing", "link"]
 FOLDER = "folder"  # the value of a `file` that is a folder
 EXECUTABLE = " executable"  # behind the digest of a file that can be executed
 # What programs and libraries look at on every machine; it counts, and needs no declaring.
-SYSTEM = ("/etc", "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/run", "/var/run")
+SYSTEM = (
+    "/etc",
+    "/usr",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/bin",
+    "/sbin",
+    "/run",
+    "/var/run",
+)
 _KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
 _MEMORY = "/dev/shm"  # holds files as any folder does
 _PACKAGE = Path(__file__).resolve().parents[1]
-_OWN_CODE = (str(_PACKAGE), str(_PACKAGE.with_name("pte_pipeline")))  # in every key as `code`
+_OWN_CODE = (
+    str(_PACKAGE),
+    str(_PACKAGE.with_name("pte_pipeline")),
+)  # in every key as `code`
 # Folders of a workspace that nobody means to export from, where all of its files are inputs.
-_PASSED_OVER = {".git", ".hg", ".svn", ".jj", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+_PASSED_OVER = {
+    ".git",
+    ".hg",
+    ".svn",
+    ".jj",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+}
 
 
 def within(path: str, folder: str) -> bool:
@@ -112,7 +133,9 @@ class Places:
         written = [str(workspace.build), os.path.join(self.root, "build")]
         written += map(str, workspace.store.own_places)
         folders = [*written, *environment_folders(), sys.executable, *_OWN_CODE]
-        self._inside = Folders(folder for folder in folders if within(folder, self.root))
+        self._inside = Folders(
+            folder for folder in folders if within(folder, self.root)
+        )
         self._outside = Folders([*folders, *_KERNEL_FOLDERS])
         self._hidden: dict[str, set[str]] = {}
         for path in written:
@@ -123,7 +146,9 @@ class Places:
 
     def _hide(self, path: str) -> None:
         """Leave a path out where its folder is listed."""
-        self._hidden.setdefault(os.path.dirname(path), set()).add(os.path.basename(path))
+        self._hidden.setdefault(os.path.dirname(path), set()).add(
+            os.path.basename(path)
+        )
 
     def wanted(self, path: str) -> bool:
         """Return whether what stands at a path can be an input."""
@@ -155,7 +180,9 @@ class Places:
                 return prefix.rstrip("/") or "."
             if path.startswith(f"{folder.rstrip(os.sep)}{os.sep}"):
                 parts = [
-                    part for part in path[len(folder) :].split(os.sep) if part not in ("", ".")
+                    part
+                    for part in path[len(folder) :].split(os.sep)
+                    if part not in ("", ".")
                 ]
                 name = "/".join(parts)
                 if not prefix and name.startswith("~"):
@@ -204,8 +231,12 @@ class Places:
             return FOLDER
         real = os.path.normpath(path)
         if (_KERNEL.hold(real) and not _is_in_memory(real)) or not stat.S_ISREG(mode):
-            return "special"  # reading one may never end, and a forged record may name it
-        content = self._digests.find_cached(path, status) or self._digests.hash(Path(path))
+            return (
+                "special"  # reading one may never end, and a forged record may name it
+            )
+        content = self._digests.find_cached(path, status) or self._digests.hash(
+            Path(path)
+        )
         return content + (EXECUTABLE if mode & 0o111 else "")
 
     def names(self, folder: str) -> list[str] | None:
@@ -241,7 +272,11 @@ class Places:
                 yield "link", path
             if entry.is_dir(follow_symlinks=False):
                 is_python = os.path.lexists(os.path.join(path, "pyvenv.cfg"))
-                if entry.name not in _PASSED_OVER and not is_python and self.wanted(path):
+                if (
+                    entry.name not in _PASSED_OVER
+                    and not is_python
+                    and self.wanted(path)
+                ):
                     yield from self.walk(path)
             elif self.wanted(path):
                 yield "file", path

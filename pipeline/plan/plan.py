@@ -59,7 +59,9 @@ class Plan(Units):
         revision = ""
         if config.emit.metadata_revision:
             revision = self.revision
-        inputs = describe_package(config, compiles, quantizes, methods, family, revision)
+        inputs = describe_package(
+            config, compiles, quantizes, methods, family, revision
+        )
         return link_action(inputs)
 
     @once
@@ -84,7 +86,9 @@ class Plan(Units):
         digest: Digest | None = self.derive_checked(package, "link", inputs, compute)
         return digest
 
-    def validate(self, package: str, only: Sequence[str] = ()) -> Action[ValidateInputs] | None:
+    def validate(
+        self, package: str, only: Sequence[str] = ()
+    ) -> Action[ValidateInputs] | None:
         """Return the validate action, or None while the package is not linked; of `only` some of
         its methods, if they are given."""
         methods = self.methods(package)
@@ -122,7 +126,9 @@ class Plan(Units):
             libraries=self.inputs.libraries(package),
             family=self.families.hash_files(package, files),
             family_files=self.families.describe_files(package, files),
-            only=[name for name in methods if name in only] if {*only} != {*methods} else (),
+            only=[name for name in methods if name in only]
+            if {*only} != {*methods}
+            else (),
             targets=targets,
             in_ci=in_ci(),
             golden=find_golden(self.workspace, export, methods),
@@ -148,7 +154,9 @@ class Plan(Units):
     ) -> Digest | None:
         """Return the digest of the validate action, or None while the package is not linked; of the
         `linked` files of packages, if they are given."""
-        linked_files = {member: loadable(files) for member, files in (linked or {}).items()}
+        linked_files = {
+            member: loadable(files) for member, files in (linked or {}).items()
+        }
         files = linked_files.get(package) or self.linked(package)
         methods = self.methods(package)
         summary = self.configs.summary(package)

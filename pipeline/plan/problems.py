@@ -69,7 +69,9 @@ class CheckedFiles(Files):
             return None
         root = self.workspace.root
         settings = self.workspace.operators
-        permissions = [may_load(library, root, settings) for library in summary.operators]
+        permissions = [
+            may_load(library, root, settings) for library in summary.operators
+        ]
         more = [self.configs.toolchain(summary), passes, libraries, permissions]
         if summary.revision:
             more.append(self.revision)
@@ -87,7 +89,10 @@ class CheckedFiles(Files):
             mistakes = list(find_golden_mistakes(self.workspace, export, methods))
             if mistakes:
                 document = self.document(package)
-                return tuple(document.problem("model", mistake, hint) for mistake, hint in mistakes)
+                return tuple(
+                    document.problem("model", mistake, hint)
+                    for mistake, hint in mistakes
+                )
         return ()
 
     def _find_problems(self, package: str) -> tuple[Problem, ...]:
@@ -104,7 +109,9 @@ class CheckedFiles(Files):
         problems += self._find_family_problems(package, document)
         if config.emit.metadata_revision and not self.revision:
             mistake = "has no commit to name: the workspace is in no git repository"
-            problems.append(document.problem("emit.metadata_revision", mistake, "leave it out"))
+            problems.append(
+                document.problem("emit.metadata_revision", mistake, "leave it out")
+            )
         try:
             self.inputs.passes(package)
         except SourceError as error:
@@ -117,7 +124,9 @@ class CheckedFiles(Files):
             return (*problems, document.problem("operators", mistake))
         return (*problems, *self._find_model_problems(package, document))
 
-    def _find_model_problems(self, package: str, document: Document) -> Iterator[Problem]:
+    def _find_model_problems(
+        self, package: str, document: Document
+    ) -> Iterator[Problem]:
         """Yield what is wrong between a config, which has no mistakes, and its model."""
         config = self.config(package)
         yield from self.models.problems(config.model, document)
@@ -134,7 +143,9 @@ class CheckedFiles(Files):
         except SourceError as error:
             yield document.problem("model", str(error))
 
-    def _find_family_problems(self, package: str, document: Document) -> Iterator[Problem]:
+    def _find_family_problems(
+        self, package: str, document: Document
+    ) -> Iterator[Problem]:
         """Yield what is wrong between a package and its family."""
         families = self.family_settings
         settings = families.of(package)
@@ -143,14 +154,18 @@ class CheckedFiles(Files):
         for variant, first_package in families.variants(str(settings["name"])):
             if variant != settings:
                 mistake = f"shares otherwise than the package '{first_package}' of this family"
-                yield document.problem("family", mistake, "give all the same `base` and `share`")
+                yield document.problem(
+                    "family", mistake, "give all the same `base` and `share`"
+                )
                 return
         base = settings["base"]
         if base is None or base == package:
             return
         if base not in self.packages:
             similar = did_you_mean(base, families.members(package))
-            yield document.problem("family.base", f"there is no package '{base}'", similar)
+            yield document.problem(
+                "family.base", f"there is no package '{base}'", similar
+            )
         elif self.problems(base):
             mistake = f"the package '{base}', whose weights are shared, has mistakes"
             yield document.problem("family.base", mistake, "mend those first")

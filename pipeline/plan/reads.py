@@ -61,7 +61,9 @@ class Reads:
         """Read a record; None for anything else, as an older version may have left it."""
         names = {field.name for field in fields(cls)}
         sound = isinstance(record, dict) and all(
-            name in names and isinstance(value, list) and all(isinstance(v, str) for v in value)
+            name in names
+            and isinstance(value, list)
+            and all(isinstance(v, str) for v in value)
             for name, value in record.items()
         )
         if sound:
@@ -93,7 +95,10 @@ class Surroundings:
 
     def names(self) -> list[str]:
         """Return the variables that can matter to an export which looks at all of them."""
-        passing = (*_PASSING, "HOME")  # paths inside the home folder count by what is there
+        passing = (
+            *_PASSING,
+            "HOME",
+        )  # paths inside the home folder count by what is there
         names = []
         for name in self.environment:
             if name not in passing and not name.startswith(_OURS):
@@ -105,7 +110,10 @@ class Finder:
     """Finds what is now at the places that exports looked at, each place once."""
 
     def __init__(
-        self, workspace: Workspace, surroundings: Surroundings, places: Places | None = None
+        self,
+        workspace: Workspace,
+        surroundings: Surroundings,
+        places: Places | None = None,
     ) -> None:
         self.places = places or Places(workspace)
         self.surroundings = surroundings
@@ -144,7 +152,9 @@ class Finder:
             return None
         return hash_json([n for n in names if n not in created])
 
-    def find(self, reads: Reads, declared: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
+    def find(
+        self, reads: Reads, declared: Iterable[str] = ()
+    ) -> dict[str, dict[str, Any]]:
         """Return the part of an export's key that says what it read; `declared` are files that
         count too, as the exporter says so."""
         files = {}
@@ -222,7 +232,9 @@ class Finder:
     @cached_property
     def _stems(self) -> dict[str, dict[str, list[str]]]:
         """The names in each folder on the path outside the environment, by their module."""
-        return {folder: self._entries(folder) for folder in (*self._own, *self._elsewhere)}
+        return {
+            folder: self._entries(folder) for folder in (*self._own, *self._elsewhere)
+        }
 
     def _entries(self, folder: str) -> dict[str, list[str]]:
         entries: dict[str, list[str]] = {}
@@ -235,12 +247,15 @@ class Finder:
 
     def _is_installed(self, name: str) -> bool:
         if name not in self._installed:
-            search = [p for p in self.surroundings.search if self._locate(p) not in self._own]
+            search = [
+                p for p in self.surroundings.search if self._locate(p) not in self._own
+            ]
             self._installed[name] = (
                 name in sys.stdlib_module_names
                 or self._is_loaded(name)
                 or any(
-                    finder.find_spec(name, search if finder is PathFinder else None) is not None
+                    finder.find_spec(name, search if finder is PathFinder else None)
+                    is not None
                     for finder in sys.meta_path
                     if hasattr(finder, "find_spec")
                 )

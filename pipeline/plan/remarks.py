@@ -32,7 +32,8 @@ def find_remarks(plan: Plan) -> list[Problem]:
     broken = {problem.file for problem in files.find_broken()}
     remarks = [remark for remark in remarks if remark.file not in broken]
     return sorted(
-        dict.fromkeys(remarks), key=lambda remark: (remark.file, remark.line, remark.what)
+        dict.fromkeys(remarks),
+        key=lambda remark: (remark.file, remark.line, remark.what),
     )
 
 
@@ -44,10 +45,15 @@ def find_broken_files(plan: Plan) -> list[Problem]:
 def _find_hidden_modules(root: Path) -> Iterator[Problem]:
     """Yield a workspace's own module `pipeline`: all its code is imported beside this package."""
     package = Path(__file__).resolve().parents[1]
-    for place, name in ((root / "pipeline", "pipeline/"), (root / "pipeline.py", "pipeline.py")):
+    for place, name in (
+        (root / "pipeline", "pipeline/"),
+        (root / "pipeline.py", "pipeline.py"),
+    ):
         is_module = place.is_file() or any(place.glob("*.py"))
         if is_module and place.resolve() != package:
-            remark = "is hidden here: `import pipeline` means the package of pte-pipeline"
+            remark = (
+                "is hidden here: `import pipeline` means the package of pte-pipeline"
+            )
             yield Problem(name, "", remark, "rename it if models or passes import it")
 
 
@@ -73,13 +79,18 @@ def _find_strange_targets(plan: Plan) -> Iterator[Problem]:
             )
 
 
-def _describe(label: str, files: set[str], counts: Counter[str]) -> tuple[str, str] | None:
+def _describe(
+    label: str, files: set[str], counts: Counter[str]
+) -> tuple[str, str] | None:
     """Return what is strange about a label that is no file, and what may be meant."""
     if files:
         mistake = f"there is no {target_file(label)}, so no runtime is checked"
         near = near_labels(label, [*sorted(files)])
         if near:
-            return mistake, f"did you mean '{near[0]}'? known: {listed(sorted(files), 10)}"
+            return (
+                mistake,
+                f"did you mean '{near[0]}'? known: {listed(sorted(files), 10)}",
+            )
         return mistake, did_you_mean(label, sorted(files), 10)
     if label in KNOWN_LABELS:
         return None

@@ -19,7 +19,9 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.models import PackageConfig
 
 Json = Mapping[str, Any]
-Renamed = Sequence[tuple[str, int]]  # names of buffers, each with the number of its tensor
+Renamed = Sequence[
+    tuple[str, int]
+]  # names of buffers, each with the number of its tensor
 
 WHERE = "emit.memory_planning.share_mutable_buffers"
 SHARED = "`emit: {memory_planning: {share_mutable_buffers: true}}`"
@@ -41,10 +43,13 @@ def describe_unsaid(buffers: Mapping[str, tuple[str, ...]]) -> tuple[str, str]:
     Args:
         buffers: the methods that use each buffer that one of them changes.
     """
-    methods = listed(dict.fromkeys(name for users in buffers.values() for name in users))
+    methods = listed(
+        dict.fromkeys(name for users in buffers.values() for name in users)
+    )
     names = listed(buffers, _MOST_NAMED)
     mistake = (
-        f"is missing: {methods} use the same buffers ({names}), and by default each has a copy"
+        f"is missing: {methods} use the same buffers ({names}), and by default each "
+        "has a copy"
     )
     return mistake, f"{SHARED} is one state for all of them, {SPLIT} a copy for each"
 
@@ -68,11 +73,14 @@ def check_shared_state(
     if config.emit.memory_planning.share_mutable_buffers:
         for name, forms in _find_several_forms(buffers).items():
             mistake = f"shares the memory of '{name}', which is {listed(forms)}"
-            yield document.problem(WHERE, mistake, f"rename one of them, or say {SPLIT}")
+            yield document.problem(
+                WHERE, mistake, f"rename one of them, or say {SPLIT}"
+            )
     if config.emit.memory_planning.share_mutable_buffers or not says_sharing(config):
         for users in _find_renamed(renamed):
             mistake = (
-                f"{listed(users)} are one tensor of the model, but methods share buffers by name"
+                f"{listed(users)} are one tensor of the model, but methods share buffers by "
+                "name"
             )
             remedy = f"export the methods from modules that give it one name and say {SHARED}, or "
             yield document.problem(
@@ -95,7 +103,9 @@ def _find_renamed(renamed: Mapping[str, Renamed]) -> list[list[str]]:
     ]
 
 
-def _find_several_forms(buffers: Mapping[str, Mapping[str, Json]]) -> dict[str, list[str]]:
+def _find_several_forms(
+    buffers: Mapping[str, Mapping[str, Json]],
+) -> dict[str, list[str]]:
     """Return the forms of each buffer that is another tensor in another method, if one changes
     it: ExecuTorch gives all of them the memory of the first."""
     forms: dict[str, dict[str, str]] = defaultdict(dict)

@@ -16,7 +16,10 @@ from pipeline.store.pieces import blobs_of_files
 
 State = Literal["up-to-date", "hit", "stale", "waiting"]
 _MOST_REASONS = 3
-_WORDS = {"quantize": ("quantized", "quantized program"), "compile": ("compiled", "object")}
+_WORDS = {
+    "quantize": ("quantized", "quantized program"),
+    "compile": ("compiled", "object"),
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,9 @@ def export_status(plan: Plan, model: str) -> Status:
     if entry is not None:
         if not plan.models.is_current(model):
             why = _first(action.inputs.unfollowed)
-            return Status("stale", f"exports each time: {why}; declare INPUTS to keep it")
+            return Status(
+                "stale", f"exports each time: {why}; declare INPUTS to keep it"
+            )
         if store.obtainable(find_exported_blobs(entry.result)):
             return Status("up-to-date", "its source and all it reads are unchanged")
         return Status("stale", "its exported program is no longer in the store")
@@ -51,7 +56,9 @@ def export_status(plan: Plan, model: str) -> Status:
 
 def _why_unknown(plan: Plan, export: str, source: Digest) -> str:
     """Return why no run of an exporter of this content is known."""
-    exported = [plan.workspace.state(p) for p in plan.packages if plan.export(p) == export]
+    exported = [
+        plan.workspace.state(p) for p in plan.packages if plan.export(p) == export
+    ]
     if not any(exported):
         return "not exported yet"
     if any(state.get("exporter") == source for state in exported):
@@ -74,7 +81,9 @@ def unit_status(plan: Plan, package: str, action: Action | None) -> Status:
         return _waiting(plan, package)
     verb, noun = _WORDS[action.kind]
     store = plan.workspace.store
-    previous = plan.workspace.state(package).get(action.kind, {}).get(str(action.method))
+    previous = (
+        plan.workspace.state(package).get(action.kind, {}).get(str(action.method))
+    )
     entry = store.get(action.digest)
     if entry is not None and store.obtainable(entry.result["blobs"]):
         if previous == action.digest:
@@ -196,9 +205,14 @@ def _link_changes(plan: Plan, package: str, previous: Digest | None) -> str:
     action = plan.link(package)
     if previous is None or action is None:
         return "never lowered in this workspace"
-    compiles = [(unit, unit_status(plan, package, unit)) for unit in plan.compiles(package) or ()]
+    compiles = [
+        (unit, unit_status(plan, package, unit))
+        for unit in plan.compiles(package) or ()
+    ]
     stale = [f"{unit.method}: {s.reason}" for unit, s in compiles if not s.current]
-    family = [f"{member}, of its family, changed" for member in plan.families.changed(package)]
+    family = [
+        f"{member}, of its family, changed" for member in plan.families.changed(package)
+    ]
     return "; ".join(stale) or _first(family) or _changes(plan, previous, action)
 
 
@@ -219,7 +233,9 @@ def _changes(
     return _first(list(describe_changes(plan, key, action))) or "its key changed"
 
 
-def describe_changes(plan: Plan, old: Mapping[str, Any], action: Action) -> Iterator[str]:
+def describe_changes(
+    plan: Plan, old: Mapping[str, Any], action: Action
+) -> Iterator[str]:
     """Describe how an action's key differs from an earlier one of its kind."""
 
     def find_parts(program: Digest) -> Mapping[str, Any] | None:

@@ -75,7 +75,9 @@ def find_status(plan: Plan, kind: str, name: str, unit: Unit = ()) -> Status:
 def find_last(kind: str, state: Mapping[str, Any], unit: Unit) -> Digest | None:
     """Return the digest of the action that was last done, by the recorded state of its package."""
     record = state.get(kind, {})
-    digest: Digest | None = record.get("action" if KINDS[kind].installed else unit_name(unit))
+    digest: Digest | None = record.get(
+        "action" if KINDS[kind].installed else unit_name(unit)
+    )
     return digest
 
 

@@ -93,5 +93,7 @@ class Units(CheckedFiles):
             actions = self.compiles(package) or ()
             return {str(action.method): action.digest for action in actions} or None
 
-        digests: dict[str, Digest] | None = self.derive_checked(package, "compiles", [], compute)
+        digests: dict[str, Digest] | None = self.derive_checked(
+            package, "compiles", [], compute
+        )
         return digests

@@ -28,7 +28,13 @@ from torch.export.pt2_archive import _package
 from torch.utils import _pytree as pytree
 
 from pipeline.program.archive_grammar import OTHER_OPERATORS
-from pipeline.program.archive_reader import KINDS, ArchiveReader, open_archive, shown, tags_file
+from pipeline.program.archive_reader import (
+    KINDS,
+    ArchiveReader,
+    open_archive,
+    shown,
+    tags_file,
+)
 from pipeline.program.constant_tags import read_tags, write_tags
 from pipeline.program.containers import make_serializable
 from pipeline.program.graphs import iter_nodes
@@ -76,7 +82,8 @@ def load_program(
         # They are Python that torch runs before each call; a package has no such checks.
         document["guards_code"] = []
         tensors = {
-            kind: _load_tensors(reader, kind, entry, without_pickle, mapped) for kind in KINDS
+            kind: _load_tensors(reader, kind, entry, without_pickle, mapped)
+            for kind in KINDS
         }
         try:
             serialized = read_document(document)
@@ -90,7 +97,9 @@ def load_program(
             write_tags(program, reader.tags(entry))
             return program
         except Exception as error:  # torch raises what its readers happen to raise
-            raise SourceError(f"{shown(archive)}: {_explain(entry, document, error)}") from error
+            raise SourceError(
+                f"{shown(archive)}: {_explain(entry, document, error)}"
+            ) from error
 
 
 def _register_operators(document: Any, entry: str) -> None:
@@ -99,7 +108,9 @@ def _register_operators(document: Any, entry: str) -> None:
     missing = register_operators(find_operators(document))
     for name, reason in missing.items():
         shown_name = name[:_MOST_CHARACTERS]
-        message = f"'{entry}' calls the operator {shown_name}, which nothing here registers"
+        message = (
+            f"'{entry}' calls the operator {shown_name}, which nothing here registers"
+        )
         if reason:
             raise ValueError(f"{message}: {reason}")
         library = likely_library(name)
@@ -124,7 +135,9 @@ def _load_tensors(
         member = f"data/{kind}/{record['path_name']}"
         if record["use_pickle"]:
             if without_pickle:
-                raise ValueError(f"'{entry}': tensor '{name}' is pickled, which no build does")
+                raise ValueError(
+                    f"'{entry}': tensor '{name}' is pickled, which no build does"
+                )
             tensors[name] = _load_subclass(
                 reader,
                 member,
@@ -142,7 +155,9 @@ def _load_tensors(
     return tensors
 
 
-def _view_storage(storage: torch.UntypedStorage, meta: Mapping[str, Any]) -> torch.Tensor:
+def _view_storage(
+    storage: torch.UntypedStorage, meta: Mapping[str, Any]
+) -> torch.Tensor:
     """Return a tensor of this memory, as its record describes it."""
     offset = meta["storage_offset"]["as_int"]
     sizes = [size["as_int"] for size in meta["sizes"]]
@@ -168,7 +183,9 @@ def _load_subclass(reader: ArchiveReader, member: str, label: str) -> torch.Tens
     return tensor
 
 
-def load_example_inputs(archive: Path, entry: str) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+def load_example_inputs(
+    archive: Path, entry: str
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Load the (args, kwargs) that the archive was exported with; None if it holds none."""
     name = f"data/sample_inputs/{entry}.pt"
     with open_archive(archive) as reader:
@@ -199,7 +216,9 @@ def _check_operators(program: ExportedProgram) -> None:
             if isinstance(value, _FUNCTIONS):
                 name = f"{value.__module__}.{value.__name__}"
                 if name not in OTHER_OPERATORS:
-                    raise ValueError(f"'{node.name}' calls '{name}', which is no operator")
+                    raise ValueError(
+                        f"'{node.name}' calls '{name}', which is no operator"
+                    )
 
 
 def save_programs(programs: Mapping[str, ExportedProgram], file: Any) -> None:
@@ -216,7 +235,9 @@ def save_programs(programs: Mapping[str, ExportedProgram], file: Any) -> None:
         tags_by_name = read_tags(name, unwrapped)
         if tags_by_name:
             tags[tags_file(name)] = json.dumps(tags_by_name)
-        copy = unwrapped._update(unwrapped.graph_module, name_input_gradients(unwrapped))
+        copy = unwrapped._update(
+            unwrapped.graph_module, name_input_gradients(unwrapped)
+        )
         _make_writable(copy)
         copies[name] = copy
     with patched_writer(), _without_file_warning():
@@ -263,5 +284,6 @@ def _explain(entry: str, program: Mapping[str, Any], error: BaseException) -> st
     first_line = str(error).strip().split("\n")[0]
     reason = ascii(first_line)[1:-1][:_MOST_CHARACTERS]
     return (
-        f"'{entry}', written by torch {writer}, cannot be read ({type(error).__name__}: {reason})"
+        f"'{entry}', written by torch {writer}, cannot be read "
+        f"({type(error).__name__}: {reason})"
     )

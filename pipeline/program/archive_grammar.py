@@ -86,7 +86,9 @@ def _check_at(place: str, kind: str, value: Any) -> None:
 def _check_union(fields: Mapping[str, str], value: Any) -> None:
     _expect(value, dict, "a mapping")
     if len(value) != 1 or not value.keys() <= fields.keys():
-        raise _WrongError(f"has {_short(list(value))}, must have one of {', '.join(fields)}")
+        raise _WrongError(
+            f"has {_short(list(value))}, must have one of {', '.join(fields)}"
+        )
     ((name, member),) = value.items()
     _check_at(f".{name}", fields[name], member)
 
@@ -131,7 +133,9 @@ def _text(value: Any) -> None:
 def _literal(value: Any) -> None:
     _expect(value, str, "a text")
     if not _LITERAL.fullmatch(value):
-        raise _WrongError(f"is {_short(value)}, must be one line without quotes and backslashes")
+        raise _WrongError(
+            f"is {_short(value)}, must be one line without quotes and backslashes"
+        )
 
 
 def _int(value: Any) -> None:
@@ -142,7 +146,11 @@ def _int(value: Any) -> None:
 
 def _float(value: Any) -> None:
     # torch writes `Infinity` as a text, and a float without a fraction may be written as integer.
-    if type(value) not in (int, float) and value not in ("Infinity", "-Infinity", "NaN"):
+    if type(value) not in (int, float) and value not in (
+        "Infinity",
+        "-Infinity",
+        "NaN",
+    ):
         raise _WrongError(f"is {_short(value)}, must be a number")
     if type(value) is int:
         _int(value)
@@ -151,7 +159,9 @@ def _float(value: Any) -> None:
 def _name(value: Any) -> None:
     _expect(value, str, "a name")
     if not value.isidentifier() or iskeyword(value) or len(value) > _LONGEST_NAME:
-        raise _WrongError(f"is {_short(value)}, must be a name of letters, digits and underscores")
+        raise _WrongError(
+            f"is {_short(value)}, must be a name of letters, digits and underscores"
+        )
 
 
 def _parameter(value: Any) -> None:
@@ -183,7 +193,9 @@ def _file(value: Any) -> None:
 
 
 def _object(value: Any) -> None:
-    raise _WrongError("is a custom object, which would be unpickled; export plain tensors")
+    raise _WrongError(
+        "is a custom object, which would be unpickled; export plain tensors"
+    )
 
 
 def _size(value: Any) -> None:
@@ -191,7 +203,9 @@ def _size(value: Any) -> None:
     try:
         check_size_expression(value)
     except ValueError as error:
-        raise _WrongError(f"is {_short(value)}, no size expression: it {error}") from None
+        raise _WrongError(
+            f"is {_short(value)}, no size expression: it {error}"
+        ) from None
 
 
 def _range(value: Any) -> None:
@@ -202,9 +216,13 @@ def _range(value: Any) -> None:
 
 # Operators
 
-_OVERLOAD = re.compile(r"torch\.ops\.([A-Za-z_][A-Za-z0-9_]*)\.([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)")
+_OVERLOAD = re.compile(
+    r"torch\.ops\.([A-Za-z_][A-Za-z0-9_]*)\.([A-Za-z0-9_]+)\.([A-Za-z0-9_]+)"
+)
 _ATEN_DUNDERS = frozenset(
-    f"__{place}{name}__" for place in ("", "i") for name in ("and", "or", "xor", "lshift", "rshift")
+    f"__{place}{name}__"
+    for place in ("", "i")
+    for name in ("and", "or", "xor", "lshift", "rshift")
 )
 # They reach files, other processes or memory that is no tensor's, or are parts of compilers.
 _CLOSED_NAMESPACES = words(
@@ -238,7 +256,9 @@ OTHER_OPERATORS = frozenset(
         ),
         *(
             f"torch._sym_{name}"
-            for name in words("acos asin atan cos cosh exp log log2 sin sinh sqrt tan tanh")
+            for name in words(
+                "acos asin atan cos cosh exp log log2 sin sinh sqrt tan tanh"
+            )
         ),
         *(
             f"torch._functorch.predispatch.{name}"
@@ -257,16 +277,22 @@ def _operator(value: Any) -> None:
     if value in OTHER_OPERATORS:
         return
     if value.startswith("executorch.exir.dialects."):
-        raise _WrongError(f"is {_short(value)}, an edge operator; save the program before to_edge")
+        raise _WrongError(
+            f"is {_short(value)}, an edge operator; save the program before to_edge"
+        )
     match = _OVERLOAD.fullmatch(value)
     if match is None:
         raise _WrongError(f"is {_short(value)}, no operator")
     namespace, name, _ = match.groups()
     hidden = [part for part in match.groups() if _DUNDER.fullmatch(part)]
-    if hidden and not (namespace == "aten" and hidden == [name] and name in _ATEN_DUNDERS):
+    if hidden and not (
+        namespace == "aten" and hidden == [name] and name in _ATEN_DUNDERS
+    ):
         raise _WrongError(f"is {_short(value)}, no operator")
     if namespace in _CLOSED_NAMESPACES or f"{namespace}.{name}" in _CLOSED:
-        raise _WrongError(f"is {_short(value)}, which does more than to compute tensors")
+        raise _WrongError(
+            f"is {_short(value)}, which does more than to compute tensors"
+        )
 
 
 # Trees of arguments (torch/utils/_pytree.py)
@@ -286,7 +312,9 @@ def _in_tree(value: Any) -> None:
     _check_tree(tree)
     children = tree["children_spec"]
     if [node["type"] for node in (tree, *children)] != _CALL:
-        raise _WrongError("is no tree of a call, which is a tuple of a tuple and a dict")
+        raise _WrongError(
+            "is no tree of a call, which is a tuple of a tuple and a dict"
+        )
     _check("[name]", json.loads(children[1]["context"]))
 
 

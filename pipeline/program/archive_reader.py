@@ -23,8 +23,12 @@ from pipeline.store.names import METHOD_NAME, METHOD_RULE
 
 KINDS = ("weights", "constants")
 
-_LARGEST_TEXT = 1 << 28  # bytes; the program of a model of a billion parameters has some 10 million
-EXPANDED = 1 << 30  # bytes of a tensor that repeats its elements, and stores few of them
+_LARGEST_TEXT = (
+    1 << 28
+)  # bytes; the program of a model of a billion parameters has some 10 million
+EXPANDED = (
+    1 << 30
+)  # bytes of a tensor that repeats its elements, and stores few of them
 _MOST_DIMENSIONS = 64  # as torch has it
 _BLOB = re.compile(r"[0-9a-f]{64}")
 # torch goes by the file's name for constants, whatever `use_pickle` says.
@@ -51,10 +55,16 @@ def open_archive(path: Path) -> Iterator[ArchiveReader]:
     except ValueError as error:
         raise SourceError(f"{shown(path)}: {error}") from error
     except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
-        raise SourceError(f"{shown(path)}: is not a readable PT2 archive ({error})") from error
+        raise SourceError(
+            f"{shown(path)}: is not a readable PT2 archive ({error})"
+        ) from error
     except (RecursionError, MemoryError) as error:
-        raise SourceError(f"{shown(path)}: is nested too deep, or too large to be read") from error
-    except Exception as error:  # zipfile and json raise whatever damaged bytes lead them to
+        raise SourceError(
+            f"{shown(path)}: is nested too deep, or too large to be read"
+        ) from error
+    except (
+        Exception
+    ) as error:  # zipfile and json raise whatever damaged bytes lead them to
         raise SourceError(
             f"{shown(path)}: is a zip file, but not a PT2 archive ({error!r})"
         ) from error
@@ -186,7 +196,9 @@ def _check_extent(label: str, meta: Any, stored_bytes: int) -> None:
         meta["storage_offset"],
     ]
     if any(number.get("as_int", -1) < 0 for number in numbers):
-        raise ValueError(f"{label} has a size, stride or offset that is no number from 0")
+        raise ValueError(
+            f"{label} has a size, stride or offset that is no number from 0"
+        )
     sizes = [size["as_int"] for size in meta["sizes"]]
     strides = [stride["as_int"] for stride in meta["strides"]]
     if len(sizes) != len(strides) or len(sizes) > _MOST_DIMENSIONS:
@@ -200,9 +212,13 @@ def _check_extent(label: str, meta: Any, stored_bytes: int) -> None:
     if not all_bytes:
         return
     if not stored_bytes and meta["device"]["type"] == "meta":
-        raise ValueError(f"{label} is on the device 'meta'; export the model with its weights")
+        raise ValueError(
+            f"{label} is on the device 'meta'; export the model with its weights"
+        )
     if needed_bytes > stored_bytes:
-        raise ValueError(f"{label} needs {needed_bytes} bytes, of which {stored_bytes} are there")
+        raise ValueError(
+            f"{label} needs {needed_bytes} bytes, of which {stored_bytes} are there"
+        )
     if all_bytes > max(stored_bytes, EXPANDED):
         raise ValueError(
             f"{label} has {all_bytes} bytes, and stores {stored_bytes} of them; expand it in "

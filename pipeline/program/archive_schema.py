@@ -131,8 +131,15 @@ SCHEMA: dict[str, dict[str, str]] = {
     },
     "UserInputSpec": {"arg": "Argument"},
     "InputToParameterSpec": {"arg": "TensorArgument", "parameter_name": "path"},
-    "InputToBufferSpec": {"arg": "TensorArgument", "buffer_name": "path", "persistent": "bool"},
-    "InputToTensorConstantSpec": {"arg": "TensorArgument", "tensor_constant_name": "path"},
+    "InputToBufferSpec": {
+        "arg": "TensorArgument",
+        "buffer_name": "path",
+        "persistent": "bool",
+    },
+    "InputToTensorConstantSpec": {
+        "arg": "TensorArgument",
+        "tensor_constant_name": "path",
+    },
     "InputToCustomObjSpec": {"arg": "CustomObjArgument", "custom_obj_name": "object"},
     "InputTokenSpec": {"arg": "TokenArgument"},
     "InputToConstantInputSpec": {"name": "parameter", "value": "ConstantValue"},

@@ -78,7 +78,9 @@ class Argument:
 
 
 def make_leaf(
-    value: Any, make_extent: Callable[[int | torch.SymInt], Extent], ordered: bool = True
+    value: Any,
+    make_extent: Callable[[int | torch.SymInt], Extent],
+    ordered: bool = True,
 ) -> Leaf:
     """Make the record of a fake tensor, a symbolic number or a constant."""
     if isinstance(value, torch.Tensor):
@@ -215,7 +217,9 @@ def size_symbol(name: str) -> sympy.Symbol:
     return sympy.Symbol(name, integer=True)
 
 
-def bind_symbols(sizes: Sequence[tuple[sympy.Expr, int]]) -> dict[sympy.Symbol, sympy.Integer]:
+def bind_symbols(
+    sizes: Sequence[tuple[sympy.Expr, int]],
+) -> dict[sympy.Symbol, sympy.Integer]:
     """Solve for the symbols, given the values of expressions.
 
     Symbols that are an expression by themselves come first, then those that are the only unknown.
@@ -275,7 +279,9 @@ def leaf_from_json(data: Json) -> Leaf:
         return _extent_from_json(data["int"])
     if "scalar" in data:
         return ScalarSpec({"float": "float", "bool": "bool"}[data["scalar"]])
-    return ConstantSpec(float.fromhex(data["float"]) if "float" in data else data["value"])
+    return ConstantSpec(
+        float.fromhex(data["float"]) if "float" in data else data["value"]
+    )
 
 
 def _extent_to_json(extent: Extent) -> Json:

@@ -172,7 +172,9 @@ class _Aliases:
             graph = body["graph"]
             parameters = list(_value_names(graph["inputs"]))
             aliases = _Aliases({})
-            for name, operand in zip(reversed(parameters), reversed(operands), strict=False):
+            for name, operand in zip(
+                reversed(parameters), reversed(operands), strict=False
+            ):
                 aliases._add([name], self._find([operand]))
             aliases.follow(graph)
             self.changed |= aliases.changed
@@ -207,4 +209,8 @@ def _is_in_place(namespace: str, name: str) -> bool:
     """
     if name.startswith("__"):
         return name.startswith("__i") and name.endswith("__")
-    return name.endswith("_") and name not in _VIEWS and namespace not in ("", "higher_order")
+    return (
+        name.endswith("_")
+        and name not in _VIEWS
+        and namespace not in ("", "higher_order")
+    )

@@ -61,7 +61,9 @@ def canonical_program(program: Mapping[str, Any]) -> Canonical:
     module["signature"] = scope.renamed(module["signature"])
     canonical = {**program, "graph_module": module}
     canonical.pop("torch_version", None)
-    fused_names = [[n, name] for n, name in enumerate(scope.names) if _FUSED.search(name)]
+    fused_names = [
+        [n, name] for n, name in enumerate(scope.names) if _FUSED.search(name)
+    ]
     if fused_names:
         canonical["names"] = fused_names
     modules = {path: _short_digest(nodes) for path, nodes in scope.operators.items()}
@@ -92,17 +94,23 @@ class _Scope:
         for kind in ("tensor", "sym_int", "sym_float", "sym_bool", "custom_obj"):
             key = f"{kind}_values"
             values = graph.get(key) or {}
-            canonical[key] = sorted([self._number(name), value] for name, value in values.items())
+            canonical[key] = sorted(
+                [self._number(name), value] for name, value in values.items()
+            )
         return canonical
 
     def _node(self, node: Mapping[str, Any]) -> dict[str, Any]:
         canonical = dict(node)
         canonical.pop("name", None)
-        canonical["inputs"] = [{**i, "arg": self.renamed(i["arg"])} for i in node["inputs"]]
+        canonical["inputs"] = [
+            {**i, "arg": self.renamed(i["arg"])} for i in node["inputs"]
+        ]
         canonical["outputs"] = self.renamed(node["outputs"])
         metadata = node.get("metadata") or {}
         canonical["metadata"] = self._metadata(metadata)
-        settings = [_map_texts(i["arg"], _drop_name, lambda _: None) for i in node["inputs"]]
+        settings = [
+            _map_texts(i["arg"], _drop_name, lambda _: None) for i in node["inputs"]
+        ]
         frames = parse_frames(canonical["metadata"].get("nn_module_stack", ""))
         path = ""
         if frames:
@@ -111,7 +119,11 @@ class _Scope:
         return canonical
 
     def _metadata(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
-        stable = {key: value for key, value in metadata.items() if key not in VOLATILE_METADATA}
+        stable = {
+            key: value
+            for key, value in metadata.items()
+            if key not in VOLATILE_METADATA
+        }
         if "nn_module_stack" in stable:
             stack = _OBJECT.sub(self._object, stable["nn_module_stack"])
             stable["nn_module_stack"] = _TYPE.sub(self._type, stack)
@@ -226,7 +238,9 @@ def _with_numbered_symbols(program: dict[str, Any]) -> dict[str, Any]:
 
     numbered: dict[str, Any] = _map_texts(program, renumber)
     ranges = program.get("range_constraints") or {}
-    numbered["range_constraints"] = {numbers.get(name, name): ranges[name] for name in ranges}
+    numbered["range_constraints"] = {
+        numbers.get(name, name): ranges[name] for name in ranges
+    }
     return numbered
 
 
@@ -242,7 +256,9 @@ def summarize_parts(canonical: Canonical, tensors: Mapping[str, Any]) -> dict[st
     tensor_digests = {}
     for records in tensors.values():
         if isinstance(records, Mapping):
-            tensor_digests.update({n: _short_digest(record) for n, record in records.items()})
+            tensor_digests.update(
+                {n: _short_digest(record) for n, record in records.items()}
+            )
     schema = {name: value for name, value in program.items() if name != "graph_module"}
     schema["range_constraints"] = None
     return {

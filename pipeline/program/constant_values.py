@@ -82,7 +82,9 @@ def _encode_leaf(leaf: Any, put: Callable[[bytes], Digest]) -> Any:
             if mistake:
                 raise ValueError(mistake)
             return kind(leaf)  # of an enum, or of a subclass
-    raise ValueError(f"holds a value of type {type(leaf).__name__}, must be of {_KINDS}")
+    raise ValueError(
+        f"holds a value of type {type(leaf).__name__}, must be of {_KINDS}"
+    )
 
 
 def _encode_tensor(tensor: Tensor, put: Callable[[bytes], Digest]) -> dict[str, Any]:
@@ -94,7 +96,9 @@ def _encode_tensor(tensor: Tensor, put: Callable[[bytes], Digest]) -> dict[str, 
 
     is_dense = tensor.layout is torch.strided and not tensor.is_quantized
     if not is_dense or tensor.device.type != "cpu":
-        raise ValueError(f"holds a tensor that is not dense or not on the CPU, must be of {_KINDS}")
+        raise ValueError(
+            f"holds a tensor that is not dense or not on the CPU, must be of {_KINDS}"
+        )
     contiguous = tensor.detach().contiguous()
     data = contiguous.reshape(-1).view(torch.uint8).numpy().tobytes()
     return {
@@ -106,7 +110,9 @@ def _encode_tensor(tensor: Tensor, put: Callable[[bytes], Digest]) -> dict[str, 
     }
 
 
-def decode_constant(record: Any, read: Callable[[Digest], bytes]) -> tuple[Any, str | None]:
+def decode_constant(
+    record: Any, read: Callable[[Digest], bytes]
+) -> tuple[Any, str | None]:
     """Return a value, or its leaves in a list with torch's text about their structure.
 
     Raises PipelineError for a tensor that doesn't fit its bytes.

@@ -127,7 +127,9 @@ def _register_stand_ins(tree: Mapping[str, Any]) -> None:
     """Register a stand-in for each class that a tree names and this process doesn't know."""
     is_namedtuple_by_name: dict[str, bool] = {}
     for name, is_namedtuple in _iter_classes(tree):
-        conflicts = is_namedtuple_by_name.setdefault(name, is_namedtuple) != is_namedtuple
+        conflicts = (
+            is_namedtuple_by_name.setdefault(name, is_namedtuple) != is_namedtuple
+        )
         registered = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(name)
         if registered is not None:
             fits = pytree.is_namedtuple_class(registered) == is_namedtuple
@@ -137,7 +139,9 @@ def _register_stand_ins(tree: Mapping[str, Any]) -> None:
             if not fits and not issubclass(registered, _Container | _NamedTuple):
                 conflicts = True
         if conflicts:
-            raise ValueError(f"'{name}' is {'no' if is_namedtuple else 'a'} named tuple")
+            raise ValueError(
+                f"'{name}' is {'no' if is_namedtuple else 'a'} named tuple"
+            )
         if is_namedtuple:
             stand_in = type("NamedTuple", (_NamedTuple,), {})
             pytree._register_namedtuple(stand_in, serialized_type_name=name)
@@ -161,7 +165,9 @@ def _register(stand_in: type[_Container], name: str) -> None:
         return value.children, value.context
 
     def flatten_with_keys(value: _Container) -> tuple[list[Any], str]:
-        children = [(pytree.SequenceKey(n), child) for n, child in enumerate(value.children)]
+        children = [
+            (pytree.SequenceKey(n), child) for n, child in enumerate(value.children)
+        ]
         return children, value.context
 
     def unflatten(children: Iterable[Any], context: Any) -> _Container:

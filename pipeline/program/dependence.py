@@ -27,8 +27,24 @@ _OUTPUT_ORDER = (
 )
 # Operators that take only the size of their first argument, or its dtype.
 _OF_SIZES = frozenset(
-    {"empty_like", "full_like", "ones_like", "zeros_like", "new_empty", "new_empty_strided"}
-    | {"new_full", "new_ones", "new_zeros", "numel", "size", "stride", "sym_numel", "sym_size"}
+    {
+        "empty_like",
+        "full_like",
+        "ones_like",
+        "zeros_like",
+        "new_empty",
+        "new_empty_strided",
+    }
+    | {
+        "new_full",
+        "new_ones",
+        "new_zeros",
+        "numel",
+        "size",
+        "stride",
+        "sym_numel",
+        "sym_size",
+    }
     | {"sym_stride"}
 )
 
@@ -61,7 +77,9 @@ def find_dependences(
     return [*dependences, *parameters]
 
 
-def _find_levels(functional: ExportedProgram, state: Collection[str]) -> dict[Node, Dependence]:
+def _find_levels(
+    functional: ExportedProgram, state: Collection[str]
+) -> dict[Node, Dependence]:
     """Return the level of each node; a control flow has the greatest level of its operands."""
     varying = set()
     for spec in functional.graph_signature.input_specs:

@@ -69,7 +69,9 @@ class Source:
         self.nonzero = tuple(name for name, tensor in initial if bool(tensor.any()))
 
     @classmethod
-    def with_common_state(cls, programs: Mapping[str, ExportedProgram]) -> dict[str, Self]:
+    def with_common_state(
+        cls, programs: Mapping[str, ExportedProgram]
+    ) -> dict[str, Self]:
         """Make sources by method, which share the buffers of one name that any of them changes.
 
         A buffer begins as the first program has it.
@@ -81,7 +83,9 @@ class Source:
             tensor = tensors[name].detach().clone()
             for method in methods:
                 common[method][name] = tensor
-        return {method: cls(program, common[method]) for method, program in programs.items()}
+        return {
+            method: cls(program, common[method]) for method, program in programs.items()
+        }
 
     def reset(self) -> None:
         """Restore the initial state."""
@@ -219,7 +223,9 @@ def _replace_state(
     """
     state = {}
     for name in names:
-        state[name] = common[name] if name in common else copy.deepcopy(attrgetter(name)(module))
+        state[name] = (
+            common[name] if name in common else copy.deepcopy(attrgetter(name)(module))
+        )
     for name, tensor in {**common, **state}.items():
         owner, _, attribute = name.rpartition(".")
         with suppress(AttributeError):  # a common buffer that this program doesn't have
@@ -229,9 +235,13 @@ def _replace_state(
     return list(state.values())
 
 
-def common_buffers(programs: Mapping[str, ExportedProgram]) -> dict[str, tuple[str, ...]]:
+def common_buffers(
+    programs: Mapping[str, ExportedProgram],
+) -> dict[str, tuple[str, ...]]:
     """Return the methods of each buffer that several use by one name and at least one changes."""
-    uses = {method: describe_used_buffers(program) for method, program in programs.items()}
+    uses = {
+        method: describe_used_buffers(program) for method, program in programs.items()
+    }
     return find_common(uses)
 
 

@@ -47,7 +47,9 @@ def read_golden(
     tensors = read_named_tensors(root / path, path)
     fake_values = dict(_find_outputs(program))
     outputs = {name: tensor for name, tensor in tensors.items() if name in fake_values}
-    inputs = {name: tensor for name, tensor in tensors.items() if name not in fake_values}
+    inputs = {
+        name: tensor for name, tensor in tensors.items() if name not in fake_values
+    }
     _check_outputs(path, outputs, inputs, program)
     steps = _count_steps(path, outputs, inputs, program)
     if steps is not None:
@@ -111,7 +113,8 @@ def _count_steps(
     misshapen = [name for name in leading if leading[name] != shape]
     if misshapen:
         what = (
-            f"'{first}' holds {shape[0]} sequences of {shape[1]} calls, {listed(misshapen, 3)} not"
+            f"'{first}' holds {shape[0]} sequences of {shape[1]} calls, "
+            f"{listed(misshapen, 3)} not"
         )
         remedy = "all tensors have the same two dimensions in front, or all have one"
         raise PipelineError(f"{path}: {what}; {remedy}")
@@ -129,7 +132,9 @@ def _join_steps(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.flatten(0, 1) for name, tensor in tensors.items()}
 
 
-def _split_sequences(calls: Sequence[RecordedCall], steps: int) -> list[list[RecordedCall]]:
+def _split_sequences(
+    calls: Sequence[RecordedCall], steps: int
+) -> list[list[RecordedCall]]:
     starts = range(0, len(calls), steps)
     return [list(calls[start : start + steps]) for start in starts]
 
@@ -162,7 +167,9 @@ def _check_outputs(
             mistakes.append(f"'{name}' is neither an output nor an argument; {hint}")
     ambiguous = sorted({*names} & {*arguments})
     if ambiguous:
-        mistakes.append(f"{listed(ambiguous, 3)}: an argument has the name of an output; rename it")
+        mistakes.append(
+            f"{listed(ambiguous, 3)}: an argument has the name of an output; rename it"
+        )
     if mistakes:
         raise PipelineError(*(f"{path}: {mistake}" for mistake in mistakes))
 

@@ -79,7 +79,9 @@ def called_delegate(node: Node) -> LoweredBackendModule | None:
 
 def feeds_control_flow(node: Node) -> bool:
     """Tell whether a node is an operand, or a branch or body, of a control flow."""
-    return any(isinstance(user.target, torch._ops.HigherOrderOperator) for user in node.users)
+    return any(
+        isinstance(user.target, torch._ops.HigherOrderOperator) for user in node.users
+    )
 
 
 def copy_graphs(module: GraphModule) -> GraphModule:
@@ -88,7 +90,9 @@ def copy_graphs(module: GraphModule) -> GraphModule:
     for graph_module, its_copy in zip(
         graph_modules(module), graph_modules(module_copy), strict=True
     ):
-        for node, node_copy in zip(graph_module.graph.nodes, its_copy.graph.nodes, strict=True):
+        for node, node_copy in zip(
+            graph_module.graph.nodes, its_copy.graph.nodes, strict=True
+        ):
             # Without it, what a pass makes of the copy couldn't be traced to the original.
             source = NodeSource(node, "copied", NodeSourceAction.CREATE)
             node_copy.meta = {**node_copy.meta, "from_node": [source]}
@@ -104,7 +108,9 @@ class NodePlaces:
     """
 
     def __init__(
-        self, program: ExportedProgram, origins: Sequence[Mapping[str, int]] | None = None
+        self,
+        program: ExportedProgram,
+        origins: Sequence[Mapping[str, int]] | None = None,
     ) -> None:
         self._places: dict[tuple[str, int], int] = {}  # by a node's name and its graph
         numbers = count()
@@ -130,7 +136,9 @@ class NodePlaces:
         return None
 
 
-def find_origins(quantized: ExportedProgram, program: ExportedProgram) -> list[dict[str, int]]:
+def find_origins(
+    quantized: ExportedProgram, program: ExportedProgram
+) -> list[dict[str, int]]:
     """Map the nodes of each graph of a quantized program, by name, to their places in `program`.
 
     Saving and loading keeps names, but may change the number of nodes.
@@ -147,7 +155,9 @@ def find_origins(quantized: ExportedProgram, program: ExportedProgram) -> list[d
     return origins
 
 
-def map_places(quantized: ExportedProgram, origins: Sequence[Mapping[str, int]]) -> dict[int, int]:
+def map_places(
+    quantized: ExportedProgram, origins: Sequence[Mapping[str, int]]
+) -> dict[int, int]:
     """Map places in a quantized program to places in the program before quantization."""
     places = {}
     numbers = count()

@@ -90,7 +90,10 @@ def describe_load_error(error: BaseException, folder: Path) -> str:
 def _find_line(error: BaseException, root: Path) -> str:
     """Return `<file>:<line>: ` of the innermost line of a workspace that an error leads to, or
     ""."""
-    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    places = [
+        (frame.filename, frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+    ]
     if isinstance(error, SyntaxError):
         places.append((error.filename or "", error.lineno))
     for file, line in reversed(places):

@@ -112,7 +112,9 @@ def read_file(path: Path, name: str, program: ExportedProgram) -> list[InputSet]
         ) from error
     except PipelineError:
         raise
-    except Exception as error:  # zipfile, numpy, safetensors and torch raise what damage leads to
+    except (
+        Exception
+    ) as error:  # zipfile, numpy, safetensors and torch raise what damage leads to
         raise _unreadable(path, name, error) from error
     return unstack(tensors, name, program)
 
@@ -121,7 +123,9 @@ def read_named_tensors(path: Path, name: str) -> dict[str, torch.Tensor]:
     """Read the tensors of a `.npz` or `.safetensors` file by name. Raises PipelineError."""
     try:
         return _load_named(path)
-    except Exception as error:  # zipfile, numpy and safetensors raise what damage leads to
+    except (
+        Exception
+    ) as error:  # zipfile, numpy and safetensors raise what damage leads to
         raise _unreadable(path, name, error) from error
 
 
@@ -147,7 +151,9 @@ def _check_arrays(path: Path) -> None:
         members = archive.infolist()
         unpacked = sum(member.file_size for member in members)
         if unpacked > max(_ALWAYS_ALLOWED, _MOST_TIMES * path.stat().st_size):
-            raise ValueError(f"unpacks to {unpacked} bytes, more than {_MOST_TIMES} times its size")
+            raise ValueError(
+                f"unpacks to {unpacked} bytes, more than {_MOST_TIMES} times its size"
+            )
         for member in members:
             with archive.open(member) as file:
                 _check_array(file, member)
@@ -195,7 +201,9 @@ def _parse_calls(data: Any, name: str, program: ExportedProgram) -> list[InputSe
             call = (positional, {keyword: call[keyword] for keyword in kwargs})
         calls.append(call)
     input_sets = as_input_sets(calls, name)
-    return [replace(s, origin=f"{name}[{number}]") for number, s in enumerate(input_sets)]
+    return [
+        replace(s, origin=f"{name}[{number}]") for number, s in enumerate(input_sets)
+    ]
 
 
 def unstack(
@@ -265,7 +273,9 @@ def _check_names(
 ) -> None:
     keys = list(keys)
     unknown = [key for key in keys if key not in allowed]
-    mistakes = [f"no argument '{key}'; {did_you_mean(str(key), allowed)}" for key in unknown]
+    mistakes = [
+        f"no argument '{key}'; {did_you_mean(str(key), allowed)}" for key in unknown
+    ]
     mistakes += [f"argument '{key}' is missing" for key in required if key not in keys]
     if not keys and not mistakes:
         mistakes = ["is empty"]

@@ -94,7 +94,9 @@ def _find_mistakes(value: Any, path: str) -> Iterator[str]:
             else:
                 yield f"kwargs has the key {key!r}, must be a str"
     elif not isinstance(value, (torch.Tensor, *_SCALARS)):
-        must_be = "a tensor, number, bool, str or None, or a tuple, list or dict of them"
+        must_be = (
+            "a tensor, number, bool, str or None, or a tuple, list or dict of them"
+        )
         yield f"{path} is of type {type(value).__name__}, must be {must_be}"
 
 
@@ -164,14 +166,18 @@ def load_inputs(data: bytes) -> list[InputSet]:
             InputSet(decode_tree(args, decode), decode_tree(kwargs, decode), origin)
             for args, kwargs, origin in trees
         ]
-    except Exception as error:  # safetensors, json and torch raise what damaged bytes lead to
+    except (
+        Exception
+    ) as error:  # safetensors, json and torch raise what damaged bytes lead to
         raise PipelineError(f"stored input sets cannot be read: {error!r}") from error
 
 
 def encode_tree(tree: Any, encode_leaf: Callable[[Any], Any]) -> Any:
     """Return a tree as JSON, in which containers are lists that start with their type."""
     if isinstance(tree, dict):
-        entries = [[key, encode_tree(value, encode_leaf)] for key, value in tree.items()]
+        entries = [
+            [key, encode_tree(value, encode_leaf)] for key, value in tree.items()
+        ]
         return ["dict", *entries]
     if isinstance(tree, (tuple, list)):
         elements = [encode_tree(element, encode_leaf) for element in tree]
@@ -185,7 +191,9 @@ def decode_tree(data: Any, decode_leaf: Callable[[Any], Any]) -> Any:
     if isinstance(data, list) and data:
         kind = data[0]
     if kind == "dict":
-        return {_decode_key(key): decode_tree(value, decode_leaf) for key, value in data[1:]}
+        return {
+            _decode_key(key): decode_tree(value, decode_leaf) for key, value in data[1:]
+        }
     if kind in ("tuple", "list"):
         elements = [decode_tree(element, decode_leaf) for element in data[1:]]
         if kind == "tuple":

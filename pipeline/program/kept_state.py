@@ -74,7 +74,11 @@ _PARTS = (
     _Part("the default device", _read_device, torch.set_default_device),
     _Part("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
     _Part("the number of threads", torch.get_num_threads, torch.set_num_threads),
-    _Part("whether gradients are computed", torch.is_grad_enabled, torch._C._set_grad_enabled),
+    _Part(
+        "whether gradients are computed",
+        torch.is_grad_enabled,
+        torch._C._set_grad_enabled,
+    ),
     _Part(
         "which algorithms are deterministic",
         torch.get_deterministic_debug_mode,
@@ -85,9 +89,19 @@ _PARTS = (
         torch.get_float32_matmul_precision,
         torch.set_float32_matmul_precision,
     ),
-    _Part("whether denormals are flushed", _flushes_denormals, torch.set_flush_denormal),
-    _Part("whether oneDNN is used", torch._C._get_mkldnn_enabled, torch._C._set_mkldnn_enabled),
-    _Part("whether NNPACK is used", torch._C._get_nnpack_enabled, torch._C._set_nnpack_enabled),
+    _Part(
+        "whether denormals are flushed", _flushes_denormals, torch.set_flush_denormal
+    ),
+    _Part(
+        "whether oneDNN is used",
+        torch._C._get_mkldnn_enabled,
+        torch._C._set_mkldnn_enabled,
+    ),
+    _Part(
+        "whether NNPACK is used",
+        torch._C._get_nnpack_enabled,
+        torch._C._set_nnpack_enabled,
+    ),
     _Part(
         "autocast",
         lambda: torch.is_autocast_enabled("cpu"),
@@ -135,7 +149,9 @@ def kept_state(who: str) -> Iterator[None]:
             "it; give it an operator of its own"
         )
     if _modes() != modes:
-        raise PipelineError(f"{who}: leaves a mode of torch's on; leave it as a context manager")
+        raise PipelineError(
+            f"{who}: leaves a mode of torch's on; leave it as a context manager"
+        )
 
 
 def _restore(values: list[Any]) -> list[str]:

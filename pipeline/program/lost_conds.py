@@ -40,7 +40,10 @@ class _Branches:
     """The branches of a program in a plan; `nodes` are those that instructions are part of."""
 
     def __init__(
-        self, plan: schema.ExecutionPlan, nodes: Mapping[int, Node], program: ExportedProgram
+        self,
+        plan: schema.ExecutionPlan,
+        nodes: Mapping[int, Node],
+        program: ExportedProgram,
     ) -> None:
         self._plan = plan
         self._nodes = nodes

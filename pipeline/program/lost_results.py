@@ -17,7 +17,11 @@ from functools import cached_property
 import torch
 from executorch.exir import schema
 
-from pipeline.program.plan_values import count_delegate_results, used_values, written_values
+from pipeline.program.plan_values import (
+    count_delegate_results,
+    used_values,
+    written_values,
+)
 from pipeline.program.pte import SCALAR_TYPES
 
 _COPIES = frozenset({"clone", "_clone_dim_order", "_to_dim_order_copy", "copy"})
@@ -142,7 +146,9 @@ class _Memory:
         if isinstance(call, schema.JumpFalseCall):
             return [call.cond_value_index]
         written = self._writes[number]
-        reads = [index for index in used_values(self._plan, call) if index not in written]
+        reads = [
+            index for index in used_values(self._plan, call) if index not in written
+        ]
         # A buffer is read by an operator that writes to it in place, too.
         args = getattr(call, "args", None) or ()
         return [
@@ -150,7 +156,9 @@ class _Memory:
             *(index for index in args[:1] if index in written),
         ]
 
-    def _find_writer(self, regions: Sequence[Region], move: int, reader: int) -> int | None:
+    def _find_writer(
+        self, regions: Sequence[Region], move: int, reader: int
+    ) -> int | None:
         """Return the first instruction that overwrites the regions before the reader reads them,
         also when a loop reads them again."""
         loop_ends = []
@@ -172,10 +180,15 @@ class _Memory:
 
     def _is_other_branch(self, number: int, reader: int) -> bool:
         """Return whether an instruction only runs where the reader doesn't."""
-        return any(number in first and reader in second for first, second in self._branches)
+        return any(
+            number in first and reader in second for first, second in self._branches
+        )
 
     def _overwrites(self, number: int, regions: Sequence[Region]) -> bool:
-        if isinstance(self._calls[number], schema.MoveCall) or self._kernel(number) == _VIEW:
+        if (
+            isinstance(self._calls[number], schema.MoveCall)
+            or self._kernel(number) == _VIEW
+        ):
             return False
         for written in self._written_regions(number):
             if any(_overlap(written, region) for region in regions):
@@ -219,7 +232,10 @@ class _Memory:
         """The first and the last instruction of each loop."""
         loops = []
         for number, call in enumerate(self._calls):
-            if isinstance(call, schema.JumpFalseCall) and call.destination_instruction <= number:
+            if (
+                isinstance(call, schema.JumpFalseCall)
+                and call.destination_instruction <= number
+            ):
                 loops.append((call.destination_instruction, number))
         return loops
 
@@ -229,7 +245,10 @@ class _Memory:
         jump to the second, and ends with a jump over it."""
         branches = []
         for number, call in enumerate(self._calls):
-            if not isinstance(call, schema.JumpFalseCall) or call.destination_instruction <= number:
+            if (
+                not isinstance(call, schema.JumpFalseCall)
+                or call.destination_instruction <= number
+            ):
                 continue
             second = call.destination_instruction
             over = self._calls[second - 1]

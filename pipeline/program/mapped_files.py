@@ -13,7 +13,9 @@ from typing import IO
 from weakref import WeakSet
 
 _CAPABILITY_VERSION, _IPC_LOCK = 0x20080522, 1 << 14  # linux/capability.h
-_CAPABILITIES = struct.Struct("6I")  # effective, permitted, inheritable; of two words each
+_CAPABILITIES = struct.Struct(
+    "6I"
+)  # effective, permitted, inheritable; of two words each
 _maps: WeakSet[mmap.mmap] = WeakSet()
 _REGION = re.compile(r"([0-9a-f]+)-[0-9a-f]+ ")
 _UNCHANGED = re.compile(r"Anonymous: +0 kB")
@@ -38,7 +40,10 @@ def release_pages() -> None:
     if not file_at:
         return
     current = None
-    with suppress(OSError), open("/proc/self/smaps", encoding="utf-8", errors="replace") as lines:
+    with (
+        suppress(OSError),
+        open("/proc/self/smaps", encoding="utf-8", errors="replace") as lines,
+    ):
         # The line of a region comes before the lines of its figures.
         for line in lines:
             region = _REGION.match(line)

@@ -18,7 +18,14 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from pipeline.program import argument_specs as specs
-from pipeline.program.argument_specs import Argument, ConstantSpec, Extent, Json, Leaf, TensorSpec
+from pipeline.program.argument_specs import (
+    Argument,
+    ConstantSpec,
+    Extent,
+    Json,
+    Leaf,
+    TensorSpec,
+)
 from pipeline.program.containers import build_plain
 from pipeline.program.inputs import decode_tree, encode_tree
 from pipeline.program.signature import (
@@ -74,10 +81,14 @@ class MethodSpec:
                 identifier = f"args_{number}"
             parameters.insert(0, parameter(identifier, kind, default=default))
         for name, tree in self.kwargs:
-            parameters.append(parameter(name, parameter.KEYWORD_ONLY, default=_default(tree)))
+            parameters.append(
+                parameter(name, parameter.KEYWORD_ONLY, default=_default(tree))
+            )
         return inspect.Signature(parameters)
 
-    def flat_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    def flat_arguments(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> list[Any]:
         """Return the leaves of a call unchanged, in the order of the method's inputs.
 
         Raises:
@@ -120,7 +131,9 @@ class MethodSpec:
         """
         expected = pytree.tree_leaves(self.outputs)
         if len(outputs) != len(expected):
-            raise PipelineError(f"gives {len(outputs)} outputs, must give {len(expected)}")
+            raise PipelineError(
+                f"gives {len(outputs)} outputs, must give {len(expected)}"
+            )
         sizes = specs.iter_sizes(zip(self._arguments, leaves, strict=True))
         bound = specs.bind_symbols([(size.expression, size.value) for size in sizes])
         mistakes = []
@@ -165,10 +178,20 @@ class MethodSpec:
                 tuple(map(int, data["changes"])),
             )
             _ = method_spec.signature  # which takes no names but Python's
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise PipelineError(f"a signature that cannot be read ({error!r})") from error
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:
+            raise PipelineError(
+                f"a signature that cannot be read ({error!r})"
+            ) from error
         except RecursionError as error:
-            raise PipelineError("a signature that cannot be read (nested too deep)") from error
+            raise PipelineError(
+                "a signature that cannot be read (nested too deep)"
+            ) from error
         return method_spec
 
 
@@ -188,14 +211,17 @@ def make_method_spec(
     inputs = [numbering.argument(a.name, a.value) for a in signature(program)]
     args, kwargs = build_plain(inputs, program.call_spec.in_spec)
     names, keywords = argument_names(program)
-    outputs = [numbering.output(f"output{n}", value) for n, value in returned_values(program)]
+    outputs = [
+        numbering.output(f"output{n}", value) for n, value in returned_values(program)
+    ]
     returned = build_plain(outputs, program.call_spec.out_spec)
     training_outputs = find_training_outputs(program)
     if training_outputs is not None:
         returned = {"outputs": returned}
         for kind, values in training_outputs._asdict().items():
             returned[kind] = {
-                name: numbering.output(f"{kind}[{name!r}]", value) for name, value in values
+                name: numbering.output(f"{kind}[{name!r}]", value)
+                for name, value in values
             }
     return MethodSpec(
         tuple(zip(names, args, strict=True)),

@@ -59,7 +59,9 @@ def check_names(names: Sequence[str], outline: Outline) -> Iterator[tuple[str, s
 
 def _computes(module: str, outline: Outline) -> bool:
     """Tell whether a module, or one within it, computes something."""
-    return any(called == module or called.startswith(f"{module}.") for called in outline.calls)
+    return any(
+        called == module or called.startswith(f"{module}.") for called in outline.calls
+    )
 
 
 def _explain_unknown_module(name: str, outline: Outline) -> tuple[str, str]:
@@ -102,7 +104,9 @@ def _find_wrong_calls(
         calls.append(f"'{base}@{number}'")
     named = {_split(listed)[0] for listed in names}
     unnamed_aliases = [
-        alias for alias in _aliases(base, outline) if alias in outline.calls and alias not in named
+        alias
+        for alias in _aliases(base, outline)
+        if alias in outline.calls and alias not in named
     ]
     if call is not None and not calls:
         yield f"'{name}': module '{base}' is not called itself", f"write '{base}'"

@@ -181,7 +181,9 @@ def outline_program(program: ExportedProgram) -> Outline:
     # torch builds these lists anew at each access.
     buffers = {*state, *program.graph_signature.buffers}
     parameters = set(program.graph_signature.parameters)
-    parameters |= {name for name, tensor in state.items() if isinstance(tensor, Parameter)}
+    parameters |= {
+        name for name, tensor in state.items() if isinstance(tensor, Parameter)
+    }
     kinds = {}
     storages = {}
     for name, tensor in {**program.constants, **state}.items():
@@ -227,7 +229,9 @@ def outline_archive(program: Mapping[str, Any], tensors: Mapping[str, Any]) -> O
     return _make_outline(_archive_frames(module["graph"]), names, kinds, storages)
 
 
-def _declared_kinds(input_specs: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+def _declared_kinds(
+    input_specs: Iterable[Mapping[str, Any]],
+) -> Iterator[tuple[str, str]]:
     """Yield the name and the kind of each tensor that a signature names."""
     for spec in input_specs:
         for kind, value in spec.items():

@@ -30,7 +30,9 @@ LIBRARIES: Mapping[str, tuple[str, ...]] = {
     "et_vk": ("executorch.backends.vulkan.custom_ops_lib",),
     "executorch": (f"{_LLM}.custom_ops.custom_ops",),
     "executorch_cuda": ("executorch.backends.cuda.quantize_op_dispatch._library",),
-    "executorch_devtools": ("executorch.devtools.intermediate_output_tap.custom_ops_lib",),
+    "executorch_devtools": (
+        "executorch.devtools.intermediate_output_tap.custom_ops_lib",
+    ),
     "executorch_prim": ("executorch.exir.passes.executorch_prim_ops_registry",),
     "float8_sparse": ("torchao.quantization",),
     "llama": (f"{_LLM}.custom_ops.custom_ops", f"{_LLM}.custom_ops.op_fallback"),
@@ -89,7 +91,9 @@ REMEDY = (
 )
 
 
-_REGISTERED_BY: dict[str, str] = {}  # operators, by the library whose loading registered them
+_REGISTERED_BY: dict[
+    str, str
+] = {}  # operators, by the library whose loading registered them
 
 
 @contextmanager

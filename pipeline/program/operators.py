@@ -18,7 +18,9 @@ def base_name(node: Node) -> str:
     It is the same in ATen's dialect and the edge dialect: `add` for `aten.add_.Tensor`; "" for a
     node that calls no operator.
     """
-    parts = getattr(node.target, "__name__", "").split(".")  # [[library,] name,] overload
+    parts = getattr(node.target, "__name__", "").split(
+        "."
+    )  # [[library,] name,] overload
     if node.op != "call_function" or len(parts) < 2:
         return ""
     if parts[-2].startswith("__"):
@@ -56,7 +58,10 @@ def operator_name(node: Node) -> str:
     target: Any = node.target
     if node.op != "call_function" or target is operator.getitem:
         return ""
-    scratch = (target.__module__, target.__name__) == ("executorch.exir.memory", "alloc")
+    scratch = (target.__module__, target.__name__) == (
+        "executorch.exir.memory",
+        "alloc",
+    )
     higher_order = control_flow_name(node)
     if higher_order.startswith("auto_functionalized"):
         target = node.args[0]
@@ -82,7 +87,7 @@ def node_label(node: Node) -> str:
     if node.op != "call_function":
         return node.name
     if hasattr(target, "_overloadname"):
-        return (
-            f"{operator_name(node).removesuffix(f'.{target._overloadname}')}.{target._overloadname}"
-        )
+        overload = target._overloadname
+        name = operator_name(node).removesuffix(f".{overload}")
+        return f"{name}.{overload}"
     return control_flow_name(node) or str(getattr(target, "__name__", target))

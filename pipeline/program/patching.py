@@ -26,7 +26,9 @@ def replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None
         setattr(owner, name, original)
 
 
-def wrapped(owner: Any, name: str, around: Callable[..., Any]) -> AbstractContextManager[None]:
+def wrapped(
+    owner: Any, name: str, around: Callable[..., Any]
+) -> AbstractContextManager[None]:
     """Call `around` in place of a function of a class or module, within the context, with the
     function itself before its arguments."""
 

@@ -232,10 +232,13 @@ def _parts(segment: Span, offsets: tuple[int, ...]) -> tuple[Span, ...]:
     return tuple(Span(segment.offset + start, end - start) for start, end in limits)
 
 
-def _plan(table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]) -> PlanFacts:
+def _plan(
+    table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]
+) -> PlanFacts:
     # The tensor of each value; None for a value of another type.
     tensors = [
-        value.table(1) if value.number(0, "B") == _TENSOR else None for value in table.tables(2)
+        value.table(1) if value.number(0, "B") == _TENSOR else None
+        for value in table.tables(2)
     ]
     operators = []
     for operator in table.tables(6):
@@ -247,22 +250,30 @@ def _plan(table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]) ->
         instructions=sum(len(chain.numbers(2, "I")) for chain in table.tables(5)),
         input_orders=tuple(_input_orders(table, tensors)),
         operators=tuple(operators),
-        delegates=tuple(_delegate(delegate, segments, inline) for delegate in table.tables(7)),
+        delegates=tuple(
+            _delegate(delegate, segments, inline) for delegate in table.tables(7)
+        ),
         tensors=tuple(_stored_tensors(tensors)),
         arenas=table.numbers(8, "q")[1:],
         arenas_used=frozenset(_planned_arenas(tensors)),
     )
 
 
-def _input_orders(table: Table, tensors: list[Table | None]) -> Iterator[tuple[int, ...] | None]:
+def _input_orders(
+    table: Table, tensors: list[Table | None]
+) -> Iterator[tuple[int, ...] | None]:
     for index in table.numbers(3, "i"):
         if not 0 <= index < len(tensors):
-            raise CorruptError(f"an input of its method is beyond its {len(tensors)} values")
+            raise CorruptError(
+                f"an input of its method is beyond its {len(tensors)} values"
+            )
         tensor = tensors[index]
         yield None if tensor is None else tensor.numbers(3, "B")
 
 
-def _delegate(table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]) -> PlanDelegate:
+def _delegate(
+    table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]
+) -> PlanDelegate:
     reference = table.table(1)
     if reference is None:
         return PlanDelegate(table.text(0), None)

@@ -28,7 +28,9 @@ from pipeline.program.signature import (
 # Where a dynamic dimension of a generated input ends, and how large such an input may become.
 LONGEST_DIMENSION = 4096
 MOST_ELEMENTS = 1 << 22
-_MOST_OF_HALF = 5  # a power of two: beyond a tenth of what 16 bits hold, little can be computed
+_MOST_OF_HALF = (
+    5  # a power of two: beyond a tenth of what 16 bits hold, little can be computed
+)
 
 
 def generate_inputs(
@@ -56,7 +58,9 @@ def generate_inputs(
 Shapes = Mapping[str, Sequence[Sequence[int]]]
 # A tensor of a shape for an argument: given the argument's fake tensor, the values that it has in
 # the examples, and where random numbers come from.
-Fill = Callable[[torch.Tensor, Sequence[int], Sequence[Any], torch.Generator], torch.Tensor]
+Fill = Callable[
+    [torch.Tensor, Sequence[int], Sequence[Any], torch.Generator], torch.Tensor
+]
 
 
 class Generator:
@@ -93,7 +97,11 @@ class Generator:
         return any(symbol.least < symbol.greatest for symbol in self._symbols)
 
     def set(
-        self, number: int, sizes: int | None = None, fill: Fill | None = None, note: str = ""
+        self,
+        number: int,
+        sizes: int | None = None,
+        fill: Fill | None = None,
+        note: str = "",
     ) -> InputSet:
         """Make the input set of a number.
 
@@ -108,7 +116,9 @@ class Generator:
             sizes = number
         size_by_symbol = _choose_sizes(self._arguments, self._symbols, sizes, generator)
         if self._allowed_sizes:
-            drawn = int(torch.randint(len(self._allowed_sizes), (), generator=generator))
+            drawn = int(
+                torch.randint(len(self._allowed_sizes), (), generator=generator)
+            )
             place = (0, -1, drawn)[sizes % 3]
             size_by_symbol |= self._allowed_sizes[place]
         leaves = []
@@ -117,7 +127,9 @@ class Generator:
                 examples = self._example_values[index]
             else:
                 examples = ()
-            leaves.append(_value(argument.value, size_by_symbol, examples, generator, fill))
+            leaves.append(
+                _value(argument.value, size_by_symbol, examples, generator, fill)
+            )
         if note:
             notes = [note]
         else:
@@ -145,7 +157,9 @@ def _symbols(
     example_leaves: Sequence[Sequence[Any]],
 ) -> list[_Symbol]:
     dynamic_sizes = list(iter_dynamic_sizes(arguments))
-    hints = [(expression(s), s.node.hint) for _, s in dynamic_sizes if s.node.has_hint()]
+    hints = [
+        (expression(s), s.node.hint) for _, s in dynamic_sizes if s.node.has_hint()
+    ]
     bindings = [bind_symbols(hints)]
     signature_leaves = leaf_signature(program)
     for leaves in example_leaves:
@@ -177,18 +191,24 @@ def _symbols(
     return symbols
 
 
-def _bind_sizes(pairs: Iterable[tuple[Argument, Any]]) -> dict[sympy.Symbol, sympy.Integer]:
+def _bind_sizes(
+    pairs: Iterable[tuple[Argument, Any]],
+) -> dict[sympy.Symbol, sympy.Integer]:
     """Return the values of symbols that follow from the sizes of arguments."""
     return bind_symbols([(size.expression, size.value) for size in iter_sizes(pairs)])
 
 
-def _allowed_sizes(program: ExportedProgram, shapes: Shapes) -> list[dict[sympy.Symbol, int]]:
+def _allowed_sizes(
+    program: ExportedProgram, shapes: Shapes
+) -> list[dict[sympy.Symbol, int]]:
     """Return the sizes of the symbols for each listed shape, from the least to the greatest.
 
     Shapes that the program itself refuses are left out: a package may take a size of 1 where torch
     exports at least 2.
     """
-    arguments = [argument for argument in leaf_signature(program) if argument.name in shapes]
+    arguments = [
+        argument for argument in leaf_signature(program) if argument.name in shapes
+    ]
     number_of_shapes = len(next(iter(shapes.values())))
     allowed = []
     for place in range(number_of_shapes):
@@ -274,7 +294,10 @@ def is_floating(dtype: torch.dtype) -> bool:
 
 
 def fill_random(
-    like: torch.Tensor, shape: Sequence[int], examples: Sequence[Any], generator: torch.Generator
+    like: torch.Tensor,
+    shape: Sequence[int],
+    examples: Sequence[Any],
+    generator: torch.Generator,
 ) -> torch.Tensor:
     """Return a random tensor as `generate_inputs` makes them."""
     if is_floating(like.dtype):
@@ -291,7 +314,10 @@ def fill_random(
 
 
 def fill_zeros(
-    like: torch.Tensor, shape: Sequence[int], examples: Sequence[Any], generator: torch.Generator
+    like: torch.Tensor,
+    shape: Sequence[int],
+    examples: Sequence[Any],
+    generator: torch.Generator,
 ) -> torch.Tensor:
     """Make numbers that are 0 and bools that are false; integers as near to 0 as the examples'."""
     is_index = not is_floating(like.dtype) and like.dtype is not torch.bool

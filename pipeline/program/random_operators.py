@@ -26,11 +26,24 @@ from pipeline.store.errors import plural
 Cause = Literal["training", "sampling", "memory"]
 _MOST_LINES = 3
 _UNINITIALIZED = frozenset(
-    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+    {
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+    }
 )
 _TORCH_NAMESPACES = frozenset({"aten", "prim", "prims", "quantized_decomposed"})
 _DROPOUTS = frozenset(
-    {"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"}
+    {
+        "dropout",
+        "native_dropout",
+        "feature_dropout",
+        "alpha_dropout",
+        "feature_alpha_dropout",
+    }
     | {"_fused_dropout"}
 )
 _RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
@@ -91,10 +104,14 @@ def find_random_operators(
         cause = random_cause(node)
         if cause is not None and not (trains and base_name(node) in _BATCH_NORMS):
             calls.setdefault((operator_name(node), cause), []).append(node)
-    return [_describe(name, cause, nodes, root) for (name, cause), nodes in calls.items()]
+    return [
+        _describe(name, cause, nodes, root) for (name, cause), nodes in calls.items()
+    ]
 
 
-def find_uninitialized(program: ExportedProgram, root: Path | None = None) -> list[RandomOperator]:
+def find_uninitialized(
+    program: ExportedProgram, root: Path | None = None
+) -> list[RandomOperator]:
     """Find the operators that allocate memory without writing it."""
     calls: dict[str, list[Node]] = {}
     for node in iter_nodes(program):
@@ -125,7 +142,9 @@ def is_uninitialized(node: Node) -> bool:
     return base_name(node) in _UNINITIALIZED
 
 
-def _describe(name: str, cause: Cause, nodes: list[Node], root: Path | None) -> RandomOperator:
+def _describe(
+    name: str, cause: Cause, nodes: list[Node], root: Path | None
+) -> RandomOperator:
     lines: list[str] = []
     for node in nodes:
         line = source_line(node, root)
@@ -143,7 +162,9 @@ def random_cause(node: Node) -> Cause | None:
     argument = _argument_reader(node, target)
     if name in _BATCH_NORMS:
         updates = argument("running_mean") is not None
-        trains = argument("training", argument("train", name.startswith("_batch_norm_with")))
+        trains = argument(
+            "training", argument("train", name.startswith("_batch_norm_with"))
+        )
         if trains and updates:
             return "training"
         return None

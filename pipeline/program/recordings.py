@@ -131,13 +131,17 @@ def call_reference(
         Exception: whatever the reference raises.
     """
     leaves = flatten(program, inputs)
-    leaves_before = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+    leaves_before = [
+        leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves
+    ]
     # In the containers of the export: the reference is the user's function.
     args, kwargs = pytree.tree_unflatten(leaves, program.call_spec.in_spec)
     with torch.no_grad():
         returned = reference(*args, **kwargs)
     changed = [*find_effects(program).changed]
-    for place, (leaf, leaf_before) in enumerate(zip(leaves, leaves_before, strict=True)):
+    for place, (leaf, leaf_before) in enumerate(
+        zip(leaves, leaves_before, strict=True)
+    ):
         if place not in changed and not _has_same_bits(leaf, leaf_before):
             changed.append(place)
     names = [argument.name for argument in signature(program)]

@@ -83,11 +83,15 @@ def find_changed_inputs(functional: ExportedProgram) -> list[int]:
     """Return the places of the inputs that a functional program, such as a lowered one, changes."""
     specs = functional.graph_signature
     inputs = [s.arg.name for s in specs.input_specs if s.kind is InputKind.USER_INPUT]
-    mutations = [s for s in specs.output_specs if s.kind is OutputKind.USER_INPUT_MUTATION]
+    mutations = [
+        s for s in specs.output_specs if s.kind is OutputKind.USER_INPUT_MUTATION
+    ]
     return [inputs.index(mutation.target) for mutation in mutations]
 
 
-def iter_dynamic_sizes(arguments: Iterable[Argument]) -> Iterator[tuple[str, torch.SymInt]]:
+def iter_dynamic_sizes(
+    arguments: Iterable[Argument],
+) -> Iterator[tuple[str, torch.SymInt]]:
     """Yield the dynamic sizes and ints of a program's signature: `x.shape[0]` and its value."""
     for argument in arguments:
         if isinstance(argument.value, torch.SymInt):
@@ -131,7 +135,9 @@ def check_inputs(program: ExportedProgram, inputs: InputSet, method: str = "") -
         raise PipelineError(*(f"{label}: {mistake}" for mistake in mistakes))
 
 
-def flatten(program: ExportedProgram, inputs: InputSet, keep_strides: bool = False) -> list[Any]:
+def flatten(
+    program: ExportedProgram, inputs: InputSet, keep_strides: bool = False
+) -> list[Any]:
     """Return copies of the leaves of a checked input set, in the order of the placeholders.
 
     Each tensor has the dim order that the program was exported with. With `keep_strides`, it has
@@ -166,7 +172,10 @@ def as_exported(program: ExportedProgram, inputs: InputSet) -> InputSet:
 
 
 def nest_leaves(
-    program: ExportedProgram, leaves: Sequence[Any], origin: str, generated: bool = False
+    program: ExportedProgram,
+    leaves: Sequence[Any],
+    origin: str,
+    generated: bool = False,
 ) -> InputSet:
     """Return the input set with these leaves, in the order of the signature."""
     args, kwargs = build_plain(leaves, program.call_spec.in_spec)
@@ -211,7 +220,9 @@ def pair_leaves(
     if len(args) != len(inputs.args):
         mistakes.append(f"{len(inputs.args)} positional arguments, must be {len(args)}")
     for name in sorted(inputs.kwargs.keys() - kwargs.keys()):
-        mistakes.append(f"argument '{name}': unknown keyword; known: {', '.join(kwargs) or 'none'}")
+        mistakes.append(
+            f"argument '{name}': unknown keyword; known: {', '.join(kwargs) or 'none'}"
+        )
     for tree, value in zip(args, inputs.args, strict=False):
         pair_trees(tree, value, pairs, mistakes)
     for name, tree in kwargs.items():
@@ -222,7 +233,9 @@ def pair_leaves(
     return pairs, mistakes
 
 
-def pair_trees(expected: Any, value: Any, pairs: list[Pair], mistakes: list[str]) -> None:
+def pair_trees(
+    expected: Any, value: Any, pairs: list[Pair], mistakes: list[str]
+) -> None:
     """Add to `pairs` the leaves of a tree of Arguments, each with the value at its place in another
     tree, or to `mistakes` that their structures differ."""
     if isinstance(expected, Argument):

@@ -59,7 +59,9 @@ _OPERATORS: Mapping[type[ast.AST], str] = {
     ast.Sub: "Add",
     ast.Mult: "Mul",
     ast.Pow: "Pow",
-    **dict.fromkeys((ast.Div, ast.FloorDiv, ast.Mod, ast.BitAnd, ast.BitOr), "operator"),
+    **dict.fromkeys(
+        (ast.Div, ast.FloorDiv, ast.Mod, ast.BitAnd, ast.BitOr), "operator"
+    ),
 }
 
 
@@ -87,7 +89,11 @@ def check_size_expression(text: str) -> None:
         expression = ast.parse(text, mode="eval").body
     except SyntaxError as error:
         raise ValueError(_describe_part(text[(error.offset or 1) - 1 :])) from None
-    except (MemoryError, RecursionError, ValueError):  # of a parser that bounds its stack
+    except (
+        MemoryError,
+        RecursionError,
+        ValueError,
+    ):  # of a parser that bounds its stack
         raise ValueError(f"is nested more than {_DEEPEST} deep") from None
     if isinstance(expression, ast.Tuple):
         raise ValueError("is several expressions")
@@ -123,21 +129,27 @@ class _Measurer:
                 return _Measure(1)
             case ast.Constant(value=int() | float()):
                 return _number(self._source(node))
-            case ast.Name(id=name) if name in _CONSTANTS or _BARE_SYMBOL.fullmatch(name):
+            case ast.Name(id=name) if name in _CONSTANTS or _BARE_SYMBOL.fullmatch(
+                name
+            ):
                 return _Measure(1)
-            case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Invert(), operand=operand):
+            case ast.UnaryOp(
+                op=ast.USub() | ast.UAdd() | ast.Invert(), operand=operand
+            ):
                 inner = self.measure(operand, depth + 1)
                 if inner.exponent is None:
                     return inner
                 return _Measure(inner.bits, 1, -inner.exponent)
-            case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _OPERATORS:
+            case ast.BinOp(left=left, op=operator, right=right) if (
+                type(operator) in _OPERATORS
+            ):
                 sides = [
                     self.measure(left, depth + 1),
                     self.measure(right, depth + 1),
                 ]
                 return _combine(_OPERATORS[type(operator)], sides)
-            case ast.Compare(left=left, ops=[operator], comparators=[right]) if isinstance(
-                operator, _COMPARISONS
+            case ast.Compare(left=left, ops=[operator], comparators=[right]) if (
+                isinstance(operator, _COMPARISONS)
             ):
                 sides = [
                     self.measure(left, depth + 1),
@@ -171,7 +183,9 @@ class _Measurer:
             value = self._source(keyword.value)
             if keyword.arg is None or not re.fullmatch(r"True|False|[0-9]{1,3}", value):
                 raise ValueError(f"has {keyword.arg}={value[:20]}")
-        return _CHECKS[name]([self._literal_text(name, argument) for argument in call.args])
+        return _CHECKS[name](
+            [self._literal_text(name, argument) for argument in call.args]
+        )
 
     def _literal_text(self, name: str, argument: ast.expr) -> str:
         text = self._source(argument)
@@ -245,7 +259,8 @@ def _combine(name: str, arguments: list[_Measure]) -> _Measure:
         terms = base.terms**times
     elif name == "Add":
         bits = (
-            max((argument.bits for argument in arguments), default=0) + len(arguments).bit_length()
+            max((argument.bits for argument in arguments), default=0)
+            + len(arguments).bit_length()
         )
         terms = sum(argument.terms for argument in arguments)
     elif name == "Mul":
@@ -260,5 +275,7 @@ def _exponent(measure: _Measure) -> float:
     if measure.exponent is None and measure.bits == 3:  # Rational(1, 2), a square root
         return 1
     if measure.exponent is None or not abs(measure.exponent) <= _LARGEST_EXPONENT:
-        raise ValueError(f"has an exponent other than a number up to {_LARGEST_EXPONENT}")
+        raise ValueError(
+            f"has an exponent other than a number up to {_LARGEST_EXPONENT}"
+        )
     return max(1.0, abs(measure.exponent))

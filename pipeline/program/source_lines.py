@@ -77,7 +77,9 @@ def parse_trace(trace: str, tracers: bool = False) -> list[SourceLine]:
         if tracers or is_model_file(frame["file"]):
             line = int(frame["line"])
             function = frame["function"].strip()
-            frames.append(SourceLine(frame["file"], line, function, frame["code"].strip()))
+            frames.append(
+                SourceLine(frame["file"], line, function, frame["code"].strip())
+            )
     return frames
 
 
@@ -85,7 +87,9 @@ def choose_frame(frames: Sequence[SourceLine], root: Path) -> SourceLine | None:
     """Return the innermost call in a file of the workspace, or else outside of installed packages,
     or else the innermost of all."""
     in_workspace = [frame for frame in frames if _in_workspace(frame.file, root)]
-    not_installed = [frame for frame in frames if not _INSTALLED & set(PurePath(frame.file).parts)]
+    not_installed = [
+        frame for frame in frames if not _INSTALLED & set(PurePath(frame.file).parts)
+    ]
     candidates = in_workspace or not_installed or frames
     if candidates:
         return candidates[-1]

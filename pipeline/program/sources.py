@@ -286,12 +286,16 @@ def identify_program(path: Path, entry: str) -> ProgramIdentity:
     if identity is None or stamp != stamp_when_read:
         with open_archive(path) as archive:
             canonical = canonical_program(archive.program(entry))
-            identity = _identify(canonical, _tensor_digests(archive, entry, checked=False))
+            identity = _identify(
+                canonical, _tensor_digests(archive, entry, checked=False)
+            )
         _identities[path, entry] = stamp, identity
     return identity
 
 
-def _describe_entry(archive: ArchiveReader, entry: str) -> tuple[ProgramFacts, ProgramIdentity]:
+def _describe_entry(
+    archive: ArchiveReader, entry: str
+) -> tuple[ProgramFacts, ProgramIdentity]:
     program = archive.program(entry)
     canonical = canonical_program(program)
     tensors = _tensor_digests(archive, entry)
@@ -306,10 +310,14 @@ def _describe_entry(archive: ArchiveReader, entry: str) -> tuple[ProgramFacts, P
     if archive.members.has(examples):
         inputs = archive.members.hash(examples)
     identity = _identify(canonical, tensors)
-    return ProgramFacts(entry, identity.program, identity.names, inputs, parts), identity
+    return ProgramFacts(
+        entry, identity.program, identity.names, inputs, parts
+    ), identity
 
 
-def _identify(canonical: Canonical, tensors: Mapping[str, Mapping[str, Any]]) -> ProgramIdentity:
+def _identify(
+    canonical: Canonical, tensors: Mapping[str, Mapping[str, Any]]
+) -> ProgramIdentity:
     # Only the first of the two parts of `path_name` is kept: which tensors share a member.
     places: dict[str, dict[str, Any]] = {}
     for kind, records in tensors.items():

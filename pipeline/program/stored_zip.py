@@ -65,7 +65,9 @@ class StoredZip:
         """Return the bytes of a member that has no more than `most` of them."""
         size = self.size(name)
         if size > most:
-            raise ValueError(f"has a member '{name}' of {size} bytes, at most {most} are read")
+            raise ValueError(
+                f"has a member '{name}' of {size} bytes, at most {most} are read"
+            )
         return self._zip.read(self._infos[name])
 
     def read_into(self, name: str, view: memoryview) -> None:
@@ -185,4 +187,6 @@ def _check_places(infos: list[zipfile.ZipInfo], size: int) -> None:
         # Without padding, whose length only the local header knows: a lower bound.
         end = info.header_offset + _LOCAL_HEADER + len(info.filename) + info.file_size
     if end > size:
-        raise ValueError("has members that end behind the end of the file; is it cut short?")
+        raise ValueError(
+            "has members that end behind the end of the file; is it cut short?"
+        )

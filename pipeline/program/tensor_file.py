@@ -52,7 +52,9 @@ def load_tensor_file(file: IO[bytes]) -> Any:
     except (ValueError, pickle.UnpicklingError):
         raise
     except zipfile.BadZipFile as error:
-        raise ValueError(f"{error}; save it anew with torch.save, as it is by default") from error
+        raise ValueError(
+            f"{error}; save it anew with torch.save, as it is by default"
+        ) from error
     except RecursionError as error:
         raise ValueError("is nested too deep") from error
     except Exception as error:  # the unpickler raises whatever damaged bytes lead it to
@@ -102,7 +104,9 @@ class _Storages:
         size = self._members.size(name)
         claimed_size = count * dtype.itemsize
         if claimed_size != size:
-            raise ValueError(f"has a storage of {claimed_size} bytes, and {size} of them")
+            raise ValueError(
+                f"has a storage of {claimed_size} bytes, and {size} of them"
+            )
         if key not in self._storages:
             self._storages[key] = load_storage(self._members, name)
         return torch.storage.TypedStorage(
@@ -135,4 +139,6 @@ def _check_tensor(tensor: torch.Tensor) -> None:
     if tensor.layout == torch.strided:
         stored = tensor.untyped_storage().nbytes()
     if tensor.numel() * tensor.element_size() > max(stored, EXPANDED):
-        raise ValueError(f"has a tensor of the shape {tuple(tensor.shape)}, and {stored} bytes")
+        raise ValueError(
+            f"has a tensor of the shape {tuple(tensor.shape)}, and {stored} bytes"
+        )

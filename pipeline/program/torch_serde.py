@@ -82,9 +82,13 @@ _TYPING = ModuleType("typing")  # stands in for the module `typing`
 vars(_TYPING).update(vars(typing), get_type_hints=_get_type_hints)
 
 
-def _write_argument(write: Callable[..., Argument], writer: Any, argument: Any) -> Argument:
+def _write_argument(
+    write: Callable[..., Argument], writer: Any, argument: Any
+) -> Argument:
     if isinstance(argument, graph_signature.SymBoolArgument):
-        return Argument.create(as_sym_bool=SymBoolArgument.create(as_name=argument.name))
+        return Argument.create(
+            as_sym_bool=SymBoolArgument.create(as_name=argument.name)
+        )
     return write(writer, argument)
 
 
@@ -95,7 +99,9 @@ def _read_argument(read: Callable[..., Any], reader: Any, argument: Argument) ->
     return read(reader, argument)
 
 
-def _read_outputs(read: Callable[..., None], reader: Any, serialized: Node, node: FxNode) -> None:
+def _read_outputs(
+    read: Callable[..., None], reader: Any, serialized: Node, node: FxNode
+) -> None:
     """Read a call of a sub-graph that returns nothing, as of `torch.no_grad()` around a change of a
     buffer; torch refuses a program in which its value is missing."""
     read(reader, serialized, node)
@@ -103,7 +109,9 @@ def _read_outputs(read: Callable[..., None], reader: Any, serialized: Node, node
         node.meta.setdefault("val", ())
 
 
-def _read_size(read: Callable[..., Any], reader: Any, expression: Any, hint: Any = None) -> Any:
+def _read_size(
+    read: Callable[..., Any], reader: Any, expression: Any, hint: Any = None
+) -> Any:
     """Read a size, and derive the hint of its symbol: of `n` from `16*n`, a derived dimension.
 
     torch's reader knows the hint of the expression alone. It refuses a program that has another
@@ -136,8 +144,12 @@ def unwrap_subclasses(program: ExportedProgram) -> ExportedProgram:
     return program._update(
         program.graph_module,
         program.graph_signature,
-        state_dict={name: _as_tensor(value) for name, value in program.state_dict.items()},
-        constants={name: _as_tensor(value) for name, value in program.constants.items()},
+        state_dict={
+            name: _as_tensor(value) for name, value in program.state_dict.items()
+        },
+        constants={
+            name: _as_tensor(value) for name, value in program.constants.items()
+        },
     )
 
 

@@ -52,4 +52,12 @@ def find_attribute(node: Node, module: GraphModule) -> Any:
 def _describe(node: Node) -> tuple[Any, ...]:
     """Return everything of a node that tracing reads. Arguments are replaced, never changed."""
     users = (len(node.users), *node.users)
-    return (node, node.op, node.target, node.args, node.kwargs, node.meta.get("val"), *users)
+    return (
+        node,
+        node.op,
+        node.target,
+        node.args,
+        node.kwargs,
+        node.meta.get("val"),
+        *users,
+    )

@@ -38,8 +38,14 @@ class TrainingOutputs(NamedTuple):
     def describe(self) -> list[tuple[str, Any]]:
         """Return all of them in a row, by their names in messages."""
         return [
-            *((f"gradient of parameter '{name}'", value) for name, value in self.gradients),
-            *((f"gradient of input '{name}'", value) for name, value in self.input_gradients),
+            *(
+                (f"gradient of parameter '{name}'", value)
+                for name, value in self.gradients
+            ),
+            *(
+                (f"gradient of input '{name}'", value)
+                for name, value in self.input_gradients
+            ),
             *((f"parameter '{name}'", value) for name, value in self.parameters),
         ]
 
@@ -84,7 +90,9 @@ def name_input_gradients(program: ExportedProgram) -> ExportGraphSignature:
     return ExportGraphSignature(signature.input_specs, output_specs)
 
 
-def training_methods(method: str, program: ExportedProgram) -> dict[str, int | list[str]]:
+def training_methods(
+    method: str, program: ExportedProgram
+) -> dict[str, int | list[str]]:
     """Return the constant methods that tell the training extension about a method's outputs, with
     their values; none for a program that doesn't train.
 

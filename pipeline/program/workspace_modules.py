@@ -36,13 +36,19 @@ class SiblingFinder:
         self._ahead = [str(ahead)] if ahead else []
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+        self,
+        name: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         """Return the spec of the module that a plain name means; None for none of this folder."""
         qualified_name = f"{self.package}.{name}"
         if path is not None:
             return self._find_submodule(name, path)
-        if name == self.package or PathFinder.find_spec(qualified_name, [self.folder]) is None:
+        if (
+            name == self.package
+            or PathFinder.find_spec(qualified_name, [self.folder]) is None
+        ):
             return None
         installed = find_elsewhere(name, _around(Path(self.folder)))
         if installed is not None:
@@ -205,7 +211,9 @@ def package_of(folder: Path) -> Iterator[None]:
 
 
 def _remove_finder(folder: Path) -> None:
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not _is_finder_of(finder, folder)]
+    sys.meta_path[:] = [
+        finder for finder in sys.meta_path if not _is_finder_of(finder, folder)
+    ]
 
 
 def is_from(module: ModuleType, folder: Path) -> bool:

@@ -32,7 +32,16 @@ WORDS: Mapping[str, str] = {
 
 _PROCESS = 1  # Trace events belong to processes and their threads: here the run, and its lanes.
 _STORE = 0  # the lane of results found in the store; workers have lanes from 1
-_ARGUMENTS = ("kind", "package", "method", "model", "outcome", "peak_bytes", "error", "host")
+_ARGUMENTS = (
+    "kind",
+    "package",
+    "method",
+    "model",
+    "outcome",
+    "peak_bytes",
+    "error",
+    "host",
+)
 _RUN_FIELDS = (
     *("kind", "package", "method", "outcome", "reason"),
     *("seconds", "peak_bytes", "model", "error", "log", "host"),
@@ -97,7 +106,9 @@ def make_event(of: Any, outcome: Outcome, **facts: Any) -> Event:
     )
 
 
-def write_run(workspace: Workspace, events: Iterable[Event], remote: Mapping[str, Any]) -> None:
+def write_run(
+    workspace: Workspace, events: Iterable[Event], remote: Mapping[str, Any]
+) -> None:
     """Write `run.json`, with an action a line, and what the remote tier was asked.
 
     Indented JSON would leave the C encoder, which a run with nothing to do would feel, as it would
@@ -124,7 +135,9 @@ def write_run(workspace: Workspace, events: Iterable[Event], remote: Mapping[str
 
 
 def write_timeline(
-    workspace: Workspace, events: Iterable[Event], caches: Mapping[str, Any] = MappingProxyType({})
+    workspace: Workspace,
+    events: Iterable[Event],
+    caches: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Write `timeline.json`, with a trace event a line, and what the caches gave.
 
@@ -166,7 +179,13 @@ def trace(events: Iterable[Event]) -> dict[str, Any]:
         where = f"worker {lane}" + (f" on {host}" if host else "")
         args = {"name": where if lane != _STORE else "store"}
         trace_events.append(
-            {"pid": _PROCESS, "tid": lane, "ph": "M", "name": "thread_name", "args": args}
+            {
+                "pid": _PROCESS,
+                "tid": lane,
+                "ph": "M",
+                "name": "thread_name",
+                "args": args,
+            }
         )
     for event in timed:
         place = {"pid": _PROCESS, "tid": lanes[event.worker]}
@@ -174,7 +193,9 @@ def trace(events: Iterable[Event]) -> dict[str, Any]:
         head = {"name": event.title, "cat": event.kind, **place}
         start = event.start - begin
         if event.worker:
-            trace_events.append({**head, **_span(start, start + event.seconds), "args": args})
+            trace_events.append(
+                {**head, **_span(start, start + event.seconds), "args": args}
+            )
         else:
             trace_events.append(
                 {**head, "ph": "i", "s": "t", "ts": round(start * 1e6), "args": args}
@@ -210,8 +231,14 @@ def _assign_lanes(events: Iterable[Event]) -> dict[int, int]:
     else:
         lanes = {}
     ends: list[tuple[float, str]] = []
-    for worker, (start, end, host) in sorted(lives.items(), key=lambda life: (life[1], life[0])):
-        free = (n for n, (until, where) in enumerate(ends) if until <= start and where == host)
+    for worker, (start, end, host) in sorted(
+        lives.items(), key=lambda life: (life[1], life[0])
+    ):
+        free = (
+            n
+            for n, (until, where) in enumerate(ends)
+            if until <= start and where == host
+        )
         lane = next(free, len(ends))
         ends[lane : lane + 1] = [(end, host)]
         lanes[worker] = lane + 1

@@ -24,7 +24,8 @@ class Place(NamedTuple):
 
 
 _PLACE = re.compile(
-    r"(?:(?P<code>.*)  # )?(?P<file>[^\s:][^:]*):(?P<line>\d+)(?:, in (?P<function>.+))?", re.DOTALL
+    r"(?:(?P<code>.*)  # )?(?P<file>[^\s:][^:]*):(?P<line>\d+)(?:, in (?P<function>.+))?",
+    re.DOTALL,
 )
 
 

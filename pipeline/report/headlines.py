@@ -192,7 +192,9 @@ def _broken_ratio(figures: Json, limits: Json) -> bool:
     least_sqnr = limits.get("min_sqnr")
     if isinstance(largest, int | float) and largest > limits["atol"]:
         return False
-    return least_sqnr is not None and _breaks("min_sqnr", figures.get("sqnr_db"), least_sqnr)
+    return least_sqnr is not None and _breaks(
+        "min_sqnr", figures.get("sqnr_db"), least_sqnr
+    )
 
 
 def _outputs(method: Json) -> Iterator[tuple[Json, Json, Json]]:

@@ -37,7 +37,9 @@ def junit(reports: Iterable[Json], not_built: Mapping[str, str] | None = None) -
     root.attrib |= _totals(root)
     del root.attrib["skipped"]  # Jenkins' schema knows that of suites alone
     Xml.indent(root)
-    text = visible(Xml.tostring(root, encoding="unicode"))  # all that XML 1.0 can't hold too
+    text = visible(
+        Xml.tostring(root, encoding="unicode")
+    )  # all that XML 1.0 can't hold too
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'.encode()
 
 
@@ -78,7 +80,9 @@ def _add_gate(suite: Xml.Element, classname: str, gate: Json) -> None:
     _add_case(suite, classname, gate["gate"], failures, skipped, output)
 
 
-def _add_method(suite: Xml.Element, classname: str, method: Json, seconds: float) -> None:
+def _add_method(
+    suite: Xml.Element, classname: str, method: Json, seconds: float
+) -> None:
     """Add that a method has the interface of its source, that it computes the same, that its
     quantization is good enough, and that its export is what its reference is."""
     failed = failed_by_check(method)
@@ -118,7 +122,11 @@ def _describe_unseen(method: Json) -> str:
 
 
 def _add_numerics(
-    suite: Xml.Element, classname: str, method: Json, wrong: Sequence[str], seconds: float
+    suite: Xml.Element,
+    classname: str,
+    method: Json,
+    wrong: Sequence[str],
+    seconds: float,
 ) -> None:
     notes: list[str] = []
     for skip in method["skipped"]:
@@ -183,7 +191,9 @@ def _properties(report: Json) -> dict[str, str]:
     for name, size in sorted(report.get("sizes", {}).items()):
         facts[f"size:{name}"] = str(size)
     for name, counts in sorted(report.get("delegation", {}).items()):
-        facts[f"delegated_nodes:{name}"] = f"{counts['delegated_nodes']}/{counts['nodes']}"
+        facts[f"delegated_nodes:{name}"] = (
+            f"{counts['delegated_nodes']}/{counts['nodes']}"
+        )
     for name, content in sorted(report.get("files", {}).items()):
         facts[f"digest:{name}"] = str(content)
     return facts

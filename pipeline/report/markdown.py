@@ -15,12 +15,23 @@ from pipeline.report.sections import report_sections
 
 # GitHub takes a summary of at most 1 MiB, and a comment of at most 65,536 characters. Sentences can
 # hold shapes and lists of operators.
-_MOST_BYTES, _MOST_FAILURES, _MOST_LETTERS, _MOST_OF_A_COMMENT = 900_000, 10, 400, 60_000
+_MOST_BYTES, _MOST_FAILURES, _MOST_LETTERS, _MOST_OF_A_COMMENT = (
+    900_000,
+    10,
+    400,
+    60_000,
+)
 _IN_SUMMARY = ("not-judged", "not-run", "changes", "provenance")  # sections
-_OPEN = ("failed", "culprits", "warnings")  # the tables that are not folded, and those of changes
+_OPEN = (
+    "failed",
+    "culprits",
+    "warnings",
+)  # the tables that are not folded, and those of changes
 
 
-def markdown(report: Mapping[str, Any], sections: Sequence[ReportSection] | None = None) -> str:
+def markdown(
+    report: Mapping[str, Any], sections: Sequence[ReportSection] | None = None
+) -> str:
     """Render the report of a package, for a comment of a pull request: the verdict, what changed
     and what failed; the rest is folded, as far as there is room. Charts are left out.
 
@@ -89,7 +100,9 @@ def _fold(sections: Iterable[ReportSection], room: int) -> Iterator[str]:
         yield f"In report.html, for lack of room: {', '.join(left_out)}."
 
 
-def markdown_summary(entries: Iterable[Entry], sections: Iterable[ReportSection] = ()) -> str:
+def markdown_summary(
+    entries: Iterable[Entry], sections: Iterable[ReportSection] = ()
+) -> str:
     """Render all packages as one table, and the failures of each, at most 900 kB in all; then the
     sections of the page over all packages that a summary shows."""
     entries = packages.sort_entries(entries)

@@ -16,7 +16,10 @@ from pipeline.store.sizes import human_size
 
 _MOST_METHODS = 4  # named in a cell
 _MOST_CHARTS = 6  # of families
-_UNSEEN = {UNASKED: UNASKED, ALL: "validate.budget was spent"}  # of what was left out of a method
+_UNSEEN = {
+    UNASKED: UNASKED,
+    ALL: "validate.budget was spent",
+}  # of what was left out of a method
 
 
 def not_judged_section(entries: Sequence[Entry]) -> ReportSection:
@@ -70,7 +73,9 @@ def not_run_section(entries: Sequence[Entry]) -> ReportSection:
     for entry in entries:
         if entry.report is None and not entry.error:
             reason = Cell("not validated yet", kind="wide")
-            rows.append({"package": name(entry.package), "methods": "all", "why": reason})
+            rows.append(
+                {"package": name(entry.package), "methods": "all", "why": reason}
+            )
         for why, methods in _reasons(entry).items():
             rows.append(
                 {
@@ -79,7 +84,9 @@ def not_run_section(entries: Sequence[Entry]) -> ReportSection:
                     "why": Cell(why, kind="wide"),
                 }
             )
-    return ReportSection("not-run", "What did not run", DataTable("unrun", "Not run", rows))
+    return ReportSection(
+        "not-run", "What did not run", DataTable("unrun", "Not run", rows)
+    )
 
 
 def _reasons(entry: Entry) -> dict[str, list[str]]:
@@ -145,7 +152,9 @@ def families_section(entries: Sequence[Entry]) -> ReportSection:
         rows.append(family.summarize(family_name, packages))
         if len(drawn) < _MOST_CHARTS:
             drawn.append(family.make_chart(packages, pages, family_name))
-    return ReportSection("families", "Families", DataTable("families", "Families", rows), *drawn)
+    return ReportSection(
+        "families", "Families", DataTable("families", "Families", rows), *drawn
+    )
 
 
 def sums_section(entries: Sequence[Entry]) -> ReportSection:
@@ -163,7 +172,9 @@ def provenance_section(facts: Mapping[str, str]) -> ReportSection:
     rows: list[Row] = []
     for fact, value in facts.items():
         rows.append({"what": name(fact), "value": Cell(value, kind="wide")})
-    return ReportSection("provenance", "Provenance", DataTable("provenance", "Built from", rows))
+    return ReportSection(
+        "provenance", "Provenance", DataTable("provenance", "Built from", rows)
+    )
 
 
 def _by_backend(entries: Iterable[Entry]) -> Iterator[Row]:

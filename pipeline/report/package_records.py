@@ -21,7 +21,9 @@ from pipeline.store.digest import Digest
 from pipeline.store.forms import Count, FileName
 from pipeline.store.quantized import Quantization
 
-SegmentKind = Literal["program", "constants", "delegate", "named_data", "mutable", "padding"]
+SegmentKind = Literal[
+    "program", "constants", "delegate", "named_data", "mutable", "padding"
+]
 
 
 class SegmentRecord(TypedDict):

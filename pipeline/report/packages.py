@@ -17,7 +17,10 @@ from pipeline.report.headlines import Headline, worst_headline
 from pipeline.report.records import ALL, LATENCY, UNASKED, delegated_share, is_unchecked
 from pipeline.report.sections.failures import group_failures, package_failures
 from pipeline.report.sections.movement import describe_nonfinite
-from pipeline.report.sections.reference import describe_referenced, describe_unreferenced
+from pipeline.report.sections.reference import (
+    describe_referenced,
+    describe_unreferenced,
+)
 from pipeline.report.verdicts import PASSED, VERDICTS
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
@@ -352,4 +355,8 @@ def _worst_figure(worst: Headline | None) -> Cell:
 
 
 def known_figures(report: Json) -> dict[str, Cell]:
-    return {title: cell for title, cell in key_figures(report).items() if cell.text != NOTHING}
+    return {
+        title: cell
+        for title, cell in key_figures(report).items()
+        if cell.text != NOTHING
+    }

@@ -20,10 +20,16 @@ _NAMES = {"torch": "torch", "executorch": "ExecuTorch", "python": "Python"}
 
 def find_provenance(workspace: Workspace, packages: Iterable[str]) -> dict[str, str]:
     """Return what is known, by name: the versions are those of the packages' manifests."""
-    manifests = [m for package in packages if (m := read_manifest(workspace, package)) is not None]
+    manifests = [
+        m
+        for package in packages
+        if (m := read_manifest(workspace, package)) is not None
+    ]
     facts = {"revision": _revision(workspace)}
     for name, title in _NAMES.items():
-        versions = {manifest["toolchain"].get(name, "") for manifest in manifests} - {""}
+        versions = {manifest["toolchain"].get(name, "") for manifest in manifests} - {
+            ""
+        }
         facts[title] = ", ".join(sorted(versions))
     try:
         facts["pte-pipeline"] = version("pte-pipeline")

@@ -20,7 +20,12 @@ from pipeline.report.package_records import (
     ManifestRecord,
 )
 from pipeline.report.verdicts import Verdict
-from pipeline.store.compiled import Delegation, LoweringWarning, NarrowedSize, OperatorLibrary
+from pipeline.store.compiled import (
+    Delegation,
+    LoweringWarning,
+    NarrowedSize,
+    OperatorLibrary,
+)
 from pipeline.store.files import CONTENTS, CONTRACT, MANIFEST, REPORT, read_record
 from pipeline.store.forms import fits
 from pipeline.store.quantized import Quantization
@@ -71,19 +76,27 @@ def delegated_share(methods: Iterable[Mapping[str, Any]]) -> float | None:
     """
     nodes = inside = 0
     for counts in methods:
-        kernels = counts.get("kernels", {}).values()  # backends' own, which count as delegated
+        kernels = counts.get(
+            "kernels", {}
+        ).values()  # backends' own, which count as delegated
         nodes += counts["nodes"]
-        inside += counts["delegated_nodes"] + sum(sum(calls.values()) for calls in kernels)
+        inside += counts["delegated_nodes"] + sum(
+            sum(calls.values()) for calls in kernels
+        )
     if nodes:
         return inside / nodes
     return None
 
 
-def in_order(report: Mapping[str, Any], by_method: Mapping[str, Any] | None) -> dict[str, Any]:
+def in_order(
+    report: Mapping[str, Any], by_method: Mapping[str, Any] | None
+) -> dict[str, Any]:
     """Return what a report has by method in the order of its methods."""
     order = {method["method"]: place for place, method in enumerate(report["methods"])}
     entries = (by_method or {}).items()
-    return dict(sorted(entries, key=lambda entry: (order.get(entry[0], len(order)), entry[0])))
+    return dict(
+        sorted(entries, key=lambda entry: (order.get(entry[0], len(order)), entry[0]))
+    )
 
 
 def name_kernels(operators: Iterable[str]) -> str:

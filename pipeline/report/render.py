@@ -110,7 +110,11 @@ def render_all(
         timeline=timeline,
         most_failures=_MOST_FAILURES,
     )
-    reports = [entry.report for entry in entries if entry.report is not None and not entry.error]
+    reports = [
+        entry.report
+        for entry in entries
+        if entry.report is not None and not entry.error
+    ]
     not_built = {entry.package: entry.error for entry in entries if entry.error}
     return {
         "index.html": page,
@@ -129,7 +133,11 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    environment.globals |= {"chart_width": WIDTH, "most_rows": MOST_ROWS, "nothing": NOTHING}
+    environment.globals |= {
+        "chart_width": WIDTH,
+        "most_rows": MOST_ROWS,
+        "nothing": NOTHING,
+    }
     return environment
 
 
@@ -186,10 +194,14 @@ def read_sources(root: Path, report: Json) -> dict[str, str | None]:
     for name, digest in named_files(report).items():
         path = root / name
         with suppress(OSError, UnicodeDecodeError):
-            is_itself = path.resolve() == root.resolve() / name  # and no link to another file
+            is_itself = (
+                path.resolve() == root.resolve() / name
+            )  # and no link to another file
             if is_itself and path.is_file() and path.stat().st_size <= _LARGEST_SOURCE:
                 content = path.read_bytes()
-                texts[name] = content.decode() if hash_bytes(content) == digest else None
+                texts[name] = (
+                    content.decode() if hash_bytes(content) == digest else None
+                )
     return texts
 
 
@@ -208,7 +220,9 @@ def write_reports(workspace: Workspace, package: str) -> list[Path]:
     written = _write(workspace, workspace.package(package), rendered)
     state = workspace.state(package)
     digests = state.get("validate", {}).get("files", {})
-    rerenders = {name: hash_bytes(rendered[name]) for name in rendered if name in digests}
+    rerenders = {
+        name: hash_bytes(rendered[name]) for name in rendered if name in digests
+    }
     if rerenders:
         digests |= rerenders  # or the next run would take them for edited
         workspace.write_state(package, state)
@@ -225,7 +239,11 @@ def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
     entries = [
         Entry(package, None, error)
         if (error := _build_error(package, actions))
-        else Entry(package, read_report(workspace, package), drops=read_drops(workspace, package))
+        else Entry(
+            package,
+            read_report(workspace, package),
+            drops=read_drops(workspace, package),
+        )
         for package in packages
     ]
     provenance = find_provenance(workspace, [entry.package for entry in entries])
@@ -233,7 +251,9 @@ def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
     return _write(workspace, workspace.build, rendered)
 
 
-def _write(workspace: Workspace, folder: Path, contents: Mapping[str, bytes]) -> list[Path]:
+def _write(
+    workspace: Workspace, folder: Path, contents: Mapping[str, bytes]
+) -> list[Path]:
     for name, content in contents.items():
         write_atomically(folder / name, content, workspace.build)
     return [folder / name for name in contents]
@@ -242,7 +262,11 @@ def _write(workspace: Workspace, folder: Path, contents: Mapping[str, bytes]) ->
 def _build_error(package: str, actions: Sequence[Json]) -> str:
     """Return why the last run could not build a package; empty where it did, or did not try."""
     package_actions = [action for action in actions if action["package"] == package]
-    bad = [action for action in package_actions if action["outcome"] in ("failed", "not-run")]
+    bad = [
+        action
+        for action in package_actions
+        if action["outcome"] in ("failed", "not-run")
+    ]
     link = next(
         (action for action in bad if action["kind"] == "link"),
         None,
@@ -251,7 +275,11 @@ def _build_error(package: str, actions: Sequence[Json]) -> str:
         return ""
     models = {action.get("model") for action in package_actions} - {"", None}
     exports = [a for a in actions if a["kind"] == "export" and a.get("model") in models]
-    failed = (a for a in [*exports, *bad] if a["outcome"] == "failed" and a["kind"] != "validate")
+    failed = (
+        a
+        for a in [*exports, *bad]
+        if a["outcome"] == "failed" and a["kind"] != "validate"
+    )
     first = next(failed, None)
     if first is None:
         return link["reason"]

@@ -17,7 +17,9 @@ from pipeline.store.workspace import Workspace
 
 def log_path(action: Action, workspace: Workspace) -> Path:
     folder = workspace.logs / (action.package or "models")
-    return folder / f"{shorten_name(f'{action.kind}-{action.method or action.model}')}.log"
+    return (
+        folder / f"{shorten_name(f'{action.kind}-{action.method or action.model}')}.log"
+    )
 
 
 def progress_path(action: Action, workspace: Workspace) -> Path:
@@ -32,7 +34,9 @@ def read_status(path: Path) -> dict[str, Any]:
     return record if record and _is_status(record) else {}
 
 
-_is_status = check_of({"pid": int, "stage": str, "done": int, "total": int, "host?": str})
+_is_status = check_of(
+    {"pid": int, "stage": str, "done": int, "total": int, "host?": str}
+)
 
 
 class ActionStatus(NamedTuple):
@@ -49,12 +53,20 @@ def read_progress(action: Action, workspace: Workspace) -> ActionStatus | None:
     """Return how far an action is that is under way, None for any other."""
     if not (status := read_status(progress_path(action, workspace))):
         return None
-    return ActionStatus(status["stage"], status["done"], status["total"], status.get("host", ""))
+    return ActionStatus(
+        status["stage"], status["done"], status["total"], status.get("host", "")
+    )
 
 
 def write_status(path: Path, stage: str, done: int, total: int, host: str = "") -> None:
     """Write the file in which an action under way says how far it is."""
-    status = {"pid": os.getpid(), "stage": stage, "done": done, "total": total, "host": host}
+    status = {
+        "pid": os.getpid(),
+        "stage": stage,
+        "done": done,
+        "total": total,
+        "host": host,
+    }
     with suppress(OSError):
         clear_place(path)
         path.write_text(json.dumps(status))

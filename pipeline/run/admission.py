@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from pipeline.store.costs import Cost
 
 
-def choose_next(waiting: Iterable[Cost], running: Iterable[Cost], free: float) -> int | None:
+def choose_next(
+    waiting: Iterable[Cost], running: Iterable[Cost], free: float
+) -> int | None:
     """Return the place of the action to start next, None where all have to wait.
 
     An action that is expected to take more than there is runs when nothing else does: the

@@ -50,7 +50,11 @@ class Batch:
     """
 
     def __init__(
-        self, plan: Plan, pool: Any, progress: Progress, reports: list[Report] | None = None
+        self,
+        plan: Plan,
+        pool: Any,
+        progress: Progress,
+        reports: list[Report] | None = None,
     ) -> None:
         self._plan = plan
         self._pool = pool
@@ -75,11 +79,19 @@ class Batch:
             self._repair_inputs(lost)
             for action in lost:
                 unit = tuple(action.method.split("+")) if action.method else ()
-                task = ActionTask(self._plan, action.kind, action.model, action.package, unit)
+                task = ActionTask(
+                    self._plan, action.kind, action.model, action.package, unit
+                )
                 if (remade := task.action()) is None:
                     error = "what it needs was lost and could not be made again"
-                    facts = {"error": error, "log": log_name(action, self._plan.workspace)}
-                    yield requested[action.digest], make_event(action, "failed", **facts)
+                    facts = {
+                        "error": error,
+                        "log": log_name(action, self._plan.workspace),
+                    }
+                    yield (
+                        requested[action.digest],
+                        make_event(action, "failed", **facts),
+                    )
                 else:
                     requested[remade.digest] = requested[action.digest]
                     queue.append(remade)
@@ -90,7 +102,9 @@ class Batch:
         workspace = self._plan.workspace
         status = partial(read_progress, workspace=workspace)
         recall = Expectations(workspace.store).recall
-        with self._progress(queue, Outlook(status, recall, lambda: self._pool.jobs)) as show:
+        with self._progress(
+            queue, Outlook(status, recall, lambda: self._pool.jobs)
+        ) as show:
             for action, reported in self._pool.run(queue):
                 report = self._install(action, reported)
                 self.reports.append(report)
@@ -109,8 +123,12 @@ class Batch:
             install(self._plan.workspace, action, report.result)
         except (PipelineError, OSError) as problem:
             if not report.event.error:
-                outcome: Outcome = "lost" if isinstance(problem, MissingBlobError) else "failed"
-                event = report.event._replace(outcome=outcome, error=describe_error(problem))
+                outcome: Outcome = (
+                    "lost" if isinstance(problem, MissingBlobError) else "failed"
+                )
+                event = report.event._replace(
+                    outcome=outcome, error=describe_error(problem)
+                )
                 return report._replace(event=event)
         return report
 
@@ -119,7 +137,9 @@ class Batch:
         plan = self._plan
         models = {action.model for action in lost}
         exports = [name for name in plan.exporters if parse_export(name)[0] in models]
-        fleeting = [plan.models.export(m) for m in exports if not plan.models.is_current(m)]
+        fleeting = [
+            plan.models.export(m) for m in exports if not plan.models.is_current(m)
+        ]
         self._repair([*fleeting, *self._lost(plan.models.export(m) for m in exports)])
         for name in {*models, *exports}:
             plan.forget(name)
@@ -127,12 +147,16 @@ class Batch:
         packages: dict[str, None] = {}
         for package in links:
             packages |= dict.fromkeys([package, *plan.families.deciding(package)])
-        compiles = self._lost(unit for package in packages for unit in plan.compiles(package) or ())
+        compiles = self._lost(
+            unit for package in packages for unit in plan.compiles(package) or ()
+        )
         compiled = [*compiles, *(action for action in lost if action.kind == "compile")]
         quantized: list[Action] = []
         for action in compiled:
             planned = plan.quantizes(str(action.package)) or {}
-            quantized += (planned[name] for name in action.inputs.quantizes if name in planned)
+            quantized += (
+                planned[name] for name in action.inputs.quantizes if name in planned
+            )
         for action in lost:
             if action.kind == "validate":  # which compares with quantized programs too
                 quantized += (plan.quantizes(str(action.package)) or {}).values()
@@ -146,7 +170,9 @@ class Batch:
 
         def is_here(action: Action) -> bool:
             entry = store.get(action.digest)
-            return entry is not None and store.intact(KINDS[action.kind].blobs(entry.result))
+            return entry is not None and store.intact(
+                KINDS[action.kind].blobs(entry.result)
+            )
 
         return [action for action in actions if not is_here(action)]
 

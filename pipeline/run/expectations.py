@@ -48,10 +48,14 @@ class Expectations:
     def _costs(self) -> dict[Name, Cost]:
         costs = read_costs(self._store)
         for name, cost in list(costs.items()):
-            for wider in (name._replace(package=""), name._replace(package="", method="")):
+            for wider in (
+                name._replace(package=""),
+                name._replace(package="", method=""),
+            ):
                 known_cost = costs.get(wider, cost)
                 costs[wider] = Cost(
-                    max(cost.seconds, known_cost.seconds), max(cost.peak, known_cost.peak)
+                    max(cost.seconds, known_cost.seconds),
+                    max(cost.peak, known_cost.peak),
                 )
         return costs
 

@@ -61,9 +61,13 @@ def explain_error(error: BaseException, root: Path) -> str:
         return add_remedy(message, error=error)
     first, *further = _find_refused(error, root) or [_find_place(error, root)]
     steps = getattr(error, "__notes__", ())  # of `compile.steps`
-    message = ": ".join(filter(None, (str(first or ""), *map(one_line, steps), message)))
+    message = ": ".join(
+        filter(None, (str(first or ""), *map(one_line, steps), message))
+    )
     if further:
-        more = (one_line(f"{place.operator} ({place.where})") for place in further if place)
+        more = (
+            one_line(f"{place.operator} ({place.where})") for place in further if place
+        )
         message = f"{message.rstrip('.')}; the same goes for {', '.join(more)}"
     return add_remedy(message, [place.operator for place in further if place], error)
 
@@ -75,7 +79,11 @@ def _find_refused(error: BaseException, root: Path) -> list[_Place | None]:
     places: dict[str, _Place | None] = {}
     for frame, _ in traceback.walk_tb(error.__traceback__):
         check, graph = (frame.f_locals.get(name) for name in ("self", "gm"))
-        if verifiers is None or not isinstance(check, verifiers.Verifier) or graph is None:
+        if (
+            verifiers is None
+            or not isinstance(check, verifiers.Verifier)
+            or graph is None
+        ):
             continue
         for node in _iter_calls(graph):
             if (label := node_label(node)) not in places and _is_refused(check, node):
@@ -104,13 +112,23 @@ def _find_place(error: BaseException, root: Path) -> _Place | None:
     """Find the line of the workspace at which an error was raised, from its first cause on."""
     errors = [*chain(error)][::-1]
     for cause in errors:
-        if isinstance(cause, SyntaxError) and (file := _inside(cause.filename or "", root)):
+        if isinstance(cause, SyntaxError) and (
+            file := _inside(cause.filename or "", root)
+        ):
             return _Place(file, cause.lineno or 1, (cause.text or "").strip())
-        quoted = [(match["file"], int(match["line"])) for match in _QUOTED.finditer(str(cause))]
-        frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(cause.__traceback__)]
+        quoted = [
+            (match["file"], int(match["line"]))
+            for match in _QUOTED.finditer(str(cause))
+        ]
+        frames = [
+            (f.filename, f.lineno or 0)
+            for f in traceback.extract_tb(cause.__traceback__)
+        ]
         for path, line in (*reversed(quoted), *reversed(frames)):
             if file := _inside(path, root):
-                return _Place(file, line, linecache.getline(str(root / file), line).strip())
+                return _Place(
+                    file, line, linecache.getline(str(root / file), line).strip()
+                )
     for cause in errors:
         for node in _iter_nodes(cause.__traceback__):
             if source := source_line(node, root):
@@ -121,7 +139,11 @@ def _find_place(error: BaseException, root: Path) -> _Place | None:
 def _inside(path: str, root: Path) -> str:
     """Return the name of a user's file in the workspace; "" for any other."""
     file = Path(path)
-    if not file.is_absolute() or file.is_relative_to(_OWN) or _INSTALLED & set(file.parts):
+    if (
+        not file.is_absolute()
+        or file.is_relative_to(_OWN)
+        or _INSTALLED & set(file.parts)
+    ):
         return ""
     for folder in (root, root.resolve()):
         if file.is_relative_to(folder):

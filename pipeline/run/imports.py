@@ -17,7 +17,9 @@ from typing import Any
 from pipeline.program.patching import replaced
 
 _COMPILER = "torch._inductor.fx_passes.post_grad"
-_OPERATOR = re.compile(r"- func: .*\n  namespace: edge\n  inherits: ([\w:.]+)\n(?:  .*\n)+")
+_OPERATOR = re.compile(
+    r"- func: .*\n  namespace: edge\n  inherits: ([\w:.]+)\n(?:  .*\n)+"
+)
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 _SET_BY_JOBLIB = "KMP_INIT_AT_FORK"
 _BETWEEN = re.compile(r"(?:#.*\n|\n)*")
@@ -135,7 +137,9 @@ def _parsing_late(reader: Any) -> Any:
         operators = split_table(stream) if isinstance(stream, str) else None
         if operators is None:
             return reader.load(self, stream)
-        return [Operator(name, text, reader(typ="safe").load) for name, text in operators]
+        return [
+            Operator(name, text, reader(typ="safe").load) for name, text in operators
+        ]
 
     return type(reader.__name__, (reader,), {"load": load})
 

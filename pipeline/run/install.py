@@ -48,12 +48,18 @@ def install(
     package, section = str(action.package), action.kind
     files: dict[str, Digest] = dict(result["files"])
     if bad := [name for name in files if not is_file_path(name)]:
-        raise PipelineError(f"{package}: {shown(bad[0])} is no name of a file in a package")
+        raise PipelineError(
+            f"{package}: {shown(bad[0])} is no name of a file in a package"
+        )
     if not are_distinct(files):
-        raise PipelineError(f"{package}: two of its files have one name where case does not count")
+        raise PipelineError(
+            f"{package}: two of its files have one name where case does not count"
+        )
     state = dict(workspace.state(package))
     compare = _compare_builds(workspace, package) if section == "link" else None
-    former = (state.pop(part, {}).get("files", {}) for part in (section, ATTEST))  # of what was
+    former = (
+        state.pop(part, {}).get("files", {}) for part in (section, ATTEST)
+    )  # of what was
     earlier = dict(chain.from_iterable(map(dict.items, former)))
     if isinstance(action.inputs, LinkInputs) and not earlier.items() >= files.items():
         earlier |= state.get("validate", {}).get("files", {})
@@ -86,13 +92,18 @@ def install(
         write_reports(workspace, package)
 
 
-def _compare_builds(workspace: Workspace, package: str) -> Callable[[], Mapping[str, Any]]:
+def _compare_builds(
+    workspace: Workspace, package: str
+) -> Callable[[], Mapping[str, Any]]:
     """Return a function that, once another build is installed, compares it with the one that is
     there now."""
     from pipeline.report.records import read_manifest  # which a no-op run does without
     from pipeline.run.last_build import find_drops
 
-    last, recorded = read_manifest(workspace, package), workspace.state(package).get("link", {})
+    last, recorded = (
+        read_manifest(workspace, package),
+        workspace.state(package).get("link", {}),
+    )
     return partial(find_drops, workspace, package, last, recorded)
 
 
@@ -104,7 +115,9 @@ def find_orphans(workspace: Workspace, packages: Collection[str]) -> list[str]:
     except OSError:
         return []
     built = (name.removesuffix(".json") for name in names if name.endswith(".json"))
-    return sorted(name for name in built if name not in packages and not name.startswith("."))
+    return sorted(
+        name for name in built if name not in packages and not name.startswith(".")
+    )
 
 
 def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]:
@@ -112,7 +125,9 @@ def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]
     state = workspace.state(package)
     folder = workspace.package(package)
     sections = [*(kind.name for kind in KINDS.values() if kind.installed), ATTEST]
-    recorded = {name for part in sections for name in state.get(part, {}).get("files", {})}
+    recorded = {
+        name for part in sections for name in state.get(part, {}).get("files", {})
+    }
     removed = sorted(name for name in recorded if _is_inside(folder, name))
     if not dryrun:
         for name in removed:
@@ -130,8 +145,12 @@ def clean(workspace: Workspace, package: str, dryrun: bool = False) -> list[str]
 def _is_inside(folder: Path, name: str) -> bool:
     """Tell whether something of this name is in a package's folder, and no link leads there."""
     path = folder / name
-    on_the_way = [parent for parent in path.parents if folder in (parent, *parent.parents)]
-    return os.path.lexists(path) and not any(parent.is_symlink() for parent in on_the_way)
+    on_the_way = [
+        parent for parent in path.parents if folder in (parent, *parent.parents)
+    ]
+    return os.path.lexists(path) and not any(
+        parent.is_symlink() for parent in on_the_way
+    )
 
 
 def _remove_inside(folder: Path, name: str) -> None:

@@ -14,7 +14,9 @@ from pipeline.report.records import delegated_share, read_manifest
 from pipeline.store.workspace import Workspace
 
 Json = Mapping[str, Any]
-Drops = dict[str, tuple[float, float]]  # by method, the shares of nodes delegated before and now
+Drops = dict[
+    str, tuple[float, float]
+]  # by method, the shares of nodes delegated before and now
 
 
 def find_drops(
@@ -30,7 +32,9 @@ def find_drops(
     if last is None or built is None or workspace.baseline(package).exists():
         return {}
     if last.get("action") == built.get("action"):  # the same once more
-        drops = {name: (was, now) for name, (was, now) in recorded.get("drops", {}).items()}
+        drops = {
+            name: (was, now) for name, (was, now) in recorded.get("drops", {}).items()
+        }
     else:
         drops = _compare(last["methods"], built["methods"])
     return {"drops": drops} if drops else {}

@@ -57,15 +57,21 @@ def perform(
             turn.enter_context(workspace.store.lock(action.digest))
         if not always and _done(action, workspace, deliver):
             return True
-        if action.kind != "export":  # whose exporter has a process of its own, and loads them there
+        if (
+            action.kind != "export"
+        ):  # whose exporter has a process of its own, and loads them there
             with stages.stage(IMPORT):
                 load_libraries(action.libraries, workspace.root)
                 check_libraries(action, workspace)
         if workspace.fast_lowering and action.kind in _LOWERING:
             for fast in call_all("around_lowering", not runs_user_code(action)):
                 turn.enter_context(fast)
-        if action.kind == "compile" and not (runs_user_code(action) or action.inputs.emit.etrecord):
-            turn.enter_context(spilling())  # nobody else looks at weights that are lowered
+        if action.kind == "compile" and not (
+            runs_user_code(action) or action.inputs.emit.etrecord
+        ):
+            turn.enter_context(
+                spilling()
+            )  # nobody else looks at weights that are lowered
         verbs[action.kind](action, workspace, stages)
         return False
 
@@ -92,7 +98,9 @@ def runs_user_code(action: Action) -> bool:
 
 def _done(action: Action, workspace: Workspace, deliver: Deliver) -> bool:
     store = workspace.store
-    if action.kind == "export":  # what it reads, and so its key, may have become known meanwhile
+    if (
+        action.kind == "export"
+    ):  # what it reads, and so its key, may have become known meanwhile
         action = Models(workspace, action.inputs.surroundings).export(action.model)
         if action.inputs.unfollowed:
             return False

@@ -53,15 +53,21 @@ def perform_here(
             was_there = perform(action, workspace, stages, always, keep, results.append)
         spent = Usage(counts.hits, counts.misses, counts.saved, counts.spent)
         usage = {"preprocess": spent} if counts.hits or counts.misses else {}
-        return Performed("hit" if was_there else "built", "", usage, results[-1] or None)
+        return Performed(
+            "hit" if was_there else "built", "", usage, results[-1] or None
+        )
     except MissingBlobError as problem:
         traceback.print_exc()
         return Performed("lost", str(problem))
     except ChildError as problem:  # whose traceback is in the log
-        if problem.signal == signal.SIGKILL:  # as for lack of memory: tried again, alone
+        if (
+            problem.signal == signal.SIGKILL
+        ):  # as for lack of memory: tried again, alone
             os.kill(os.getpid(), signal.SIGKILL)
         return Performed("failed", str(problem))
-    except BaseException as problem:  # SystemExit too: it would end the worker in silence
+    except (
+        BaseException
+    ) as problem:  # SystemExit too: it would end the worker in silence
         traceback.print_exc()
         error = explain_error(problem, workspace.root)
         return Performed("failed", error, {}, results[-1] or None)
@@ -79,17 +85,23 @@ def perform_isolated(
     from pipeline.run.trace.isolated import run_isolated
 
     # Whatever else loads libraries of operators, a compile of the same ones is watched.
-    is_watched = action.kind == "compile" and {"passes", "operators"} & action.key.keys()
+    is_watched = (
+        action.kind == "compile" and {"passes", "operators"} & action.key.keys()
+    )
     watch = watch_passes(workspace) if is_watched else None
     remote = workspace.store.remote
     remote_outcome = [] if remote is None else remote.outcome()
-    if remote_outcome and watch is not None:  # or passes would seem to depend on the network
+    if (
+        remote_outcome and watch is not None
+    ):  # or passes would seem to depend on the network
         remote_outcome[2] = True
     work = partial(_perform_in_fork, action, workspace, stages, always, remote_outcome)
     record = run_isolated(work, watch, stages)
     if remote is not None and watch is None:
         remote.join(*record["remote"])
-    for result in record["compiled"]:  # not kept yet, since nobody knew what it depends on
+    for result in record[
+        "compiled"
+    ]:  # not kept yet, since nobody knew what it depends on
         if watch is not None:
             check_pass_reads(action, workspace, watch)
         workspace.store.put_result(*result)
@@ -98,7 +110,11 @@ def perform_isolated(
 
 
 def _perform_in_fork(
-    action: Action, workspace: Workspace, stages: Stages, always: bool, remote_outcome: list[Any]
+    action: Action,
+    workspace: Workspace,
+    stages: Stages,
+    always: bool,
+    remote_outcome: list[Any],
 ) -> dict[str, Any]:
     """Perform an action in this process, which is its own; return what happened as JSON.
 

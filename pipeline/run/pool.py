@@ -91,13 +91,21 @@ class Pool:
         """
         for action in ready:
             with suppress(OSError):  # its worker says what is wrong
-                make_folder(log_path(action, self._workspace).parent, self._workspace.build)
+                make_folder(
+                    log_path(action, self._workspace).parent, self._workspace.build
+                )
                 remove(log_path(action, self._workspace))
-                remove(progress_path(action, self._workspace))  # of a run that was killed
-            CrashLog(self._workspace.logs, str(action.package)).clear()  # only a validation writes
+                remove(
+                    progress_path(action, self._workspace)
+                )  # of a run that was killed
+            CrashLog(
+                self._workspace.logs, str(action.package)
+            ).clear()  # only a validation writes
         alone: list[Attempt] = []
         expectations = Expectations(self._workspace.store)
-        waiting = sorted(self._expect(ready, expectations), key=lambda attempt: attempt.order)
+        waiting = sorted(
+            self._expect(ready, expectations), key=lambda attempt: attempt.order
+        )
         if min(self._jobs, len(waiting)) == 1:
             yield from self._run_here(waiting, expectations)
         for attempt, ending in self._run(waiting):
@@ -109,7 +117,9 @@ class Pool:
             if last:
                 alone.append(retry)
             else:
-                insort(waiting, retry, key=lambda waiting_attempt: waiting_attempt.order)
+                insort(
+                    waiting, retry, key=lambda waiting_attempt: waiting_attempt.order
+                )
         for attempt in alone:
             yield attempt.action, self._run_alone(attempt)
 
@@ -122,8 +132,12 @@ class Pool:
             return
         # What never ran has nothing that new weights could be put into.
         recalled = (e for e in waiting if expectations.recall(e.action) is not None)
-        for attempt in [attempt for attempt in recalled if may_run_here(attempt.action, self._own)]:
-            if report := run_here(attempt.action, self._own, partial(self._goes_on, attempt)):
+        for attempt in [
+            attempt for attempt in recalled if may_run_here(attempt.action, self._own)
+        ]:
+            if report := run_here(
+                attempt.action, self._own, partial(self._goes_on, attempt)
+            ):
                 waiting.remove(attempt)
                 yield attempt.action, report
 
@@ -132,7 +146,9 @@ class Pool:
         self._tell_start(attempt)
         self._progress.look([attempt.action])
 
-    def _expect(self, actions: Sequence[Action], expectations: Expectations) -> Iterator[Attempt]:
+    def _expect(
+        self, actions: Sequence[Action], expectations: Expectations
+    ) -> Iterator[Attempt]:
         for action in actions:
             yield Attempt(action, expectations.expect(action))
 
@@ -165,7 +181,9 @@ class Pool:
         )
         return Report(event)
 
-    def _run(self, waiting: list[Attempt]) -> Iterator[tuple[Attempt, Report | WorkerLostError]]:
+    def _run(
+        self, waiting: list[Attempt]
+    ) -> Iterator[tuple[Attempt, Report | WorkerLostError]]:
         """Yield each attempt with its report, or with how its worker died. Attempts that are added
         to `waiting` meanwhile are run, too."""
         executor = self._open() if waiting else None
@@ -175,7 +193,9 @@ class Pool:
             if not self._lost:
                 self._start(executor, waiting, under_way)
             can_start = bool(waiting) and len(under_way) < executor.slots
-            for future in self._wait(executor, under_way, _AGAIN if can_start else None):
+            for future in self._wait(
+                executor, under_way, _AGAIN if can_start else None
+            ):
                 attempt = under_way.pop(future)
                 yield attempt, self._outcome(attempt.action, future)
         while waiting:
@@ -186,16 +206,22 @@ class Pool:
         """Return the executor, or None where it is out of reach."""
         if self._executor is None and not self._lost:
             try:
-                self._executor = open_executor(self._workspace, self._jobs, self._always)
+                self._executor = open_executor(
+                    self._workspace, self._jobs, self._always
+                )
             except ExecutorLostError as error:
                 self._lost = str(error)
         return self._executor
 
-    def _start(self, executor: Executor, waiting: list[Attempt], under_way: Running) -> None:
+    def _start(
+        self, executor: Executor, waiting: list[Attempt], under_way: Running
+    ) -> None:
         """Start what may start now."""
         while waiting and len(under_way) < executor.slots:
             running = [attempt.expected for attempt in under_way.values()]
-            place = choose_next((e.expected for e in waiting), running, executor.free_memory())
+            place = choose_next(
+                (e.expected for e in waiting), running, executor.free_memory()
+            )
             if place is None:
                 return
             attempt = waiting.pop(place)
@@ -208,7 +234,9 @@ class Pool:
             attempt.told = True
             self._progress.start(attempt.action, attempt.expected, attempt.deaths + 1)
 
-    def _outcome(self, action: Action, future: Future[Report]) -> Report | WorkerLostError:
+    def _outcome(
+        self, action: Action, future: Future[Report]
+    ) -> Report | WorkerLostError:
         error = future.exception()
         if isinstance(error, WorkerLostError):
             self._progress.lose(action, error)

@@ -14,13 +14,16 @@ class Stages:
     """`current` names the stage under way, and after a failure the one that failed."""
 
     def __init__(
-        self, note: Callable[[str, int, int], None] = lambda stage, steps_done, total: None
+        self,
+        note: Callable[[str, int, int], None] = lambda stage, steps_done, total: None,
     ) -> None:
         """Take a function of the stage under way, and of how many of how many steps of it are
         done."""
         self._note = note
         self.current = "start"
-        self.spans: list[tuple[str, float, float]] = []  # of `time.perf_counter`, as they ended
+        self.spans: list[
+            tuple[str, float, float]
+        ] = []  # of `time.perf_counter`, as they ended
         self.steps: list[tuple[str, float, float]] = []  # likewise, within stages
         self._stepping = False
         self.peak_bytes = 0  # of processes that were started for the action
@@ -70,7 +73,9 @@ class Stages:
     @property
     def total(self) -> float:
         """Seconds of all stages that have ended, but for those in which nothing was made."""
-        return sum(end - begin for name, begin, end in self.spans if name not in (IMPORT, WAIT))
+        return sum(
+            end - begin for name, begin, end in self.spans if name not in (IMPORT, WAIT)
+        )
 
 
 def reset_peak() -> None:

@@ -48,7 +48,9 @@ def find_stored(store: Store, action: Action) -> Mapping[str, Any] | None:
         if entry := store.get(action.digest):
             if not (wrong := _find_mismatch(store, action, entry.result)):
                 return entry.result
-            _log.warning("the store's result of %s is not used: %s", action.title, wrong)
+            _log.warning(
+                "the store's result of %s is not used: %s", action.title, wrong
+            )
     return None
 
 
@@ -71,11 +73,15 @@ def _find_mismatch(store: Store, action: Action, result: Result) -> str:
         "link": _find_wrong_manifest,
         "validate": _find_wrong_report,
     }
-    return _find_wrong_content(store, result) or check[action.kind](store, action, result)
+    return _find_wrong_content(store, result) or check[action.kind](
+        store, action, result
+    )
 
 
 def _find_wrong_content(store: Store, result: Result) -> str:
-    from pipeline.report.records import FORMS  # typing_extensions, which a no-op run does without
+    from pipeline.report.records import (
+        FORMS,
+    )  # typing_extensions, which a no-op run does without
 
     for blob in blobs_of_files(result):
         store.verified_path(blob, once=True)
@@ -84,20 +90,26 @@ def _find_wrong_content(store: Store, result: Result) -> str:
         for suffix, identifier in _IDENTIFIERS.items():
             if name.endswith(suffix) and start[4:8] != identifier:
                 return f"{name} is no {suffix} file"
-        if name in FORMS and not fits(_read(store, blob), FORMS[name], open_fields=True):
+        if name in FORMS and not fits(
+            _read(store, blob), FORMS[name], open_fields=True
+        ):
             return f"{name} has not the form of such a record"
     return ""
 
 
 def _pieces(result: Result, name: str) -> Sequence[Piece]:
-    pieces: Sequence[Piece] = result.get("joined", {}).get(name, [("blob", result["files"][name])])
+    pieces: Sequence[Piece] = result.get("joined", {}).get(
+        name, [("blob", result["files"][name])]
+    )
     return pieces
 
 
 def _read(store: Store, blob: Digest) -> Any:
     path = store.verified_path(blob, once=True)
     try:
-        return json.loads(path.read_bytes()) if path.stat().st_size <= _LARGEST else None
+        return (
+            json.loads(path.read_bytes()) if path.stat().st_size <= _LARGEST else None
+        )
     except (ValueError, RecursionError):
         return None
 
@@ -123,7 +135,10 @@ def _find_wrong_manifest(store: Store, action: Action, result: Result) -> str:
         ),
         "files": (
             manifest["files"],
-            {name: {"digest": blob, "size": sizes[name]} for name, blob in linked.items()},
+            {
+                name: {"digest": blob, "size": sizes[name]}
+                for name, blob in linked.items()
+            },
         ),
     }
     wrong = [name for name, (value, expected) in facts.items() if value != expected]

@@ -65,7 +65,9 @@ def run(request: str, workspace: Workspace, always: bool) -> Report:
         except PipelineError as problem:  # with the config, which can't be parsed here
             return Performed("failed", str(problem))
         except OSError as problem:
-            return Performed("failed", add_remedy(describe_error(problem), error=problem))
+            return Performed(
+                "failed", add_remedy(describe_error(problem), error=problem)
+            )
 
     report = _report(names, workspace, perform)
     assert report is not None
@@ -79,7 +81,9 @@ def may_run_here(action: Action, workspace: Workspace) -> bool:
     return workspace.refit and action.kind in ("compile", "link")
 
 
-def run_here(action: Action, workspace: Workspace, begins: Callable[[], None]) -> Report | None:
+def run_here(
+    action: Action, workspace: Workspace, begins: Callable[[], None]
+) -> Report | None:
     """Put new weights into what an action made before, in the process that builds, and files into
     the package's folder; None where it has to be run.
 
@@ -93,11 +97,15 @@ def run_here(action: Action, workspace: Workspace, begins: Callable[[], None]) -
 
     reset_peak()
     try:
-        return _report(action, workspace, partial(_refit, action, workspace, here=True), note)
+        return _report(
+            action, workspace, partial(_refit, action, workspace, here=True), note
+        )
     except (OSError, PipelineError):
         return None
     except Exception as error:
-        _log.warning("%s is run by a worker, since %s", action.title, describe_error(error))
+        _log.warning(
+            "%s is run by a worker, since %s", action.title, describe_error(error)
+        )
         return None
 
 
@@ -191,12 +199,16 @@ def _refit(
     """
     if action.kind == "compile":
         import_numpy()
-        is_refitted = any(call_all("instead_of_compile", action, workspace, stages, here))
+        is_refitted = any(
+            call_all("instead_of_compile", action, workspace, stages, here)
+        )
         return Performed("refit") if is_refitted else None
     return _relink(action, workspace, stages, here) if action.kind == "link" else None
 
 
-def _relink(action: Action, workspace: Workspace, stages: Stages, here: bool) -> Performed | None:
+def _relink(
+    action: Action, workspace: Workspace, stages: Stages, here: bool
+) -> Performed | None:
     from pipeline.run.build.link import relink_package
     from pipeline.run.install import install
 

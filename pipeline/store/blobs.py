@@ -106,13 +106,17 @@ class BlobStore:
         """Fetch the blobs that are not here."""
         self.each_at_once(self._fetch, self.lacking(blobs, self.blob_path))
 
-    def lacking(self, digests: Iterable[Digest], path: Callable[[Digest], Path]) -> list[Digest]:
+    def lacking(
+        self, digests: Iterable[Digest], path: Callable[[Digest], Path]
+    ) -> list[Digest]:
         """Return those whose files are not here, where a remote can be asked for them."""
         if self.remote is None:
             return []
         return [blob for blob in dict.fromkeys(digests) if not is_plain(path(blob))]
 
-    def each_at_once(self, function: Callable[[Digest], _T], digests: Sequence[Digest]) -> list[_T]:
+    def each_at_once(
+        self, function: Callable[[Digest], _T], digests: Sequence[Digest]
+    ) -> list[_T]:
         """Call a function that asks the remote with each digest, some at a time."""
         if len(digests) < 2 or self.remote is None:
             return [function(blob) for blob in digests]
@@ -143,7 +147,9 @@ class BlobStore:
         blob = digest.hash_pieces(pieces())
         return self._put(blob, lambda: digest.verified(pieces(), blob))
 
-    def _put(self, blob: Digest, pieces: Callable[[], Iterable[bytes | memoryview]]) -> Digest:
+    def _put(
+        self, blob: Digest, pieces: Callable[[], Iterable[bytes | memoryview]]
+    ) -> Digest:
         if not self._keep(blob):
             with self.writing(self.blob_path(blob)) as file:
                 for piece in pieces():
@@ -191,7 +197,9 @@ class BlobStore:
 
         return self._checked(blob, read)
 
-    def verified_path(self, blob: Digest, once: bool = False, fetches: bool = True) -> Path:
+    def verified_path(
+        self, blob: Digest, once: bool = False, fetches: bool = True
+    ) -> Path:
         """Return the path of a blob, after hashing its content.
 
         Args:
@@ -203,11 +211,15 @@ class BlobStore:
         """
         path = self.blob_path(blob)
         if not (once and blob in self._verified and is_plain(path)):
-            self._checked(blob, lambda path: digest.hash_file(path) == blob or None, fetches)
+            self._checked(
+                blob, lambda path: digest.hash_file(path) == blob or None, fetches
+            )
             self._verified.add(blob)
         return path
 
-    def _checked(self, blob: Digest, read: Callable[[Path], _T | None], fetches: bool = True) -> _T:
+    def _checked(
+        self, blob: Digest, read: Callable[[Path], _T | None], fetches: bool = True
+    ) -> _T:
         """Return what `read` gives of the local file or, where it gives None, of a fetched one."""
         path = self.blob_path(blob)
         why = "is missing"

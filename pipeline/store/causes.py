@@ -32,7 +32,9 @@ def is_of_an_operator(error: BaseException) -> bool:
 
 def is_of_installed(error: BaseException) -> bool:
     """Tell whether a module is missing in a package that is there itself."""
-    names = [c.name or "" for c in iter_causes(error) if isinstance(c, ModuleNotFoundError)]
+    names = [
+        c.name or "" for c in iter_causes(error) if isinstance(c, ModuleNotFoundError)
+    ]
     return any(name.partition(".")[0] in sys.modules for name in names if "." in name)
 
 

@@ -34,7 +34,9 @@ class NamedBlob:
     layout: tuple[Count, list[Count], list[Count]] | None
 
 
-TaggedBlob = tuple[str | None, NamedBlob]  # with the tag of its `.ptd` file; None in the `.pte`
+TaggedBlob = tuple[
+    str | None, NamedBlob
+]  # with the tag of its `.ptd` file; None in the `.pte`
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ class MethodObject:
     external_constants: tuple[Blob, ...]
     external: Mapping[FileName, tuple[tuple[str, Count], ...]]
     named: tuple[NamedBlob, ...]
-    named_external: Mapping[FileName, tuple[NamedBlob, ...]] = field(default_factory=dict)
+    named_external: Mapping[FileName, tuple[NamedBlob, ...]] = field(
+        default_factory=dict
+    )
     keys: Mapping[MethodName, tuple[str, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -68,7 +72,12 @@ class MethodObject:
     def blobs(self) -> Iterator[Blob]:
         """Yield every blob that linking reads."""
         yield self.program
-        for group in (self.constants, self.mutable, self.delegates, self.external_constants):
+        for group in (
+            self.constants,
+            self.mutable,
+            self.delegates,
+            self.external_constants,
+        ):
             yield from group
         yield from (entry.blob for _, entry in self.tagged())
 
@@ -123,7 +132,9 @@ class BackendCounts(TypedDict):
     partitions: Count
 
 
-NOT_QUANTIZED = "not quantized"  # the reason of a backend that takes quantized operators alone
+NOT_QUANTIZED = (
+    "not quantized"  # the reason of a backend that takes quantized operators alone
+)
 
 
 class OperatorRefusal(TypedDict):

@@ -49,7 +49,11 @@ def add_costs(store: Store, more: Mapping[Name, Cost]) -> None:
         return
     with suppress(OSError), store.lock("costs"):
         recorded = read_costs(store)
-        costs = {name: cost for name, cost in recorded.items() if name not in more} | dict(more)
-        rows = [[*name, round(cost.seconds, 3), cost.peak] for name, cost in costs.items()]
+        costs = {
+            name: cost for name, cost in recorded.items() if name not in more
+        } | dict(more)
+        rows = [
+            [*name, round(cost.seconds, 3), cost.peak] for name, cost in costs.items()
+        ]
         data = canonical_json({"costs": rows[-_MOST:]})
         write_atomically(store.root / "costs.json", data, store.root)

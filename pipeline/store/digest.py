@@ -19,7 +19,9 @@ from blake3 import blake3
 Digest = NewType("Digest", str)
 AnyBytes = TypeVar("AnyBytes", bytes, memoryview)
 
-PIECE = 1 << 18  # bytes; of a large file, this much is read at a time, into the same memory
+PIECE = (
+    1 << 18
+)  # bytes; of a large file, this much is read at a time, into the same memory
 
 
 class WrongContentError(Exception):
@@ -48,12 +50,16 @@ def hash_file(path: Path) -> Digest:
     """Hash the content of a file. Raises OSError."""
     status = path.stat()
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-        raise OSError(errno.EINVAL, "is no file", str(path))  # a FIFO would block, a device not end
+        raise OSError(
+            errno.EINVAL, "is no file", str(path)
+        )  # a FIFO would block, a device not end
     if status.st_size < PIECE:
         return hash_bytes(path.read_bytes())
     hasher = blake3()
     memory = memoryview(bytearray(PIECE))
-    with open(path, "rb", buffering=0) as file:  # to map a file takes half as long again
+    with open(
+        path, "rb", buffering=0
+    ) as file:  # to map a file takes half as long again
         while size := file.readinto(memory):
             hasher.update(memory[:size])
     return Digest(hasher.hexdigest())

@@ -28,7 +28,19 @@ from pipeline.store.files import read_record, write_atomically
 
 NOT_INSTALLED = "not installed"
 # Files that Python neither imports nor reads: headers, sources of native code, stubs, texts.
-_NATIVE = (".a", ".c", ".cc", ".cmake", ".cpp", ".cu", ".cuh", ".f", ".f90", ".h", ".hpp")
+_NATIVE = (
+    ".a",
+    ".c",
+    ".cc",
+    ".cmake",
+    ".cpp",
+    ".cu",
+    ".cuh",
+    ".f",
+    ".f90",
+    ".h",
+    ".hpp",
+)
 _UNREAD = (*_NATIVE, ".md", ".pxd", ".pyi", ".pyx", ".rst", ".typed")
 # A folder or file that is imported by a name, and whether RECORD lists it.
 _Place = list[Any]
@@ -86,7 +98,9 @@ def _cached(info: Path, compute: Callable[[], dict[str, Any]]) -> str:
     computed from is another one since."""
     cached, stamps = _cache_path(info), _own_stamps(info)
     record = read_record(cached) or {}
-    with suppress(LookupError, TypeError, ValueError, AttributeError):  # not written by this
+    with suppress(
+        LookupError, TypeError, ValueError, AttributeError
+    ):  # not written by this
         if (
             record["own"] == stamps
             and record["places"] == _find_places(info, record["names"])
@@ -122,7 +136,13 @@ def _cache_path(info: Path) -> Path:
 def _own_stamps(info: Path) -> list[Any]:
     """Return stamps of the files that say what is installed, and the digest of this module."""
     stamps: list[Any] = [hash_file(Path(__file__))]
-    for name in ("METADATA", "RECORD", "direct_url.json", "top_level.txt", "entry_points.txt"):
+    for name in (
+        "METADATA",
+        "RECORD",
+        "direct_url.json",
+        "top_level.txt",
+        "entry_points.txt",
+    ):
         try:
             stamps.append(read_stamp(info / name))
         except OSError:
@@ -142,17 +162,25 @@ def _read_listed(installed: Distribution) -> dict[str, _Listed]:
         path, checked, size = (*row, "", "", "")[:3]
         algorithm, _, digest = checked.partition("=")
         if _counts(path):
-            listed[path] = _Listed(algorithm, digest, int(size) if size.isdigit() else -1)
+            listed[path] = _Listed(
+                algorithm, digest, int(size) if size.isdigit() else -1
+            )
     return listed
 
 
 def _top_level(installed: Distribution, listed: Mapping[str, _Listed]) -> list[str]:
     """Return the names that a distribution is imported by."""
     names = {path.split("/")[0] for path in listed}
-    names = {name for name in names if not name.endswith((".dist-info", ".data")) and name != ".."}
+    names = {
+        name
+        for name in names
+        if not name.endswith((".dist-info", ".data")) and name != ".."
+    }
     if not listed:
         names |= set((installed.read_text("top_level.txt") or "").split())
-        names |= {entry_point.module.split(".")[0] for entry_point in installed.entry_points}
+        names |= {
+            entry_point.module.split(".")[0] for entry_point in installed.entry_points
+        }
     return sorted(names or {installed.metadata["Name"].replace("-", "_")})
 
 
@@ -161,25 +189,35 @@ def _find_places(info: Path, names: Sequence[str]) -> list[_Place]:
     base, places = str(info.parent), []
     for name in names:
         installed_path = os.path.join(base, name)
-        module = name.partition(".")[0] if name.endswith(tuple(all_suffixes())) else name
+        module = (
+            name.partition(".")[0] if name.endswith(tuple(all_suffixes())) else name
+        )
         paths = [installed_path]
         if module.isidentifier():  # not so `numpy.libs`
             spec = None
             with suppress(ImportError, ValueError):
                 spec = find_spec(module)
             if spec is not None and spec.submodule_search_locations is not None:
-                paths = [os.fspath(location) for location in spec.submodule_search_locations]
+                paths = [
+                    os.fspath(location) for location in spec.submodule_search_locations
+                ]
             elif spec is not None and spec.origin is not None:
                 paths = [spec.origin]
         # What Python's own library brings instead, such as `test`, is of Python's version.
-        paths = [path for path in paths if os.path.dirname(path) != os.path.dirname(os.__file__)]
+        paths = [
+            path
+            for path in paths
+            if os.path.dirname(path) != os.path.dirname(os.__file__)
+        ]
         for number, path in enumerate(paths):
             shown = f"{name}#{number}" if number else name
             places.append([shown, path, path == installed_path])
     return places
 
 
-def _look(info: Path, names: Sequence[str], listed: Mapping[str, _Listed]) -> dict[str, Any]:
+def _look(
+    info: Path, names: Sequence[str], listed: Mapping[str, _Listed]
+) -> dict[str, Any]:
     """Look at all files of some modules: `identity` is the digest of those that aren't as RECORD
     says, or "" where all are; the rest is what `_cached` compares."""
     files: list[str] = []

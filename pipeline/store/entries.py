@@ -43,7 +43,9 @@ class ActionEntry:
     @property
     def checksum(self) -> Digest:
         peak = [self.peak] if self.peak else []
-        return digest.hash_json([self.key, self.result, self.seconds, self.stages, *peak])
+        return digest.hash_json(
+            [self.key, self.result, self.seconds, self.stages, *peak]
+        )
 
     def to_json(self) -> dict[str, Any]:
         fields = {"key": self.key, "result": self.result, "seconds": self.seconds}
@@ -59,12 +61,28 @@ class ActionEntry:
             unsigned = record.get("unsigned", False) is not False
             stages = record.get("stages", {})
             peak = record.get("peak", 0)
-            entry = cls(record["key"], record["result"], record["seconds"], unsigned, stages, peak)
-            whole = record["check"] == entry.checksum and digest.hash_json(entry.key) == action
+            entry = cls(
+                record["key"],
+                record["result"],
+                record["seconds"],
+                unsigned,
+                stages,
+                peak,
+            )
+            whole = (
+                record["check"] == entry.checksum
+                and digest.hash_json(entry.key) == action
+            )
         except (AttributeError, ValueError, TypeError, KeyError, RecursionError):
             return None
-        measured = _are_seconds([entry.seconds]) and _are_stages(stages) and _is_count(peak)
-        return entry if whole and measured and fits_action(entry.key, entry.result) else None
+        measured = (
+            _are_seconds([entry.seconds]) and _are_stages(stages) and _is_count(peak)
+        )
+        return (
+            entry
+            if whole and measured and fits_action(entry.key, entry.result)
+            else None
+        )
 
 
 def _are_stages(value: Any) -> bool:
@@ -88,7 +106,9 @@ def find_references(content: bytes) -> list[Digest]:
 
     Some may name something else; callers pass over what is not in the store.
     """
-    return [Digest(name.decode()) for name in dict.fromkeys(_REFERENCE.findall(content))]
+    return [
+        Digest(name.decode()) for name in dict.fromkeys(_REFERENCE.findall(content))
+    ]
 
 
 def find_blobs_of(entry: ActionEntry) -> list[Digest]:
@@ -102,7 +122,9 @@ def fits_action(key: Json, result: Any) -> bool:
     Which blobs a result names is a matter of trust; that it names blobs, and files that this action
     makes, is not.
     """
-    from pipeline.store.results import check_of_kind  # a run with nothing to do reads no result
+    from pipeline.store.results import (
+        check_of_kind,
+    )  # a run with nothing to do reads no result
 
     kind = str(key.get("kind"))
     agrees = _AGREEMENTS.get(kind)
@@ -135,7 +157,11 @@ def _agrees_quantize(key: Json, result: Json) -> bool:
 def _agrees_compile(key: Json, result: Json) -> bool:
     parts, methods = result["object"], result["methods"]
     named = _list_named_blobs(parts)
-    blobs = [parts["program"], *(entry["blob"] for entry in named), *result["etrecord"].values()]
+    blobs = [
+        parts["program"],
+        *(entry["blob"] for entry in named),
+        *result["etrecord"].values(),
+    ]
     for group in ("constants", "mutable", "delegates", "external_constants"):
         blobs += parts[group]
     external = [place for pairs in parts["external"].values() for _, place in pairs]
@@ -207,9 +233,15 @@ def _agrees_measure(key: Json, result: Json) -> bool:
 
 def _agrees_validate(key: Json, result: Json) -> bool:
     measured = key["measured"]
-    bundles = {f"{n.removesuffix('.pte')}.bpte" for n in measured["files"] if n.endswith(".pte")}
+    bundles = {
+        f"{n.removesuffix('.pte')}.bpte"
+        for n in measured["files"]
+        if n.endswith(".pte")
+    }
     names = result["files"].keys()
-    return names - bundles == REPORTS and result["facts"]["measured"] == hash_json(measured)
+    return names - bundles == REPORTS and result["facts"]["measured"] == hash_json(
+        measured
+    )
 
 
 _AGREEMENTS: Mapping[str, Callable[[Json, Json], bool]] = {

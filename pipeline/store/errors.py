@@ -58,7 +58,13 @@ class DeviceError(PipelineError):
         self.instruction = instruction
 
     def __reduce__(self) -> tuple[object, ...]:
-        details = (self.subject, self.reason, self.debug_handle, self.code, self.instruction)
+        details = (
+            self.subject,
+            self.reason,
+            self.debug_handle,
+            self.code,
+            self.instruction,
+        )
         return type(self), details
 
 
@@ -77,7 +83,9 @@ class Problem:
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
         where = ": ".join(part for part in (place, self.path) if part)
-        return one_line(f"{where}: {self.what}" + (f"; {self.known}" if self.known else ""))
+        return one_line(
+            f"{where}: {self.what}" + (f"; {self.known}" if self.known else "")
+        )
 
 
 class ConfigErrors(PipelineError):  # noqa: N818 (several)
@@ -141,7 +149,11 @@ def plural(number: int, noun: str) -> str:
 def listed(words: Iterable[str], most: int | None = None) -> str:
     """Format a list: `a, b and 3 more`, with at most `most` words."""
     words = list(words)
-    more = f" and {len(words) - most} more" if most is not None and len(words) > most else ""
+    more = (
+        f" and {len(words) - most} more"
+        if most is not None and len(words) > most
+        else ""
+    )
     return ", ".join(words[:most]) + more
 
 

@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.store.digest import Digest, hash_file
-from pipeline.store.files import own_record_bytes, read_own_record, stat_file, write_atomically
+from pipeline.store.files import (
+    own_record_bytes,
+    read_own_record,
+    stat_file,
+    write_atomically,
+)
 
 # A file that changed this recently could change again within the resolution of its timestamps
 # and keep its stat, so nothing is cached of it (git calls this "racily clean").
@@ -58,7 +63,11 @@ class FileDigests:
         """Return the cached digest of a file whose stat was just taken, None where there is none:
         of thousands of files this is all that is asked."""
         entry = self._entries.get(path)
-        if entry and entry["stat"] == _stamp_of(status) and (content := entry.get("digest")):
+        if (
+            entry
+            and entry["stat"] == _stamp_of(status)
+            and (content := entry.get("digest"))
+        ):
             return Digest(content[1])
         return None
 
@@ -97,8 +106,12 @@ class FileDigests:
         """Write what is new. A folder that cannot be written is no error."""
         if not self._changed or self._path is None:
             return
-        alive = {path: entry for path, entry in self._entries.items() if os.path.exists(path)}
-        for path in self._new:  # after power loss no entry may outlive the content that it is of
+        alive = {
+            path: entry for path, entry in self._entries.items() if os.path.exists(path)
+        }
+        for path in (
+            self._new
+        ):  # after power loss no entry may outlive the content that it is of
             with suppress(OSError), open(path, "rb") as file:
                 os.fsync(file.fileno())
         self._new.clear()
@@ -109,7 +122,9 @@ class FileDigests:
 
 def _is_entry(entry: Any) -> bool:
     """Tell whether an entry has a "stat" and, of each name, what it was made from and its value."""
-    pairs = isinstance(entry, dict) and [pair for n, pair in entry.items() if n != "stat"]
+    pairs = isinstance(entry, dict) and [
+        pair for n, pair in entry.items() if n != "stat"
+    ]
     return (
         pairs is not False
         and "stat" in entry

@@ -126,7 +126,9 @@ def remove(path: Path) -> None:
 
 def clear_place(path: Path) -> None:
     """Remove what stands in the place of a file and is none. Raises OSError."""
-    if os.path.lexists(path) and not is_plain(path):  # what another process makes meanwhile stays
+    if os.path.lexists(path) and not is_plain(
+        path
+    ):  # what another process makes meanwhile stays
         remove(path)
 
 
@@ -180,7 +182,9 @@ def temporary(folder: Path, root: Path | None = None) -> Iterator[BinaryIO]:
 
 def _locked(folder: Path) -> BinaryIO:
     while True:
-        path = os.path.join(folder, f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}")
+        path = os.path.join(
+            folder, f"{TEMPORARY_PREFIX}{os.getpid()}-{secrets.token_hex(6)}"
+        )
         try:
             file = open(path, "xb")  # noqa: SIM115
         except OSError as error:  # about the folder, not about a name that nobody knows
@@ -197,7 +201,9 @@ def sweep(folder: Path) -> int:
     removed = 0
     for path in filter(is_plain, folder.glob(f"{TEMPORARY_PREFIX}*")):
         with suppress(OSError), open(path, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while its writer lives
+            fcntl.flock(
+                file, fcntl.LOCK_EX | fcntl.LOCK_NB
+            )  # raises while its writer lives
             path.unlink()
             removed += 1
     return removed
@@ -224,7 +230,9 @@ def publish(file: BinaryIO, target: Path, mode: int, durable: bool = False) -> N
 
 
 @contextmanager
-def replacing(path: Path, durable: bool = False, root: Path | None = None) -> Iterator[BinaryIO]:
+def replacing(
+    path: Path, durable: bool = False, root: Path | None = None
+) -> Iterator[BinaryIO]:
     """Open a binary file that becomes `path` when the block ends, and vanishes when it raises."""
     with temporary(path.parent, root) as file:
         yield file
@@ -237,14 +245,22 @@ def write_atomically(path: Path, data: bytes, root: Path | None = None) -> None:
         file.write(data)
 
 
-def copy_atomically(source: Path, target: Path, root: Path, durable: bool = True) -> None:
+def copy_atomically(
+    source: Path, target: Path, root: Path, durable: bool = True
+) -> None:
     """Copy a file, in the kernel where the filesystem can (a reflink where it shares extents);
     never by a hard link, since a user may edit the copy. `durable` as in `publish`."""
-    with replacing(target, durable=durable, root=root) as file, open(source, "rb") as content:
+    with (
+        replacing(target, durable=durable, root=root) as file,
+        open(source, "rb") as content,
+    ):
         try:
             while os.copy_file_range(content.fileno(), file.fileno(), 1 << 30):
                 pass
-        except (AttributeError, OSError):  # another system, across filesystems, or one that cannot
+        except (
+            AttributeError,
+            OSError,
+        ):  # another system, across filesystems, or one that cannot
             content.seek(0)
             file.seek(0)
             file.truncate()

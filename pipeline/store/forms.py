@@ -114,7 +114,9 @@ def _check_of_mapping(check_key: Check, check_value: Check) -> Check:
     )
 
 
-def _check_of_record(required: Set[str], fields: Mapping[str, Check], open_fields: bool) -> Check:
+def _check_of_record(
+    required: Set[str], fields: Mapping[str, Check], open_fields: bool
+) -> Check:
     return lambda value: (
         isinstance(value, dict)
         and required <= value.keys()
@@ -130,7 +132,9 @@ def _check_of(form: Any, open_fields: bool) -> Check:
     if form in _LEAVES:
         return _LEAVES[form]
     if origin is Literal:
-        return lambda value: any(type(value) is type(part) and value == part for part in parts)
+        return lambda value: any(
+            type(value) is type(part) and value == part for part in parts
+        )
     checks = [_check_of(part, open_fields) for part in parts if part is not Ellipsis]
     if origin in (Union, UnionType):
         return _check_of_any(checks)
@@ -149,7 +153,9 @@ def _fields(form: type) -> tuple[set[str], dict[str, Any]]:
     """Return the names of the fields that a record must have, and the forms of all."""
     hints = get_type_hints(form, include_extras=True)
     optional = {name for name, hint in hints.items() if get_origin(hint) is NotRequired}
-    fields = {n: get_args(hint)[0] if n in optional else hint for n, hint in hints.items()}
+    fields = {
+        n: get_args(hint)[0] if n in optional else hint for n, hint in hints.items()
+    }
     return hints.keys() - optional, fields
 
 
@@ -208,7 +214,12 @@ def _is_shallow(value: Any) -> bool:
                 inner += [*each, *each.values()]
             elif isinstance(each, list):
                 inner += each
-            elif not (each is None or isinstance(each, bool) or _is_float(each) or _is_text(each)):
+            elif not (
+                each is None
+                or isinstance(each, bool)
+                or _is_float(each)
+                or _is_text(each)
+            ):
                 return False
         level = inner
     return False
@@ -229,7 +240,11 @@ _LEAVES: dict[Any, Check] = {
     EntryName: lambda value: isinstance(value, str) and bool(_ENTRY.fullmatch(value)),
     FileName: is_file_name,
     FilePath: is_file_path,
-    ShortBytes: lambda value: isinstance(value, str) and bool(_SHORT_BYTES.fullmatch(value)),
+    ShortBytes: lambda value: (
+        isinstance(value, str) and bool(_SHORT_BYTES.fullmatch(value))
+    ),
     SystemName: _is_system_name,
-    MethodName: lambda value: isinstance(value, str) and bool(METHOD_NAME.fullmatch(value)),
+    MethodName: lambda value: (
+        isinstance(value, str) and bool(METHOD_NAME.fullmatch(value))
+    ),
 }

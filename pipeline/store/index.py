@@ -60,7 +60,9 @@ def subject(key: Mapping[str, Any]) -> Digest:
     """Return what two keys of a kind have in common if one can be compared with the other: the
     model, and the names of the methods."""
     named = (key.get(name) for name in ("methods", "programs"))
-    return hash_json([key.get("model"), *(sorted(n) if isinstance(n, dict) else [] for n in named)])
+    return hash_json(
+        [key.get("model"), *(sorted(n) if isinstance(n, dict) else [] for n in named)]
+    )
 
 
 @contextmanager
@@ -110,7 +112,10 @@ def _is_busy(error: BaseException) -> bool:
     import sqlite3
 
     code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    return code is not None and code & 0xFF in (
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+    )
 
 
 def _prepare(store: Store, connection: Connection) -> Connection:
@@ -139,8 +144,12 @@ class Index:
     def __init__(self, store: Store, connection: Connection) -> None:
         self._store = store
         self._sql = connection
-        self._now = time.time()  # a clock that once stood in the future keeps nothing for ever
-        self._touched: dict[str, bool] = {}  # by folder, whether all files taken out are gone
+        self._now = (
+            time.time()
+        )  # a clock that once stood in the future keeps nothing for ever
+        self._touched: dict[
+            str, bool
+        ] = {}  # by folder, whether all files taken out are gone
 
     # Bringing it up to date
 
@@ -156,7 +165,9 @@ class Index:
                     with suppress(OSError):
                         self._update_folder(folder, times.get(folder))
                 removed = [
-                    f for f in times if f.startswith(f"{top}/") and f.split("/")[1] not in present
+                    f
+                    for f in times
+                    if f.startswith(f"{top}/") and f.split("/")[1] not in present
                 ]
                 for folder in removed:
                     self._replace(folder, [])
@@ -170,8 +181,12 @@ class Index:
             return
         with os.scandir(path) as entries:
             self._replace(folder, entries)
-        settled = stamp if now - stamp > RACY_NS else 0  # it may change again within its stamp
-        self._sql.execute("insert or replace into folders values (?, ?)", (folder, settled))
+        settled = (
+            stamp if now - stamp > RACY_NS else 0
+        )  # it may change again within its stamp
+        self._sql.execute(
+            "insert or replace into folders values (?, ?)", (folder, settled)
+        )
 
     def _replace(self, folder: str, entries: Iterable[os.DirEntry[str]]) -> None:
         """Take what is found in a folder for what is in it. Of what is known nothing is asked: a
@@ -205,7 +220,9 @@ class Index:
 
     def _add_blob(self, row: tuple[Any, ...]) -> None:
         named = "exists (select 1 from names where blob = ?1)"
-        self._sql.execute(f"insert into blobs values (?1, ?2, ?3, ?4, ?5, {named})", row)
+        self._sql.execute(
+            f"insert into blobs values (?1, ?2, ?3, ?4, ?5, {named})", row
+        )
 
     def _add_result(self, row: tuple[Any, ...]) -> None:
         digest = Digest(row[0].hex())
@@ -222,8 +239,12 @@ class Index:
         query = f"insert into results ({columns}) values ({marks})"
         number = self._sql.execute(query, (*row, *facts)).lastrowid
         blobs = [bytes.fromhex(blob) for blob in find_blobs_of(entry)] if entry else []
-        self._sql.executemany("insert into names values (?, ?)", ((b, number) for b in blobs))
-        self._sql.executemany("update blobs set named = 1 where digest = ?", ((b,) for b in blobs))
+        self._sql.executemany(
+            "insert into names values (?, ?)", ((b, number) for b in blobs)
+        )
+        self._sql.executemany(
+            "update blobs set named = 1 where digest = ?", ((b,) for b in blobs)
+        )
 
     def _drop(self, table: str, digest: bytes) -> None:
         if table == "blobs":
@@ -248,7 +269,9 @@ class Index:
     def results(self) -> dict[str, tuple[int, int]]:
         """Return number and bytes of the results of each kind."""
         query = "select kind, count(*), total(size) from results group by kind"
-        return {kind: (number, int(size)) for kind, number, size in self._sql.execute(query)}
+        return {
+            kind: (number, int(size)) for kind, number, size in self._sql.execute(query)
+        }
 
     def size(self) -> int:
         """Return the bytes of all files."""
@@ -259,7 +282,10 @@ class Index:
         """Return results of a kind, and about a subject, the latest used first."""
         where, values = ("and about = ?", [bytes.fromhex(about)]) if about else ("", [])
         query = f"select digest from results where kind = ? {where} order by used desc limit ?"
-        return [Digest(row[0].hex()) for row in self._sql.execute(query, [kind, *values, most])]
+        return [
+            Digest(row[0].hex())
+            for row in self._sql.execute(query, [kind, *values, most])
+        ]
 
     # Eviction, which goes by the index and asks each file for its last use
 
@@ -296,7 +322,10 @@ class Index:
         """Return the bytes of the results and loose blobs that were used since then."""
         results = "select total(size) from results where used >= ?"
         blobs = "select total(size) from blobs where not named and used >= ?"
-        sizes = (self._sql.execute(query, (time,)).fetchone()[0] for query in (results, blobs))
+        sizes = (
+            self._sql.execute(query, (time,)).fetchone()[0]
+            for query in (results, blobs)
+        )
         return int(sum(sizes))
 
     @contextmanager
@@ -311,14 +340,18 @@ class Index:
         before = self._settled_time("tmp", patient=True)
         if before:
             self.update()
-        with self._sql:  # after an error all is as it was, and the folders' times tell of changes
+        with (
+            self._sql
+        ):  # after an error all is as it was, and the folders' times tell of changes
             yield
             if before and self._touched:
                 time.sleep(_SETTLING)
             after = {folder: self._settled_time(folder) for folder in self._touched}
             alone = bool(before) and self._settled_time("tmp") == before
             unchanged = [
-                folder for folder, is_removed in self._touched.items() if alone and is_removed
+                folder
+                for folder, is_removed in self._touched.items()
+                if alone and is_removed
             ]
             times = [(after[f] if f in unchanged else 0, f) for f in self._touched]
             self._sql.executemany("update folders set time = ? where name = ?", times)
@@ -330,7 +363,10 @@ class Index:
             time.sleep(pause)
             now = time.time_ns()
             with suppress(OSError):
-                if now - (stamp := os.stat(self._store.root / folder).st_mtime_ns) > RACY_NS:
+                if (
+                    now - (stamp := os.stat(self._store.root / folder).st_mtime_ns)
+                    > RACY_NS
+                ):
                     return stamp
         return 0
 
@@ -356,4 +392,6 @@ def _read_ahead(paths: Iterable[str]) -> None:
 
 def _folders(top: Path) -> Iterator[str]:
     with suppress(OSError), os.scandir(top) as entries:
-        yield from (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        yield from (
+            entry.name for entry in entries if entry.is_dir(follow_symlinks=False)
+        )

@@ -34,8 +34,14 @@ def diff_json(old: Any, new: Any, path: tuple[str, ...] = ()) -> Iterator[Differ
     """Yield the innermost values that differ; lists of unequal length differ as a whole."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for difference in diff_names(old, new):
-            yield from diff_json(difference.old, difference.new, (*path, *difference.path))
-    elif isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new):
+            yield from diff_json(
+                difference.old, difference.new, (*path, *difference.path)
+            )
+    elif (
+        isinstance(old, list | tuple)
+        and isinstance(new, list | tuple)
+        and len(old) == len(new)
+    ):
         for index, (before, after) in enumerate(zip(old, new, strict=True)):
             member = f"{path[-1] if path else ''}[{index}]"
             yield from diff_json(before, after, (*path[:-1], member))

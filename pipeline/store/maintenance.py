@@ -130,7 +130,9 @@ def _is_whole(file: _File) -> bool:
 def lease(store: Store) -> Iterator[None]:
     """Keep everyone from evicting what is used of the store from now on, while the block lasts."""
     with ExitStack() as stack:
-        with suppress(OSError):  # a store that can't be written, where nothing is evicted either
+        with suppress(
+            OSError
+        ):  # a store that can't be written, where nothing is evicted either
             stack.enter_context(temporary(store.root / "runs", store.root))
         yield
 

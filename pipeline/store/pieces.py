@@ -20,7 +20,9 @@ from pipeline.store.files import copy_atomically, make_folder, publish, replacin
 from pipeline.store.forms import Piece as Piece
 
 _SHORT = 64  # bytes; shorter than a key of named data
-_SHARED_FROM = 1 << 18  # bytes; smaller blobs are fewer files, and so fewer questions to a remote
+_SHARED_FROM = (
+    1 << 18
+)  # bytes; smaller blobs are fewer files, and so fewer questions to a remote
 
 
 class JoinedFile(NamedTuple):
@@ -101,7 +103,9 @@ def joined(pieces: Iterable[Piece], store: BlobStore) -> Iterator[JoinedFile]:
             if piece[0] == "blob":
                 digests[begin, writer.size - begin] = piece[1]
         file.flush()
-        yield JoinedFile(Path(file.name), writer.digest, writer.size, merged, digests, file)
+        yield JoinedFile(
+            Path(file.name), writer.digest, writer.size, merged, digests, file
+        )
 
 
 def write_joined(
@@ -114,7 +118,9 @@ def write_joined(
     pieces = list(pieces)
     with replacing(path, durable=True, root=root) as file:
         try:
-            for chunk in digest.verified(iter_content(pieces, store, verifies=False), whole):
+            for chunk in digest.verified(
+                iter_content(pieces, store, verifies=False), whole
+            ):
                 file.write(chunk)
         except digest.WrongContentError:
             for _ in iter_content(pieces, store):
@@ -127,7 +133,9 @@ def blobs_of_files(result: Mapping[str, Any]) -> list[Digest]:
     """Return the blobs that the files of a result are made of."""
     joined = result.get("joined", {})
     whole = [blob for name, blob in result["files"].items() if name not in joined]
-    parts = [value for pieces in joined.values() for kind, value in pieces if kind == "blob"]
+    parts = [
+        value for pieces in joined.values() for kind, value in pieces if kind == "blob"
+    ]
     return list(dict.fromkeys([*whole, *parts]))
 
 

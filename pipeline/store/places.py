@@ -13,7 +13,13 @@ This folder is the store of pte-pipeline: compiled methods and linked packages, 
 It can be deleted at any time; what is needed again is built again.
 """
 
-_FILES = ("README", "costs.json", "usage.json", "index.sqlite3", "index.sqlite3-journal")
+_FILES = (
+    "README",
+    "costs.json",
+    "usage.json",
+    "index.sqlite3",
+    "index.sqlite3-journal",
+)
 _OWN = ("blobs", "actions", "tmp", "locks", "runs", ".gc.lock", *_FILES)
 
 
@@ -33,7 +39,9 @@ def default_root() -> Path:
     try:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:
-        raise PipelineError("this user has no home folder; set HOME or XDG_CACHE_HOME") from None
+        raise PipelineError(
+            "this user has no home folder; set HOME or XDG_CACHE_HOME"
+        ) from None
     return Path(cache) / "pte-pipeline"
 
 

@@ -12,7 +12,9 @@ from pipeline.store.forms import Count
 
 # In dB or as an error; strict JSON has no infinities.
 Decibels = float | Literal["inf", "-inf", "nan"]
-CalibrationSource = Literal["files", "calibration_inputs", "examples", "generated", "none"]
+CalibrationSource = Literal[
+    "files", "calibration_inputs", "examples", "generated", "none"
+]
 
 
 class CalibrationInputs(TypedDict):

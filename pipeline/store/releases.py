@@ -29,7 +29,9 @@ class Release:
     def requirements(self) -> dict[str, str]:
         """Return what pip is given for each distribution."""
         exact = {name: f"{name}=={version}" for name, version in self.exact.items()}
-        return exact | {name: f"'{name}>={least}'" for name, least in self.least.items()}
+        return exact | {
+            name: f"'{name}>={least}'" for name, least in self.least.items()
+        }
 
     def unmet(self, installed: Mapping[str, str]) -> Iterator[str]:
         """Yield the distributions that are installed in another version than this release's."""
@@ -41,7 +43,11 @@ class Release:
                 yield name
 
 
-RELEASES = (Release(exact={"torch": "2.13.0", "executorch": "1.4.1"}, least={"torchao": "0.18.0"}),)
+RELEASES = (
+    Release(
+        exact={"torch": "2.13.0", "executorch": "1.4.1"}, least={"torchao": "0.18.0"}
+    ),
+)
 
 
 def installed_versions() -> dict[str, str]:

@@ -318,7 +318,9 @@ REMEDIES = (
 )
 
 
-def add_remedy(text: str, operators: Sequence[str] = (), error: BaseException | None = None) -> str:
+def add_remedy(
+    text: str, operators: Sequence[str] = (), error: BaseException | None = None
+) -> str:
     """Return the text of an error with its remedy, where one is known.
 
     Args:
@@ -337,7 +339,9 @@ def add_remedy(text: str, operators: Sequence[str] = (), error: BaseException | 
     return text
 
 
-def _fill_in(remedy: Remedy, match: re.Match[str] | None, operators: Sequence[str]) -> str:
+def _fill_in(
+    remedy: Remedy, match: re.Match[str] | None, operators: Sequence[str]
+) -> str:
     """Return the text of a remedy with the parts of the error that it names, and the advice for
     those of the further operators that need another."""
     values = match.groupdict() if match else {}
@@ -348,7 +352,11 @@ def _fill_in(remedy: Remedy, match: re.Match[str] | None, operators: Sequence[st
         values["operator"] = ", ".join([values["operator"], *untrained])
         more = [_by_name("training mode")] if training else []
     else:
-        more = [_by_name("not core ATen")] if remedy.name == "training mode" and untrained else []
+        more = (
+            [_by_name("not core ATen")]
+            if remedy.name == "training mode" and untrained
+            else []
+        )
     filled = {"operator": ", ".join(untrained), **values}
     return "; ".join(entry.text.format(**filled) for entry in (remedy, *more))
 
@@ -367,7 +375,9 @@ def _iter_machine(error: BaseException) -> Iterator[Remedy]:
     for cause in iter_causes(error, handled=True):
         if isinstance(cause, MemoryError):
             yield _by_name("memory")
-        if isinstance(cause, subprocess.CalledProcessError) and is_full(tempfile.gettempdir()):
+        if isinstance(cause, subprocess.CalledProcessError) and is_full(
+            tempfile.gettempdir()
+        ):
             yield _by_name("disk")
         number = cause.errno if isinstance(cause, OSError) else None
         for remedy in MACHINE if number is not None else ():

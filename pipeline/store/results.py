@@ -79,7 +79,10 @@ _FLOAT_LEAF = {"float": Literal["inf", "-inf", "nan"]}
 CONSTANT_METHODS = [
     [
         MethodName,
-        (Constant, {"leaves": [(Constant, _TENSOR_LEAF, _FLOAT_LEAF)], "structure": str}),
+        (
+            Constant,
+            {"leaves": [(Constant, _TENSOR_LEAF, _FLOAT_LEAF)], "structure": str},
+        ),
     ]
 ]
 _EXPORT = {

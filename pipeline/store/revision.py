@@ -26,7 +26,12 @@ def find_revision(root: Path) -> Revision | None:
         command = ["git", "-C", str(root), *arguments]
         try:
             run = subprocess.run(
-                command, capture_output=True, check=False, text=True, env=environment, timeout=10
+                command,
+                capture_output=True,
+                check=False,
+                text=True,
+                env=environment,
+                timeout=10,
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
@@ -34,4 +39,6 @@ def find_revision(root: Path) -> Revision | None:
 
     if not (commit := ask("rev-parse", "--verify", "HEAD")):
         return None
-    return Revision(commit, bool(ask("status", "--porcelain", "--untracked-files=no", "--", ".")))
+    return Revision(
+        commit, bool(ask("status", "--porcelain", "--untracked-files=no", "--", "."))
+    )

@@ -57,13 +57,17 @@ def _parse_texts(value: Any, _: Path) -> tuple[str, ...]:
 
 def _parse_names(value: Any, _: Path) -> frozenset[str]:
     names = re.split(r"[,\s]+", value.strip(", ")) if isinstance(value, str) else value
-    ok = isinstance(names, list) and all(isinstance(n, str) and _NAME.fullmatch(n) for n in names)
+    ok = isinstance(names, list) and all(
+        isinstance(n, str) and _NAME.fullmatch(n) for n in names
+    )
     return frozenset(checked(names, ok))
 
 
 def _parse_paths(value: Any, root: Path) -> tuple[Path, ...]:
     values = value.split(os.pathsep) if isinstance(value, str) else value
-    return tuple(_parse_path(path, root) for path in checked(values, isinstance(values, list)))
+    return tuple(
+        _parse_path(path, root) for path in checked(values, isinstance(values, list))
+    )
 
 
 def _parse_verdicts(value: Any, root: Path) -> tuple[str, ...]:
@@ -110,7 +114,9 @@ SETTINGS: Mapping[str, Setting] = {
         "The public Ed25519 keys of those whose results and attestations are believed.",
     ),
     "variables": Setting(
-        _parse_names, "a list of names of variables", "The variables that configs may read."
+        _parse_names,
+        "a list of names of variables",
+        "The variables that configs may read.",
     ),
     "secrets": Setting(
         _parse_names,
@@ -179,4 +185,6 @@ def variable_of(name: str) -> str:
 def find_variables() -> dict[str, str]:
     """Return the variables of the environment that set settings, by the settings' names."""
     settings = find_settings().items()
-    return {name: variable_of(name) for name, setting in settings if setting.has_variable}
+    return {
+        name: variable_of(name) for name, setting in settings if setting.has_variable
+    }

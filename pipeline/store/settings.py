@@ -139,9 +139,15 @@ def _read_executor(reader: SettingsReader) -> str:
     name = executor.partition("://")[0]
     executors = find_executors()
     if name and name not in executors:
-        names = f"take {listed(executors)}" if executors else "unset it to build on this machine"
+        names = (
+            f"take {listed(executors)}"
+            if executors
+            else "unset it to build on this machine"
+        )
         where = reader.place_of("executor")
-        raise PipelineError(f"{where}: this installation has no executor {shown(name)}; {names}")
+        raise PipelineError(
+            f"{where}: this installation has no executor {shown(name)}; {names}"
+        )
     return executor
 
 

@@ -51,13 +51,21 @@ class SettingsReader:
         setting = find_settings()[name]
         try:
             return setting.parse(value, self.root)
-        except (OverflowError, RuntimeError, ValueError):  # RuntimeError: no such user's home
-            message = f"{self.place_of(name)}: is {shown(value)}; must be {setting.expected}"
+        except (
+            OverflowError,
+            RuntimeError,
+            ValueError,
+        ):  # RuntimeError: no such user's home
+            message = (
+                f"{self.place_of(name)}: is {shown(value)}; must be {setting.expected}"
+            )
             raise PipelineError(message) from None
 
     def place_of(self, name: str) -> str:
         """Return the variable or the key that gives a setting its value."""
-        return variable_of(name) if self._text(name) else f"pyproject.toml: {TABLE}.{name}"
+        return (
+            variable_of(name) if self._text(name) else f"pyproject.toml: {TABLE}.{name}"
+        )
 
     def _text(self, name: str) -> str | None:
         """Return the variable that sets a setting; None where it is unset or empty."""
@@ -82,7 +90,9 @@ def open_settings(root: Path) -> SettingsReader:
 def _check_feature(feature: str, where: str) -> None:
     """Raise PipelineError where this installation lacks the feature that a setting is for."""
     if not has_feature(feature):
-        raise PipelineError(f'{where}: this installation has no feature "{feature}"; unset it')
+        raise PipelineError(
+            f'{where}: this installation has no feature "{feature}"; unset it'
+        )
 
 
 def _read_table(path: Path) -> Mapping[str, Any]:
@@ -100,7 +110,9 @@ def _read_table(path: Path) -> Mapping[str, Any]:
     for place, key in (("tool", "tool"), (TABLE, "pte-pipeline")):
         settings = settings.get(key, {})
         if not isinstance(settings, dict):
-            raise PipelineError(f"{path.name}: {place}: is {shown(settings)}; must be a table")
+            raise PipelineError(
+                f"{path.name}: {place}: is {shown(settings)}; must be a table"
+            )
     for name in settings:
         _check_name(name, path.name)
     return settings

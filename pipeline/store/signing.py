@@ -42,7 +42,9 @@ class Keys:
         from cryptography.exceptions import InvalidSignature
 
         try:
-            self.trusted[signer].verify(base64.b64decode(signature, validate=True), message)
+            self.trusted[signer].verify(
+                base64.b64decode(signature, validate=True), message
+            )
         except (InvalidSignature, LookupError, TypeError, ValueError):
             return False
         return True
@@ -64,12 +66,16 @@ def load_keys(signing_key: Path | None, trusted_keys: Sequence[Path]) -> Keys:
             load_pem_public_key,
         )
     except ImportError as error:
-        raise PipelineError(f"keys of the remote need cryptography: {INSTALL}") from error
+        raise PipelineError(
+            f"keys of the remote need cryptography: {INSTALL}"
+        ) from error
 
     signing = None
     expected = "public key in PEM; openssl pkey -in key.pem -pubout -out key.pub"
     kind: type = ed25519.Ed25519PublicKey
-    public_keys = [_load(path, load_pem_public_key, kind, expected) for path in trusted_keys]
+    public_keys = [
+        _load(path, load_pem_public_key, kind, expected) for path in trusted_keys
+    ]
     if signing_key is not None:
         expected = "private key in PEM, without a password; "
         expected += "openssl genpkey -algorithm ed25519 -out key.pem"
@@ -102,7 +108,10 @@ def read_keys(root: Path) -> Keys:
 def read_key_paths(reader: SettingsReader) -> tuple[Path | None, tuple[Path, ...]]:
     """Return the paths of the signing key and of the trusted ones. Raises PipelineError, also for a
     key in the workspace of an untrusted build, where a stranger could put another."""
-    signing_key, trusted_keys = reader.get("signing_key"), reader.get("trusted_keys", ())
+    signing_key, trusted_keys = (
+        reader.get("signing_key"),
+        reader.get("trusted_keys", ()),
+    )
     if reader.untrusted:
         for key in trusted_keys:
             _check_outside("trusted_keys", key, reader.root)

@@ -40,7 +40,10 @@ class Store(BlobStore):
     the least recently used is evicted after a run."""
 
     def __init__(
-        self, root: Path, remote: RemoteTierSettings | None = None, cap: int | None = None
+        self,
+        root: Path,
+        remote: RemoteTierSettings | None = None,
+        cap: int | None = None,
     ) -> None:
         super().__init__(root, remote)
         self.cap = cap
@@ -117,13 +120,19 @@ class Store(BlobStore):
         """
         action = digest.hash_json(key)
         timed = {name: round(duration, 3) for name, duration in (stages or {}).items()}
-        entry = ActionEntry(key, result, round(seconds, 3), self.believes_all, timed, peak)
+        entry = ActionEntry(
+            key, result, round(seconds, 3), self.believes_all, timed, peak
+        )
         if not fits_action(key, json.loads(digest.canonical_json(result))):
             kind = key.get("kind")
-            raise PipelineError(f"a result of kind {kind} has a form that store/results.py lacks")
+            raise PipelineError(
+                f"a result of kind {kind} has a form that store/results.py lacks"
+            )
         self._write_entry(action, entry)
         if self.remote is not None and self.remote.settings.pushes:
-            self.each_at_once(self.push, list(find_references(digest.canonical_json(result))))
+            self.each_at_once(
+                self.push, list(find_references(digest.canonical_json(result)))
+            )
             self.remote.push_result(action, replace(entry, unsigned=False).to_json())
         return action
 
@@ -137,7 +146,11 @@ class Store(BlobStore):
 
     def _push_entry(self, action: Digest) -> None:
         entry = self.read_entry(self.action_path(action), action)
-        if entry is not None and self.remote is not None and not self.remote.has_result(action):
+        if (
+            entry is not None
+            and self.remote is not None
+            and not self.remote.has_result(action)
+        ):
             self.remote.push_result(action, replace(entry, unsigned=False).to_json())
 
     def _write_entry(self, action: Digest, entry: ActionEntry) -> None:
@@ -160,7 +173,11 @@ class Store(BlobStore):
         with ExitStack() as stack:
             with suppress(OSError, Timeout):
                 make_folder(path.parent, self.root)
-                clear_place(path)  # `FileLock` would empty the file that a link leads to
+                clear_place(
+                    path
+                )  # `FileLock` would empty the file that a link leads to
                 stack.enter_context(FileLock(path, timeout=LOCK_TIMEOUT))
-                stack.callback(drop, path)  # those who wait for it notice, and make another
+                stack.callback(
+                    drop, path
+                )  # those who wait for it notice, and make another
             yield

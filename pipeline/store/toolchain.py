@@ -23,7 +23,14 @@ from pipeline.store.distributions import identity
 _DESCRIBING = ("store", "program")
 _PLANNING = (*_DESCRIBING, "moments.py", "backends", "config", "plan")
 _BUILDING = (
-    *(*_PLANNING, "compile", "run/*.py", "run/build", "run/trace", "report/*records.py"),
+    *(
+        *_PLANNING,
+        "compile",
+        "run/*.py",
+        "run/build",
+        "run/trace",
+        "report/*records.py",
+    ),
     "features:build",
     "../pte_pipeline",  # by which exporters and plugins import the others
 )
@@ -81,7 +88,9 @@ def _features(keys: str) -> bytes:
     that a section of a report, or a verb, compiles nothing again."""
     hasher = blake3()
     if keys == "names":  # by which keys of a config are refused
-        return blake3(",".join(feature.name for feature in find_features()).encode()).digest()
+        return blake3(
+            ",".join(feature.name for feature in find_features()).encode()
+        ).digest()
     for feature in find_features():
         if not find_modules(feature, keys):
             continue
@@ -125,7 +134,10 @@ def toolchain(extra: Iterable[str] = ()) -> dict[str, str]:
     compute: variables of theirs that are set, and code that Python runs at its start. It is part of
     every action's key."""
     names = sorted({*CORE, *extra})
-    versions = {"python": platform.python_version(), **{name: version_of(name) for name in names}}
+    versions = {
+        "python": platform.python_version(),
+        **{name: version_of(name) for name in names},
+    }
     return {**versions, **_variables(), **_startup_code()}
 
 
@@ -142,8 +154,12 @@ def _variables() -> dict[str, str]:
     Those that only say where a library keeps things, or what it prints, don't count, and neither
     do numbers of threads: a worker has one.
     """
-    names = (n for n in os.environ if n.startswith(_PREFIXES) and not n.endswith(_HARMLESS))
-    return {f"${name}": hash_bytes(os.fsencode(os.environ[name])) for name in sorted(names)}
+    names = (
+        n for n in os.environ if n.startswith(_PREFIXES) and not n.endswith(_HARMLESS)
+    )
+    return {
+        f"${name}": hash_bytes(os.fsencode(os.environ[name])) for name in sorted(names)
+    }
 
 
 @cache
@@ -159,7 +175,18 @@ def _startup_code() -> dict[str, str]:
 
 
 _PREFIXES = (
-    *("ATEN_", "DNNL_", "EXECUTORCH_", "ET_", "FLATC_", "FX_", "KMP_", "MKL_", "NNCF_", "ONEDNN_"),
+    *(
+        "ATEN_",
+        "DNNL_",
+        "EXECUTORCH_",
+        "ET_",
+        "FLATC_",
+        "FX_",
+        "KMP_",
+        "MKL_",
+        "NNCF_",
+        "ONEDNN_",
+    ),
     *("OPENBLAS_", "OV_", "PT2_", "PYTORCH", "TORCH", "XNN"),
 )
 # KMP_INIT_AT_FORK is joblib's own setting, in workers and not where a build is planned.
@@ -183,7 +210,10 @@ _ISA = ("amx", "asimd", "avx", "bf16", "f16c", "fma", "i8mm", "sme", "sse4", "sv
 def cpu_fields() -> dict[str, str]:
     """Return what Linux says of the first core, by name; {} elsewhere."""
     fields: dict[str, str] = {}
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as info:
+    with (
+        suppress(OSError),
+        open("/proc/cpuinfo", encoding="utf-8", errors="replace") as info,
+    ):
         for line in info:
             name, _, value = line.partition(":")
             fields.setdefault(name.strip(), value.strip())
@@ -194,7 +224,9 @@ def host() -> dict[str, object]:
     """Return what of this machine can change the last bits of a computation in eager mode."""
     fields = cpu_fields()
     isa = list(_instruction_sets(fields.get("flags", fields.get("Features", ""))))
-    maker = fields.get("vendor_id", fields.get("CPU implementer", ""))  # MKL asks for it
+    maker = fields.get(
+        "vendor_id", fields.get("CPU implementer", "")
+    )  # MKL asks for it
     return {"machine": platform.machine(), "maker": maker, "isa": isa}
 
 

@@ -46,7 +46,9 @@ class Workspace(BuildSettings):
         """Return the digest of a data file of the workspace, or None if the file cannot be read or
         stands elsewhere."""
         try:
-            return self.file_digests.hash(inside(self.root / name, (self.root, *self.data)))
+            return self.file_digests.hash(
+                inside(self.root / name, (self.root, *self.data))
+            )
         except OSError:
             return None
 
@@ -134,7 +136,9 @@ def config_files(folder: Path) -> dict[str, list[Path]]:
     except FileNotFoundError:
         paths = []
     except OSError as error:
-        raise PipelineError(f"{folder.name}: cannot be read: {error.strerror}") from error
+        raise PipelineError(
+            f"{folder.name}: cannot be read: {error.strerror}"
+        ) from error
     files: dict[str, list[Path]] = {}
     for path in paths:
         if not path.name.startswith("."):

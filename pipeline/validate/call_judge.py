@@ -88,7 +88,9 @@ class CallJudge:
         by_rounding = self.held_to.by_rounding(lowered, rounded, run.case)
         errors = _compare(call.actual, lowered)
         # More runs, 16 calls of the source, don't save a package that failed on other inputs.
-        failed = any(failure["about"] in ("", "quantized") for failure in self.result.failures)
+        failed = any(
+            failure["about"] in ("", "quantized") for failure in self.result.failures
+        )
         may_round_again = rounded and not failed and not references.source.state
         if may_round_again and self._exceeds(call, lowered, errors, by_rounding):
             rounded += references.run_rounded_again(inputs, call.as_it_lies, _MORE_RUNS)
@@ -101,15 +103,21 @@ class CallJudge:
             return
         self.result.runs.append(self.judge_quantization(call, calls))
         limits = self.held_to.against_quantized(call.expected, lowered, by_rounding)
-        judged_run = self._judge_outputs(call, lowered, errors, limits, _OF_QUANTIZED, "quantized")
+        judged_run = self._judge_outputs(
+            call, lowered, errors, limits, _OF_QUANTIZED, "quantized"
+        )
         self.result.quantized_runs.append(judged_run)
         add_call(self.movement, lowered, judged_run.limits, inputs, run.case)
 
-    def judge_quantization(self, call: Call, calls: Sequence[tuple[str, InputSet]]) -> Run:
+    def judge_quantization(
+        self, call: Call, calls: Sequence[tuple[str, InputSet]]
+    ) -> Run:
         """Hold a quantized method to the limits of the config, on examples alone: on other inputs
         its figures say nothing of accuracy."""
         assert self.quantization is not None
-        generated = call.inputs.generated or bool(call.run.case) or not self.has_examples
+        generated = (
+            call.inputs.generated or bool(call.run.case) or not self.has_examples
+        )
         self.quantization.add(call.actual, call.expected, generated)
         errors = _compare(call.actual, call.expected)
         if not generated:
@@ -126,7 +134,9 @@ class CallJudge:
                 set_limits = {**dict(output_limits), "min_agreement": None}
                 limits.append(OutputLimits(**set_limits, integers=True))
         judged_run = replace(call.run, outputs=errors, limits=tuple(limits))
-        ratios = self._fail_beyond(judged_run, call, call.expected, _OF_FLOAT, "quantization")
+        ratios = self._fail_beyond(
+            judged_run, call, call.expected, _OF_FLOAT, "quantization"
+        )
         return replace(judged_run, of_limits=ratios)
 
     def _note_noise(
@@ -164,7 +174,10 @@ class CallJudge:
         for place, (error, actual, reference, derived) in enumerate(outputs):
             applied = derived.capped
             is_capped = derived.capped != derived.wide
-            if is_capped and judge_output(error, actual, reference, derived.capped).wrong:
+            if (
+                is_capped
+                and judge_output(error, actual, reference, derived.capped).wrong
+            ):
                 unjudged.append(place)
                 applied = derived.wide
             applied_limits.append(applied)
@@ -176,17 +189,26 @@ class CallJudge:
         return replace(judged_run, of_limits=ratios, unjudged=tuple(unjudged))
 
     def _fail_beyond(
-        self, run: Run, call: Call, expected: Sequence[Any], suffix: str, about: FailureSubject
+        self,
+        run: Run,
+        call: Call,
+        expected: Sequence[Any],
+        suffix: str,
+        about: FailureSubject,
     ) -> tuple[float | None, ...]:
         """Fail for each limit that an output exceeds; return the ratio of each to its limits."""
         names = self.result.outputs
-        outputs = zip(names, run.outputs, call.actual, expected, run.limits, strict=True)
+        outputs = zip(
+            names, run.outputs, call.actual, expected, run.limits, strict=True
+        )
         ratios = []
         for name, error, a, e, limits in outputs:
             judged = judge_output(error, a, e, limits)
             ratios.append(judged.of_limit)
             for fault in judged.wrong:
-                self.result.fail(fault + suffix, call.where, name, about, judged.of_limit)
+                self.result.fail(
+                    fault + suffix, call.where, name, about, judged.of_limit
+                )
         return tuple(ratios)
 
     def _exceeds(
@@ -211,7 +233,9 @@ class CallJudge:
 
 
 def _holds_integers(value: Any) -> bool:
-    return isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex())
+    return isinstance(value, Tensor) and not (
+        value.is_floating_point() or value.is_complex()
+    )
 
 
 def _compare(actual: Sequence[Any], expected: Sequence[Any]) -> tuple[OutputError, ...]:

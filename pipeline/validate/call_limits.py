@@ -70,7 +70,8 @@ class CallLimits:
             capped = cap_limits(wide, value, usual, self.most_share)
             derived_limits.append(
                 DerivedLimits(
-                    drop_limits_of_noise(wide, value), drop_limits_of_noise(capped, value)
+                    drop_limits_of_noise(wide, value),
+                    drop_limits_of_noise(capped, value),
                 )
             )
         return derived_limits
@@ -78,12 +79,17 @@ class CallLimits:
     def of_config(self, inputs: InputSet, expected: Values) -> list[Limits]:
         """Return the limits of outputs that the config sets, for these inputs."""
         case = inputs if isinstance(inputs, InputCase) else InputCase(())
-        return [case.ease(self.config_limits, place, value) for place, value in enumerate(expected)]
+        return [
+            case.ease(self.config_limits, place, value)
+            for place, value in enumerate(expected)
+        ]
 
     def with_config(self, derived: Sequence[DerivedLimits]) -> list[DerivedLimits]:
         """Return derived limits, with those that the config sets in the place of each. Where it
         sets any, it says what is good enough: nothing is capped."""
-        tolerances = {name: value for name, value in self.config_limits if value is not None}
+        tolerances = {
+            name: value for name, value in self.config_limits if value is not None
+        }
         if not tolerances:
             return list(derived)
         wide = [limits.wide.model_copy(update=tolerances) for limits in derived]

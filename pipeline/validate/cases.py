@@ -35,7 +35,9 @@ from pipeline.validate.metrics import compare, greatest_magnitude
 _EXPONENTS = (10, 7, 4)
 _UNITS = 8  # in the last place, by which inputs are changed to see what rounding does to the source
 _LEAST_SQNR = 20.0  # dB, that rounding inputs must leave where no other limits are set
-_SAME = Limits(atol=1e-3, rtol=1e-3)  # values of one source in another layout of its inputs
+_SAME = Limits(
+    atol=1e-3, rtol=1e-3
+)  # values of one source in another layout of its inputs
 _OWN_LAYOUT = "the source program takes strides, and gives other values in this layout"
 
 
@@ -172,7 +174,9 @@ class CaseMaker:
             self.add(inputs, "large", growth)
             return
         origin = f"generated {number} (seed {self.seed}): large"
-        reason = "rounding the inputs alone moves the source's outputs beyond the limits"
+        reason = (
+            "rounding the inputs alone moves the source's outputs beyond the limits"
+        )
         self.skipped.append((origin, reason))
 
     def _draw_large(self, number: int, exponent: int) -> InputSet:
@@ -188,7 +192,9 @@ class CaseMaker:
                 return True
         return False
 
-    def _holds(self, inputs: InputSet, outputs: list[Any], growth: Sequence[float]) -> bool:
+    def _holds(
+        self, inputs: InputSet, outputs: list[Any], growth: Sequence[float]
+    ) -> bool:
         """Return whether the source's outputs stay within the limits when its inputs are rounded;
         where limits are derived from rounding, whether more than rounding is left of them.
         Limits of zero ask for the same operations, whatever rounding does."""
@@ -252,7 +258,9 @@ def _exceeds(actual: Any, expected: Any, limits: Limits) -> bool:
     return bool(check_limits(compare(actual, expected), actual, expected, limits))
 
 
-def _measure_growth(outputs: Sequence[Any], usual_magnitudes: Sequence[float]) -> list[float]:
+def _measure_growth(
+    outputs: Sequence[Any], usual_magnitudes: Sequence[float]
+) -> list[float]:
     """Return how many times as large as usual each output is."""
     growth = []
     for output, usual in zip(outputs, usual_magnitudes, strict=True):

@@ -38,7 +38,9 @@ def conclude_quantization(
     failed = any(failure["about"] == "quantization" for failure in result.failures)
     left_out = [inputs for inputs in examples if inputs.origin in result.left_out]
     record = judge.judge(failed, len(left_out), bool(result.random))
-    still = find_indifferent_outputs(program, result.outputs, result.state, calls.float_movement)
+    still = find_indifferent_outputs(
+        program, result.outputs, result.state, calls.float_movement
+    )
     # A failure stays one: what is wrong was shown, whatever else could not be.
     if still and record["verdict"] == PASSED:
         record["verdict"] = "not judged"

@@ -28,7 +28,10 @@ from pipeline.validate.node_values import NodeValues, Walker
 
 
 def describe_conditioning(
-    program: ExportedProgram, inputs: InputSet, most_share: float, root: Path | None = None
+    program: ExportedProgram,
+    inputs: InputSet,
+    most_share: float,
+    root: Path | None = None,
 ) -> str:
     """Say how ill-conditioned a program is, and where that begins; "" where it is not.
 
@@ -101,12 +104,16 @@ class WideValues(NodeValues):
 class _WideWalker(Walker):
     """Runs through a graph with float64 in the place of float32."""
 
-    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_function(
+        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         wide_args, wide_kwargs = pytree.tree_map(_widen_dtype, (args, kwargs))
         result = super().call_function(target, wide_args, wide_kwargs)
         return pytree.tree_map(_widen, result)
 
-    def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def get_attr(
+        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         value = super().get_attr(target, args, kwargs)
         return _widen(value)
 
@@ -123,7 +130,9 @@ def _widen_dtype(value: Any) -> Any:
     return value
 
 
-def _describe_start(plain: NodeValues, moved: NodeValues, enough: float, root: Path | None) -> str:
+def _describe_start(
+    plain: NodeValues, moved: NodeValues, enough: float, root: Path | None
+) -> str:
     """Name the first operator that gives a change greater than `enough`."""
     for place, node in enumerate(plain.nodes):
         if node.op != "call_function":

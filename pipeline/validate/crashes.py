@@ -64,8 +64,14 @@ class CrashLog:
             sentence = f"was ended after {timeout:g} s (validate.timeout) while {step}"
         else:
             sentence = f"ends the process that runs it ({how}) while {step}"
-            sentence += "; the system may have ended it for lack of memory" if "KILL" in how else ""
-        write_atomically(self._crashes, json.dumps({**recorded, method: sentence}).encode())
+            sentence += (
+                "; the system may have ended it for lack of memory"
+                if "KILL" in how
+                else ""
+            )
+        write_atomically(
+            self._crashes, json.dumps({**recorded, method: sentence}).encode()
+        )
         return True
 
     def crashes(self) -> dict[str, str]:

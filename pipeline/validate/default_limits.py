@@ -107,7 +107,9 @@ def _limits_of_floats(
     )
 
 
-def _limits_of_integers(expected: Tensor, rounded: Sequence[Tensor], times: float) -> OutputLimits:
+def _limits_of_integers(
+    expected: Tensor, rounded: Sequence[Tensor], times: float
+) -> OutputLimits:
     """Return exact limits of integers and bools where rounding leaves them alone. Where it moves
     some, such as an argmax or a quantized output, as many may be as far off, with the margin."""
     errors = [compare(value, expected) for value in rounded]
@@ -134,7 +136,9 @@ def most_share(program: ExportedProgram) -> float:
     return max(shares)
 
 
-def cap_limits(limits: OutputLimits, expected: Any, usual: float, share: float) -> OutputLimits:
+def cap_limits(
+    limits: OutputLimits, expected: Any, usual: float, share: float
+) -> OutputLimits:
     """Return limits that are no wider than a share of the signal.
 
     Integers that rounding moves, such as the index of the greatest value, must be exact; a step of
@@ -144,7 +148,9 @@ def cap_limits(limits: OutputLimits, expected: Any, usual: float, share: float) 
         usual: the greatest magnitude of this output on any inputs so far.
     """
     if limits.integers:
-        takes_step = share >= MOST_SHARE_QUANTIZED and expected.dtype in _QUANTIZED_DTYPES
+        takes_step = (
+            share >= MOST_SHARE_QUANTIZED and expected.dtype in _QUANTIZED_DTYPES
+        )
         most = 1.0 if takes_step else 0.0
         return limits.model_copy(update={"atol": min(limits.atol or 0.0, most)})
     update: dict[str, float | bool] = {"nonfinite": False}
@@ -175,7 +181,9 @@ def _least_units(dtype: torch.dtype) -> int:
 def explain_rounding(program: ExportedProgram) -> str:
     """Return why the limits of a program are what they are."""
     dtypes = float_dtypes(program)
-    units = max((_least_units(getattr(torch, dtype)) for dtype in dtypes), default=_UNITS)
+    units = max(
+        (_least_units(getattr(torch, dtype)) for dtype in dtypes), default=_UNITS
+    )
     description = f"computes in {', '.join(dtypes) or 'integers'}"
     if is_quantized(program):
         description += " and quantized values"

@@ -62,18 +62,24 @@ class _Filler(Interpreter):
     def run_node(self, n: Node) -> Any:
         result = super().run_node(n)
         if is_uninitialized(n) and isinstance(result, Tensor):
-            draw = torch.empty(result.shape).uniform_(-_FILL, _FILL, generator=self._generator)
+            draw = torch.empty(result.shape).uniform_(
+                -_FILL, _FILL, generator=self._generator
+            )
             result.copy_(draw > 0 if result.dtype is torch.bool else draw)
         return result
 
-    def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def get_attr(
+        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         value = super().get_attr(target, args, kwargs)
         if isinstance(value, GraphModule):
             return _Filler(value, self._generator).run
         return value
 
 
-def describe_nondeterminism(source: Source, inputs: InputSet, root: Path | None = None) -> str:
+def describe_nondeterminism(
+    source: Source, inputs: InputSet, root: Path | None = None
+) -> str:
     """Return how the source differs from itself on the same inputs, by which operators, and what to
     do; "" where it does not. Its state is restored.
 
@@ -95,7 +101,8 @@ def describe_nondeterminism(source: Source, inputs: InputSet, root: Path | None 
     if difference and memory:
         operators = describe_random_operators(memory)
         return (
-            f"the source reads uninitialized memory: {difference} on the same inputs; {operators}"
+            f"the source reads uninitialized memory: {difference} on the same inputs; "
+            f"{operators}"
         )
     if unwritten := _describe_unwritten(source, inputs, memory, root):
         return unwritten
@@ -112,7 +119,9 @@ def _find_difference(source: Source, inputs: InputSet, runs: int) -> str:
     outputs = [_run(source, inputs, seed) for seed in range(runs)]
     worst, words = 0.0, ""
     for later_outputs in outputs[1:]:
-        for (name, _), value, first in zip(source.outputs, later_outputs, outputs[0], strict=True):
+        for (name, _), value, first in zip(
+            source.outputs, later_outputs, outputs[0], strict=True
+        ):
             if _same(value, first):
                 continue
             error = compare(value, first)
@@ -141,7 +150,12 @@ def _describe_unwritten(
         names = [name for name, _ in source.outputs]
         pairs = zip(names, usual, filled, strict=True)
         name = next(
-            (name for name, value, filled_value in pairs if _fills(value, filled_value)), ""
+            (
+                name
+                for name, value, filled_value in pairs
+                if _fills(value, filled_value)
+            ),
+            "",
         )
         if name:
             operator_names = ", ".join(map(str, operators))
@@ -212,9 +226,13 @@ def _same(value: Any, other_value: Any) -> bool:
     if value.shape != other_value.shape or value.dtype != other_value.dtype:
         return False
     equal_nan = value.dtype.is_floating_point or value.is_complex()
-    return bool(torch.isclose(value, other_value, rtol=0, atol=0, equal_nan=equal_nan).all())
+    return bool(
+        torch.isclose(value, other_value, rtol=0, atol=0, equal_nan=equal_nan).all()
+    )
 
 
-def outputs_of_runs(source: Source, inputs: InputSet, seeds: Sequence[int]) -> list[list[Any]]:
+def outputs_of_runs(
+    source: Source, inputs: InputSet, seeds: Sequence[int]
+) -> list[list[Any]]:
     """Return what a random source gives on the same inputs, once for each seed."""
     return [_run(source, inputs, seed) for seed in seeds]

@@ -143,7 +143,9 @@ def make_figures(
         else None,
         tensors=dict(_tensors((contents or {}).get("tensors", ()))),
         methods={
-            name: _method(facts["delegation"], inside.get(name, {}), proved.get(name, {}))
+            name: _method(
+                facts["delegation"], inside.get(name, {}), proved.get(name, {})
+            )
             for name, facts in sorted(manifest["methods"].items())
         },
     )
@@ -187,7 +189,12 @@ def _tensors(tensors: Sequence[Json]) -> Iterator[tuple[str, TensorFigures]]:
         name = tensor["name"] or "(unnamed)"
         occurrences[name] += 1
         key = name if occurrences[name] == 1 else f"{name} #{occurrences[name]}"
-        yield key, TensorFigures(**{name: tensor[name] for name in TensorFigures.model_fields})
+        yield (
+            key,
+            TensorFigures(
+                **{name: tensor[name] for name in TensorFigures.model_fields}
+            ),
+        )
 
 
 def _method(delegation: Json, inside: Json, proved: Json) -> MethodFigures:
@@ -201,7 +208,8 @@ def _method(delegation: Json, inside: Json, proved: Json) -> MethodFigures:
     if proved.get("kind") == "program":
         sqnr = _sqnr(proved.get("runs", ()))
     measured = any(
-        output_sqnr is not None and output_sqnr < MOST_SQNR for output_sqnr in sqnr or ()
+        output_sqnr is not None and output_sqnr < MOST_SQNR
+        for output_sqnr in sqnr or ()
     )
     error = float(proved.get("max_abs", math.inf)) if measured else math.inf
     # Unchecked, since the SQNR of a package that fails may be infinite.
@@ -212,7 +220,9 @@ def _method(delegation: Json, inside: Json, proved: Json) -> MethodFigures:
         delegated_operators=delegation["delegated_operators"] + len(kernel_calls),
         partitions=dict(sorted(delegation["partitions"].items())),
         left=dict(sorted(delegation["undelegated"].items())),
-        planned_memory=None if arenas is None else sum(arena["size"] for arena in arenas),
+        planned_memory=None
+        if arenas is None
+        else sum(arena["size"] for arena in arenas),
         constants=inside.get("constants"),
         delegated=inside.get("delegated"),
         sqnr_db=sqnr,
@@ -247,7 +257,9 @@ def _sqnr(runs: Sequence[Json]) -> list[float | None] | None:
 def describe_left(delegation: Json, operator: str) -> str:
     """Describe why calls of an operator are left to portable kernels: their modules, and reasons;
     empty where the manifest knows neither."""
-    calls = [call for call in delegation.get("left", ()) if call["operator"] == operator]
+    calls = [
+        call for call in delegation.get("left", ()) if call["operator"] == operator
+    ]
     modules = dict.fromkeys(call["module"] for call in calls if call["module"])
     reasons = dict.fromkeys(call["reason"] for call in calls if call["reason"])
     words = []

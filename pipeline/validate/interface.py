@@ -107,7 +107,9 @@ def add_range_remedy(fault: str, narrowed: Sequence[NarrowedSize]) -> str:
     """Return a sentence of `compare_declared` with what to do about a size that was narrowed."""
     for size in narrowed:
         name, _, dimension = size.size.removesuffix("]").partition(".shape[")
-        if fault.startswith(f"input '{name}': ") and fault.endswith(f" at dimension {dimension}"):
+        if fault.startswith(f"input '{name}': ") and fault.endswith(
+            f" at dimension {dimension}"
+        ):
             return f"{fault}; {size.remedy}"
     return fault
 
@@ -140,7 +142,9 @@ def find_outside(
 def _sizes_of(program: ExportedProgram, inputs: InputSet) -> dict[str, int]:
     """Return the sizes of an input set, by names such as `x.shape[0]`, and its integers."""
     sizes: dict[str, int] = {}
-    for argument, value in zip(signature(program), flatten(program, inputs), strict=True):
+    for argument, value in zip(
+        signature(program), flatten(program, inputs), strict=True
+    ):
         if isinstance(value, torch.Tensor):
             for dimension, size in enumerate(value.shape):
                 sizes[f"{argument.name}.shape[{dimension}]"] = size
@@ -156,7 +160,9 @@ def find_unlisted(
     if not shapes:
         return
     shapes_by_name = {}
-    for argument, value in zip(signature(program), flatten(program, inputs), strict=True):
+    for argument, value in zip(
+        signature(program), flatten(program, inputs), strict=True
+    ):
         if isinstance(value, torch.Tensor):
             shapes_by_name[argument.name] = list(value.shape)
     for listed in zip(*shapes.values(), strict=True):

@@ -89,12 +89,16 @@ class Judgement(NamedTuple):
     of_limit: float | None
 
 
-def check_limits(error: OutputError, actual: Any, expected: Any, limits: Limits) -> tuple[str, ...]:
+def check_limits(
+    error: OutputError, actual: Any, expected: Any, limits: Limits
+) -> tuple[str, ...]:
     """Return what is wrong with an output, each with its figure and its limit."""
     return judge_output(error, actual, expected, limits).wrong
 
 
-def judge_output(error: OutputError, actual: Any, expected: Any, limits: Limits) -> Judgement:
+def judge_output(
+    error: OutputError, actual: Any, expected: Any, limits: Limits
+) -> Judgement:
     """Judge an output by its limits.
 
     It passes where |a - e| <= atol + rtol |e| everywhere, if there are such limits, and each figure
@@ -120,7 +124,9 @@ def judge_output(error: OutputError, actual: Any, expected: Any, limits: Limits)
     if not worst.ok:
         distance = abs(worst.actual - worst.expected)
         where = _describe_place(worst)
-        faults.append(f"absolute error {distance:.3g}{where} exceeds {worst.allowed:.3g}")
+        faults.append(
+            f"absolute error {distance:.3g}{where} exceeds {worst.allowed:.3g}"
+        )
     for ratio, fault in _check_figures(error, limits):
         if ratio is not None:
             ratios.append(ratio)
@@ -150,7 +156,9 @@ def _describe_place(worst: WorstPlace) -> str:
     return f"{place} ({worst.actual:.6g}, must be {worst.expected:.6g})"
 
 
-def _check_figures(error: OutputError, limits: Limits) -> Iterator[tuple[float | None, str]]:
+def _check_figures(
+    error: OutputError, limits: Limits
+) -> Iterator[tuple[float | None, str]]:
     """Yield for each limit on a figure the ratio of the error to it, None for one of no error, and
     what is wrong, or ""."""
     for figure, (words, name) in FIGURES.items():

@@ -109,10 +109,14 @@ class MethodValidator(MethodCalls):
         result = self.result
         judge = self.judge
         if judge.quantization is not None:
-            conclude_quantization(result, self.program, judge, judge.quantization, self.examples)
+            conclude_quantization(
+                result, self.program, judge, judge.quantization, self.examples
+            )
         lowered = self.quantized or self.program
         with self._failing():
-            conclude_movement(result, lowered, judge, self.examples, self.is_observed, self.budget)
+            conclude_movement(
+                result, lowered, judge, self.examples, self.is_observed, self.budget
+            )
         if result.verdict == "not judged" and judge.unjudged is not None:
             result.ill_conditioned = describe_ill_conditioning(
                 lowered, judge.unjudged, self.held_to.most_share, self.budget
@@ -125,7 +129,9 @@ class MethodValidator(MethodCalls):
         self.result.outputs = names
         self.package = Session(self.files)
         if self.quantized is not None:
-            self.judge.quantization = QuantizationJudge(names, self.limits, self.departs)
+            self.judge.quantization = QuantizationJudge(
+                names, self.limits, self.departs
+            )
         if not self.result.not_run:
             self.result.not_run = self._load()
         if self.result.not_run:
@@ -246,7 +252,9 @@ class MethodValidator(MethodCalls):
             inputs.append((f"input '{argument.name}'", argument.value))
         faults = [
             *compare_declared("input", declared.inputs, inputs, self.program),
-            *compare_declared("output", declared.outputs, self.source.outputs, self.program),
+            *compare_declared(
+                "output", declared.outputs, self.source.outputs, self.program
+            ),
         ]
         for fault in faults:
             self.result.fail(add_range_remedy(fault, self.narrowed), about="declared")
@@ -266,7 +274,9 @@ class MethodValidator(MethodCalls):
             self._add_example(inputs)
         count = self.settings.inputs
         seed = self.settings.seed
-        generated = generate_inputs(self.program, count, seed, self.examples, self.shapes)
+        generated = generate_inputs(
+            self.program, count, seed, self.examples, self.shapes
+        )
         return self.examples + generated
 
     def _add_example(self, inputs: InputSet) -> None:
@@ -285,7 +295,9 @@ class MethodValidator(MethodCalls):
             for line in str(error).splitlines():
                 self.result.fail(line.removeprefix(prefix), inputs.origin)
 
-    def _sequences(self, sets: Sequence[InputSet]) -> Iterator[tuple[str, Callable[[], None]]]:
+    def _sequences(
+        self, sets: Sequence[InputSet]
+    ) -> Iterator[tuple[str, Callable[[], None]]]:
         """Yield sequences of `steps` calls from each set on, going on with the sets that follow it,
         and then the first sequence again. Each begins with the initial state."""
         starts = [(number, inputs.origin) for number, inputs in enumerate(sets)]
@@ -325,4 +337,6 @@ class MethodValidator(MethodCalls):
             self.judge.judge_quantization(call, [(self.result.method, inputs)])
         if self.keep is not None:
             rounded = self.references.run_rounded(inputs)
-            self.result.device_limits += self.held_to.on_device(expected, quantized, rounded)
+            self.result.device_limits += self.held_to.on_device(
+                expected, quantized, rounded
+            )

@@ -85,9 +85,15 @@ class MethodCalls:
     def __post_init__(self) -> None:
         self.limits = self.settings.select_limits(self.result.method)
         self.result.limits = {name: getattr(self.limits, name) for name in LIMITS}
-        self.held_to = CallLimits(self.limits, most_share(self.quantized or self.program))
-        self.judge = CallJudge(self.result, self.held_to, has_examples=self.has_examples)
-        operators = find_random_operators(self.program) + find_uninitialized(self.program)
+        self.held_to = CallLimits(
+            self.limits, most_share(self.quantized or self.program)
+        )
+        self.judge = CallJudge(
+            self.result, self.held_to, has_examples=self.has_examples
+        )
+        operators = find_random_operators(self.program) + find_uninitialized(
+            self.program
+        )
         self._may_vary = bool(operators)
         self._describe_limits()
 
@@ -107,7 +113,9 @@ class MethodCalls:
     def fail_for(self, error: Exception) -> None:
         """Fail for what torch raises where nothing should, with its traceback on stderr."""
         traceback.print_exception(error)
-        self.result.fail(f"validation stopped at {type(error).__name__}: {reason(error)}")
+        self.result.fail(
+            f"validation stopped at {type(error).__name__}: {reason(error)}"
+        )
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -121,7 +129,9 @@ class MethodCalls:
     def _describe_limits(self) -> None:
         """Say what the limits of outputs follow, and why."""
         result = self.result
-        result.source_is_quantized = self.quantized is None and is_quantized(self.program)
+        result.source_is_quantized = self.quantized is None and is_quantized(
+            self.program
+        )
         if self.quantized is not None:
             result.limits_from = "quantized"
             result.quantized_reason = explain_rounding(self.quantized)
@@ -174,7 +184,9 @@ class MethodCalls:
 
     def call(self, inputs: InputSet, step: int = 0, sequence: str = "") -> bool:
         """Make one call; return whether both sides ran, so that a sequence can go on."""
-        where = f"{inputs.origin} (call {step} from {sequence})" if step else inputs.origin
+        where = (
+            f"{inputs.origin} (call {step} from {sequence})" if step else inputs.origin
+        )
         self.calls.append((self.result.method, inputs))
         case = inputs.case if isinstance(inputs, InputCase) else ""
         as_it_lies = case in ("strided", "expanded")
@@ -192,7 +204,9 @@ class MethodCalls:
         run = Run(inputs.origin, (), step, sequence, inputs.generated, case)
         try:
             actual = self._run_package(inputs, as_it_lies)
-            call = Call(actual, expected, inputs, run, where, as_it_lies, self._hint(run))
+            call = Call(
+                actual, expected, inputs, run, where, as_it_lies, self._hint(run)
+            )
             self.judge.judge(call, self.references, self.calls)
             # Further calls go on from a state, large cases are held to other limits, and without
             # their layout, which is the plan's in a bundle, strided ones are another's again.
@@ -216,14 +230,21 @@ class MethodCalls:
 
     def _keep(self, inputs: InputSet, expected: Sequence[Any]) -> None:
         if self.keep is not None:
-            self.keep(self.result.method, inputs.origin, flatten(self.program, inputs), expected)
+            self.keep(
+                self.result.method,
+                inputs.origin,
+                flatten(self.program, inputs),
+                expected,
+            )
 
     def _keep_failing(self, failed: int) -> None:
         """Keep the calls that failed, the last one with failures from number `failed` on."""
         result = self.result
         result.failing = tuple(self.calls)
         shown = result.failures[failed:]
-        result.fails_quantized = all(failure["about"] == "quantized" for failure in shown)
+        result.fails_quantized = all(
+            failure["about"] == "quantized" for failure in shown
+        )
         runs = result.quantized_runs if result.fails_quantized else result.runs
         result.failing_limits = runs[-1].limits if runs else ()
 
@@ -232,7 +253,9 @@ class MethodCalls:
         try:
             return self.source.run(inputs, as_it_lies)
         except Exception as error:  # whatever an operator raises
-            raise DeviceError(f"{self.result.method}: ", describe_source_error(error)) from error
+            raise DeviceError(
+                f"{self.result.method}: ", describe_source_error(error)
+            ) from error
 
     def _reason(self, error: DeviceError) -> str:
         """Say why the package failed, with the line of the source that a delegate failed at, that
@@ -260,5 +283,7 @@ class MethodCalls:
         if run.step != 1 or not self.source.nonzero:
             return ""
         names = ", ".join(self.source.nonzero)
-        hint = f"; {names} starts with other values than zeros, which a package holds only"
+        hint = (
+            f"; {names} starts with other values than zeros, which a package holds only"
+        )
         return f"{hint} where InitializedMutableBufferPass names the buffer"

@@ -156,7 +156,9 @@ def _measure(actual: Tensor, expected: Tensor) -> OutputError:
 
 
 def _greatest_of_both(actual: Tensor, expected: Tensor) -> float:
-    return max(greatest_magnitude(_flatten(actual)), greatest_magnitude(_flatten(expected)))
+    return max(
+        greatest_magnitude(_flatten(actual)), greatest_magnitude(_flatten(expected))
+    )
 
 
 def _zero() -> Tensor:
@@ -244,7 +246,9 @@ def greatest_magnitude(value: Any) -> float:
     return 0.0
 
 
-def iter_chunks(actual: Tensor, expected: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def iter_chunks(
+    actual: Tensor, expected: Tensor
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield parts of both tensors in float64, in reading order, with |a - e|.
 
     Unequal integers are at least 1 apart, whatever float64 makes of them; a complex number counts

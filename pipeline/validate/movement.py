@@ -80,7 +80,9 @@ class OutputMovement:
 
     def add(self, value: Any, limits: Limits, inputs: InputSet, case: str = "") -> None:
         """Add what the source gives in a call, and the limits that the package was held to."""
-        is_large = case == "large"  # which no one may ever give: it tells what would move, alone
+        is_large = (
+            case == "large"
+        )  # which no one may ever give: it tells what would move, alone
         if not is_large:
             self.calls += 1
             self._count(value, is_example=not inputs.generated)
@@ -90,7 +92,9 @@ class OutputMovement:
         value, shape = _thin_out(value), _shape_of(value)
         first = self.firsts.get(shape)
         if is_large:
-            self.moves_if_large |= first is not None and _exceeds(first.value, value, limits)
+            self.moves_if_large |= first is not None and _exceeds(
+                first.value, value, limits
+            )
             return
         if first is None:
             # Dynamic sizes can give a new shape in each call; a few show whether it moves.
@@ -150,7 +154,9 @@ class OutputMovement:
     @property
     def share(self) -> float | None:
         """The share of places that moved, from 0 to 1; None where nothing could be compared."""
-        masks = [first.moved for first in self.firsts.values() if first.moved is not None]
+        masks = [
+            first.moved for first in self.firsts.values() if first.moved is not None
+        ]
         places = sum(mask.numel() for mask in masks)
         if not places:
             return self._share
@@ -193,7 +199,9 @@ def add_call(
 ) -> None:
     """Add what the source, or the quantized program, gives in a call."""
     for place, (value, output_limits) in enumerate(zip(expected, limits, strict=True)):
-        movement.setdefault(place, OutputMovement()).add(value, output_limits, inputs, case)
+        movement.setdefault(place, OutputMovement()).add(
+            value, output_limits, inputs, case
+        )
 
 
 def have_same_values(inputs: InputSet, other_inputs: InputSet) -> bool:
@@ -207,7 +215,9 @@ def have_same_values(inputs: InputSet, other_inputs: InputSet) -> bool:
 
 def _is_same(value: Any, other_value: Any) -> bool:
     if isinstance(value, Tensor) and isinstance(other_value, Tensor):
-        return value.shape == other_value.shape and bool(torch.equal(value, other_value))
+        return value.shape == other_value.shape and bool(
+            torch.equal(value, other_value)
+        )
     return bool(type(value) is type(other_value) and value == other_value)
 
 

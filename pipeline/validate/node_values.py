@@ -40,12 +40,16 @@ class NodeValues(Source):
         places = NodePlaces(program)
         copied = self._module.graph.nodes
         self._places = {node: place for place, node in enumerate(self.nodes)}
-        self._places |= {n: place for n in copied if (place := places.find(n)) is not None}
+        self._places |= {
+            n: place for n in copied if (place := places.find(n)) is not None
+        }
         self._wanted: Collection[int] | None = None
         self._bytes = 0
         self.budget = Budget()
 
-    def call(self, inputs: Sequence[Any], places: Collection[int] | None = None) -> list[Any]:
+    def call(
+        self, inputs: Sequence[Any], places: Collection[int] | None = None
+    ) -> list[Any]:
         """Make one call on flat inputs, and return the flat outputs, as the runtime orders them.
 
         Args:
@@ -101,7 +105,9 @@ class Walker(Interpreter):
             self._keep(n, value)
         return value
 
-    def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def get_attr(
+        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Return a body of control flow as a function that is walked through as well."""
         value = super().get_attr(target, args, kwargs)
         if isinstance(value, GraphModule):

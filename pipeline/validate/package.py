@@ -107,7 +107,9 @@ def validate_package(
     for name in dict.fromkeys((*programs, *constants, *present)):
         reason = crashes.get(name) or (not_run or {}).get(name, "")
         if not reason and name in programs:
-            reason = find_unpassable((a.name, a.value) for a in signature(programs[name]))
+            reason = find_unpassable(
+                (a.name, a.value) for a in signature(programs[name])
+            )
         result = MethodValidation(name, not_run=reason)
         methods.append(result)
         if selected is not None and name not in selected:
@@ -134,11 +136,15 @@ def validate_package(
                 budget=budget,
                 has_examples=name not in without_examples,
             )
-            validators[name].start(examples.get(name, ()), is_first=len(validators) == 1)
+            validators[name].start(
+                examples.get(name, ()), is_first=len(validators) == 1
+            )
         else:
             _validate_other(result, present, constants, files)
     # The worst first: a budget that runs out then leaves out calls of methods that pass.
-    for validator in sorted(validators.values(), key=lambda validator: validator.result.badness):
+    for validator in sorted(
+        validators.values(), key=lambda validator: validator.result.badness
+    ):
         validator.finish()
     if sequences is None:
         sequences = usual_sequences(programs, settings.steps)
@@ -165,7 +171,9 @@ def _run_together(
     members = {name: validators[name] for name in dict.fromkeys(sequence)}
     first = members[sequence[0]]
     times: Counter[str] = Counter()
-    for calls in rounds(sequence, {name: member.sets for name, member in members.items()}):
+    for calls in rounds(
+        sequence, {name: member.sets for name, member in members.items()}
+    ):
         # The last round is the first one again: what a call leaves behind must not change it.
         name = f"{' > '.join(sequence)} from {calls[0][1].origin}"
         times[name] += 1
@@ -177,7 +185,9 @@ def _run_together(
         package = Session(files, INTERPRETER)
         try:
             _prepare_together(members, package)
-        except DeviceError as error:  # ExecuTorch's runtime, which loaded them, may know more
+        except (
+            DeviceError
+        ) as error:  # ExecuTorch's runtime, which loaded them, may know more
             first.result.skipped.append((name, f"the interpreter: {error.reason}"))
             return
         except Exception as error:
@@ -225,7 +235,9 @@ def _validate_other(
     must return the leaves of its value, exactly."""
     if result.method not in present:
         method_names = ", ".join(present) or "none"
-        result.fail(f"the package lacks this method; it has {method_names}", about="lacking")
+        result.fail(
+            f"the package lacks this method; it has {method_names}", about="lacking"
+        )
         return
     if result.method not in constants:
         result.kind = "unknown"
@@ -248,7 +260,9 @@ def _validate_other(
         if trained_method(result.method) != result.method:
             hint = MISCOUNTED
         returned = actual[0] if len(actual) == 1 else actual
-        result.fail(f"returns {_describe(returned)}, must return {_describe(value)}{hint}")
+        result.fail(
+            f"returns {_describe(returned)}, must return {_describe(value)}{hint}"
+        )
     result.runs.append(Run("constant", errors))
 
 
@@ -257,7 +271,9 @@ def _describe(value: object) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_describe, value))}]"
     if isinstance(value, torch.Tensor) and value.numel() > _MOST_SHOWN:
-        return f"a {str(value.dtype).removeprefix('torch.')} tensor of {list(value.shape)}"
+        return (
+            f"a {str(value.dtype).removeprefix('torch.')} tensor of {list(value.shape)}"
+        )
     if isinstance(value, torch.Tensor):
         return repr(value.tolist())
     return repr(value)

@@ -41,7 +41,9 @@ def find_payload_faults(files: PackageFiles, method: str) -> Iterator[str]:
         split = len(sizes) - outputs
         payload = read_payload(data, delegate)
         yield from check(
-            DelegateCall(method, payload, data.named, tuple(sizes[:split]), tuple(sizes[split:]))
+            DelegateCall(
+                method, payload, data.named, tuple(sizes[:split]), tuple(sizes[split:])
+            )
         )
 
 

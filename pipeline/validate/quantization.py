@@ -158,7 +158,9 @@ class QuantizationJudge:
     examples: dict[int, PooledOutput] = field(default_factory=dict)
     generated: dict[int, PooledOutput] = field(default_factory=dict)
 
-    def add(self, actual: Sequence[Any], expected: Sequence[Any], generated: bool) -> None:
+    def add(
+        self, actual: Sequence[Any], expected: Sequence[Any], generated: bool
+    ) -> None:
         """Add the outputs of a call: those of the package or its quantized program, and those of
         the float one."""
         pools = self.generated if generated else self.examples
@@ -178,12 +180,17 @@ class QuantizationJudge:
             departures.append(("", self.departs))
         for place, pool in self.examples.items():
             name = self.outputs[place]
-            for fault in (_check_noise(pool), _check_agreement(pool, self.limits.min_agreement)):
+            for fault in (
+                _check_noise(pool),
+                _check_agreement(pool, self.limits.min_agreement),
+            ):
                 if fault:
                     departures.append((name, fault))
         return departures
 
-    def judge(self, failed: bool, left_out: int = 0, random: bool = False) -> QuantizationRecord:
+    def judge(
+        self, failed: bool, left_out: int = 0, random: bool = False
+    ) -> QuantizationRecord:
         """Return the verdict with its reason and figures.
 
         Args:
@@ -193,7 +200,10 @@ class QuantizationJudge:
         """
         verdict, reason = self._judge(failed, left_out)
         if random and verdict != "failed":
-            verdict, reason = "not judged", "it samples: no value can be compared with another"
+            verdict, reason = (
+                "not judged",
+                "it samples: no value can be compared with another",
+            )
         return {
             "verdict": verdict,
             "reason": reason,
@@ -224,13 +234,18 @@ class QuantizationJudge:
             )
         if not self.limit_names:
             suggested = " or ".join(f"`{name}`" for name in _SUGGESTED)
-            return "not judged", f"no limit on its accuracy ({on}); set {suggested} to judge it"
+            return (
+                "not judged",
+                f"no limit on its accuracy ({on}); set {suggested} to judge it",
+            )
         if uncovered := self._find_uncovered():
             return "not judged", (
                 f"no limit says anything of {listed(uncovered, _MOST_NAMED)}: `min_agreement` is "
                 f"about rows and integers, the others about values that are not all zero ({on})"
             )
-        limits = ", ".join(f"{name} {getattr(self.limits, name):g}" for name in self.limit_names)
+        limits = ", ".join(
+            f"{name} {getattr(self.limits, name):g}" for name in self.limit_names
+        )
         return "passed", f"within {limits}, {on}"
 
     def _find_uncovered(self) -> list[str]:
@@ -255,14 +270,18 @@ class QuantizationJudge:
         with_rows = [pool for pool in self.examples.values() if pool.rows]
         if with_rows:
             worst = min(with_rows, key=lambda pool: pool.agreeing / pool.rows)
-            words.append(f"agreement in {worst.agreeing} of {plural(worst.rows, 'row')}")
+            words.append(
+                f"agreement in {worst.agreeing} of {plural(worst.rows, 'row')}"
+            )
         return listed(words, _MOST_NAMED) or "exact"
 
 
 def _check_noise(pool: PooledOutput) -> str:
     """Say that noise is too near the signal, over all examples; "" where it is not."""
     if pool.sqnr_db is not None and pool.sqnr_db < LEAST_SQNR:
-        over = f"over {pool.values:,} values of {plural(pool.calls, 'call')} on examples"
+        over = (
+            f"over {pool.values:,} values of {plural(pool.calls, 'call')} on examples"
+        )
         return (
             f"quantized, SQNR {pool.sqnr_db:.1f} dB {over} is below {LEAST_SQNR:g} dB: half as "
             "much noise as signal"
@@ -275,8 +294,12 @@ def _check_agreement(pool: PooledOutput, least: float | None) -> str:
     if least is None or pool.agreement is None or pool.agreement >= least:
         return ""
     share = f"in {pool.agreeing} of {plural(pool.rows, 'row')}"
-    return f"agreement of the greatest values {share} of the examples is below {least:g}"
+    return (
+        f"agreement of the greatest values {share} of the examples is below {least:g}"
+    )
 
 
-def _pooled_json(names: Sequence[str], pools: dict[int, PooledOutput]) -> list[PooledRecord]:
+def _pooled_json(
+    names: Sequence[str], pools: dict[int, PooledOutput]
+) -> list[PooledRecord]:
     return [pool.to_json(names[place]) for place, pool in sorted(pools.items())]

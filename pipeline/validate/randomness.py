@@ -27,7 +27,9 @@ _ROUNDING = 1e-3  # of the greatest value, which counts as the same
 
 
 def judge_random(
-    names: Sequence[str], source: Sequence[Sequence[Any]], package: Sequence[Sequence[Any]]
+    names: Sequence[str],
+    source: Sequence[Sequence[Any]],
+    package: Sequence[Sequence[Any]],
 ) -> list[tuple[str, str]]:
     """Compare repeated calls of a package with those of its source.
 
@@ -70,13 +72,17 @@ def _judge_values(expected: Tensor, actual: Tensor) -> str:
     source_share = _share_of_finite(expected)
     share = _share_of_finite(actual)
     if abs(source_share - share) > 0.1:
-        return f"{share:.0%} of its values are finite, {source_share:.0%} of the source's"
+        return (
+            f"{share:.0%} of its values are finite, {source_share:.0%} of the source's"
+        )
     # NaN and infinities would swallow sums; how many there are is compared above.
     expected = torch.nan_to_num(expected, 0.0, 0.0, 0.0)
     actual = torch.nan_to_num(actual, 0.0, 0.0, 0.0)
     least = float(expected.min())
     greatest = float(expected.max())
-    rounding = _ROUNDING * max(greatest_magnitude(expected), torch.finfo(torch.float32).tiny)
+    rounding = _ROUNDING * max(
+        greatest_magnitude(expected), torch.finfo(torch.float32).tiny
+    )
     slack = _SLACK * (greatest - least) + rounding
     low = float(actual.min())
     high = float(actual.max())

@@ -34,8 +34,14 @@ from pipeline.validate.references import References
 
 # Of the greatest value and of each: what one kernel may be apart from another that does the same.
 _UNITS = 16
-_ALONE = {"output", "output[0]"}  # by itself, or in a tuple of one, which a runtime knows no more
-_RETURNED = ("output", "input ")  # not gradients and parameters of a program that trains
+_ALONE = {
+    "output",
+    "output[0]",
+}  # by itself, or in a tuple of one, which a runtime knows no more
+_RETURNED = (
+    "output",
+    "input ",
+)  # not gradients and parameters of a program that trains
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,17 +107,30 @@ class RecordingComparison:
         # Only now is it worth the time: most programs give the same bits.
         return list(self._run(calls, rounds=True))
 
-    def _run(self, calls: Sequence[RecordedCall], rounds: bool) -> Iterator[CallOutcome]:
-        references = self._initial(tuple(dict.fromkeys(call.method for call in calls)), rounds)
+    def _run(
+        self, calls: Sequence[RecordedCall], rounds: bool
+    ) -> Iterator[CallOutcome]:
+        references = self._initial(
+            tuple(dict.fromkeys(call.method for call in calls)), rounds
+        )
         for step, call in enumerate(calls, 1):
             where = _where(calls, step)
-            outcome = self._compare_call(references[call.method], call, step, where, rounds)
+            outcome = self._compare_call(
+                references[call.method], call, step, where, rounds
+            )
             yield outcome
-            if not outcome.outputs:  # no call goes on from the state that the other side has
+            if (
+                not outcome.outputs
+            ):  # no call goes on from the state that the other side has
                 return
 
     def _compare_call(
-        self, references: References, call: RecordedCall, step: int, where: str, rounds: bool
+        self,
+        references: References,
+        call: RecordedCall,
+        step: int,
+        where: str,
+        rounds: bool,
     ) -> CallOutcome:
         """Compare a call; with `rounds`, its outputs are held to limits."""
         source = references.source
@@ -121,7 +140,9 @@ class RecordingComparison:
         try:
             values = source.run(call.inputs)
         except Exception as error:  # whatever an operator raises
-            fails = f"the exported program raises {type(error).__name__}: {reason(error)}"
+            fails = (
+                f"the exported program raises {type(error).__name__}: {reason(error)}"
+            )
             if call.inputs.generated:
                 return CallOutcome(call, where, skipped=fails)
             return CallOutcome(call, where, wrong=fails)
@@ -131,7 +152,9 @@ class RecordingComparison:
         actual = dict(zip(names, values, strict=True))
         pairs = _pair(actual, call.outputs)
         if pairs is None:
-            returned = {name: actual[name] for name in names if name.startswith(_RETURNED)}
+            returned = {
+                name: actual[name] for name in names if name.startswith(_RETURNED)
+            }
             wrong = describe_structure(returned, call.outputs)
             return CallOutcome(call, where, wrong=wrong, is_form=True)
         if not rounds:
@@ -140,7 +163,9 @@ class RecordingComparison:
                 glances.append(OutputOutcome(name, _glance(actual[name], expected)))
             return CallOutcome(call, where, glances)
         limits = self._choose_limits(references, call, values, step)
-        outcome = _judge_outputs(call, where, actual, pairs, dict(zip(names, limits, strict=True)))
+        outcome = _judge_outputs(
+            call, where, actual, pairs, dict(zip(names, limits, strict=True))
+        )
         if unchanged := describe_unchanged(outcome.wrong_outputs, call, source.program):
             return _explain_form(outcome, unchanged)
         return _find_order(outcome, actual)
@@ -150,13 +175,19 @@ class RecordingComparison:
         key = methods, rounds
         if key not in self._sources:
             programs = {method: self.programs[method] for method in methods}
-            self._sources[key] = References.make(programs, {}, methods if rounds else ())
+            self._sources[key] = References.make(
+                programs, {}, methods if rounds else ()
+            )
         for references in self._sources[key].values():
             references.reset()
         return self._sources[key]
 
     def _choose_limits(
-        self, references: References, call: RecordedCall, values: Sequence[Any], step: int
+        self,
+        references: References,
+        call: RecordedCall,
+        values: Sequence[Any],
+        step: int,
     ) -> list[DerivedLimits]:
         """Return the limits of a call's outputs: those of the config, or by rounding."""
         call_limits = self._limits_of(call.method)
@@ -170,7 +201,9 @@ class RecordingComparison:
         if method not in self._limits:
             share = most_share(self.programs[method])
             units = _UNITS if self.here else None
-            self._limits[method] = CallLimits(self.limits.get(method, Limits()), share, units)
+            self._limits[method] = CallLimits(
+                self.limits.get(method, Limits()), share, units
+            )
         return self._limits[method]
 
 
@@ -212,7 +245,9 @@ def _glance(actual: Any, expected: Any) -> OutputError:
     return compare(actual, expected)
 
 
-def _judge(name: str, actual: Any, expected: Any, limits: DerivedLimits) -> OutputOutcome:
+def _judge(
+    name: str, actual: Any, expected: Any, limits: DerivedLimits
+) -> OutputOutcome:
     """Judge an output: beyond wide limits it departs, within capped ones it does not, and between
     them nothing is shown."""
     error = compare(actual, expected)
@@ -231,17 +266,26 @@ def _where(calls: Sequence[RecordedCall], step: int) -> str:
     methods = list(dict.fromkeys(call.method for call in calls))
     if len(methods) == 1:
         return f"{origin} (call {step} from {calls[0].inputs.origin})"
-    return f"{calls[step - 1].method} on {origin} (call {step} of {' > '.join(methods)})"
+    return (
+        f"{calls[step - 1].method} on {origin} (call {step} of {' > '.join(methods)})"
+    )
 
 
 def _pair(actual: Outputs, reference_outputs: Outputs) -> list[tuple[str, Any]] | None:
     """Return the name of each output that the exported program returns with what the reference
     gave for it; None where these are others."""
     # A recording from elsewhere may lack the inputs that the method changes.
-    names = [name for name in actual if name.startswith("output") or name in reference_outputs]
+    names = [
+        name
+        for name in actual
+        if name.startswith("output") or name in reference_outputs
+    ]
     if {*names} == reference_outputs.keys():
         return [(name, reference_outputs[name]) for name in names]
-    if len(names) == len(reference_outputs) == 1 and {*names, *reference_outputs} == _ALONE:
+    if (
+        len(names) == len(reference_outputs) == 1
+        and {*names, *reference_outputs} == _ALONE
+    ):
         return [(names[0], value) for value in reference_outputs.values()]
     return None
 

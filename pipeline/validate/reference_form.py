@@ -44,7 +44,9 @@ def describe_structure(actual: Outputs, recorded: Outputs) -> str:
         return f"the reference does not return {listed(missing, _MOST_NAMED)}{which}"
     if not missing:
         which = " (None in the reference)" if _are_none(extra, recorded) else ""
-        return f"the exported program does not return {listed(extra, _MOST_NAMED)}{which}"
+        return (
+            f"the exported program does not return {listed(extra, _MOST_NAMED)}{which}"
+        )
     names = listed(missing, _MOST_NAMED)
     other_names = listed(extra, _MOST_NAMED)
     return f"the exported program gives {names}, the reference {other_names}"
@@ -71,7 +73,9 @@ def describe_order(wrong: Sequence[str], actual: Outputs, recorded: Outputs) -> 
     return listed(sentences, _MOST_NAMED)
 
 
-def describe_unchanged(wrong: Sequence[str], call: RecordedCall, program: ExportedProgram) -> str:
+def describe_unchanged(
+    wrong: Sequence[str], call: RecordedCall, program: ExportedProgram
+) -> str:
     """Say which inputs the program changes in place and the reference leaves alone; "" unless each
     wrong output is one."""
     names = [name_changed_input(argument.name) for argument in signature(program)]
@@ -93,6 +97,10 @@ def _find_match(value: Any, name: str, actual: Outputs) -> str | None:
         if other_name == name or not isinstance(candidate, Tensor):
             continue
         error = compare(candidate, value)
-        if error.mismatch is None and error.relative is not None and error.relative <= _SAME:
+        if (
+            error.mismatch is None
+            and error.relative is not None
+            and error.relative <= _SAME
+        ):
             return other_name
     return None

@@ -20,7 +20,11 @@ from pipeline.validate.budget import Budget
 from pipeline.validate.determinism import outputs_of_runs
 from pipeline.validate.metrics import json_number
 from pipeline.validate.randomness import REPEATS, judge_random
-from pipeline.validate.recording_judge import CallOutcome, OutputOutcome, RecordingComparison
+from pipeline.validate.recording_judge import (
+    CallOutcome,
+    OutputOutcome,
+    RecordingComparison,
+)
 from pipeline.validate.results import MethodValidation, describe_failure
 
 _MOST_NAMED = 3
@@ -52,7 +56,9 @@ class ReferenceJudge:
         self._shares_state = shares_state
         self._budget = budget
         self._is_random = settings.select_random(result.method)
-        self._limits = {name: settings.select_reference_limits(name) for name in programs}
+        self._limits = {
+            name: settings.select_reference_limits(name) for name in programs
+        }
         self._set_at = settings.find_reference_limits(result.method)
         self._origins: list[str] = []
         self._outputs: list[OutputOutcome] = []
@@ -68,7 +74,9 @@ class ReferenceJudge:
         if recording.random:
             self._judge_random(recording)
             return
-        comparison = RecordingComparison(self._programs, recording.here, limits=self._limits)
+        comparison = RecordingComparison(
+            self._programs, recording.here, limits=self._limits
+        )
         for calls in recording.sequences:
             self._judge_sequence(recording, comparison, calls)
 
@@ -85,7 +93,10 @@ class ReferenceJudge:
             self._result.reference = self._make_record()
 
     def _judge_sequence(
-        self, recording: Recording, comparison: RecordingComparison, calls: Sequence[RecordedCall]
+        self,
+        recording: Recording,
+        comparison: RecordingComparison,
+        calls: Sequence[RecordedCall],
     ) -> None:
         methods = list(dict.fromkeys(call.method for call in calls))
         name = " > ".join(methods) if len(methods) > 1 else calls[0].inputs.origin
@@ -110,9 +121,17 @@ class ReferenceJudge:
         for output in outcome.outputs:
             if output.unjudged:
                 self._unjudged[output.name] = None
-            for fault in output.wrong[:1]:  # the error; the record has what follows from it
+            for fault in output.wrong[
+                :1
+            ]:  # the error; the record has what follows from it
                 limit = self._describe_limit(recording, output)
-                self._fail(recording, fault + limit, outcome.where, output.name, output.of_limit)
+                self._fail(
+                    recording,
+                    fault + limit,
+                    outcome.where,
+                    output.name,
+                    output.of_limit,
+                )
 
     def _describe_limit(self, recording: Recording, output: OutputOutcome) -> str:
         """Say where a limit that an output exceeds is set, or could be; "" where the output is of
@@ -160,7 +179,11 @@ class ReferenceJudge:
         expected = outputs_of_runs(source, call.inputs, range(2 * REPEATS))
         self._calls += len(repeated_outputs)
         if len(names) != len(expected[0]):
-            self._fail(recording, "the exported program gives other outputs", call.inputs.origin)
+            self._fail(
+                recording,
+                "the exported program gives other outputs",
+                call.inputs.origin,
+            )
             return
         for output, fault in judge_random(names, expected, repeated_outputs):
             self._fail(recording, fault, call.inputs.origin, output)
@@ -168,32 +191,50 @@ class ReferenceJudge:
     def _make_record(self) -> ReferenceRecord:
         verdict, why = self._verdict()
         errors = [output.error for output in self._outputs]
-        ratios = [output.of_limit for output in self._outputs if output.of_limit is not None]
+        ratios = [
+            output.of_limit for output in self._outputs if output.of_limit is not None
+        ]
         record: dict[str, Any] = {
             "verdict": verdict,
             "reason": why,
             "compared": self._origins,
             "calls": self._calls,
-            "max_abs": json_number(max((error.max_abs for error in errors), default=None)),
+            "max_abs": json_number(
+                max((error.max_abs for error in errors), default=None)
+            ),
             "of_limit": json_number(max(ratios, default=None)),
-            "skipped": [{"origin": origin, "reason": why} for origin, why in self._skipped],
+            "skipped": [
+                {"origin": origin, "reason": why} for origin, why in self._skipped
+            ],
         }
         if self._set_at:
             limits = self._limits[self._result.method]
-            record["limits"] = {name: value for name, value in limits if value is not None}
+            record["limits"] = {
+                name: value for name, value in limits if value is not None
+            }
             record["limits_from"] = self._set_at
         return cast(ReferenceRecord, record)
 
     def _verdict(self) -> tuple[Verdict, str]:
         if self._failed:
             departures = [
-                failure for failure in self._result.failures if failure["about"] == "reference"
+                failure
+                for failure in self._result.failures
+                if failure["about"] == "reference"
             ]
             return "failed", describe_failure(departures[0])
         if self._unjudged:
             names = listed([*self._unjudged], _MOST_NAMED)
-            return "not judged", f"{names} departs from the reference where rounding alone may"
+            return (
+                "not judged",
+                f"{names} departs from the reference where rounding alone may",
+            )
         if not self._calls:
-            reasons = listed(dict.fromkeys(why for _, why in self._skipped), _MOST_NAMED)
-            return "not run", f"no call of the reference counts: {reasons or 'none was made'}"
+            reasons = listed(
+                dict.fromkeys(why for _, why in self._skipped), _MOST_NAMED
+            )
+            return (
+                "not run",
+                f"no call of the reference counts: {reasons or 'none was made'}",
+            )
         return "passed", ""

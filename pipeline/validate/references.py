@@ -45,7 +45,9 @@ class References:
         Args:
             rounding: the methods whose rounding is measured.
         """
-        lowered = {name: quantized.get(name, program) for name, program in programs.items()}
+        lowered = {
+            name: quantized.get(name, program) for name, program in programs.items()
+        }
         sources = Source.with_common_state(programs)
         quantized_sources = {}
         if quantized.keys() & programs.keys():
@@ -67,7 +69,9 @@ class References:
             if source is not None:
                 source.reset()
 
-    def run_quantized(self, inputs: InputSet, as_it_lies: bool = False) -> list[Any] | None:
+    def run_quantized(
+        self, inputs: InputSet, as_it_lies: bool = False
+    ) -> list[Any] | None:
         """Return what the quantized program gives; None without one, or where it fails."""
         if self.quantized is None:
             return None
@@ -84,7 +88,9 @@ class References:
                 all_outputs.append(outputs)
         return all_outputs
 
-    def run_rounded_again(self, inputs: InputSet, as_it_lies: bool, runs: int) -> list[list[Any]]:
+    def run_rounded_again(
+        self, inputs: InputSet, as_it_lies: bool, runs: int
+    ) -> list[list[Any]]:
         """Return what more runs with values rounded in other ways give, of those that end well."""
         all_outputs = []
         for number in range(1, runs + 1):

@@ -56,7 +56,9 @@ class Run:
 
     def to_json(self) -> dict[str, Any]:
         unlisted = {"limits", "of_limits", "unjudged"}
-        record = {name: value for name, value in vars(self).items() if name not in unlisted}
+        record = {
+            name: value for name, value in vars(self).items() if name not in unlisted
+        }
         outputs = [error.to_json() for error in self.outputs]
         for output, ratio in zip(outputs, self.of_limits, strict=False):
             output["of_limit"] = json_number(ratio)
@@ -66,7 +68,8 @@ class Run:
             **record,
             "outputs": outputs,
             "limits": [
-                output_limits.model_dump(exclude_defaults=True) for output_limits in self.limits
+                output_limits.model_dump(exclude_defaults=True)
+                for output_limits in self.limits
             ],
         }
 
@@ -170,7 +173,11 @@ class MethodValidation:
 
     def _lowering_failures(self) -> list[FailureRecord]:
         separate_verdicts = ("quantization", "reference")
-        return [failure for failure in self.failures if failure["about"] not in separate_verdicts]
+        return [
+            failure
+            for failure in self.failures
+            if failure["about"] not in separate_verdicts
+        ]
 
     @property
     def uninformative(self) -> list[str]:
@@ -180,14 +187,18 @@ class MethodValidation:
             if not record["judged"]:
                 reason = record["reason"].removeprefix(record["output"])
                 outputs_by_reason.setdefault(reason, []).append(record["output"])
-        sentences = [_join_outputs(names, rest) for rest, names in outputs_by_reason.items()]
+        sentences = [
+            _join_outputs(names, rest) for rest, names in outputs_by_reason.items()
+        ]
         return [*sentences, *filter(None, [self.returns_nothing])]
 
     @property
     def _is_good_enough(self) -> bool:
         """Return whether the package itself keeps to the accuracy limits of the config, which are
         about the float program: then how its kernels round does not matter."""
-        return self.quantization is not None and self.quantization["verdict"] == "passed"
+        return (
+            self.quantization is not None and self.quantization["verdict"] == "passed"
+        )
 
     @property
     def verdict_reason(self) -> str:
@@ -227,14 +238,19 @@ class MethodValidation:
         if self.uninformative:
             return listed(self.uninformative, _MOST_NAMED)
         runs = self._unjudged_runs()
-        names = listed([self.outputs[place] for place in self.unjudged_places], _MOST_NAMED)
+        names = listed(
+            [self.outputs[place] for place in self.unjudged_places], _MOST_NAMED
+        )
         limits = [run.limits[place] for run in runs for place in run.unjudged]
         if all(isinstance(limit, OutputLimits) and limit.integers for limit in limits):
             return (  # ties, which rounding decides
                 f"{names} departs where rounding alone may change it; "
                 "`validate: {allow: [not-judged]}` accepts that"
             )
-        least = min((limit.min_sqnr for limit in limits if limit.min_sqnr is not None), default=0.0)
+        least = min(
+            (limit.min_sqnr for limit in limits if limit.min_sqnr is not None),
+            default=0.0,
+        )
         share = f"{min(10 ** (-least / 20), 1.0):.0%}"
         why = self.ill_conditioned or f"rounding alone may change it by up to {share}"
         remedy = "set `atol`, `min_sqnr` or another limit that you need"
@@ -243,7 +259,9 @@ class MethodValidation:
     @property
     def badness(self) -> tuple[bool, float]:
         """By which methods are ordered, the worst first: failed ones, then by their SQNR."""
-        return self.ok, -math.inf if (least := self.worst()["sqnr_db"]) is None else least
+        return self.ok, -math.inf if (
+            least := self.worst()["sqnr_db"]
+        ) is None else least
 
     @property
     def wide_limits(self) -> Mapping[str, float | None]:
@@ -255,7 +273,9 @@ class MethodValidation:
         """The absolute and the relative tolerance for a runtime on a device; without an absolute
         limit, twice the greatest error of all inputs, since all are bundled: generated ones of a
         quantized method can be far beyond its ranges."""
-        widest_limits = widest(self.device_limits) if self.device_limits else self.wide_limits
+        widest_limits = (
+            widest(self.device_limits) if self.device_limits else self.wide_limits
+        )
         runs = [run for run in self.runs if run.case != "large"]
         errors = [error.max_abs for run in runs for error in run.outputs]
         least = widest_limits["atol"]
@@ -302,9 +322,13 @@ class MethodValidation:
             **({"quantized": self._quantized_json()} if self.quantized_runs else {}),
             "examples": sum(run.is_example for run in self.runs),
             **{name: json_number(value) for name, value in self.worst().items()},
-            **({"on_generated": _figures(on)} if (on := self.worst_generated()) else {}),
+            **(
+                {"on_generated": _figures(on)} if (on := self.worst_generated()) else {}
+            ),
             "runs": [run.to_json() for run in self.runs],
-            "skipped": [{"origin": origin, "reason": reason} for origin, reason in self.skipped],
+            "skipped": [
+                {"origin": origin, "reason": reason} for origin, reason in self.skipped
+            ],
             "failures": list(self.failures),
             "not_run": self.not_run,
             "left_out": list(self.left_out),
@@ -323,7 +347,9 @@ def _figures(figures: Mapping[str, float | None]) -> dict[str, Any]:
 
 
 def _wide_limits(runs: Sequence[Run]) -> dict[str, float | None]:
-    output_limits = [limits for run in runs if run.case != "large" for limits in run.limits]
+    output_limits = [
+        limits for run in runs if run.case != "large" for limits in run.limits
+    ]
     return widest(output_limits) if output_limits else {}
 
 
@@ -359,7 +385,9 @@ class Validation:
     def failures(self) -> tuple[str, ...]:
         """The sentences about the package and its methods."""
         method_failures = (
-            describe_failure(failure) for method in self.methods for failure in method.failures
+            describe_failure(failure)
+            for method in self.methods
+            for failure in method.failures
         )
         return (*self.problems, *method_failures)
 

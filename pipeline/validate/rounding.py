@@ -38,7 +38,16 @@ _FEWEST = 2  # values of a tensor, however small, or what one step does would go
 _QUANTIZING = ("quantize_", "dequantize_", "choose_qparams_")
 # Operators of several sums on the way, which are rounded one by one.
 _COMPOSED = frozenset(
-    {"bilinear", "cosine_similarity", "einsum", "gru", "gru_cell", "inner", "lstm", "lstm_cell"}
+    {
+        "bilinear",
+        "cosine_similarity",
+        "einsum",
+        "gru",
+        "gru_cell",
+        "inner",
+        "lstm",
+        "lstm_cell",
+    }
     | {"rnn_relu", "rnn_relu_cell", "rnn_tanh", "rnn_tanh_cell", "tensordot"}
 )
 
@@ -88,7 +97,9 @@ class _Rounder(Interpreter):
                 return self._move(args[0], result, _MOVED)
             ends = _move_ends(args[0], result)
             return self._move(args[0], result, _MOVED_DYNAMIC) if ends is None else ends
-        return self._round_results(result, (args, kwargs), max(1.0, _OF_RESULTS * terms))
+        return self._round_results(
+            result, (args, kwargs), max(1.0, _OF_RESULTS * terms)
+        )
 
     def _round_results(self, result: Any, arguments: Any, units: float) -> Any:
         argument_memory = {_memory(value) for value in pytree.tree_leaves(arguments)}
@@ -101,7 +112,9 @@ class _Rounder(Interpreter):
 
         return pytree.tree_map(round_result, result)
 
-    def get_attr(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def get_attr(
+        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """Return a body of control flow as a function that rounds as well."""
         value = super().get_attr(target, args, kwargs)
         if isinstance(value, GraphModule):
@@ -218,7 +231,9 @@ def is_quantized(program: ExportedProgram) -> bool:
 
 def finds_ranges(program: ExportedProgram) -> bool:
     """Tell whether a program quantizes by ranges that it finds as values come."""
-    return any(base_name(node).startswith("choose_qparams") for node in iter_nodes(program))
+    return any(
+        base_name(node).startswith("choose_qparams") for node in iter_nodes(program)
+    )
 
 
 def float_dtypes(program: ExportedProgram) -> list[str]:

@@ -13,7 +13,9 @@ from pipeline.program.inputs import InputSet
 MOST_ROUNDS = 2  # runs of a sequence, each on other inputs
 
 
-def usual_sequences(programs: Mapping[str, ExportedProgram], steps: int) -> list[tuple[str, ...]]:
+def usual_sequences(
+    programs: Mapping[str, ExportedProgram], steps: int
+) -> list[tuple[str, ...]]:
     """Return a sequence for each group of methods that have changing buffers in common: the first
     one once, then each other `steps` times, in the order of the model."""
     order = list(programs)

@@ -36,7 +36,9 @@ _REDRAWN = 6  # input sets that the source alone is run on, where all calls were
 _SEED = 0x7ED5EED  # which nobody draws examples with; torch takes 32 bits of it
 _ACCEPT = "`validate: {allow: [not-judged]}` accepts it as it is"
 _REMEDY = f"examples that change it would judge it; {_ACCEPT}"
-_REMEDY_WITHIN = f"examples that change it would judge it, or a limit below its movement; {_ACCEPT}"
+_REMEDY_WITHIN = (
+    f"examples that change it would judge it, or a limit below its movement; {_ACCEPT}"
+)
 _REMEDY_NAN = f"examples on which the source gives numbers would judge it; {_ACCEPT}"
 _REMEDY_EMPTY = f"examples on which it has elements would judge it; {_ACCEPT}"
 RETURNS_NOTHING = (
@@ -96,7 +98,9 @@ class StandstillJudge:
             return "" if self.is_observed else RETURNS_NOTHING
         return CONSTANT if self._takes_inputs else ""
 
-    def _judge_output(self, place: int, output: OutputMovement, record: MovementRecord) -> str:
+    def _judge_output(
+        self, place: int, output: OutputMovement, record: MovementRecord
+    ) -> str:
         """Return why an output is not judged, or ""; note in its record what determines it."""
         name = self.names[place]
         calls = plural(output.calls, "call")
@@ -183,7 +187,9 @@ class StandstillJudge:
                 example_values = [values[index] for values in example_leaves]
                 if number >= _REDRAWN // 2:
                     example_values += _widen(example_values)
-                redrawn = fill_random(argument.value, value.shape, example_values, generator)
+                redrawn = fill_random(
+                    argument.value, value.shape, example_values, generator
+                )
                 value = in_dim_order(redrawn.to(value.dtype), argument.value)
             drawn.append(value)
         return drawn
@@ -208,13 +214,18 @@ class StandstillJudge:
         """Return two inputs of one size, as different ones as there are."""
         if (pair := output.other_inputs) is not None:
             first, later_inputs = pair
-            return flatten(self.program, first.inputs), flatten(self.program, later_inputs)
+            return flatten(self.program, first.inputs), flatten(
+                self.program, later_inputs
+            )
         leaves = flatten(self.program, next(iter(output.firsts.values())).inputs)
         return leaves, self._redraw(leaves, 0)
 
 
 def find_indifferent_outputs(
-    program: ExportedProgram, names: Sequence[str], state: Sequence[str], movement: MethodMovement
+    program: ExportedProgram,
+    names: Sequence[str],
+    state: Sequence[str],
+    movement: MethodMovement,
 ) -> list[str]:
     """Return the outputs that keep to the limits of the config in the place of each other, though
     they depend on the inputs."""
@@ -237,7 +248,11 @@ def _widen(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return integers on both sides of those in the examples."""
     ends: list[int] = []
     for tensor in tensors:
-        if not tensor.numel() or is_floating(tensor.dtype) or tensor.dtype == torch.bool:
+        if (
+            not tensor.numel()
+            or is_floating(tensor.dtype)
+            or tensor.dtype == torch.bool
+        ):
             continue
         ends += [int(tensor.min()), int(tensor.max())]
     if not ends:

@@ -9,7 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_DIMENSIONS = ("mean", "sum", "var", "var_mean", "std", "norm", "linalg_vector_norm", "logsumexp")
+_DIMENSIONS = (
+    "mean",
+    "sum",
+    "var",
+    "var_mean",
+    "std",
+    "norm",
+    "linalg_vector_norm",
+    "logsumexp",
+)
 _LAST = ("linear", "mm", "mv", "dot", "vdot", "matmul", "bmm", "softmax", "log_softmax")
 # Operators that weigh so many neighbouring values, and by the place of what is added to others.
 _WEIGHING = {"upsample_linear": 2, "upsample_bilinear": 4, "upsample_trilinear": 8}

@@ -40,7 +40,9 @@ def describe_standstill(
 
     Raises whatever an operator raises.
     """
-    node = _find_standstill(output, _measure_movements(source, output, first_inputs, second_inputs))
+    node = _find_standstill(
+        output, _measure_movements(source, output, first_inputs, second_inputs)
+    )
     if node is None:
         return ""
     line = source_line(node, root)
@@ -51,7 +53,10 @@ def describe_standstill(
 
 
 def _measure_movements(
-    source: NodeValues, output: Node, first_inputs: Sequence[Any], second_inputs: Sequence[Any]
+    source: NodeValues,
+    output: Node,
+    first_inputs: Sequence[Any],
+    second_inputs: Sequence[Any],
 ) -> dict[Node, float]:
     """Return how far each node that the output is computed from moves, in the order of the graph.
     Bodies of control flow, which have no values, are left out."""
@@ -79,7 +84,9 @@ def _find_standstill(output: Node, movements: dict[Node, float]) -> Node | None:
     for node, share in movements.items():
         if node.op != "call_function" or share > enough:
             continue
-        if any(movements.get(argument, 0.0) > enough for argument in node.all_input_nodes):
+        if any(
+            movements.get(argument, 0.0) > enough for argument in node.all_input_nodes
+        ):
             return node
     return None
 
@@ -107,5 +114,7 @@ def _measure_share(actual: Sequence[Any], expected: Sequence[Any]) -> float:
         if error.mismatch or error.disagreeing:
             return 1.0
         signal = greatest_magnitude(torch.as_tensor(reference))
-        greatest = max(greatest, error.max_abs / signal if signal else float(error.max_abs > 0))
+        greatest = max(
+            greatest, error.max_abs / signal if signal else float(error.max_abs > 0)
+        )
     return greatest

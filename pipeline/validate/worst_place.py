@@ -70,7 +70,9 @@ def find_worst_place(
     return worst
 
 
-def _excess(actual: Tensor, expected: Tensor, distance: Tensor, allowed: Tensor) -> Tensor:
+def _excess(
+    actual: Tensor, expected: Tensor, distance: Tensor, allowed: Tensor
+) -> Tensor:
     finite = actual.isfinite() & expected.isfinite()
     agree = (actual == expected) | (actual.isnan() & expected.isnan())
     otherwise = torch.where(agree, -math.inf, math.inf)

@@ -20,7 +20,9 @@ ENTRIES = (
         summary="additions and subtractions, run in Python: an example",
         options=AddSubOptions,
         lowering=Lowering(lambda _: lazy(f"{_HERE}partitioner:AddSubPartitioner")()),
-        preprocessing=Preprocessing(function=f"{_HERE}compiler:preprocess", names_count=False),
+        preprocessing=Preprocessing(
+            function=f"{_HERE}compiler:preprocess", names_count=False
+        ),
         execution=Execution(make_runtime=lazy(f"{_HERE}runtime:AddSubRuntime")),
     ),
 )

@@ -27,7 +27,9 @@ OPERATIONS: dict[Any, Any] = {
 }
 
 
-def preprocess(program: ExportedProgram, compile_specs: list[CompileSpec]) -> PreprocessResult:
+def preprocess(
+    program: ExportedProgram, compile_specs: list[CompileSpec]
+) -> PreprocessResult:
     """Compile a partition in edge dialect; its constants become named data, keyed by content.
 
     `debug_handle_map` leads from the number of a line to the debug handle of its node. The same
@@ -43,20 +45,26 @@ def preprocess(program: ExportedProgram, compile_specs: list[CompileSpec]) -> Pr
         line = _compile_node(program, node, data)
         line["operands"] = tuple(numbers[operand] for operand in operands)
         lines.append(Instruction(**line))
-    handles = {number: (line.handle,) for number, line in enumerate(lines, 1) if line.handle}
+    handles = {
+        number: (line.handle,) for number, line in enumerate(lines, 1) if line.handle
+    }
     payload = "\n".join(line.model_dump_json(exclude_defaults=True) for line in lines)
     store = data.get_named_data_store_output()
     return PreprocessResult(payload.encode(), handles, store if store.buffers else None)
 
 
-def _compile_node(program: ExportedProgram, node: Node, data: NamedDataStore) -> dict[str, Any]:
+def _compile_node(
+    program: ExportedProgram, node: Node, data: NamedDataStore
+) -> dict[str, Any]:
     """Return the fields of a node's instruction, without operands, and store its constant."""
     if node.op == "output":
         return {"operation": "output"}
     line = {"operation": "input", "type": type_of(node.meta["val"])}
     if is_param_node(program, node):
         tensor: Any = get_param_tensor(program, node)
-        content = tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        content = (
+            tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        )
         key = f"add_sub/{hash_bytes(content)}"
         data.add_named_data(key, content)
         return {**line, "operation": "constant", "data": key}

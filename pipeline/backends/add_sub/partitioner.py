@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
+from executorch.exir.backend.partitioner import (
+    DelegationSpec,
+    Partitioner,
+    PartitionResult,
+)
 from executorch.exir.backend.utils import tag_constant_data
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -34,7 +38,10 @@ class AddSubPartitioner(Partitioner):
         # State stays outside. The line above tags buffers that are read before their change.
         signature = exported_program.graph_signature
         for node in exported_program.graph.nodes:
-            if signature.inputs_to_buffers.get(node.name) in signature.buffers_to_mutate.values():
+            if (
+                signature.inputs_to_buffers.get(node.name)
+                in signature.buffers_to_mutate.values()
+            ):
                 node.meta.pop("delegation_tag", None)
         return PartitionResult(exported_program, tags)
 

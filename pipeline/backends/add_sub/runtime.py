@@ -75,7 +75,9 @@ def _value(number: int, line: Instruction, *operands: Any) -> Tensor:
     """Return the value of an instruction, which must be of the type that its line declares."""
     try:
         value = _compute(line, *operands)
-        value_type = type_of(value) if isinstance(value, Tensor) else type(value).__name__
+        value_type = (
+            type_of(value) if isinstance(value, Tensor) else type(value).__name__
+        )
         pattern = re.escape(line.type).replace(r"\?", r"\d+")
         if not re.fullmatch(pattern, value_type):
             raise ValueError(f"must be {line.type}, is {value_type}")
@@ -90,7 +92,9 @@ def _compute(line: Instruction, *operands: Any) -> Any:
     if line.operation == "input":
         return operands[0]
     if line.operation == "constant":
-        data = torch.tensor(np.frombuffer(operands[0], np.uint8)).view(getattr(torch, dtype))
+        data = torch.tensor(np.frombuffer(operands[0], np.uint8)).view(
+            getattr(torch, dtype)
+        )
         return data.reshape([int(size) for size in sizes.split(",") if size])
     if line.operation == "cast":
         return operands[0].to(getattr(torch, dtype))

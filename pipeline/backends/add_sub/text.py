@@ -48,6 +48,8 @@ def read(payload: bytes) -> list[Instruction]:
             if (instruction.operation == "output") != is_last:
                 raise ValueError("the last line, and no other, is the output")
         except ValueError as error:
-            raise DelegateError(f"line {number} is no instruction there: {line[:80]!r}") from error
+            raise DelegateError(
+                f"line {number} is no instruction there: {line[:80]!r}"
+            ) from error
         instructions.append(instruction)
     return instructions

@@ -66,7 +66,9 @@ def provide_mlx() -> None:
         try:
             importlib.import_module("executorch.backends.mlx")
             # Some are imported when they are first used, and by then the folder is gone.
-            for module in walk_packages([str(path / "_generated")], f"{_PACKAGE}._generated."):
+            for module in walk_packages(
+                [str(path / "_generated")], f"{_PACKAGE}._generated."
+            ):
                 importlib.import_module(module.name)
         except BaseException:
             del sys.modules[_PACKAGE]
@@ -85,7 +87,9 @@ def _generate(path: Path, flatc: Path) -> None:
     if not succeeded:
         raise PipelineError(f"mlx: flatc failed: {output.getvalue().strip()}")
     generator.GENERATED_SCHEMA_PY.write_text(generator.generate_python_schema(schema))
-    generator.GENERATED_SERIALIZERS.write_text(generator.generate_python_serializers(schema))
+    generator.GENERATED_SERIALIZERS.write_text(
+        generator.generate_python_serializers(schema)
+    )
 
 
 @contextmanager
@@ -96,9 +100,13 @@ def mlx_reproducible() -> Iterator[None]:
 
     def sha256(listing: bytes) -> Any:
         lines = listing.splitlines(keepends=True)
-        return hashlib.sha256(b"".join(x for x in lines if not x.lstrip().startswith(b"#")))
+        return hashlib.sha256(
+            b"".join(x for x in lines if not x.lstrip().startswith(b"#"))
+        )
 
-    with replaced(preprocess, "hashlib", lambda original: SimpleNamespace(sha256=sha256)):
+    with replaced(
+        preprocess, "hashlib", lambda original: SimpleNamespace(sha256=sha256)
+    ):
         yield
 
 
@@ -118,7 +126,9 @@ def _mps_partitioner(options: MPSOptions) -> Partitioner:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
 
     return MPSPartitioner(
-        compile_specs=[] if options.use_fp16 else [CompileSpec("use_fp16", bytes([False]))]
+        compile_specs=[]
+        if options.use_fp16
+        else [CompileSpec("use_fp16", bytes([False]))]
     )
 
 
@@ -136,7 +146,10 @@ def _mps_reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator
     yield why
     visitors = partitioner.supported_ops.node_visitors  # type: ignore[attr-defined]
     for node in program.graph.nodes:
-        if node.op == "call_function" and getattr(node.target, "__name__", "") not in visitors:
+        if (
+            node.op == "call_function"
+            and getattr(node.target, "__name__", "") not in visitors
+        ):
             why[node] = NOT_OF_THIS_TYPE
 
 
@@ -163,7 +176,9 @@ ENTRIES = (
         backend_id="MPSBackend",
         summary="Apple's GPUs; deprecated, use coreml",
         options=MPSOptions,
-        lowering=Lowering(_mps_partitioner, reasons=_mps_reasons, control_flow=frozenset()),
+        lowering=Lowering(
+            _mps_partitioner, reasons=_mps_reasons, control_flow=frozenset()
+        ),
         preprocessing=Preprocessing(
             details="executorch.backends.apple.mps.mps_preprocess:MPSBackend"
         ),
@@ -177,7 +192,9 @@ ENTRIES = (
         backend_id="MLXBackend",
         summary="Apple silicon's GPUs, through MLX",
         options=MLXOptions,
-        lowering=Lowering(_mlx_partitioner, reasons=_mlx_reasons, control_flow=frozenset()),
+        lowering=Lowering(
+            _mlx_partitioner, reasons=_mlx_reasons, control_flow=frozenset()
+        ),
         preprocessing=Preprocessing(around=mlx_reproducible),
         host=Host(
             requirements=(

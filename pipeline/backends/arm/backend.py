@@ -71,7 +71,9 @@ def arm_backend(
         quantization=Quantization(
             options=quantize, make_quantizer=make_quantizer, backends=_OF_ONE_QUANTIZER
         ),
-        preprocessing=Preprocessing(details=f"{folder}.backend:{stem}Backend", around=around),
+        preprocessing=Preprocessing(
+            details=f"{folder}.backend:{stem}Backend", around=around
+        ),
         **fields,
     )
 
@@ -83,7 +85,9 @@ def compile_spec(options: Any) -> ArmCompileSpec:
 
     kind = resolve_name(_ARM + options.spec)
     spec: ArmCompileSpec = kind(**options.arguments(signature(kind).parameters))
-    if not options.model_dump(include=set(PassOptions.model_fields), exclude_defaults=True):
+    if not options.model_dump(
+        include=set(PassOptions.model_fields), exclude_defaults=True
+    ):
         return spec
     config = spec._create_default_pipeline_config()
     if options.softmax is not None:

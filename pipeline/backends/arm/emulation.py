@@ -16,7 +16,10 @@ from pipeline.backends.host import package_folders
 from pipeline.backends.vulkan_driver import has_driver, has_loader, manifests, paths_of
 
 # Instance layers in the order in which calls go through them, and their folders' names.
-LAYERS = {"VK_LAYER_ML_Graph_Emulation": "graph", "VK_LAYER_ML_Tensor_Emulation": "tensor"}
+LAYERS = {
+    "VK_LAYER_ML_Graph_Emulation": "graph",
+    "VK_LAYER_ML_Tensor_Emulation": "tensor",
+}
 _SETUP = 'eval "$(python -m pte_pipeline.emulation FOLDER)" sets it up'
 
 
@@ -29,7 +32,9 @@ def missing() -> str:
         return "it takes the Vulkan loader (libvulkan.so.1), a driver and Arm's emulation layers"
     if not has_driver():
         return "it takes a Vulkan driver, such as mesa's lavapipe, version 25 or later"
-    if not LAYERS.keys() <= set(os.environ.get("VK_INSTANCE_LAYERS", "").split(os.pathsep)):
+    if not LAYERS.keys() <= set(
+        os.environ.get("VK_INSTANCE_LAYERS", "").split(os.pathsep)
+    ):
         return f"VK_INSTANCE_LAYERS lacks {' and '.join(LAYERS)}; {_SETUP}"
     layers = set()
     for path in manifests(*paths_of("VK_LAYER_PATH"), *paths_of("VK_ADD_LAYER_PATH")):
@@ -53,7 +58,9 @@ def set_up(folder: Path) -> dict[str, str]:
     if not folders:
         raise FileNotFoundError("no emulation layers: pip install 'pte-pipeline[vgf]'")
     deployed = folders[0] / "deploy"
-    for path in sorted((deployed / "share" / "vulkan" / "explicit_layer.d").glob("*.json")):
+    for path in sorted(
+        (deployed / "share" / "vulkan" / "explicit_layer.d").glob("*.json")
+    ):
         manifest = json.loads(path.read_text(encoding="utf-8"))
         layer = manifest["layer"]
         layer["library_path"] = str(deployed / "lib" / layer["library_path"])

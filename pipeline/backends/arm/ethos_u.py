@@ -64,7 +64,9 @@ def _suggested(names: Sequence[str]) -> WithJsonSchema:
     )
 
 
-def _undefined_sections(options: EthosUOptions, path: Path) -> Iterator[tuple[str, str, str]]:
+def _undefined_sections(
+    options: EthosUOptions, path: Path
+) -> Iterator[tuple[str, str, str]]:
     """Yield sections that options name and the user's file doesn't define.
 
     vela only prints that they are missing, and then ExecuTorch fails since it finds no output.
@@ -81,9 +83,13 @@ def _undefined_sections(options: EthosUOptions, path: Path) -> Iterator[tuple[st
         "memory_mode": ("Memory_Mode.", options.memory_mode or memory),
     }
     for option, (prefix, name) in sections.items():
-        defined = [s.removeprefix(prefix) for s in ini.sections() if s.startswith(prefix)]
+        defined = [
+            s.removeprefix(prefix) for s in ini.sections() if s.startswith(prefix)
+        ]
         if name not in defined:
-            mistake = f"is '{name}', but {options.config_ini} has no section [{prefix}{name}]"
+            mistake = (
+                f"is '{name}', but {options.config_ini} has no section [{prefix}{name}]"
+            )
             yield option, mistake, did_you_mean(name, defined)
 
 
@@ -156,7 +162,9 @@ def _with_vela() -> Iterator[None]:
             for name, content in _inis.items():
                 path = Path(folder, name)
                 path.write_bytes(content)
-                flags = [f"--config={path}" if f == f"--config={name}" else f for f in flags]
+                flags = [
+                    f"--config={path}" if f == f"--config={name}" else f for f in flags
+                ]
             return original(tosa, flags, **more)
 
     with kept_estimates(), wrapped(backend, "vela_compile", compile_with_inis):
@@ -178,7 +186,9 @@ ENTRIES = (
             distributions=(*TOSA, "ethos-u-vela"),
         ),
         execution=Execution(
-            cannot_run=lambda: f"it takes an Ethos-U NPU, or Arm's FVP of one; {_RECIPE}",
+            cannot_run=lambda: (
+                f"it takes an Ethos-U NPU, or Arm's FVP of one; {_RECIPE}"
+            ),
             elsewhere="NPU, FVP",
         ),
     ),

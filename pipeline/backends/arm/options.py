@@ -45,17 +45,25 @@ _TOSA_PATTERN = r"^TOSA-1\.[01](\+[A-Za-z0-9_]+)+$"
 def _check_tosa_spec(spec: str) -> str:
     """Check `TOSA-<version>+<profile>[+<profile>][+<extension>...]`."""
     if not re.fullmatch(_TOSA_PATTERN, spec):
-        raise rule("must be a TOSA specification such as TOSA-1.0+INT+int16 or TOSA-1.1+FP")
+        raise rule(
+            "must be a TOSA specification such as TOSA-1.0+INT+int16 or TOSA-1.1+FP"
+        )
     version, *parts = spec.removeprefix("TOSA-").split("+")
     profiles = [part for part in parts if part in TOSA_EXTENSIONS[version]]
-    extensions = {"8k"}.union(*(TOSA_EXTENSIONS[version][profile] for profile in profiles))
+    extensions = {"8k"}.union(
+        *(TOSA_EXTENSIONS[version][profile] for profile in profiles)
+    )
     if not profiles:
         raise rule("must name a profile, FP or INT or both")
     if len(set(parts)) < len(parts):
         raise rule("must name each part only once")
-    unknown = [part for part in parts if part not in extensions and part not in profiles]
+    unknown = [
+        part for part in parts if part not in extensions and part not in profiles
+    ]
     if unknown:
-        raise rule(f"must have extensions of its profiles: {', '.join(sorted(extensions))}")
+        raise rule(
+            f"must have extensions of its profiles: {', '.join(sorted(extensions))}"
+        )
     return spec
 
 
@@ -76,7 +84,9 @@ class OneFlag:
 
     def _check(self, flag: str) -> str:
         if not re.fullmatch(rf"--[a-z0-9-]+(={WORD})?", flag):
-            raise rule("must be one flag such as --name or --name=value, without spaces")
+            raise rule(
+                "must be one flag such as --name or --name=value, without spaces"
+            )
         if not re.fullmatch(self.pattern, flag):
             raise PydanticCustomError("unknown", "unknown", {"known": self.known})
         return flag
@@ -84,7 +94,9 @@ class OneFlag:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self._check, handler(source))
+        return core_schema.no_info_after_validator_function(
+            self._check, handler(source)
+        )
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -156,7 +168,9 @@ class ArmScheme(Options):
         """Refuse ranges beside int16 activations, for which executorch takes none."""
         default = cls.model_fields[str(info.field_name)].default
         if info.data.get("activations") == "int16" and value != default:
-            raise rule(f"must be {default} with int16 activations, which take no other range")
+            raise rule(
+                f"must be {default} with int16 activations, which take no other range"
+            )
         return value
 
 
@@ -195,17 +209,27 @@ class ArmQuantize(ArmScheme, MixedQuantize):
 
     @field_validator("modules", "operators")
     @classmethod
-    def _can_differ_so(cls, overrides: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _can_differ_so(
+        cls, overrides: dict[str, Any], info: ValidationInfo
+    ) -> dict[str, Any]:
         for name, override in overrides.items():
             if override == NOT:
                 continue
             if info.field_name == "operators" and name in _FOLLOWERS:
-                raise rule(f"must say {NOT} of {name}, which else is quantized as its neighbours")
+                raise rule(
+                    f"must say {NOT} of {name}, which else is quantized as its neighbours"
+                )
             option_names = override.model_fields_set
             if "activations" in option_names:
                 if override.activations == "int16" and _lacks_int16(info):
-                    raise rule(f"must not say int16 of {name}, or tosa_spec have that extension")
-            elif info.data.get("activations") == "int16" and not option_names.isdisjoint(RANGES):
+                    raise rule(
+                        f"must not say int16 of {name}, or tosa_spec have that extension"
+                    )
+            elif info.data.get(
+                "activations"
+            ) == "int16" and not option_names.isdisjoint(RANGES):
                 option = next(name for name in RANGES if name in option_names)
-                raise rule(f"must not say {option} of {name}, whose int16 activations take none")
+                raise rule(
+                    f"must not say {option} of {name}, whose int16 activations take none"
+                )
         return overrides

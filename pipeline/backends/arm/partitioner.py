@@ -55,7 +55,9 @@ def make_partitioner(
                 name,
             )
         # Partitions are lowered in the order of this mapping, which was made of a set.
-        tags = sorted(result.partition_tags, key=lambda tag: int(tag.removeprefix("tag")))
+        tags = sorted(
+            result.partition_tags, key=lambda tag: int(tag.removeprefix("tag"))
+        )
         numbered = {tag: result.partition_tags[tag] for tag in tags}
         return PartitionResult(result.tagged_exported_program, numbered)
 
@@ -69,7 +71,9 @@ def _can_be_lowered(
     """Return False for operators that TOSAPartitioner takes, but TOSABackend fails on, with a
     traceback out of one of its passes. The bytes of other partitions stay as they are."""
     takes_int64 = spec.tosa_spec.support_extension("int64")
-    return (takes_int64 or not _reads_int64_of_branch(node)) and not _drops_dimensions(node)
+    return (takes_int64 or not _reads_int64_of_branch(node)) and not _drops_dimensions(
+        node
+    )
 
 
 def _reads_int64_of_branch(node: Node) -> bool:
@@ -120,12 +124,18 @@ def _is_float(program: ExportedProgram) -> bool:
     """Return whether a method computes in floating point, and Arm's quantizer has seen nothing of
     it: without its mark TOSAPartitioner leaves operators alone, wherever the quantization came
     from."""
-    nodes = [node for node in iter_nodes(program) if isinstance(node.target, EdgeOpOverload)]
+    nodes = [
+        node for node in iter_nodes(program) if isinstance(node.target, EdgeOpOverload)
+    ]
     marked = ArmAnnotationInfo.CUSTOM_META_KEY
-    if any(node.meta.get("custom", {}).get(marked, {}).get("quantized") for node in nodes):
+    if any(
+        node.meta.get("custom", {}).get(marked, {}).get("quantized") for node in nodes
+    ):
         return False
     values = [node.meta.get("val") for node in nodes]
-    return any(isinstance(v, torch.Tensor) and v.dtype.is_floating_point for v in values)
+    return any(
+        isinstance(v, torch.Tensor) and v.dtype.is_floating_point for v in values
+    )
 
 
 def _find_in_order(

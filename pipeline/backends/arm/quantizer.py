@@ -11,7 +11,9 @@ from executorch.backends.arm.quantizer import (
     get_symmetric_a16w8_quantization_config,
     get_symmetric_quantization_config,
 )
-from executorch.backends.arm.quantizer.arm_quantizer import get_uint8_io_quantization_config
+from executorch.backends.arm.quantizer.arm_quantizer import (
+    get_uint8_io_quantization_config,
+)
 from executorch.backends.arm.quantizer.arm_quantizer_utils import NodeFinder
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantizer import Quantizer
@@ -80,7 +82,9 @@ class _Marked(NodeFinder):
     number: int
 
     def find_nodes(self, model: GraphModule) -> Iterator[Node]:
-        return (node for node in model.graph.nodes if node.meta.get(_MARK) == self.number)
+        return (
+            node for node in model.graph.nodes if node.meta.get(_MARK) == self.number
+        )
 
 
 def _io_quantization(config: Any) -> Any:
@@ -96,7 +100,9 @@ def quantization(scheme: Any) -> Any:
         epsilon = {} if scheme.eps is None else {"epsilon": scheme.eps}
         return get_symmetric_a16w8_quantization_config(scheme.per_channel, **epsilon)
     options = _set_options(scheme, *RANGES, "eps")
-    return get_symmetric_quantization_config(is_per_channel=scheme.per_channel, **options)
+    return get_symmetric_quantization_config(
+        is_per_channel=scheme.per_channel, **options
+    )
 
 
 def _set_options(scheme: Any, *names: str) -> dict[str, Any]:

@@ -39,7 +39,9 @@ ENTRIES = (
         quantize=TosaQuantize,
         host=Host(requirements=(extra("tosa", "tosa_serializer"),), distributions=TOSA),
         execution=Execution(
-            cannot_run=lambda: "TOSA is for other compilers, and ExecuTorch's runtime has none",
+            cannot_run=lambda: (
+                "TOSA is for other compilers, and ExecuTorch's runtime has none"
+            ),
             elsewhere="nowhere",
         ),
     ),

@@ -33,7 +33,9 @@ def kept_estimates() -> Iterator[None]:
 
     estimates: list[Estimate | None] = []
 
-    def compile_in_folder(original: Callable[..., bytes], *args: Any, **more: Any) -> bytes:
+    def compile_in_folder(
+        original: Callable[..., bytes], *args: Any, **more: Any
+    ) -> bytes:
         """Compile in a folder that outlives vela's call, and read its summary.
 
         A compile spec may name the folder, for people who read vela's output.
@@ -44,7 +46,9 @@ def kept_estimates() -> Iterator[None]:
             estimates.append(_find_summary(Path(folder, "output")))
         return payload
 
-    def preprocess(original: Callable[..., PreprocessResult], *args: Any) -> PreprocessResult:
+    def preprocess(
+        original: Callable[..., PreprocessResult], *args: Any
+    ) -> PreprocessResult:
         estimates.clear()
         result = original(*args)
         estimate = estimates[-1] if estimates else None
@@ -59,11 +63,17 @@ def kept_estimates() -> Iterator[None]:
 
 def _find_summary(folder: Path) -> Estimate | None:
     """Read the last summary that vela wrote into a folder; None, and a warning, without one."""
-    summaries = sorted(folder.glob("*_summary_*.csv"), key=lambda path: path.stat().st_mtime_ns)
-    estimate = read_summary(summaries[-1].read_text(encoding="utf-8")) if summaries else None
+    summaries = sorted(
+        folder.glob("*_summary_*.csv"), key=lambda path: path.stat().st_mtime_ns
+    )
+    estimate = (
+        read_summary(summaries[-1].read_text(encoding="utf-8")) if summaries else None
+    )
     if estimate is not None:
         return estimate
-    _log.warning("vela wrote no summary that can be read, so nothing is known of its estimate")
+    _log.warning(
+        "vela wrote no summary that can be read, so nothing is known of its estimate"
+    )
     return None
 
 
@@ -76,7 +86,9 @@ def read_summary(text: str) -> Estimate | None:
     row = rows[0]
     try:
         counts = {field: round(float(row[column])) for field, column in _COUNTS.items()}
-        memory = {area: round(float(row[f"{area}_memory_used"]) * 1024) for area in _MEMORIES}
+        memory = {
+            area: round(float(row[f"{area}_memory_used"]) * 1024) for area in _MEMORIES
+        }
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
     figures = {**counts, **memory}

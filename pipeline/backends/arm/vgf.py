@@ -20,7 +20,9 @@ from pipeline.store import digest
 _CONVERTER = "MODEL_CONVERTER_PATH"
 ConverterFlag = Annotated[
     str,
-    OneFlag("dump-mlir emit-debug-info experimental-analysis require-static-shape type-narrowing"),
+    OneFlag(
+        "dump-mlir emit-debug-info experimental-analysis require-static-shape type-narrowing"
+    ),
 ]
 
 
@@ -78,7 +80,9 @@ def _calling_the_converter() -> Iterator[None]:
 
 def _vgf_facts() -> dict[str, str]:
     path = _own_converter()
-    return {"model converter": digest.hash_file(Path(path))} if _executable(path) else {}
+    return (
+        {"model converter": digest.hash_file(Path(path))} if _executable(path) else {}
+    )
 
 
 ENTRIES = (

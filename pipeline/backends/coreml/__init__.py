@@ -70,19 +70,28 @@ def _make_compile_specs(options: CoreMLOptions) -> list[CompileSpec]:
         hint = did_you_mean(unknown[0], sorted(PASS_REGISTRY.passes))
         raise PipelineError(f"pass_names: no pass {', '.join(unknown)}; {hint}")
     targets = {name.lower(): target for name, target in ct.target.__members__.items()}
-    target, quantizer = options.minimum_deployment_target, options.op_linear_quantizer_config
+    target, quantizer = (
+        options.minimum_deployment_target,
+        options.op_linear_quantizer_config,
+    )
     passes = options.pass_names
     specs = CoreMLBackend.generate_compile_specs(
         compute_unit=ct.ComputeUnit[options.compute_unit.upper()],
         minimum_deployment_target=targets[target] if target is not None else None,
         compute_precision=ct.precision[options.compute_precision.upper()],
         model_type=CoreMLBackend.MODEL_TYPE(options.model_type),
-        op_linear_quantizer_config=quantizer.resolved() if quantizer is not None else None,
+        op_linear_quantizer_config=quantizer.resolved()
+        if quantizer is not None
+        else None,
         pass_names=list(passes) if passes is not None else None,
     )
     strategy = STRATEGY(options.multimethod_weight_sharing_strategy)
     if strategy is not STRATEGY.POSITIONAL:
-        specs += [CoreMLBackend.generate_multimethod_weight_sharing_strategy_compile_spec(strategy)]
+        specs += [
+            CoreMLBackend.generate_multimethod_weight_sharing_strategy_compile_spec(
+                strategy
+            )
+        ]
     return specs
 
 
@@ -93,7 +102,9 @@ def _options_apart(options: CoreMLOptions) -> bool:
 def _specs_apart(specs: Sequence[CompileSpec]) -> bool:
     from executorch.backends.apple.coreml.compiler import CoreMLBackend
 
-    strategy = CoreMLBackend.multimethod_weight_sharing_strategy_from_compile_specs(specs)
+    strategy = CoreMLBackend.multimethod_weight_sharing_strategy_from_compile_specs(
+        specs
+    )
     return bool(strategy.value == "disabled")
 
 
@@ -106,7 +117,9 @@ _WITHOUT_INT8 = frozenset(
 def _takes_quantized(options: CoreMLOptions, config: QuantizeConfig) -> str | None:
     """Return the config line that lets Core ML lower what XNNPACK's or Vulkan's quantizer makes, ""
     if it needs none, or None if Core ML can't: it needs scales that are constants."""
-    dynamic = any(getattr(scheme, "dynamic", config.dynamic) for scheme in config.schemes())
+    dynamic = any(
+        getattr(scheme, "dynamic", config.dynamic) for scheme in config.schemes()
+    )
     if config.quantizer not in ("xnnpack", "vulkan") or dynamic:
         return None
     target = options.minimum_deployment_target
@@ -124,7 +137,9 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
     why: Why = {}
     current: list[Node] = []
 
-    def ask(original: Callable[..., bool], checker: Any, submodules: Any, node: Node) -> bool:
+    def ask(
+        original: Callable[..., bool], checker: Any, submodules: Any, node: Node
+    ) -> bool:
         current.append(node)
         try:
             return original(checker, submodules, node)
@@ -139,7 +154,10 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
             why.setdefault(current[-1], reason.removesuffix("  Overriding op support."))
         original(checker, message)
 
-    with wrapped(support, "is_node_supported", ask), wrapped(support, "log_once", listen):
+    with (
+        wrapped(support, "is_node_supported", ask),
+        wrapped(support, "log_once", listen),
+    ):
         yield why
 
 

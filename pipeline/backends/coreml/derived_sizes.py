@@ -28,7 +28,9 @@ def with_derived_ranges(programs: Iterable[ExportedProgram]) -> Iterator[None]:
             has_ranges = size.free_symbols <= ranges.keys()
             if not size.is_Symbol and size not in ranges and has_ranges:
                 added.append((ranges, size))
-                ranges[size] = bound_sympy(size, {s: ranges[s] for s in size.free_symbols})
+                ranges[size] = bound_sympy(
+                    size, {s: ranges[s] for s in size.free_symbols}
+                )
     try:
         yield
     finally:

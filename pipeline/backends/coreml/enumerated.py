@@ -17,7 +17,17 @@ MOST_SHAPES = 128  # Core ML takes no more of an input
 # The targets on which one input at most may have several shapes. Those of other systems are named
 # as of the same year as iOS 15 to 17.
 _ONE_INPUT = frozenset(
-    {"ios15", "ios16", "ios17", "macos12", "macos13", "macos14", "tvos15", "tvos16", "tvos17"}
+    {
+        "ios15",
+        "ios16",
+        "ios17",
+        "macos12",
+        "macos13",
+        "macos14",
+        "tvos15",
+        "tvos16",
+        "tvos17",
+    }
     | {"watchos8", "watchos9", "watchos10"}
 )
 Shape = tuple[int, ...]
@@ -38,9 +48,13 @@ def _parse(value: Any) -> str | dict[str, tuple[Shape, ...]]:
     shapes = {name: _parse_list(name, listed) for name, listed in value.items()}
     lists = list(shapes.values())
     if len({len(listed) for listed in lists}) > 1:
-        raise rule("must be as many shapes for every input: the first go together, and so on")
+        raise rule(
+            "must be as many shapes for every input: the first go together, and so on"
+        )
     if len(set(zip(*lists, strict=True))) < len(lists[0]):
-        raise rule("must be different shapes, or for several inputs different combinations")
+        raise rule(
+            "must be different shapes, or for several inputs different combinations"
+        )
     return shapes
 
 
@@ -49,14 +63,20 @@ def _parse_list(name: Any, listed: Any) -> tuple[Shape, ...]:
         raise rule("must be a mapping whose keys are texts, the names of inputs")
     if not isinstance(listed, list | tuple) or not 2 <= len(listed) <= MOST_SHAPES:
         example = "[[1, 3, 8, 8], [1, 3, 16, 16]]"
-        raise rule(f"must be a list of 2 to {MOST_SHAPES} shapes for {name}, such as {example}")
+        raise rule(
+            f"must be a list of 2 to {MOST_SHAPES} shapes for {name}, such as {example}"
+        )
     return tuple(_parse_shape(name, shape) for shape in listed)
 
 
 def _parse_shape(name: str, shape: Any) -> Shape:
     sizes = shape if isinstance(shape, list | tuple) else ()
-    if not sizes or any(type(size) is not int or not 1 <= size < 2**31 for size in sizes):
-        raise rule(f"must be whole numbers from 1 up in each shape for {name}: [1, 3, 8, 8]")
+    if not sizes or any(
+        type(size) is not int or not 1 <= size < 2**31 for size in sizes
+    ):
+        raise rule(
+            f"must be whole numbers from 1 up in each shape for {name}: [1, 3, 8, 8]"
+        )
     return tuple(sizes)
 
 
@@ -64,7 +84,11 @@ _LIST = {
     "type": "array",
     "minItems": 2,
     "maxItems": MOST_SHAPES,
-    "items": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 1}},
+    "items": {
+        "type": "array",
+        "minItems": 1,
+        "items": {"type": "integer", "minimum": 1},
+    },
 }
 _SCHEMA = {
     "anyOf": [

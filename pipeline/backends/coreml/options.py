@@ -8,7 +8,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from pipeline.backends.coreml.enumerated import EnumeratedShapes, takes_several
-from pipeline.backends.options import NAMES, Distinct, OneOf, OperatorName, Options, rule
+from pipeline.backends.options import (
+    NAMES,
+    Distinct,
+    OneOf,
+    OperatorName,
+    Options,
+    rule,
+)
 from pipeline.backends.quantize_options import (
     NOT,
     OF_OPERATORS,
@@ -67,7 +74,9 @@ class CoreMLOptions(Options):
     pass_names: Distinct[str] | None = None
     """Run these of coremltools' passes, such as common::const_elimination, in this order, instead
     of its default ones."""
-    multimethod_weight_sharing_strategy: Literal["positional", "disabled"] = "positional"
+    multimethod_weight_sharing_strategy: Literal["positional", "disabled"] = (
+        "positional"
+    )
     """Make one model of the partitions in the same place of every method, so that weights are
     stored once; needs ios18, and as many partitions in every method. Or not."""
 
@@ -88,8 +97,14 @@ class CoreMLOptions(Options):
             raise rule("needs lower_full_graph: true")
         target = info.data.get("minimum_deployment_target")
         several = isinstance(shapes, dict) and len(shapes) > 1
-        if several and "minimum_deployment_target" in info.data and not takes_several(target):
-            raise rule(f"needs minimum_deployment_target: ios18 or later for {len(shapes)} inputs")
+        if (
+            several
+            and "minimum_deployment_target" in info.data
+            and not takes_several(target)
+        ):
+            raise rule(
+                f"needs minimum_deployment_target: ios18 or later for {len(shapes)} inputs"
+            )
         return shapes
 
     @field_validator("model_type")
@@ -111,11 +126,15 @@ class CoreMLScheme(Options):
     """Whether zero is quantized to the middle of the range."""
     activation_dtype: Literal["quint8", "float32"] = "quint8"
     """What activations are quantized to; float32: not at all."""
-    activation_observer: Literal["moving_average_min_max", "min_max"] = "moving_average_min_max"
+    activation_observer: Literal["moving_average_min_max", "min_max"] = (
+        "moving_average_min_max"
+    )
     """How ranges of activations are found."""
     weight_dtype: Literal["qint8", "quint8"] = "qint8"
     """What weights are quantized to."""
-    weight_observer: Literal["moving_average_min_max", "min_max"] = "moving_average_min_max"
+    weight_observer: Literal["moving_average_min_max", "min_max"] = (
+        "moving_average_min_max"
+    )
     """How ranges of weights are found."""
     weight_per_channel: bool = True
     """Give each output channel of a weight a scale of its own."""
@@ -142,7 +161,9 @@ class CoreMLQuantize(CoreMLScheme, MixedQuantize):
     def _followers_have_no_options(cls, overrides: dict[str, Any]) -> dict[str, Any]:
         for name, override in overrides.items():
             if override != NOT and name in _FOLLOWERS:
-                raise rule(f"must say none of {name}, which else is quantized as what it reads")
+                raise rule(
+                    f"must say none of {name}, which else is quantized as what it reads"
+                )
         return overrides
 
     def observes(self, scheme: CoreMLScheme) -> bool:

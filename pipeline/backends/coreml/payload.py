@@ -80,7 +80,9 @@ def read_archive(payload: bytes) -> dict[str, bytes]:
             region = node["dataRegion"]
             content = payload[region["offset"] : region["offset"] + region["size"]]
             if len(content) < region["size"]:
-                raise ValueError(f"{path} ends after {len(content)} bytes of {region['size']}")
+                raise ValueError(
+                    f"{path} ends after {len(content)} bytes of {region['size']}"
+                )
             files[path] = content
         for name, child in node["children"].items():
             add(child, f"{path}/{name}" if path else name)
@@ -123,6 +125,10 @@ def _find_lost_weights(spec: Any, files: dict[str, bytes]) -> Iterator[str]:
             for operation in block.operations:
                 blob = operation.attributes["val"].blobFileValue
                 path = blob.fileName.replace("@model_path", folder)
-                if path and blob.offset >= len(files.get(path, b"")) and path not in reported:
+                if (
+                    path
+                    and blob.offset >= len(files.get(path, b""))
+                    and path not in reported
+                ):
                     reported.add(path)
                     yield f"Core ML's payload lacks weights: {path} at {blob.offset}"

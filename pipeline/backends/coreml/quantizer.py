@@ -14,9 +14,15 @@ from typing import Any
 import torch
 from coremltools.optimize.torch.quantization import LinearQuantizerConfig
 from executorch.backends.apple.coreml.quantizer import CoreMLQuantizer
-from executorch.backends.apple.coreml.quantizer import _coreml_quantizer_utils as upstream
-from executorch.backends.apple.coreml.quantizer._annotation_config import AnnotationConfig
-from executorch.backends.apple.coreml.quantizer._coreml_quantizer import _AnnotationPatternRegistry
+from executorch.backends.apple.coreml.quantizer import (
+    _coreml_quantizer_utils as upstream,
+)
+from executorch.backends.apple.coreml.quantizer._annotation_config import (
+    AnnotationConfig,
+)
+from executorch.backends.apple.coreml.quantizer._coreml_quantizer import (
+    _AnnotationPatternRegistry,
+)
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
@@ -42,7 +48,11 @@ class Quantizer(CoreMLQuantizer):
 
     def annotate(self, model: GraphModule) -> GraphModule:
         with _possible_patterns(model):
-            return self._annotate_mixed(model) if self._options.mixed else super().annotate(model)
+            return (
+                self._annotate_mixed(model)
+                if self._options.mixed
+                else super().annotate(model)
+            )
 
     def _annotate_mixed(self, model: GraphModule) -> GraphModule:
         schemes = self._options.schemes()
@@ -56,7 +66,9 @@ class Quantizer(CoreMLQuantizer):
             for scheme, config in zip(schemes, configs, strict=True):
                 annotator(model, config, self._options.filter_of(scheme))
         for node in model.graph.nodes:
-            scheme = self._options.scheme_of(node) if node.op == "call_function" else None
+            scheme = (
+                self._options.scheme_of(node) if node.op == "call_function" else None
+            )
             if scheme is not None:
                 _quantize_input(node, configs[schemes.index(scheme)])
         return model
@@ -94,7 +106,10 @@ def _possible_patterns(model: GraphModule) -> Iterator[None]:
         return original(pattern, inputs, *options) if possible else None
 
     def annotate(
-        original: Callable[..., Any], model: GraphModule, pattern: GraphModule | None, *options: Any
+        original: Callable[..., Any],
+        model: GraphModule,
+        pattern: GraphModule | None,
+        *options: Any,
     ) -> Any:
         return original(model, pattern, *options) if pattern is not None else []
 
@@ -105,7 +120,9 @@ def _possible_patterns(model: GraphModule) -> Iterator[None]:
         yield
 
 
-def _find_operators(pattern: torch.nn.Module, inputs: tuple[Any, ...]) -> frozenset[Any]:
+def _find_operators(
+    pattern: torch.nn.Module, inputs: tuple[Any, ...]
+) -> frozenset[Any]:
     """Return the operators that an exported pattern calls. Patterns of upstream's differ in what
     their `forward` closes over, functions and settings, and in the shapes of their inputs."""
     function = pattern.forward.__func__  # type: ignore[attr-defined]

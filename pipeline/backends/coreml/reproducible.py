@@ -44,7 +44,9 @@ def reproducible() -> Iterator[None]:
     from executorch.backends.apple.coreml.compiler import coreml_preprocess as upstream
 
     identifiers: dict[str, str] = {}
-    flattener = SimpleNamespace(flatten_directory_contents=partial(_flatten, identifiers))
+    flattener = SimpleNamespace(
+        flatten_directory_contents=partial(_flatten, identifiers)
+    )
 
     def make(original: Any) -> Any:
         def preprocess_multimethod(
@@ -57,7 +59,9 @@ def reproducible() -> Iterator[None]:
                 results = original.__func__(cls, programs, specs)
             renamed = {}
             for method, method_results in results.items():
-                renamed[method] = [_rename(result, identifiers) for result in method_results]
+                renamed[method] = [
+                    _rename(result, identifiers) for result in method_results
+                ]
             return renamed
 
         return classmethod(preprocess_multimethod)
@@ -70,7 +74,9 @@ def reproducible() -> Iterator[None]:
 
 
 def _check_sharing(
-    backend: type[Any], programs: Mapping[str, Sequence[Any]], specs: Mapping[str, Sequence[Any]]
+    backend: type[Any],
+    programs: Mapping[str, Sequence[Any]],
+    specs: Mapping[str, Sequence[Any]],
 ) -> None:
     """Warn if methods are joined otherwise than their configs say.
 
@@ -79,7 +85,10 @@ def _check_sharing(
     for which this raises PipelineError.
     """
     strategy = backend.multimethod_weight_sharing_strategy_from_compile_specs
-    strategies = {method: strategy(method_specs[0]).value for method, method_specs in specs.items()}
+    strategies = {
+        method: strategy(method_specs[0]).value
+        for method, method_specs in specs.items()
+    }
     if len(set(strategies.values())) > 1:
         _log.warning(
             "coreml: %s of the first method counts for all, and they differ: %s",
@@ -155,8 +164,12 @@ def _flatten(identifiers: dict[str, str], path: str) -> bytes:
 def _fix_manifest(path: Path) -> None:
     """Replace the random ids of a model package's items by ids made of their paths."""
     manifest = json.loads(path.read_text())
-    items = sorted(manifest["itemInfoEntries"].items(), key=lambda item: item[1]["path"])
-    ids = {old: str(uuid.uuid5(uuid.NAMESPACE_URL, item["path"])) for old, item in items}
+    items = sorted(
+        manifest["itemInfoEntries"].items(), key=lambda item: item[1]["path"]
+    )
+    ids = {
+        old: str(uuid.uuid5(uuid.NAMESPACE_URL, item["path"])) for old, item in items
+    }
     manifest["itemInfoEntries"] = {ids[old]: item for old, item in items}
     manifest["rootModelIdentifier"] = ids[manifest["rootModelIdentifier"]]
     path.write_text(json.dumps(manifest, indent=4, sort_keys=True))
@@ -183,5 +196,7 @@ def archive(folder: Path) -> bytes:
         return len(nodes) - 1
 
     add(folder)
-    table = json.dumps({"nodes": nodes}, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    table = json.dumps(
+        {"nodes": nodes}, ensure_ascii=False, separators=(",", ":"), sort_keys=True
+    )
     return bytes(data) + table.encode()[::-1]

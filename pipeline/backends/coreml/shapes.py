@@ -33,7 +33,11 @@ from pipeline.store.errors import PipelineError, did_you_mean
 
 Shapes = Mapping[str, Sequence[Sequence[int]]]
 Listed = str | Shapes  # "all", or those of each input
-_DTYPES = (torch.float16, torch.float32, torch.int32)  # upstream refuses others, `_get_ct_inputs`
+_DTYPES = (
+    torch.float16,
+    torch.float32,
+    torch.int32,
+)  # upstream refuses others, `_get_ct_inputs`
 
 
 class EnumeratedPartitioner(CoreMLPartitioner):  # type: ignore[misc]
@@ -71,10 +75,14 @@ def make_spec(program: ExportedProgram, shapes: Listed, several: bool) -> Compil
     """
     arguments = signature(program)
     _check_inputs(arguments)
-    dynamic = list(dict.fromkeys(name.partition(".shape")[0] for name, _ in _sizes(arguments)))
+    dynamic = list(
+        dict.fromkeys(name.partition(".shape")[0] for name, _ in _sizes(arguments))
+    )
     if not dynamic:
         raise _error("no input of the method has a dynamic size; leave the option out")
-    by_name = _all_shapes(program, arguments) if isinstance(shapes, str) else dict(shapes)
+    by_name = (
+        _all_shapes(program, arguments) if isinstance(shapes, str) else dict(shapes)
+    )
     _check_names(by_name, dynamic, arguments)
     if len(dynamic) > 1 and not several:
         raise _error(
@@ -89,7 +97,9 @@ def make_spec(program: ExportedProgram, shapes: Listed, several: bool) -> Compil
     for name in dynamic:
         by_graph_name[graph_names[name]] = [list(shape) for shape in by_name[name]]
     try:
-        return CoreMLBackend.generate_enumerated_shapes_compile_spec(program, by_graph_name)
+        return CoreMLBackend.generate_enumerated_shapes_compile_spec(
+            program, by_graph_name
+        )
     except (AssertionError, ValueError) as error:
         raise _error(str(error)) from error
 
@@ -107,7 +117,9 @@ def _check_inputs(arguments: Sequence[Argument]) -> None:
     names = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
     for argument in arguments:
         if not isinstance(argument.value, torch.Tensor):
-            raise _error(f"input {argument.name} is no tensor, which a method with them must take")
+            raise _error(
+                f"input {argument.name} is no tensor, which a method with them must take"
+            )
         if argument.value.dtype not in _DTYPES:
             dtype = str(argument.value.dtype).removeprefix("torch.")
             raise _error(
@@ -116,7 +128,9 @@ def _check_inputs(arguments: Sequence[Argument]) -> None:
             )
 
 
-def _check_names(shapes: Shapes, dynamic: Sequence[str], arguments: Sequence[Argument]) -> None:
+def _check_names(
+    shapes: Shapes, dynamic: Sequence[str], arguments: Sequence[Argument]
+) -> None:
     """Raise PipelineError for an input that isn't there, has fixed sizes, or lacks shapes."""
     names = [argument.name for argument in arguments]
     for name in shapes:
@@ -126,7 +140,9 @@ def _check_names(shapes: Shapes, dynamic: Sequence[str], arguments: Sequence[Arg
             raise _error(f"input {name} has one size only; leave it out")
     missing = [name for name in dynamic if name not in shapes]
     if missing:
-        raise _error(f"lists no shapes of {', '.join(missing)}, whose sizes are dynamic")
+        raise _error(
+            f"lists no shapes of {', '.join(missing)}, whose sizes are dynamic"
+        )
 
 
 def _check_shapes(program: ExportedProgram, shapes: Shapes) -> None:
@@ -141,7 +157,9 @@ def _check_shapes(program: ExportedProgram, shapes: Shapes) -> None:
         mistakes = check_values(pairs)
         if mistakes:
             texts = [f"{name} {list(listed[place])}" for name, listed in shapes.items()]
-            raise _error(f"the method does not take {', '.join(texts)}: {'; '.join(mistakes)}")
+            raise _error(
+                f"the method does not take {', '.join(texts)}: {'; '.join(mistakes)}"
+            )
 
 
 def _export_shape(spec: TensorSpec, shape: Sequence[int]) -> list[int]:
@@ -182,7 +200,9 @@ def _all_shapes(
         )
     shapes: dict[str, list[list[int]]] = {}
     for values in itertools.product(*ranges.values()):
-        sizes = {symbol: sympy.Integer(n) for symbol, n in zip(ranges, values, strict=True)}
+        sizes = {
+            symbol: sympy.Integer(n) for symbol, n in zip(ranges, values, strict=True)
+        }
         for argument in arguments:
             extents = [expression(size) for size in argument.value.shape]
             if any(extent.free_symbols for extent in extents):

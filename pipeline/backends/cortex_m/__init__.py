@@ -26,7 +26,9 @@ _WHOLE = ("linear", "hardsigmoid", "hardsigmoid_", "hardswish", "hardswish_", "s
 class CortexMOptions(Options):
     """Fields of `CortexMTargetConfig`."""
 
-    cpu: Literal["M0", "M0PLUS", "M3", "M4", "M7", "M23", "M33", "M35P", "M55", "M85"] = "M55"
+    cpu: Literal[
+        "M0", "M0PLUS", "M3", "M4", "M7", "M23", "M33", "M35P", "M55", "M85"
+    ] = "M55"
     """The core that the package runs on."""
     isa: Literal["SCALAR", "DSP", "MVE"] | None = None
     """The instructions it has, where its options are not the usual."""
@@ -35,9 +37,14 @@ class CortexMOptions(Options):
     @classmethod
     def _is_the_cpus(cls, isa: str | None, info: ValidationInfo) -> str | None:
         cpu = info.data.get("cpu")
-        instruction_sets = ["SCALAR", *(name for name, cores in _CORES.items() if cpu in cores)]
+        instruction_sets = [
+            "SCALAR",
+            *(name for name, cores in _CORES.items() if cpu in cores),
+        ]
         if isa is not None and cpu is not None and isa not in instruction_sets:
-            raise rule(f"must be one of those that {cpu} has: {', '.join(instruction_sets)}")
+            raise rule(
+                f"must be one of those that {cpu} has: {', '.join(instruction_sets)}"
+            )
         return isa
 
 
@@ -64,7 +71,9 @@ ENTRIES = (
         ),
         quantization=Quantization(
             options=CortexMQuantize,
-            make_quantizer=lambda config: lazy(f"{_CORTEX}quantizer.quantizer:CortexMQuantizer")(),
+            make_quantizer=lambda config: lazy(
+                f"{_CORTEX}quantizer.quantizer:CortexMQuantizer"
+            )(),
         ),
         host=Host(
             requirements=(
@@ -77,7 +86,9 @@ ENTRIES = (
             distributions=TOSA,
         ),
         execution=Execution(
-            cannot_run=lambda: "its kernels are for Cortex-M, and ExecuTorch's wheel has none",
+            cannot_run=lambda: (
+                "its kernels are for Cortex-M, and ExecuTorch's wheel has none"
+            ),
             elsewhere="board",
         ),
     ),

@@ -36,7 +36,9 @@ class LowerToCortexM(ExportedProgramPassBase):
         try:
             lowered = manager.transform()
         except Exception as error:
-            reason = error.__cause__ or error  # ExecuTorch lists passes around what one raised
+            reason = (
+                error.__cause__ or error
+            )  # ExecuTorch lists passes around what one raised
             first = next(iter(str(reason).splitlines()), "")
             raise PipelineError(
                 f"cortex_m: ExecuTorch's passes fail on it ({type(reason).__name__}: {first})"

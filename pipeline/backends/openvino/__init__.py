@@ -21,7 +21,11 @@ from pipeline.backends.entry import (
     Why,
 )
 from pipeline.backends.host import EXECUTORCH, Host, extra, importable
-from pipeline.backends.openvino.quantizer import OpenvinoQuantize, apply_quantizer, describe_place
+from pipeline.backends.openvino.quantizer import (
+    OpenvinoQuantize,
+    apply_quantizer,
+    describe_place,
+)
 from pipeline.backends.options import Distinct, Options
 from pipeline.backends.reasons import NOT_OF_THIS_TYPE
 from pipeline.program.patching import wrapped
@@ -59,9 +63,14 @@ def _openvino_partitioner(options: OpenvinoOptions) -> Partitioner:
             f"openvino: device {options.device} is not on this machine, and OpenVINO compiles "
             f"where the device is; found: {', '.join(devices)}"
         )
-    types, names = set(options.op_types_to_skip or ()), set(options.op_names_to_skip or ())
+    types, names = (
+        set(options.op_types_to_skip or ()),
+        set(options.op_names_to_skip or ()),
+    )
 
-    def skip(original: Callable[..., bool], checker: Any, submodules: Any, node: Node) -> bool:
+    def skip(
+        original: Callable[..., bool], checker: Any, submodules: Any, node: Node
+    ) -> bool:
         # Upstream applies the lists only to operators that it doesn't support anyway.
         if getattr(node.target, "__name__", "") in types or node.name in names:
             return False
@@ -69,7 +78,9 @@ def _openvino_partitioner(options: OpenvinoOptions) -> Partitioner:
 
     class Skipping(partitioner.OpenvinoPartitioner):  # type: ignore[misc]
         def partition(self, exported_program: Any) -> Any:
-            with wrapped(partitioner.OpenvinoOperatorsSupport, "is_node_supported", skip):
+            with wrapped(
+                partitioner.OpenvinoOperatorsSupport, "is_node_supported", skip
+            ):
                 return super().partition(exported_program)
 
     return Skipping([CompileSpec("device", options.device.encode())], types, names)
@@ -124,7 +135,9 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
 
     why: Why = {}
 
-    def listen(original: Callable[..., bool], checker: Any, submodules: Any, node: Node) -> bool:
+    def listen(
+        original: Callable[..., bool], checker: Any, submodules: Any, node: Node
+    ) -> bool:
         is_supported = original(checker, submodules, node)
         if not is_supported:
             why.setdefault(node, NOT_OF_THIS_TYPE)
@@ -146,10 +159,18 @@ def _facts() -> Mapping[str, str]:
     many threads as suit its caches and cores."""
     fields = cpu_fields()
     affinity = hasattr(os, "sched_getaffinity")
-    cpus = f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}" if affinity else os.cpu_count()
-    flags = sorted(f for f in fields.get("flags", "").split() if f.startswith(_INSTRUCTIONS))
+    cpus = (
+        f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}"
+        if affinity
+        else os.cpu_count()
+    )
+    flags = sorted(
+        f for f in fields.get("flags", "").split() if f.startswith(_INSTRUCTIONS)
+    )
     facts = {
-        "cpu": " ".join((fields.get("vendor_id", ""), fields.get("model name", ""))).strip(),
+        "cpu": " ".join(
+            (fields.get("vendor_id", ""), fields.get("model name", ""))
+        ).strip(),
         "cpus": str(cpus),
         "instructions": " ".join(flags),
         "machine": platform.machine(),
@@ -159,7 +180,11 @@ def _facts() -> Mapping[str, str]:
 
 
 def _cannot_run() -> str:
-    return "" if importable("openvino") else "openvino, whose runtime it needs, is not installed"
+    return (
+        ""
+        if importable("openvino")
+        else "openvino, whose runtime it needs, is not installed"
+    )
 
 
 _INSTRUCTIONS = ("amx", "avx", "bmi", "f16c", "fma", "sse")
@@ -174,10 +199,15 @@ ENTRIES = (
             make_partitioner=_openvino_partitioner,
             reasons=_reasons,
             control_flow=frozenset(),
-            edge_operators=("aten.bitwise_and.Scalar", "aten.bitwise_right_shift.Tensor_Scalar"),
+            edge_operators=(
+                "aten.bitwise_and.Scalar",
+                "aten.bitwise_right_shift.Tensor_Scalar",
+            ),
             name_lists={"op_types_to_skip": "operator", "op_names_to_skip": "node"},
         ),
-        quantization=Quantization(options=OpenvinoQuantize, apply_quantizer=apply_quantizer),
+        quantization=Quantization(
+            options=OpenvinoQuantize, apply_quantizer=apply_quantizer
+        ),
         preprocessing=Preprocessing(
             details=f"{_OPENVINO}preprocess:OpenvinoBackend",
             around=_around_preprocess,

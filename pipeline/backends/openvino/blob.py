@@ -25,7 +25,9 @@ _XML = b"<?xml"
 _COUNTED = re.compile(r"(?<![\w.])[A-Z][A-Za-z0-9]*_[0-9]+(?![A-Za-z0-9])")
 _MODEL = re.compile(r'(<net name="Model)[0-9]+(?=")')
 _LAYER = re.compile(r'(<layer id="[0-9]+" name=")([^"]*)(?=")')
-_FUSED = re.compile(r'(<attribute name="fused_names" version="[0-9]+" value=")([^"]*)(?=")')
+_FUSED = re.compile(
+    r'(<attribute name="fused_names" version="[0-9]+" value=")([^"]*)(?=")'
+)
 
 
 class UnknownBlobError(Exception):
@@ -43,7 +45,11 @@ def without_counters(blob: bytes) -> bytes:
     if not model.startswith(_XML):
         raise UnknownBlobError("its model is no XML")
     renamed = _code(_renumber(model.decode()).encode())
-    return _HEADER.pack(*offsets, start, len(renamed)) + blob[_HEADER.size : start] + renamed
+    return (
+        _HEADER.pack(*offsets, start, len(renamed))
+        + blob[_HEADER.size : start]
+        + renamed
+    )
 
 
 def _code(text: bytes) -> bytes:

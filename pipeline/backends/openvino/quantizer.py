@@ -7,7 +7,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
 
 from pipeline.backends.options import ModuleName, OneOf, Options, rule
 from pipeline.backends.quantize_options import NOT, MixedQuantize, Static
@@ -28,7 +34,9 @@ def _for_modes(prefix: str, kind: str) -> AfterValidator:
     def check(value: Any, info: ValidationInfo) -> Any:
         mode = info.data.get("mode")
         weight_only = mode is not None and "wo" in mode
-        if mode is not None and not (mode.startswith(prefix) and weight_only == ("wo" in kind)):
+        if mode is not None and not (
+            mode.startswith(prefix) and weight_only == ("wo" in kind)
+        ):
             raise rule(f"which mode {mode} does not have; {kind} do")
         return value
 
@@ -86,9 +94,13 @@ class OpenvinoQuantize(MixedQuantize):
 
     @field_validator("modules", "operators")
     @classmethod
-    def _is_left_alone(cls, overrides: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _is_left_alone(
+        cls, overrides: dict[str, Any], info: ValidationInfo
+    ) -> dict[str, Any]:
         if overrides and info.data.get("smooth_quant"):
-            raise rule("can't stand beside smooth_quant, which changes what they leave as well")
+            raise rule(
+                "can't stand beside smooth_quant, which changes what they leave as well"
+            )
         return overrides
 
     @property
@@ -109,7 +121,11 @@ def _ignored(module: GraphModule, config: OpenvinoQuantize) -> dict[str, Any]:
 
     calls = (node for node in module.graph.nodes if node.op == "call_function")
     names = [node.name for node in calls if config.scheme_of(node) is None]
-    return {"ignored_scope": nncf.IgnoredScope(names=names, validate=False)} if names else {}
+    return (
+        {"ignored_scope": nncf.IgnoredScope(names=names, validate=False)}
+        if names
+        else {}
+    )
 
 
 def apply_quantizer(
@@ -140,7 +156,10 @@ def apply_quantizer(
                 extra_quantizer_options=ignored,
             )
         if config.mode.startswith("int4"):
-            ignored |= {"group_size": config.group_size, "all_layers": config.all_layers}
+            ignored |= {
+                "group_size": config.group_size,
+                "all_layers": config.all_layers,
+            }
         return compress_pt2e(
             module,
             upstream.OpenVINOQuantizer(mode=mode, **ignored),

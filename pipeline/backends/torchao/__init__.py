@@ -76,7 +76,9 @@ class TorchaoQuantize(QuantizeConfig):
     def _find_group_size(self, operator: str) -> int:
         if operator == "embedding" and self.embedding is not None:
             return self.embedding.group_size
-        return self.group_size if operator == "linear" and self.scheme is not None else 0
+        return (
+            self.group_size if operator == "linear" and self.scheme is not None else 0
+        )
 
     @property
     def calibrates(self) -> bool:

@@ -13,7 +13,10 @@ import torch
 from executorch.exir.passes import _quant_patterns_and_replacements  # noqa: F401  (embedding ops)
 from torch import Tensor
 from torch.fx import GraphModule, Node
-from torchao.quantization import Int8DynamicActivationIntxWeightConfig, IntxWeightOnlyConfig
+from torchao.quantization import (
+    Int8DynamicActivationIntxWeightConfig,
+    IntxWeightOnlyConfig,
+)
 from torchao.quantization.granularity import PerAxis, PerGroup
 from torchao.quantization.quant_api import quantize_
 from torchao.quantization.quantize_.workflows import IntxUnpackedToInt8Tensor
@@ -25,7 +28,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def quantize_weights(module: GraphModule, config: TorchaoQuantize, batches: object) -> GraphModule:
+def quantize_weights(
+    module: GraphModule, config: TorchaoQuantize, batches: object
+) -> GraphModule:
     """Return an ATen module whose linears and embeddings compute with quantized weights."""
     number_quantized = 0
     if config.scheme is not None:
@@ -73,7 +78,9 @@ def _linear_config(config: TorchaoQuantize) -> Any:
     )
 
 
-def _replace(call: Node, op: str, target: Any, args: tuple[Any, ...], kwargs: Any = None) -> None:
+def _replace(
+    call: Node, op: str, target: Any, args: tuple[Any, ...], kwargs: Any = None
+) -> None:
     graph = call.graph
     with graph.inserting_before(call):
         new = graph.create_node(op, target, args, kwargs)
@@ -99,7 +106,9 @@ def _quantize_linears(module: GraphModule, config: TorchaoQuantize) -> int:
         name = _free_name(module, target)
         module.add_submodule(name, holder)
         for call in calls:
-            _replace(call, "call_module", name, (call.args[0], *call.args[2:]), call.kwargs)
+            _replace(
+                call, "call_module", name, (call.args[0], *call.args[2:]), call.kwargs
+            )
         number_quantized += 1
     return number_quantized
 
@@ -136,7 +145,9 @@ def _quantize_embeddings(module: GraphModule, config: EmbeddingOptions) -> int:
             data = torch.ops.quant_fusion._pack_embedding_weight(data, 4)
         name = _free_name(module, target)
         module.register_buffer(name, data)
-        module.register_buffer(f"{name}_scales", scales.squeeze(1) if group == width else scales)
+        module.register_buffer(
+            f"{name}_scales", scales.squeeze(1) if group == width else scales
+        )
         for call in calls:
             with module.graph.inserting_before(call):
                 data_node = module.graph.get_attr(name)

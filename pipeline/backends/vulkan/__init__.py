@@ -47,7 +47,9 @@ def _check_type(name: str) -> str:
     return name
 
 
-ModuleType = Annotated[str, AfterValidator(_check_type), Field(json_schema_extra={"minLength": 1})]
+ModuleType = Annotated[
+    str, AfterValidator(_check_type), Field(json_schema_extra={"minLength": 1})
+]
 Extent = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
@@ -175,7 +177,9 @@ def _vulkan_partitioner(options: VulkanOptions) -> Partitioner:
 
 def _webgpu_partitioner(options: WebGpuOptions) -> Partitioner:
     operators = _operators(options, "operators")
-    return _partitioner(options, {"skip_bool_tensors": True}, operator_allowlist=operators)
+    return _partitioner(
+        options, {"skip_bool_tensors": True}, operator_allowlist=operators
+    )
 
 
 def _partitioner(
@@ -214,7 +218,9 @@ def _keep_pattern_graphs() -> None:
     from executorch.backends.vulkan.patterns import fusable_patterns
 
     for entry in fusable_patterns.values():
-        if entry.get_graphs_fn is not None and not hasattr(entry.get_graphs_fn, "cache_info"):
+        if entry.get_graphs_fn is not None and not hasattr(
+            entry.get_graphs_fn, "cache_info"
+        ):
             entry.get_graphs_fn = cache(entry.get_graphs_fn)
 
 
@@ -226,14 +232,18 @@ def _vulkan_quantizer(config: VulkanQuantize) -> Quantizer:
         quantization = vulkan_quantizer.get_symmetric_quantization_config(
             is_dynamic=values.pop("dynamic"), **values
         )
-        return keeping_integers(vulkan_quantizer.VulkanQuantizer().set_global(quantization))
+        return keeping_integers(
+            vulkan_quantizer.VulkanQuantizer().set_global(quantization)
+        )
 
     return config.compose(make)
 
 
 _VULKAN = "executorch.backends.vulkan."
 _PREPROCESSING = Preprocessing(details=f"{_VULKAN}vulkan_preprocess:VulkanBackend")
-_MODULE_LISTS: dict[str, NameKind] = dict.fromkeys(_ModuleLists.model_fields, "module type")
+_MODULE_LISTS: dict[str, NameKind] = dict.fromkeys(
+    _ModuleLists.model_fields, "module type"
+)
 _OPERATOR_LISTS: dict[str, NameKind] = dict.fromkeys(
     ("operator_blocklist", "operator_allowlist"), "operator"
 )

@@ -9,9 +9,24 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from pipeline.backends import reasons
-from pipeline.backends.entry import Backend, Lowering, Preprocessing, Quantization, Why, lazy
+from pipeline.backends.entry import (
+    Backend,
+    Lowering,
+    Preprocessing,
+    Quantization,
+    Why,
+    lazy,
+)
 from pipeline.backends.integer_scalars import keeping_integers
-from pipeline.backends.options import NAMES, Distinct, Greatest, Least, OneOf, Options, rule
+from pipeline.backends.options import (
+    NAMES,
+    Distinct,
+    Greatest,
+    Least,
+    OneOf,
+    Options,
+    rule,
+)
 from pipeline.backends.quantize_options import ByModule, ByOperator, MixedQuantize
 
 if TYPE_CHECKING:
@@ -75,19 +90,25 @@ class XnnpackQuantize(XnnpackScheme, MixedQuantize):
 
     quantizer: Literal["xnnpack"]
     modules: ByModule[XnnpackScheme] = Field({})
-    operators: ByOperator[Annotated[str, OneOf("xnnpack_operators")], XnnpackScheme] = Field({})
+    operators: ByOperator[Annotated[str, OneOf("xnnpack_operators")], XnnpackScheme] = (
+        Field({})
+    )
 
 
 def _make_partitioner(options: XnnpackOptions) -> Partitioner:
     from executorch.backends.xnnpack.partition import config, xnnpack_partitioner
-    from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
+    from executorch.backends.xnnpack.partition.config.xnnpack_config import (
+        ConfigPrecisionType,
+    )
 
     arguments = options.model_dump()
     if options.configs:
         classes = {kind.__name__: kind for kind in config.ALL_PARTITIONER_CONFIGS}
         arguments["configs"] = [classes[name] for name in options.configs]
     if options.config_precisions:
-        precisions = [ConfigPrecisionType[name.upper()] for name in options.config_precisions]
+        precisions = [
+            ConfigPrecisionType[name.upper()] for name in options.config_precisions
+        ]
         arguments["config_precisions"] = precisions
     partitioner = xnnpack_partitioner.XnnpackPartitioner(**arguments)
     # It looks at the source of all frames for a warning that is not for us (0.03 s).
@@ -104,10 +125,14 @@ def _make_quantizer(config: XnnpackQuantize) -> Quantizer:
     from executorch.backends.xnnpack.quantizer import xnnpack_quantizer as xnnpack
 
     def make(scheme: XnnpackScheme) -> Quantizer:
-        values = scheme.model_dump(exclude={"act_qmin", "act_qmax"} if scheme.dynamic else None)
+        values = scheme.model_dump(
+            exclude={"act_qmin", "act_qmax"} if scheme.dynamic else None
+        )
         dynamic, per_channel = values.pop("dynamic"), values.pop("per_channel")
         quantizer = xnnpack.XNNPACKQuantizer().set_global(
-            xnnpack.get_symmetric_quantization_config(per_channel, is_dynamic=dynamic, **values)
+            xnnpack.get_symmetric_quantization_config(
+                per_channel, is_dynamic=dynamic, **values
+            )
         )
         return keeping_integers(quantizer)
 
@@ -121,7 +146,9 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
     from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
     from executorch.exir.backend.canonical_partitioners import config_partitioner
 
-    listen = reasons.reported_by("executorch.exir.backend.utils:WhyNoPartition", "__call__")
+    listen = reasons.reported_by(
+        "executorch.exir.backend.utils:WhyNoPartition", "__call__"
+    )
     with listen(partitioner, program) as why:
         yield why
     used_configs = partitioner.target_partitioner_configs  # type: ignore[attr-defined]
@@ -129,7 +156,9 @@ def _reasons(partitioner: Partitioner, program: ExportedProgram) -> Iterator[Why
     for node in program.graph.nodes:
         if node.op != "call_function":
             continue
-        name = config_partitioner.format_target_name(getattr(node.target, "__name__", ""))
+        name = config_partitioner.format_target_name(
+            getattr(node.target, "__name__", "")
+        )
         if node in why:
             why[node] += _list_dtypes(node) if why[node] == "invalid dtype" else ""
         elif name in used_configs:
@@ -148,7 +177,9 @@ def _list_dtypes(node: Node) -> str:
 
     values = [operand.meta.get("val") for operand in (*node.all_input_nodes, node)]
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    dtypes = dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
+    dtypes = dict.fromkeys(
+        str(tensor.dtype).removeprefix("torch.") for tensor in tensors
+    )
     return f": {', '.join(dtypes)}" if dtypes else ""
 
 
@@ -158,7 +189,9 @@ ENTRIES = (
         backend_id="XnnpackBackend",
         summary="CPUs: Arm, x86-64, RISC-V",
         options=XnnpackOptions,
-        lowering=Lowering(_make_partitioner, reasons=_reasons, control_flow=frozenset()),
+        lowering=Lowering(
+            _make_partitioner, reasons=_reasons, control_flow=frozenset()
+        ),
         quantization=Quantization(
             options=XnnpackQuantize,
             make_quantizer=_make_quantizer,

@@ -40,8 +40,12 @@ def read(nodes: Sequence[torch.fx.Node]) -> list[Any]:
         node_values: list[Any] = []
         for name, source in _sources(node):
             qualified_name = _qualified_name(source)
-            if "linear" in qualified_name.lower():  # also what only has this in its name
-                node_values.append([layers.setdefault(name, len(layers)), qualified_name])
+            if (
+                "linear" in qualified_name.lower()
+            ):  # also what only has this in its name
+                node_values.append(
+                    [layers.setdefault(name, len(layers)), qualified_name]
+                )
         if "val" not in node.meta:
             node_values.append(node.meta.get("tensor_meta"))
         values.append(node_values)
@@ -63,7 +67,12 @@ def _qualified_name(source: Any) -> str:
     return " ".join(f"{base.__module__}.{base.__qualname__}" for base in bases)
 
 
-_NEW_SUFFIXES = ("_fused_bn", "_bias_fused_bn", "_decomposed_bn_weight", "_decomposed_bn_bias")
+_NEW_SUFFIXES = (
+    "_fused_bn",
+    "_bias_fused_bn",
+    "_decomposed_bn_weight",
+    "_decomposed_bn_bias",
+)
 
 
 def names_count(program: ExportedProgram) -> bool:
@@ -105,7 +114,11 @@ def remap_handles(payload: bytes, handles: Mapping[int, int]) -> bytes | None:
     for node in flatbuffer.root(memoryview(payload)[start:]).tables(_XNODES):
         old = node.number(_DEBUG_HANDLE, "I")
         new = old if old in FIXED_HANDLES else handles.get(old)
-        if new is None or (new != old and new in FIXED_HANDLES) or not 0 <= new < 1 << 32:
+        if (
+            new is None
+            or (new != old and new in FIXED_HANDLES)
+            or not 0 <= new < 1 << 32
+        ):
             return None
         if new != old:
             struct.pack_into("<I", patched, start + node.place(_DEBUG_HANDLE), new)

@@ -66,7 +66,9 @@ def fast_passes() -> Iterator[None]:
     if not (lowers_fast.get() and _is_known()):
         yield
         return
-    with replaced(xnnpack_preprocess, "XNNPACKPassManager", lambda original: FastPassManager):
+    with replaced(
+        xnnpack_preprocess, "XNNPACKPassManager", lambda original: FastPassManager
+    ):
         yield
 
 
@@ -86,7 +88,9 @@ class FastPassManager(XNNPACKPassManager):
         with replaced(GraphModule, "print_readable", lambda original: _print_nothing):
             for kind in self.passes:
                 thrifty = _make_thrifty(kind)
-                instance = thrifty(program) if issubclass(kind, XNNPACKPass) else thrifty()
+                instance = (
+                    thrifty(program) if issubclass(kind, XNNPACKPass) else thrifty()
+                )
                 instance.traced = traced
                 program = _transform_with_pass_manager(program, _Unchecked([instance]))
         ExportedProgramPassManager().check(program)
@@ -129,19 +133,28 @@ def _make_thrifty(kind: type[ExportPass]) -> Any:
         can_match = matches is None or matches(module)
         return (kind if can_match else _Thrifty).call(self, module)
 
-    attributes = {"changes": staticmethod(changes), "call": call, "__module__": __name__}
+    attributes = {
+        "changes": staticmethod(changes),
+        "call": call,
+        "__module__": __name__,
+    }
     return type(kind.__name__, (kind, _Thrifty), attributes)
 
 
 @cache
 def _has_known_patterns() -> bool:
-    return all(version(name).partition("+")[0] == release for name, release in RELEASES.items())
+    return all(
+        version(name).partition("+")[0] == release for name, release in RELEASES.items()
+    )
 
 
 def _overrides(kind: type[ExportPass]) -> bool:
     """Return whether a pass does more than `ExportPass` while it traces."""
     names = {*vars(ExportPass), *vars(_ExportPassBase)}
-    hooks = {name for name in names if not name.startswith("__")} - {"call", "_abc_impl"}
+    hooks = {name for name in names if not name.startswith("__")} - {
+        "call",
+        "_abc_impl",
+    }
     return any(getattr(kind, name) is not getattr(ExportPass, name) for name in hooks)
 
 
@@ -151,7 +164,9 @@ def _has_dim_order(module: GraphModule) -> bool:
 
 def _has_constants(module: GraphModule) -> bool:
     """Return whether a call may compute with nothing but literals and attributes."""
-    return any(n.op == "call_function" and not n.all_input_nodes for n in module.graph.nodes)
+    return any(
+        n.op == "call_function" and not n.all_input_nodes for n in module.graph.nodes
+    )
 
 
 def find_operators(module: GraphModule) -> set[str]:

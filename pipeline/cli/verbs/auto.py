@@ -43,7 +43,9 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         yield f"{listed(changed, 5)} changed" if changed else "building; Ctrl-C ends"
         _build(words)
         yield "waiting for a save"
-        while not (changed := differing(before, now := find_stamps(workspace.root, apart))):
+        while not (
+            changed := differing(before, now := find_stamps(workspace.root, apart))
+        ):
             time.sleep(_LOOK)
         before = _settled(workspace.root, apart, now)
 
@@ -67,7 +69,9 @@ def _settled(root: Path, apart: set[str], now: Stamps) -> Stamps:
 
 def differing(before: Stamps, now: Stamps) -> list[str]:
     """Return the paths of files that are new, gone or saved."""
-    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    return sorted(
+        name for name in before.keys() | now.keys() if before.get(name) != now.get(name)
+    )
 
 
 def find_stamps(root: Path, apart: set[str]) -> Stamps:

@@ -48,7 +48,10 @@ def list_backends() -> Iterator[str]:
                 _runs(backend),
                 "together" if backend.preprocessing.joint else "apart",
                 "yes" if backend.quantization is not None else "",
-                _same_bytes(backend).removeprefix("not known").partition(":")[0].partition(",")[0],
+                _same_bytes(backend)
+                .removeprefix("not known")
+                .partition(":")[0]
+                .partition(",")[0],
             )
         )
         rows += [("", line, "", "", "", "", "") for line in more]
@@ -73,7 +76,9 @@ def describe_backend(name: str) -> Iterator[str]:
         host = QUANTIZERS[name].host
         yield f"{name}: a quantizer without a partitioner of its own"
         needs = "; ".join(_needs(host.missing())) or "yes"
-        yield from _facts({"works here": needs, "versions": _versions(host.distributions)})
+        yield from _facts(
+            {"works here": needs, "versions": _versions(host.distributions)}
+        )
     else:
         yield from _describe(BACKENDS[name])
     if name not in BACKENDS or BACKENDS[name].quantization is not None:
@@ -97,14 +102,19 @@ def _describe(backend: Backend) -> Iterator[str]:
     methods = "each lowered by itself"
     if preprocessing.joint:
         methods = "lowered together, in one call"
-    if preprocessing.joint and preprocessing.options_apart is not Preprocessing().options_apart:
+    if (
+        preprocessing.joint
+        and preprocessing.options_apart is not Preprocessing().options_apart
+    ):
         methods += ", unless their options part them"
     facts = {
         "delegate": f"none; kernels {kernels}::" if kernels else backend.backend_id,
         "lowers here": "; ".join(_needs(backend.host.missing())) or "yes",
         "runs here": backend.explain_not_run() or _runs(backend) or "not known",
         "methods": methods,
-        "preprocess": f"{makes}, not {details}" if makes and details else makes or details,
+        "preprocess": f"{makes}, not {details}"
+        if makes and details
+        else makes or details,
         "same bytes": _same_bytes(backend),
         "versions": _versions(backend.host.distributions),
         "from": backend.plugin,
@@ -161,7 +171,10 @@ def _needs(missing: Iterable[Requirement]) -> list[str]:
     remedy_to_needs: dict[str, list[str]] = {}
     for need in missing:
         remedy_to_needs.setdefault(need.remedy, []).append(need.what)
-    return [f"needs {' and '.join(needs)}: {remedy}" for remedy, needs in remedy_to_needs.items()]
+    return [
+        f"needs {' and '.join(needs)}: {remedy}"
+        for remedy, needs in remedy_to_needs.items()
+    ]
 
 
 def _options(model: type[Options], only: Collection[str] = ()) -> Iterator[str]:
@@ -185,7 +198,9 @@ def _properties(
         default = _describe_default(part, name in schema.get("required", ()))
         yield from _wrapped(f"{indent}{name}: {values}{default}", deeper)
         alternatives = (part, *part.get("anyOf", ()))
-        descriptions = [branch["description"] for branch in alternatives if "description" in branch]
+        descriptions = [
+            branch["description"] for branch in alternatives if "description" in branch
+        ]
         if descriptions:
             yield from _wrapped(" " * deeper + descriptions[0], deeper)
         for branch in alternatives:

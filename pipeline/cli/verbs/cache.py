@@ -32,9 +32,13 @@ def _show_statistics(store: Store) -> Iterator[str]:
         cap = f" of at most {human_size(store.cap)}"
     yield f"store {store.root}: {human_size(stats.size)}{cap}"
     yield f"  {stats.blobs} blobs, {human_size(stats.blob_bytes)}"
-    kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(stats.results.items()))
+    kinds = ", ".join(
+        f"{number} {kind}" for kind, number in sorted(stats.results.items())
+    )
     number = sum(stats.results.values())
-    yield f"  {number} results, {human_size(stats.result_bytes)}" + (f": {kinds}" if kinds else "")
+    yield f"  {number} results, {human_size(stats.result_bytes)}" + (
+        f": {kinds}" if kinds else ""
+    )
     if stats.usage:
         yield ""
         yield from _usage_table(stats.usage)
@@ -50,7 +54,9 @@ def _show_statistics(store: Store) -> Iterator[str]:
 
 
 def _usage_table(usage: Mapping[str, Usage]) -> Iterator[str]:
-    rows = [("level", "action", "hits", "misses", "hit rate", "time saved", "time spent")]
+    rows = [
+        ("level", "action", "hits", "misses", "hit rate", "time saved", "time spent")
+    ]
     saved = spent = 0.0
     for level, kind in sorted((LEVELS.get(kind, ""), kind) for kind in usage):
         use = usage[kind]

@@ -42,7 +42,9 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     for remark in remarks:
         yield f"warning: {remark}"
     if wrong:
-        raise PipelineError(f"{wrong} of {plural(len(packages), 'package')} with mistakes")
+        raise PipelineError(
+            f"{wrong} of {plural(len(packages), 'package')} with mistakes"
+        )
     warned = ""
     if remarks:
         warned = f", {plural(len(remarks), 'warning')}"

@@ -105,7 +105,9 @@ def _explain_action(plan: Plan, expectation: Expected) -> Iterator[str]:
         yield from filter(None, call_all("explain_compile", action, plan.workspace))
 
 
-def _nearest_key(expectation: Expected, action: Action) -> tuple[str, Mapping[str, Any] | None]:
+def _nearest_key(
+    expectation: Expected, action: Action
+) -> tuple[str, Mapping[str, Any] | None]:
     """Return the key of the last build in this workspace, else the most similar one of this package
     in the store, and which of them it is; of equally similar ones the latest used."""
     store = expectation.plan.workspace.store
@@ -132,7 +134,9 @@ def _nearest_key(expectation: Expected, action: Action) -> tuple[str, Mapping[st
     return "the nearest one in the store", nearest
 
 
-def _is_of_package(expectation: Expected) -> Callable[[Digest, Mapping[str, Any]], bool]:
+def _is_of_package(
+    expectation: Expected,
+) -> Callable[[Digest, Mapping[str, Any]], bool]:
     """Return a function that tells of an action's digest and key whether it is one of the same
     package, or the export of the same model.
 
@@ -171,5 +175,6 @@ def _used_by_links(plan: Plan, package: str) -> set[Digest]:
 def _comparable(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Return whether two keys are about the same thing, as far as a key says so."""
     return old.get("model") == new.get("model") and all(
-        old.get(name, {}).keys() == new.get(name, {}).keys() for name in ("methods", "programs")
+        old.get(name, {}).keys() == new.get(name, {}).keys()
+        for name in ("methods", "programs")
     )

@@ -26,7 +26,12 @@ from pipeline.store.errors import (
     plural,
 )
 
-VERDICTS = {"up-to-date": "current", "hit": "in the store", "stale": "to do", "waiting": "waits"}
+VERDICTS = {
+    "up-to-date": "current",
+    "hit": "in the store",
+    "stale": "to do",
+    "waiting": "waits",
+}
 _NOT_THERE = ("stale", "waiting")
 _LINKED = Status("up-to-date", "its package is lowered")
 _TO_FETCH = Status("hit", "its package is in the store")
@@ -55,7 +60,9 @@ def run(plan: Plan, words: Sequence[str], resolved: bool = False) -> Iterator[st
 
 def _resolve(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
     """Yield the resolved configs of packages. Raises ConfigErrors for the others, after these."""
-    from pipeline.config.resolved import resolved_view  # pydantic, which a preview does without
+    from pipeline.config.resolved import (
+        resolved_view,
+    )  # pydantic, which a preview does without
 
     problems: list[Problem] = []
     sound: list[str] = []
@@ -90,7 +97,11 @@ class Expected:
     def action(self) -> Action | None:
         """The action, or None where it can't be known before another one has run."""
         waits = self.status.state == "waiting"
-        return None if waits else find_action(self.plan, self.kind, self.package, self.unit)
+        return (
+            None
+            if waits
+            else find_action(self.plan, self.kind, self.package, self.unit)
+        )
 
     def is_of(self, target: Target) -> bool:
         """Tell whether it is one of a target's actions: of methods, also the export of the
@@ -144,7 +155,9 @@ def expected(plan: Plan, package: str, whole: bool = False) -> Iterator[Expected
         yield _expect(plan, "validate", package)
 
 
-def _expect(plan: Plan, kind: str, package: str, unit: tuple[str, ...] = ()) -> Expected:
+def _expect(
+    plan: Plan, kind: str, package: str, unit: tuple[str, ...] = ()
+) -> Expected:
     return Expected(plan, kind, package, unit, find_status(plan, kind, package, unit))
 
 
@@ -177,7 +190,9 @@ def preview(plan: Plan, targets: Sequence[Target]) -> Iterator[str]:
         sums.append(f"{len(faulty)} faulty")
     yield ", ".join(sums)
     if faulty:
-        raise PipelineError(f"{plural(len(faulty), 'package')} with mistakes: {listed(faulty, 10)}")
+        raise PipelineError(
+            f"{plural(len(faulty), 'package')} with mistakes: {listed(faulty, 10)}"
+        )
 
 
 class _Preview:
@@ -194,7 +209,9 @@ class _Preview:
         self._shown: dict[Problem, str] = {}
 
     def add_problems(self, package: str) -> None:
-        for line in format_new_problems(self._plan.problems(package), package, self._shown):
+        for line in format_new_problems(
+            self._plan.problems(package), package, self._shown
+        ):
             self.rows.append(("", package, "faulty", line))
 
     def add(self, action: Expected) -> None:
@@ -229,4 +246,6 @@ class _Preview:
         verbs = dict(VERDICTS)
         if self._counts["waiting"] > 1:
             verbs["waiting"] = "wait"
-        return [f"{count} {verbs[state]}" for state, count in self._counts.items() if count]
+        return [
+            f"{count} {verbs[state]}" for state, count in self._counts.items() if count
+        ]

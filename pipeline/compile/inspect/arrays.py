@@ -16,7 +16,9 @@ Array: TypeAlias = np.ndarray[Any, Any]
 # moved as integers of the same width, and computed with only where a cast is known.
 _WIDTHS = {
     **dict.fromkeys(("bool", "uint8", "int8"), 1),
-    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1),
+    **dict.fromkeys(
+        ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1
+    ),
     "float8_e8m0fnu": 1,
     "complex32": 4,
     **dict.fromkeys(("int16", "uint16", "float16", "bfloat16"), 2),
@@ -100,7 +102,9 @@ class View:
     def is_contiguous(self) -> bool:
         """Whether a tensor's elements lie in memory in the order of their indices, without gaps."""
         dense = 1
-        for size, stride in zip(reversed(self.sizes), reversed(self.strides), strict=True):
+        for size, stride in zip(
+            reversed(self.sizes), reversed(self.strides), strict=True
+        ):
             if size > 1 and stride != dense:
                 return not self.nbytes
             dense *= size
@@ -225,7 +229,9 @@ def _float8_values(dtype: str) -> Array:
     """Return the values of all 256 numbers of a dtype."""
     bits = np.arange(256)
     if dtype == "float8_e8m0fnu":
-        return np.where(bits < 255, np.ldexp(1.0, bits - 127), np.nan).astype(np.float32)
+        return np.where(bits < 255, np.ldexp(1.0, bits - 127), np.nan).astype(
+            np.float32
+        )
     mantissa, bias = _FLOAT8[dtype]
     exponent = (bits & 127) >> mantissa
     fraction = bits & ((1 << mantissa) - 1)
@@ -253,5 +259,7 @@ def _float8_values(dtype: str) -> Array:
 
 def _round_to_bfloat16(values: Array) -> Array:
     bits = np.ascontiguousarray(values).view(np.uint32)
-    rounded = (bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16  # to the nearest, ties to even
+    rounded = (
+        bits + (((bits >> 16) & 1) + 0x7FFF)
+    ) >> 16  # to the nearest, ties to even
     return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)

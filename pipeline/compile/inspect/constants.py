@@ -70,7 +70,9 @@ class _ConstantTable:
     def __init__(self) -> None:
         self.tensors: dict[Digest, ConstantNames] = {}  # without their names
         self.names: dict[Digest, set[str]] = defaultdict(set)
-        self._digests: dict[int, Digest | None] = {}  # by id, of tensors that programs hold
+        self._digests: dict[
+            int, Digest | None
+        ] = {}  # by id, of tensors that programs hold
 
     def add_program(self, program: ExportedProgram) -> set[Digest]:
         """Add the constants of a program, and return their digests."""
@@ -198,7 +200,15 @@ def _fold(
     scale, shift, mean, variance = (find(argument)[1] for argument in norm.args[1:5])
     if kernel is None or mean is None or variance is None:
         return
-    arguments: tuple[Any, ...] = (kernel, offset, mean, variance, norm.args[-1], scale, shift)
+    arguments: tuple[Any, ...] = (
+        kernel,
+        offset,
+        mean,
+        variance,
+        norm.args[-1],
+        scale,
+        shift,
+    )
     if base_name(before) == "linear":
         fused = fuse_linear_bn_weights(*arguments)
     else:

@@ -73,7 +73,9 @@ def describe_delegation(
         are none, calls of a backend's own kernels, neither delegated nor left. `estimates` are left
         out where there are none. Every call is in one of the `segments`, once.
     """
-    kernels = {s.backend.lowering.kernels: s.backend.backend_id for s in partitioners or ()}
+    kernels = {
+        s.backend.lowering.kernels: s.backend.backend_id for s in partitioners or ()
+    }
     calls = list(_iter_calls(program.graph_module, kernels))
     delegates = _by_backend(call for call in calls if call.delegate is not None)
     outside = _by_backend(call for call in calls if call.delegate is None)
@@ -98,7 +100,9 @@ def describe_delegation(
     record |= {
         "backends": {backend: _share(group) for backend, group in delegates.items()},
         "subgraphs": _count_subgraphs(program, calls),
-        "left": [_describe_undelegated(call, partitioners, places) for call in undelegated],
+        "left": [
+            _describe_undelegated(call, partitioners, places) for call in undelegated
+        ],
         "boundary": _measure_boundary(program.graph_module),
         "segments": list(_join_segments(calls)),
     }
@@ -117,7 +121,9 @@ def _count_subgraphs(program: ExportedProgram, calls: Iterable[_Call]) -> int:
 
 
 def _describe_undelegated(
-    call: _Call, partitioners: Sequence[PartitionerSpec] | None, places: NodePlaces | None
+    call: _Call,
+    partitioners: Sequence[PartitionerSpec] | None,
+    places: NodePlaces | None,
 ) -> dict[str, Any]:
     return {
         "operator": operator_name(call.node),
@@ -159,7 +165,9 @@ def _by_backend(calls: Iterable[_Call]) -> dict[str | None, list[_Call]]:
 
 def _general_reason(partitioners: Sequence[PartitionerSpec] | None) -> str:
     """Return why calls are left that no partitioner gave a reason for."""
-    by_passes = [spec.name for spec in partitioners or () if spec.backend.lowering.make_passes]
+    by_passes = [
+        spec.name for spec in partitioners or () if spec.backend.lowering.make_passes
+    ]
     if by_passes:
         return f"the passes of {', '.join(by_passes)} made no kernel of it"
     by_config = partitioners is not None and not partitioners
@@ -224,7 +232,9 @@ def _measure_crossings(module: GraphModule) -> tuple[npt.NDArray[np.object_], in
     crossings = np.zeros((2, 2), np.object_)  # Python's integers, which do not overflow
     for node in module.graph.nodes:
         if called_delegate(node) is not None:
-            arguments = [argument for argument in node.args[1:] if isinstance(argument, Node)]
+            arguments = [
+                argument for argument in node.args[1:] if isinstance(argument, Node)
+            ]
             inputs = [argument.meta.get("val") for argument in arguments]
             crossings += [_count(inputs), _count(node.meta.get("val"))]
     for flow, bodies in control_flow_bodies(module).items():
@@ -256,7 +266,9 @@ def _is_copy_beside_delegate(node: Node) -> bool:
     if base_name(node) not in _COPIES:
         return False
     makers = map(_maker, node.all_input_nodes)
-    return any(called_delegate(neighbour) is not None for neighbour in (*makers, *node.users))
+    return any(
+        called_delegate(neighbour) is not None for neighbour in (*makers, *node.users)
+    )
 
 
 def _maker(node: Node) -> Node:

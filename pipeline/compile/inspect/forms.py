@@ -25,7 +25,10 @@ def _forms(view: View, read: Callable[[], Array]) -> Iterator[Array]:
     rank = range(dimensions)
     turned = not view.is_contiguous
     narrow = view.dtype.startswith(_FLOATS) and view.dtype != "float32"
-    convolved = dimensions in (3, 4)  # weights of convolutions, of depthwise and transposed ones
+    convolved = dimensions in (
+        3,
+        4,
+    )  # weights of convolutions, of depthwise and transposed ones
     packed = view.dtype == "int8" and dimensions == 2
     if view.nbytes < _SMALL or not (turned or narrow or convolved or packed):
         return
@@ -41,5 +44,7 @@ def _forms(view: View, read: Callable[[], Array]) -> Iterator[Array]:
         yield values.transpose(1, *places, 0)
     if packed and -8 <= values.min() <= values.max() <= 7:
         # Four-bit values, two to a byte, the first one low, raised by 8 (XNNPACK's qc4w).
-        raised = np.pad(values, ((0, 0), (0, values.shape[1] % 2))).astype(np.uint8) + np.uint8(8)
+        raised = np.pad(values, ((0, 0), (0, values.shape[1] % 2))).astype(
+            np.uint8
+        ) + np.uint8(8)
         yield raised[:, 1::2] << 4 | raised[:, ::2]

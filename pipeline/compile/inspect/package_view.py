@@ -12,7 +12,13 @@ from types import MappingProxyType
 from typing import Any
 
 from pipeline.program.flatbuffer import CorruptError, Span
-from pipeline.program.pte import DataFile, ProgramFile, TensorType, read_data, read_program
+from pipeline.program.pte import (
+    DataFile,
+    ProgramFile,
+    TensorType,
+    read_data,
+    read_program,
+)
 from pipeline.store.digest import Digest, hash_bytes
 from pipeline.store.errors import PipelineError, listed
 
@@ -55,7 +61,9 @@ class KnownTensor:
 
 
 def open_file(
-    name: str, path: Path, digests: Mapping[tuple[int, int], Digest] = MappingProxyType({})
+    name: str,
+    path: Path,
+    digests: Mapping[tuple[int, int], Digest] = MappingProxyType({}),
 ) -> PackageFile:
     """Map a file into memory. Raises PipelineError if it is not what its name says."""
     try:
@@ -85,8 +93,12 @@ class PackageView:
         keys: Mapping[str, Collection[str]],
         digests: Mapping[str, Mapping[tuple[int, int], Digest]],
     ) -> None:
-        self.files = [open_file(n, path, digests.get(n, {})) for n, path in sorted(files.items())]
-        programs = [(f, f.layout) for f in self.files if isinstance(f.layout, ProgramFile)]
+        self.files = [
+            open_file(n, path, digests.get(n, {})) for n, path in sorted(files.items())
+        ]
+        programs = [
+            (f, f.layout) for f in self.files if isinstance(f.layout, ProgramFile)
+        ]
         if len(programs) != 1:
             raise PipelineError(f"a package has one .pte, this one has {len(programs)}")
         ((self.pte, self.layout),) = programs
@@ -94,7 +106,9 @@ class PackageView:
         self._constants = constants
         self._keys = keys
         # In the order that the numbers in `consumed` refer to, and by the digest of each form.
-        self._tensors = {method: _parse_tensors(record) for method, record in constants.items()}
+        self._tensors = {
+            method: _parse_tensors(record) for method, record in constants.items()
+        }
         self._forms = {
             method: {
                 digest: tensor
@@ -130,7 +144,9 @@ class PackageView:
             for tensor in plan.tensors:
                 if tensor.key or tensor.planned != planned:
                     continue
-                largest, methods = types_by_index.get(tensor.index, (tensor.type, set()))
+                largest, methods = types_by_index.get(
+                    tensor.index, (tensor.type, set())
+                )
                 if tensor.type.size > largest.size:
                     largest = tensor.type
                 types_by_index[tensor.index] = (largest, methods | {plan.name})
@@ -173,7 +189,13 @@ class PackageView:
 
 def _parse_tensors(record: Mapping[str, Any]) -> list[KnownTensor]:
     return [
-        KnownTensor(frozenset(t["names"]), t["dtype"], tuple(t["shape"]), t["size"], Digest(base))
+        KnownTensor(
+            frozenset(t["names"]),
+            t["dtype"],
+            tuple(t["shape"]),
+            t["size"],
+            Digest(base),
+        )
         for base, t in sorted(record["tensors"].items())
     ]
 

@@ -14,12 +14,16 @@ from pipeline.store.digest import Digest
 
 # Takes a tensor that is described, and the digest of its logical bytes.
 Listener = Callable[[torch.Tensor, Digest], None]
-_listener: ContextVar[Listener | None] = ContextVar("listener to descriptions", default=None)
+_listener: ContextVar[Listener | None] = ContextVar(
+    "listener to descriptions", default=None
+)
 
 
 def storage_bytes(tensor: torch.Tensor) -> Array:
     """Return all of a tensor's storage, without a copy."""
-    flat: Array = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
+    flat: Array = (
+        torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
+    )
     return flat
 
 

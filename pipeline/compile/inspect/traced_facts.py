@@ -77,7 +77,9 @@ def trace_warnings(
         records.append(
             {
                 "what": warning["what"],
-                "operator": nodes.find_operator(warning.get("place"), warning["operator"]),
+                "operator": nodes.find_operator(
+                    warning.get("place"), warning["operator"]
+                ),
                 "module": warning["module"],
                 "line": nodes.find_line(warning.get("place")),
             }

@@ -59,7 +59,10 @@ def measure_kernels(spec: PartitionerSpec, delegation: dict[str, Any]) -> Uptake
         for name, calls in undelegated.most_common(MOST_REFUSALS)
     ]
     return Uptake(
-        partitioner=spec.name, offered=delegation["nodes"], taken=kernel_calls, refusals=refusals
+        partitioner=spec.name,
+        offered=delegation["nodes"],
+        taken=kernel_calls,
+        refusals=refusals,
     )
 
 

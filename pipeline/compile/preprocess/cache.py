@@ -37,7 +37,9 @@ from pipeline.store.store import Store
 
 _NOT_FOUND = re.compile(r"Backend (.+) was not found\.")  # as ExecuTorch says it
 
-_counts: ContextVar[PreprocessCounts | None] = ContextVar("preprocess counts", default=None)
+_counts: ContextVar[PreprocessCounts | None] = ContextVar(
+    "preprocess counts", default=None
+)
 
 
 @contextmanager
@@ -70,7 +72,9 @@ def cached_preprocess(store: Store | None) -> Iterator[None]:
     stand-in gives it each backend of the registry behind its cache. This can go when it has a
     registry.
     """
-    stand_in = SimpleNamespace(__subclasses__=partial(_list_backends, _make_context(store)))
+    stand_in = SimpleNamespace(
+        __subclasses__=partial(_list_backends, _make_context(store))
+    )
     try:
         with replaced(backend_api, "BackendDetails", lambda original: stand_in):
             yield
@@ -110,6 +114,11 @@ def _list_backends(context: CacheContext) -> list[CachedBackend]:
     references = functions()
     for name in sorted(references.keys() & classes.keys()):
         class_name = reference(classes[name])
-        context.warn(f"{name} is preprocessed by {references[name]}, and not by {class_name}")
+        context.warn(
+            f"{name} is preprocessed by {references[name]}, and not by {class_name}"
+        )
     details_by_name = {**classes, **dict.fromkeys(references)}
-    return [CachedBackend(name, details, context) for name, details in details_by_name.items()]
+    return [
+        CachedBackend(name, details, context)
+        for name, details in details_by_name.items()
+    ]

@@ -50,7 +50,9 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _log = logging.getLogger(__name__)
 
 # What else of this process can change results, as `keyed_preprocess` sets it.
-more_key: ContextVar[Mapping[str, Any]] = ContextVar("more of the keys", default=_NOTHING)
+more_key: ContextVar[Mapping[str, Any]] = ContextVar(
+    "more of the keys", default=_NOTHING
+)
 
 
 @dataclass
@@ -97,7 +99,10 @@ class CachedBackend:
     """
 
     def __init__(
-        self, backend_id: str, details: type[BackendDetails] | None, context: CacheContext
+        self,
+        backend_id: str,
+        details: type[BackendDetails] | None,
+        context: CacheContext,
     ) -> None:
         self.__name__ = backend_id
         self._details = details
@@ -105,7 +110,9 @@ class CachedBackend:
         self._entry = find_entry(backend_id)
         self._joint = details if details is not None and is_joint(details) else None
 
-    def preprocess(self, program: ExportedProgram, specs: list[CompileSpec]) -> PreprocessResult:
+    def preprocess(
+        self, program: ExportedProgram, specs: list[CompileSpec]
+    ) -> PreprocessResult:
         """Preprocess one partition: all that `to_backend` with a backend's name calls."""
         (result,) = self.find_or_make(
             [(program, specs)],
@@ -123,7 +130,9 @@ class CachedBackend:
         if joint is None or self._are_apart(specs):
             results = {}
             for name, method_partitions in partitions.items():
-                results[name] = [self.preprocess(*partition) for partition in method_partitions]
+                results[name] = [
+                    self.preprocess(*partition) for partition in method_partitions
+                ]
             return results
 
         def by_method(values: Sequence[Any]) -> dict[str, list[Any]]:
@@ -135,7 +144,9 @@ class CachedBackend:
 
         def make() -> list[PreprocessResult]:
             results_by_method = joint.preprocess_multimethod(programs, specs)
-            return list(chain.from_iterable(results_by_method[name] for name in programs))
+            return list(
+                chain.from_iterable(results_by_method[name] for name in programs)
+            )
 
         def make_key(described: Sequence[Partition]) -> dict[str, Any]:
             records = by_method([partition.to_json() for partition in described])
@@ -155,7 +166,9 @@ class CachedBackend:
             for partition_specs in method_specs
         )
 
-    def _call(self, program: ExportedProgram, specs: list[CompileSpec]) -> PreprocessResult:
+    def _call(
+        self, program: ExportedProgram, specs: list[CompileSpec]
+    ) -> PreprocessResult:
         if self._details is not None:
             return self._details.preprocess(program, specs)
         function = find_function(self.__name__)
@@ -178,8 +191,12 @@ class CachedBackend:
         results = place.find(self._context.counts)
         if results is None:
             # Two workers that lower the same partition at once would both take the time.
-            with place.store.lock(digest.hash_json(place.key)):  # others may be making it
-                results = place.find(self._context.counts) or self._make(inputs, make, place)
+            with place.store.lock(
+                digest.hash_json(place.key)
+            ):  # others may be making it
+                results = place.find(self._context.counts) or self._make(
+                    inputs, make, place
+                )
         return results
 
     def _make(
@@ -200,7 +217,9 @@ class CachedBackend:
             return results
         counts.misses += len(results)
         if not place.keep(results, seconds):
-            self._context.warn(f"a result of {self.__name__} can't be kept, so it is not cached")
+            self._context.warn(
+                f"a result of {self.__name__} can't be kept, so it is not cached"
+            )
         return results
 
     @contextmanager
@@ -225,7 +244,9 @@ class CachedBackend:
             return CacheScope()
         return entry.preprocessing.make_cache_scope()
 
-    def _locate(self, inputs: Sequence[_Given], make_key: _MakeKey) -> _StoredResults | None:
+    def _locate(
+        self, inputs: Sequence[_Given], make_key: _MakeKey
+    ) -> _StoredResults | None:
         """Return the place of results in the store; None where they can't be cached."""
         name = self.__name__
         entry = self._entry
@@ -242,7 +263,9 @@ class CachedBackend:
         try:
             partitions = [describe(program, specs, scope) for program, specs in inputs]
         except UndescribableError as reason:
-            self._context.warn(f"a partition of {name} is not cached: it holds {reason}")
+            self._context.warn(
+                f"a partition of {name} is not cached: it holds {reason}"
+            )
             return None
         key: dict[str, Any] = {
             "kind": "preprocess",
@@ -257,7 +280,9 @@ class CachedBackend:
         if more_key.get():
             key["loaded"] = dict(more_key.get())
         key |= make_key(partitions)
-        return _StoredResults(store, key, partitions, scope, entry.preprocessing.names_data)
+        return _StoredResults(
+            store, key, partitions, scope, entry.preprocessing.names_data
+        )
 
 
 @dataclass(frozen=True)
@@ -277,9 +302,17 @@ class _StoredResults:
             return None
         try:
             results = []
-            for record, partition in zip(entry.result["results"], self.partitions, strict=True):
+            for record, partition in zip(
+                entry.result["results"], self.partitions, strict=True
+            ):
                 results.append(
-                    from_json(record, partition.handles, self.scope, self.store, self.names_data)
+                    from_json(
+                        record,
+                        partition.handles,
+                        self.scope,
+                        self.store,
+                        self.names_data,
+                    )
                 )
         except MissingBlobError as reason:
             _log.warning("%s; preprocessing again", reason)

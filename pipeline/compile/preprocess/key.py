@@ -126,7 +126,9 @@ class _ProgramHasher(ValueHasher):
             elif isinstance(value, torch.Tensor):
                 self.constant(value)
             else:
-                raise UndescribableError(f"attribute {node.target} is {type(value).__name__}")
+                raise UndescribableError(
+                    f"attribute {node.target} is {type(value).__name__}"
+                )
         else:
             self.value(node.target)
 
@@ -134,7 +136,10 @@ class _ProgramHasher(ValueHasher):
         left_out = _VOLATILE | self._scope.unread
         if self._scope.remap is not None:
             left_out |= {"debug_handle"}
-            if node.op not in ("placeholder", "output"):  # those have the handles of other nodes
+            if node.op not in (
+                "placeholder",
+                "output",
+            ):  # those have the handles of other nodes
                 self.handle(node.meta.get("debug_handle", "none"))
         metadata = {}
         for key, value in node.meta.items():

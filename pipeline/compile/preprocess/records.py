@@ -47,7 +47,9 @@ def to_json(
         "debug_handles": None
         if debug_handles is None
         else [[k, list(v)] for k, v in debug_handles.items()],
-        "named": None if named is None else [[tag, asdict(entry)] for tag, entry in named],
+        "named": None
+        if named is None
+        else [[tag, asdict(entry)] for tag, entry in named],
         **({} if meta is None else {"estimate": asdict(meta)}),
     }
 
@@ -76,7 +78,9 @@ def from_json(
     estimate = record.get("estimate")
     result = PreprocessResult(
         processed_bytes=store.read(record["processed_bytes"]),
-        debug_handle_map=None if debug_handles is None else {k: tuple(v) for k, v in debug_handles},
+        debug_handle_map=None
+        if debug_handles is None
+        else {k: tuple(v) for k, v in debug_handles},
         data_store_output=None
         if named is None
         else merge_named_data(_TAGGED_BLOBS.validate_python(named), read),
@@ -91,7 +95,9 @@ def with_handles(
     """Return a result with the new debug handles for the old; None if it has others."""
     if scope.remap is None:
         return result
-    handles = dict(zip(old, new, strict=True)) | {handle: handle for handle in scope.fixed_handles}
+    handles = dict(zip(old, new, strict=True)) | {
+        handle: handle for handle in scope.fixed_handles
+    }
     payload = scope.remap(result.processed_bytes, handles)
     debug_handles = result.debug_handle_map
     if payload is None or not handles.keys() >= {

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
     from torch.export import ExportedProgram
 
-    Preprocess: TypeAlias = Callable[[ExportedProgram, list[CompileSpec]], PreprocessResult]
+    Preprocess: TypeAlias = Callable[
+        [ExportedProgram, list[CompileSpec]], PreprocessResult
+    ]
 
 _DETAILS = "executorch.exir.backend.backend_details"
 
@@ -54,9 +56,13 @@ def register_preprocess(backend_id: str, function: Preprocess) -> Preprocess:
         RegisteredTwiceError: the backend has a function.
     """
     if not isinstance(backend_id, str) or not backend_id:
-        raise TypeError(f"a backend's name must be a text that is not empty, not {backend_id!r}")
+        raise TypeError(
+            f"a backend's name must be a text that is not empty, not {backend_id!r}"
+        )
     if not callable(function):
-        raise TypeError(f"{backend_id}: a preprocess function must be callable, not {function!r}")
+        raise TypeError(
+            f"{backend_id}: a preprocess function must be callable, not {function!r}"
+        )
     first = functions().get(backend_id)
     if first is not None:
         raise RegisteredTwiceError(
@@ -185,7 +191,9 @@ def functions() -> dict[str, str]:
 def loaded_details() -> dict[str, type[BackendDetails]]:
     """Return the classes that are imported; ExecuTorch's are direct subclasses."""
     module = sys.modules.get(_DETAILS)
-    classes: Sequence[Any] = module.BackendDetails.__subclasses__() if module is not None else ()
+    classes: Sequence[Any] = (
+        module.BackendDetails.__subclasses__() if module is not None else ()
+    )
     return {details_class.__name__: details_class for details_class in classes}
 
 
@@ -193,7 +201,9 @@ def _import(target: str, description: str) -> Any:
     try:
         imported = resolve_name(target)
     except (ImportError, AttributeError) as error:
-        raise PipelineError(f"{description}, {target}, can't be imported: {error}") from error
+        raise PipelineError(
+            f"{description}, {target}, can't be imported: {error}"
+        ) from error
     if not callable(imported):
         raise PipelineError(f"{description}, {target}, can't be called")
     return imported

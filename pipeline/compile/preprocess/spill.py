@@ -41,13 +41,17 @@ def spilled_data(module: str, store: Store | None) -> Iterator[None]:
     if store is None or not module or not _spills.get():
         yield
         return
-    with replaced(import_module(module), "NamedDataStore", lambda original: _spill_to(store)):
+    with replaced(
+        import_module(module), "NamedDataStore", lambda original: _spill_to(store)
+    ):
         yield
 
 
 def _spill_to(store: Store) -> type[NamedDataStore]:
     class Spilling(NamedDataStore):
-        def add_named_data(self, key: str, data: Any, *args: Any, **kwargs: Any) -> None:
+        def add_named_data(
+            self, key: str, data: Any, *args: Any, **kwargs: Any
+        ) -> None:
             super().add_named_data(
                 key,
                 _spill(data, store),

@@ -110,9 +110,13 @@ class ValueHasher:
             self.expression(getattr(value.node, "expr", None), value.node)
         elif isinstance(value, sympy.Basic):
             self.expression(value, None)
-        elif isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
+        elif isinstance(
+            value, torch.dtype | torch.device | torch.layout | torch.memory_format
+        ):
             self.field("torch", str(value))
-        elif isinstance(schema := getattr(value, "_schema", None), torch.FunctionSchema):
+        elif isinstance(
+            schema := getattr(value, "_schema", None), torch.FunctionSchema
+        ):
             self.field("operator", f"{kind.__name__} {schema}")
         elif isinstance(value, type) or hasattr(value, "__qualname__"):
             self.field("function", f"{value.__module__}.{value.__qualname__}")
@@ -177,7 +181,9 @@ class ValueHasher:
 
     def shape(self, tensor: torch.Tensor) -> None:
         self.field("tensor", str(tensor.dtype))
-        self.value([*tensor.shape, "stride", *tensor.stride(), "order", *tensor.dim_order()])
+        self.value(
+            [*tensor.shape, "stride", *tensor.stride(), "order", *tensor.dim_order()]
+        )
         self.value([tensor.storage_offset(), str(tensor.device), tensor.requires_grad])
 
     def constant(self, tensor: Any) -> None:
@@ -188,10 +194,16 @@ class ValueHasher:
         """Hash a tensor with all of its storage, which XNNPACK takes for the content."""
         # See operators/node_visitor.py, `get_serialized_buffer_index`.
         kind = type(tensor)
-        if kind not in _TENSORS or tensor.layout is not torch.strided or tensor.is_quantized:
+        if (
+            kind not in _TENSORS
+            or tensor.layout is not torch.strided
+            or tensor.is_quantized
+        ):
             raise UndescribableError(f"a constant of type {kind.__qualname__}")
         if tensor.device.type != "cpu" or tensor.is_conj() or tensor.is_neg():
-            raise UndescribableError(f"a constant on {tensor.device}, conjugated or negated")
+            raise UndescribableError(
+                f"a constant on {tensor.device}, conjugated or negated"
+            )
         self.field("constant", kind.__qualname__)
         self.shape(tensor)
         storage = tensor.untyped_storage()

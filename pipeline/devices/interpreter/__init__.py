@@ -45,13 +45,17 @@ class InterpreterDevice(Device):
         self._read: WeakKeyDictionary[PackageFiles, PackageData] = WeakKeyDictionary()
         self._timings: dict[str, list[Timing]] = {}
 
-    def load(self, files: PackageFiles, method: str, shared: SharedMemory | None = None) -> _Loaded:
+    def load(
+        self, files: PackageFiles, method: str, shared: SharedMemory | None = None
+    ) -> _Loaded:
         subject = f"{files.name}: method '{method}' "
         plan = self._plan(files, method)
         with _device_errors(subject, "does not load"):
             return _Loaded(subject, load_method(plan, self._data(files), shared))
 
-    def load_together(self, files: PackageFiles, methods: Sequence[str]) -> dict[str, Any]:
+    def load_together(
+        self, files: PackageFiles, methods: Sequence[str]
+    ) -> dict[str, Any]:
         """Load methods that share memory beyond their own arenas.
 
         All are loaded before any runs, since loading a method writes initial values there.
@@ -63,7 +67,9 @@ class InterpreterDevice(Device):
         method = loaded.method
         arity = len(method.plan.inputs)
         if len(values) != arity:
-            raise DeviceError(loaded.subject, f"takes {arity} inputs, {len(values)} given")
+            raise DeviceError(
+                loaded.subject, f"takes {arity} inputs, {len(values)} given"
+            )
         with torch.no_grad(), _device_errors(loaded.subject, "fails"):
             outputs = run(method, values)
         timings: list[Timing] = []
@@ -80,7 +86,9 @@ class InterpreterDevice(Device):
         plan = self._plan(files, method)
         lines = []
         for number, instruction in enumerate(get_instructions(plan)):
-            lines.append(f"{number}: {describe_instruction(plan, instruction.instr_args)}")
+            lines.append(
+                f"{number}: {describe_instruction(plan, instruction.instr_args)}"
+            )
         return lines
 
     def _data(self, files: PackageFiles) -> PackageData:
@@ -92,7 +100,9 @@ class InterpreterDevice(Device):
         plans = self._data(files).plans
         if method not in plans:
             names = ", ".join(sorted(plans)) or "none"
-            raise DeviceError(f"{files.name}: ", f"has no method '{method}'; it has {names}")
+            raise DeviceError(
+                f"{files.name}: ", f"has no method '{method}'; it has {names}"
+            )
         return plans[method]
 
 
@@ -101,4 +111,6 @@ def _device_errors(subject: str, failure: str) -> Iterator[None]:
     try:
         yield
     except DeviceError as error:
-        raise DeviceError(subject, f"{failure}: {error.reason}", error.debug_handle) from error
+        raise DeviceError(
+            subject, f"{failure}: {error.reason}", error.debug_handle
+        ) from error

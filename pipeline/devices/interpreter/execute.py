@@ -98,7 +98,9 @@ def _set_input(values: list[Any], index: int, content: Any, place: int) -> None:
         raise RefusalError(f"input {place} is {content!r}, {must_be}")
 
 
-def _call_delegate(method: InterpretedMethod, call: schema.DelegateCall, results: int) -> None:
+def _call_delegate(
+    method: InterpretedMethod, call: schema.DelegateCall, results: int
+) -> None:
     delegate = method.delegates[call.delegate_index]
     split = len(call.args) - results
     inputs = [read_value(method, index) for index in call.args[:split]]
@@ -127,7 +129,9 @@ def _call_kernel(method: InterpretedMethod, call: schema.KernelCall) -> None:
         returned = function(**arguments)
     except Exception as error:  # whatever an operator raises
         raise RefusalError(f"{type(error).__name__}: {reason(error)}") from error
-    if not results:  # a functional variant, whose results are the arguments after its own
+    if (
+        not results
+    ):  # a functional variant, whose results are the arguments after its own
         outputs = returned if isinstance(returned, (tuple, list)) else [returned]
         results = dict(zip(call.args[len(parameters) :], outputs, strict=False))
     for index, result in results.items():
@@ -170,7 +174,11 @@ def describe_instruction(plan: schema.ExecutionPlan, call: Any) -> str:
     """Describe an instruction, for people."""
     if isinstance(call, schema.KernelCall):
         operator = plan.operators[call.op_index]
-        name = f"{operator.name}.{operator.overload}" if operator.overload else operator.name
+        name = (
+            f"{operator.name}.{operator.overload}"
+            if operator.overload
+            else operator.name
+        )
         return f"{name} {list(call.args)}"
     if isinstance(call, schema.DelegateCall):
         number = call.delegate_index

@@ -71,7 +71,10 @@ def named_bytes(data: NamedDataStoreOutput | None) -> dict[str, bytes]:
     """Return named data by key; empty for None."""
     if data is None:
         return {}
-    return {key: bytes(data.buffers[entry.buffer_index]) for key, entry in data.pte_data.items()}
+    return {
+        key: bytes(data.buffers[entry.buffer_index])
+        for key, entry in data.pte_data.items()
+    }
 
 
 def read_payload(data: PackageData, delegate: schema.BackendDelegate) -> bytes:
@@ -117,7 +120,9 @@ def _destroy(delegates: list[Delegate]) -> None:
 def get_instructions(plan: schema.ExecutionPlan) -> list[schema.Instruction]:
     """Return the instructions of a plan's one chain. Raises RefusalError for several chains."""
     if len(plan.chains) != 1:
-        raise RefusalError(f"has {len(plan.chains)} chains of instructions, must have one")
+        raise RefusalError(
+            f"has {len(plan.chains)} chains of instructions, must have one"
+        )
     return plan.chains[0].instructions
 
 
@@ -172,16 +177,25 @@ def _value(value: Any, arenas: Sequence[torch.Tensor], data: PackageData) -> Any
         return list(value.items)
     if isinstance(value, schema.Double):
         return float(value.double_val)
-    return next(iter(vars(value).values()), None)  # of Int, Bool or String; Null has none
+    return next(
+        iter(vars(value).values()), None
+    )  # of Int, Bool or String; Null has none
 
 
-def _slot(tensor: schema.Tensor, arenas: Sequence[torch.Tensor], data: PackageData) -> Slot:
+def _slot(
+    tensor: schema.Tensor, arenas: Sequence[torch.Tensor], data: PackageData
+) -> Slot:
     if int(tensor.scalar_type) not in DTYPES:
-        raise RefusalError(f"a tensor of the dtype {tensor.scalar_type!r}, which torch has not")
+        raise RefusalError(
+            f"a tensor of the dtype {tensor.scalar_type!r}, which torch has not"
+        )
     slot = Slot(tensor)
     allocation = tensor.allocation_info
     if allocation is not None:
-        slot.memory, slot.offset = arenas[allocation.memory_id], allocation.memory_offset
+        slot.memory, slot.offset = (
+            arenas[allocation.memory_id],
+            allocation.memory_offset,
+        )
         if slot.offset + slot.size_in_bytes() > len(slot.memory):
             raise RefusalError("a tensor beyond the end of its planned memory")
     content = constant_bytes(tensor, data)
@@ -280,7 +294,9 @@ def _first_call(method: InterpretedMethod, delegate: int) -> tuple[Sequence[int]
     return (), 0
 
 
-def delegate_runtime(backend_id: str, values: Sequence[Any], results: int) -> DelegateRuntime:
+def delegate_runtime(
+    backend_id: str, values: Sequence[Any], results: int
+) -> DelegateRuntime:
     """Return the runtime of one delegate: the Python runtime of its backend, or ExecuTorch's.
 
     Args:
@@ -294,7 +310,9 @@ def delegate_runtime(backend_id: str, values: Sequence[Any], results: int) -> De
     if runtime is not None:
         return runtime
     if backend_id not in registered_backends():
-        raise RefusalError(f"missing backend: nothing here runs the delegate {backend_id}")
+        raise RefusalError(
+            f"missing backend: nothing here runs the delegate {backend_id}"
+        )
     return ExecutorchDelegate(backend_id, values, results)
 
 

@@ -27,7 +27,9 @@ PRIMS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def make_prim(function: Callable[..., Any]) -> Callable[[list[Any], Sequence[int]], None]:
+def make_prim(
+    function: Callable[..., Any],
+) -> Callable[[list[Any], Sequence[int]], None]:
     """Make an operator on the values of a method of a function that returns a scalar."""
 
     def run(values: list[Any], args: Sequence[int]) -> None:
@@ -68,7 +70,9 @@ KERNELS: Mapping[str, Callable[[list[Any], Sequence[int]], None]] = {
     "et_copy_index.tensor": _copy_index,
     "sym_size.int": make_prim(lambda slot, dimension: slot.sizes[dimension]),
     "sym_numel": make_prim(lambda slot: math.prod(slot.sizes)),
-    "sym_stride.int": make_prim(lambda slot, dimension: slot.tensor().stride(dimension)),
+    "sym_stride.int": make_prim(
+        lambda slot, dimension: slot.tensor().stride(dimension)
+    ),
     "_local_scalar_dense": make_prim(lambda slot: slot.tensor().item()),
     "item": make_prim(lambda slot: slot.tensor().item()),
     # Constraints are for lowering alone.

@@ -65,14 +65,19 @@ class ExecutorchDelegate(DelegateRuntime):
                 # Also a constant of the package is an input here.
                 allocation = schema.AllocationDetails(1, size & 0xFFFFFFFF, size >> 32)
                 value = replace(
-                    value, data_buffer_idx=0, allocation_info=allocation, extra_tensor_info=None
+                    value,
+                    data_buffer_idx=0,
+                    allocation_info=allocation,
+                    extra_tensor_info=None,
                 )
                 item = DTYPES[int(value.scalar_type)].itemsize
                 size += -(-math.prod(value.sizes) * item // _ALIGNMENT) * _ALIGNMENT
             values.append(schema.EValue(value))
         return values, size
 
-    def _program(self, processed: bytes, specs: Sequence[tuple[str, bytes]]) -> schema.Program:
+    def _program(
+        self, processed: bytes, specs: Sequence[tuple[str, bytes]]
+    ) -> schema.Program:
         values, memory_size = self._place_values()
         data = schema.BackendDelegateDataReference(schema.DataLocation.INLINE, 0)
         compile_specs = [CompileSpec(key, value) for key, value in specs]

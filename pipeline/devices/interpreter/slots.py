@@ -31,7 +31,9 @@ class Slot:
         self.most = tuple(tensor.sizes)
         self.order = tuple(tensor.dim_order)
         self.fixed = tensor.shape_dynamism == schema.TensorShapeDynamism.STATIC
-        self.unbound = tensor.shape_dynamism == schema.TensorShapeDynamism.DYNAMIC_UNBOUND
+        self.unbound = (
+            tensor.shape_dynamism == schema.TensorShapeDynamism.DYNAMIC_UNBOUND
+        )
         self.sizes = self.most
         self.memory: torch.Tensor | None = None
         self.offset = 0
@@ -46,14 +48,18 @@ class Slot:
         strides = stride_from_dim_order(self.sizes, self.order)
         storage = self.memory.untyped_storage()
         place = self.offset // self.dtype.itemsize
-        return torch.empty(0, dtype=self.dtype).set_(storage, place, self.sizes, strides)
+        return torch.empty(0, dtype=self.dtype).set_(
+            storage, place, self.sizes, strides
+        )
 
     def resize(self, sizes: Sequence[int]) -> None:
         """Change the sizes. Raises RefusalError if the plan leaves no room for these."""
         sizes = tuple(sizes)
         if not self._has_room(sizes):
             kind = "exactly" if self.fixed else "at most"
-            raise RefusalError(f"a tensor of sizes {list(sizes)}, {kind} {list(self.most)} planned")
+            raise RefusalError(
+                f"a tensor of sizes {list(sizes)}, {kind} {list(self.most)} planned"
+            )
         self.sizes = sizes
         if self.unbound:
             self.memory, self.offset = None, 0

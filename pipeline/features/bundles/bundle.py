@@ -34,7 +34,9 @@ class BundleCase:
     @property
     def size(self) -> int:
         """The bytes of its tensors."""
-        tensors = [v for v in (*self.inputs, *self.expected) if isinstance(v, torch.Tensor)]
+        tensors = [
+            v for v in (*self.inputs, *self.expected) if isinstance(v, torch.Tensor)
+        ]
         return sum(tensor.nbytes for tensor in tensors)
 
 
@@ -78,13 +80,18 @@ def bundle(pte: Path, collected: BundleCases) -> bytes:
     Cases that can't be expressed move to `left_out`.
     """
     # The package `devtools` brings pandas and more, which takes seconds.
-    from executorch.devtools.bundled_program.config import MethodTestCase, MethodTestSuite
+    from executorch.devtools.bundled_program.config import (
+        MethodTestCase,
+        MethodTestSuite,
+    )
     from executorch.devtools.bundled_program.core import BundledProgram
     from executorch.devtools.bundled_program.serialize import (
         serialize_from_bundled_program_to_flatbuffer,
     )
 
-    plans = {plan.name: plan for plan in program_from_bytes(pte.read_bytes()).execution_plan}
+    plans = {
+        plan.name: plan for plan in program_from_bytes(pte.read_bytes()).execution_plan
+    }
     suites = []
     for method, cases in sorted(collected.cases.items()):
         expressible = []
@@ -95,18 +102,25 @@ def bundle(pte: Path, collected: BundleCases) -> bytes:
             else:
                 expressible.append(case)
         collected.cases[method] = expressible
-        tests = [MethodTestCase(list(case.inputs), list(case.expected)) for case in expressible]
+        tests = [
+            MethodTestCase(list(case.inputs), list(case.expected))
+            for case in expressible
+        ]
         suites += [MethodTestSuite(method, tests)] if tests else []
     bundled = BundledProgram(None, suites, pte_file_path=str(pte))
     for suite in bundled.serialize_to_schema().method_test_suites:
         plan = plans[suite.method_name]
-        for test, case in zip(suite.test_cases, collected.cases[suite.method_name], strict=True):
+        for test, case in zip(
+            suite.test_cases, collected.cases[suite.method_name], strict=True
+        ):
             _lay_out(plan, plan.inputs, test.inputs, case.inputs)
             _lay_out(plan, plan.outputs, test.expected_outputs, case.expected)
     return bytes(serialize_from_bundled_program_to_flatbuffer(bundled))
 
 
-def describe_bundle(collected: BundleCases, methods: Iterable[MethodValidation]) -> dict[str, Any]:
+def describe_bundle(
+    collected: BundleCases, methods: Iterable[MethodValidation]
+) -> dict[str, Any]:
     """Describe a bundled program by method, as JSON; constant methods have no cases.
 
     `cases` are in the order of the numbers that the runtime is given, `rtol` and `atol` the
@@ -135,7 +149,9 @@ def _inexpressible(plan: ExecutionPlan, case: BundleCase) -> str:
         *((f"input {n}", index) for n, index in enumerate(plan.inputs)),
         *((f"output {n}", index) for n, index in enumerate(plan.outputs)),
     )
-    for (name, index), value in zip(places, (*case.inputs, *case.expected), strict=True):
+    for (name, index), value in zip(
+        places, (*case.inputs, *case.expected), strict=True
+    ):
         kind = type(plan.values[index].val)
         if kind is Tensor and isinstance(value, torch.Tensor):
             if name.startswith("output") and value.dtype is torch.bfloat16:
@@ -149,7 +165,10 @@ def _inexpressible(plan: ExecutionPlan, case: BundleCase) -> str:
 
 
 def _lay_out(
-    plan: ExecutionPlan, indices: Sequence[int], serialized: Sequence[Any], values: Sequence[Any]
+    plan: ExecutionPlan,
+    indices: Sequence[int],
+    serialized: Sequence[Any],
+    values: Sequence[Any],
 ) -> None:
     """Give tensors the dim order that the plan reads and writes them in. ExecuTorch makes all of
     them contiguous, refuses them so as inputs of another order, and compares them anyway."""

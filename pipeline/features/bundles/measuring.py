@@ -30,7 +30,9 @@ class BundleMeasuring(Measuring):
     ) -> None:
         self._cases.keep(method, origin, inputs, expected)
 
-    def before_keeping(self, record: dict[str, Any], validation: Validation) -> list[Digest]:
+    def before_keeping(
+        self, record: dict[str, Any], validation: Validation
+    ) -> list[Digest]:
         if not self.keeps_calls:
             return []
         pte = self.subject.pte

@@ -19,7 +19,13 @@ from typing import Any
 
 from distributed import Status, WorkerPlugin, get_worker
 
-from pipeline.features.cluster.forms import MEMORY, RESOURCE, TOPIC, Answer, ProgressMessage
+from pipeline.features.cluster.forms import (
+    MEMORY,
+    RESOURCE,
+    TOPIC,
+    Answer,
+    ProgressMessage,
+)
 from pipeline.features.cluster.tags import offered_tags
 from pipeline.features.cluster.unpack import perform_parcel
 from pipeline.plan.actions import Action
@@ -82,7 +88,9 @@ def _allow_children() -> None:
 def perform(parcel: str) -> str:
     """Perform the action of a parcel, and return an `Answer`, both as JSON."""
     worker = get_worker()
-    with tempfile.TemporaryDirectory(prefix="action-", dir=worker.local_directory) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="action-", dir=worker.local_directory
+    ) as folder:
         return json.dumps(_Performance(worker, parcel, Path(folder)).run())
 
 
@@ -99,18 +107,24 @@ class _Performance:
         self._read, self._read_at = 0, 0.0  # bytes of the log, and when
 
     def run(self) -> Answer:
-        future = _processes().submit(self._status, perform_parcel, self._parcel, self._folder)
+        future = _processes().submit(
+            self._status, perform_parcel, self._parcel, self._folder
+        )
         answer: Any
         try:
             self._watch(future)
             answer = json.loads(future.result())
         except WorkerLostError as lost:
             crash_log = CrashLog(self._workspace.logs, str(self._action.package))
-            facts = {name: value for name, value in vars(lost).items() if name != "host"}
+            facts = {
+                name: value for name, value in vars(lost).items() if name != "host"
+            }
             answer = {"lost": {**facts, "step": crash_log.read_step()}}
         answer |= {"log": "", "worker": self._worker.address, "host": _host()}
         with suppress(OSError):
-            answer["log"] = log_path(self._action, self._workspace).read_text(errors="replace")
+            answer["log"] = log_path(self._action, self._workspace).read_text(
+                errors="replace"
+            )
         complete: Answer = answer
         return complete
 
@@ -144,7 +158,10 @@ class _Performance:
         if time.monotonic() - self._read_at < _BETWEEN_LOGS:
             return ""
         self._read_at = time.monotonic()
-        with suppress(OSError), open(log_path(self._action, self._workspace), "rb") as log:
+        with (
+            suppress(OSError),
+            open(log_path(self._action, self._workspace), "rb") as log,
+        ):
             log.seek(self._read)
             piece = log.read(max(0, _MOST_LOG - self._read))
             self._read += len(piece)

@@ -37,7 +37,9 @@ class Answers:
         """Keep how far an action under way is, and what it printed, where one that runs on this
         machine does. Raises OSError."""
         path = progress_path(action, self._workspace)
-        write_status(path, report["stage"], report["done"], report["total"], report["host"])
+        write_status(
+            path, report["stage"], report["done"], report["total"], report["host"]
+        )
         if report["log"]:
             with open(log_path(action, self._workspace), "a", encoding="utf-8") as log:
                 log.write(report["log"])
@@ -52,7 +54,9 @@ class Answers:
             raise PipelineError("its worker gave an answer of another form")
         workspace = self._workspace
         remove(progress_path(action, workspace))
-        write_atomically(log_path(action, workspace), answer["log"].encode(), workspace.build)
+        write_atomically(
+            log_path(action, workspace), answer["log"].encode(), workspace.build
+        )
         if workspace.store.remote is not None:
             workspace.store.remote.forget_misses()
         return answer
@@ -64,7 +68,9 @@ class Answers:
         error = event_facts["error"] or self._find_wrong(action, performed)
         event = make_event(
             action,
-            "failed" if error and event_facts["outcome"] != "lost" else event_facts["outcome"],
+            "failed"
+            if error and event_facts["outcome"] != "lost"
+            else event_facts["outcome"],
             start=min(
                 event_facts["start"], time.time() - event_facts["seconds"]
             ),  # by this machine's clock
@@ -95,10 +101,14 @@ class Answers:
             is_stored = False
         mistake = "its worker made it, and neither this store nor its remote has it"
         return (
-            "" if is_stored else f"{mistake}; a worker must share one of them, and may write there"
+            ""
+            if is_stored
+            else f"{mistake}; a worker must share one of them, and may write there"
         )
 
     def _lane(self, worker: str, process: int) -> int:
         """Return the number of a process of the cluster, among those of this machine."""
         with self._lock:
-            return self._lanes.setdefault((worker, process), _FIRST_LANE + len(self._lanes))
+            return self._lanes.setdefault(
+                (worker, process), _FIRST_LANE + len(self._lanes)
+            )

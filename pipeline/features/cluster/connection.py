@@ -56,7 +56,9 @@ class Connection:
             message = f"a worker of {where} can't import pte-pipeline: {reason(error)}"
             raise ExecutorLostError(message) from None
 
-    def listen(self, to_parcels: Callable[[Any], Any], to_workers: Callable[[Any], Any]) -> None:
+    def listen(
+        self, to_parcels: Callable[[Any], Any], to_workers: Callable[[Any], Any]
+    ) -> None:
         """Call functions with what workers say of parcels, and with what becomes of workers."""
         self.client.subscribe_topic(TOPIC, to_parcels)
         self.client.subscribe_topic("all", to_workers)
@@ -100,4 +102,6 @@ def _silence() -> None:
 
 def _protocol() -> str:
     """Return the protocol by which a scheduler is spoken to: dask's own config may ask for TLS."""
-    return "tls" if dask.config.get("distributed.comm.require-encryption", None) else "tcp"
+    return (
+        "tls" if dask.config.get("distributed.comm.require-encryption", None) else "tcp"
+    )

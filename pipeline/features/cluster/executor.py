@@ -47,7 +47,9 @@ class ClusterExecutor:
         ExecutorLostError: the scheduler can't be reached, or its workers lack this package.
     """
 
-    def __init__(self, workspace: Workspace, jobs: int, always: bool, where: str) -> None:
+    def __init__(
+        self, workspace: Workspace, jobs: int, always: bool, where: str
+    ) -> None:
         self._workspace = workspace
         self._where = where
         self._packer = Packer(workspace, always)
@@ -94,7 +96,9 @@ class ClusterExecutor:
         key = f"{action.kind}-{action.digest[:16]}-{self._client.id}-{next(self._numbers)}"
         workers = self._find_willing(shipment) if shipment.refused else None
         resources: dict[str, float] = dict.fromkeys(shipment.resources, 1)
-        if self._most_memory:  # one that is expected to take more has a worker for itself
+        if (
+            self._most_memory
+        ):  # one that is expected to take more has a worker for itself
             resources[MEMORY] = min(shipment.memory, self._most_memory)
         with self._lock:
             if self._lost:
@@ -114,7 +118,11 @@ class ClusterExecutor:
 
     def _find_willing(self, shipment: Shipment) -> list[str]:
         """Return the workers that have not refused a shipment."""
-        return [worker for worker in self._connection.workers() if worker not in shipment.refused]
+        return [
+            worker
+            for worker in self._connection.workers()
+            if worker not in shipment.refused
+        ]
 
     def _guarded(self, shipment: Shipment, step: Any, *arguments: Any) -> None:
         """Take a step with a shipment; what goes wrong is its outcome."""
@@ -143,14 +151,18 @@ class ClusterExecutor:
         elif future.cancelled() or type(future.exception()).__name__ == "KilledWorker":
             raise WorkerLostError(system="the cluster lost its worker")
         else:
-            self._fail(shipment, f"its worker failed: {describe_error(future.exception())}")
+            self._fail(
+                shipment, f"its worker failed: {describe_error(future.exception())}"
+            )
 
     def _receive(self, shipment: Shipment, text: str) -> None:
         """Take the answer to a shipment's parcel."""
         action = shipment.action
         answer = self._answers.read(action, text)
         if "done" in answer:
-            shipment.promise.set_result(self._answers.report(action, answer["done"], answer))
+            shipment.promise.set_result(
+                self._answers.report(action, answer["done"], answer)
+            )
         elif "refused" in answer:
             self._refuse(shipment, answer)
         elif "lost" in answer:
@@ -164,7 +176,9 @@ class ClusterExecutor:
                 host=one_line(answer["host"]),
             )
         else:
-            raise PipelineError(f"worker {one_line(answer['worker'])}: {answer['missing']}")
+            raise PipelineError(
+                f"worker {one_line(answer['worker'])}: {answer['missing']}"
+            )
 
     def _fail(self, shipment: Shipment, error: str) -> None:
         event = make_event(
@@ -198,7 +212,10 @@ class ClusterExecutor:
         """Hear what a worker says: how far an action is, or that it can take others."""
         _, message = event
         if fits(message, ProgressMessage):
-            with self._lock, suppress(OSError):  # so that nothing is added to the answer's log
+            with (
+                self._lock,
+                suppress(OSError),
+            ):  # so that nothing is added to the answer's log
                 shipment = self._shipments.get(message["parcel"])
                 if shipment is not None:
                     shipment.progress = message
@@ -246,8 +263,14 @@ class ClusterExecutor:
             shipments = dict(self._shipments)
         for key, shipment in shipments.items():
             progress = shipment.progress
-            if progress is not None and progress["worker"] == worker and self._take_back(key):
-                shipment.lose(progress, f"the cluster lost the worker {one_line(worker)}")
+            if (
+                progress is not None
+                and progress["worker"] == worker
+                and self._take_back(key)
+            ):
+                shipment.lose(
+                    progress, f"the cluster lost the worker {one_line(worker)}"
+                )
 
     def free_memory(self) -> float:
         """Return infinity: workers have their memory as a resource, which dask shares out."""
@@ -279,7 +302,9 @@ class ClusterExecutor:
         self._most_memory = max(memory, default=0)
         waiting = self._find_waiting()
         if not workers and waiting and not self._warned:
-            _log.warning("%s has no worker yet; what is to be done waits for one", self._where)
+            _log.warning(
+                "%s has no worker yet; what is to be done waits for one", self._where
+            )
             self._warned = True
         submitted = [shipment.since for shipment in waiting.values()]
         if workers and submitted and time.monotonic() - min(submitted) > PATIENCE:

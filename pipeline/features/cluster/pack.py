@@ -41,7 +41,9 @@ class Packer:
 
     def _collect(self, action: Action) -> Parcel:
         workspace = self._workspace
-        files = {name: self._store_file(name) for name in sorted(self._find_files(action))}
+        files = {
+            name: self._store_file(name) for name in sorted(self._find_files(action))
+        }
         return {
             "request": write_request(action, workspace.root),
             "files": files,

@@ -18,12 +18,17 @@ def find_tags(action: Action) -> frozenset[str]:
 
 def offered_tags() -> list[str]:
     """Return the tags of all whose requirements this machine meets."""
-    return sorted(name for name, host in _find_hosts().items() if not any(host.missing()))
+    return sorted(
+        name for name, host in _find_hosts().items() if not any(host.missing())
+    )
 
 
 def _find_hosts() -> Mapping[str, Any]:
     """Return what machines must have to lower for backends and quantizers that require anything."""
-    from pipeline.backends import BACKENDS, QUANTIZERS  # pydantic, which a no-op run does without
+    from pipeline.backends import (
+        BACKENDS,
+        QUANTIZERS,
+    )  # pydantic, which a no-op run does without
 
     hosts = {name: quantizer.host for name, quantizer in QUANTIZERS.items()}
     hosts.update((name, backend.host) for name, backend in BACKENDS.items())

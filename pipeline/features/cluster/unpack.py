@@ -30,7 +30,12 @@ from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
 
 Key = Mapping[str, Any]
-_MACHINE = {"host", "facts", "not_run", "runs_with"}  # fields of keys: facts of a machine
+_MACHINE = {
+    "host",
+    "facts",
+    "not_run",
+    "runs_with",
+}  # fields of keys: facts of a machine
 
 
 def perform_parcel(text: str, folder: str) -> str:
@@ -38,7 +43,9 @@ def perform_parcel(text: str, folder: str) -> str:
     `Answer` as JSON."""
     parcel: Parcel = json.loads(text)
     if not fits(parcel, Parcel):
-        return json.dumps({"missing": "the parcel has a form that this worker does not know"})
+        return json.dumps(
+            {"missing": "the parcel has a form that this worker does not know"}
+        )
     workspace = open_workspace(parcel, Path(folder))
     try:
         materialise(parcel, workspace)
@@ -64,7 +71,9 @@ def open_workspace(parcel: Parcel, folder: Path) -> Workspace:
         folder,
         Store(settings.store, settings.remote, settings.cap),
         jobs=1,
-        operators=OperatorSettings(tuple(parcel["operators"][0]), parcel["operators"][1]),
+        operators=OperatorSettings(
+            tuple(parcel["operators"][0]), parcel["operators"][1]
+        ),
         fast_lowering=parcel["fast_lowering"],
         refit=parcel["refit"],
     )
@@ -80,7 +89,9 @@ def materialise(parcel: Parcel, workspace: Workspace) -> None:
         if os.path.isabs(name) or ".." in path.parts:
             raise PipelineError(f"{name}: is no path in a workspace")
         blob = workspace.store.verified_path(content, once=True)
-        copy_atomically(blob, path, workspace.root, durable=False)  # it goes with the action
+        copy_atomically(
+            blob, path, workspace.root, durable=False
+        )  # it goes with the action
     package = str(read_names(parcel["request"]).package)
     CrashLog(workspace.logs, package).write(parcel["crashes"])
 
@@ -91,7 +102,9 @@ def find_differences(request: str, workspace: Workspace) -> Refused | None:
     Raises PipelineError for an action that can't be read here.
     """
     requested = read_names(request)
-    if requested.key["code"] != code(requested.kind):  # and so the inputs may have another form
+    if requested.key["code"] != code(
+        requested.kind
+    ):  # and so the inputs may have another form
         return {"differences": ["pte-pipeline's own code changed"], "here": False}
     key = count_key(read_request(request, workspace), workspace)
     if hash_json(key) == requested.digest:
@@ -100,11 +113,16 @@ def find_differences(request: str, workspace: Workspace) -> Refused | None:
 
 
 def _describe(requested: Action[None], key: Key) -> Refused:
-    lines = describe_differences(requested.key, key, lambda program: None, requested.model)
+    lines = describe_differences(
+        requested.key, key, lambda program: None, requested.model
+    )
     fields = set()
     for difference in diff_json(_flatten(requested.key), _flatten(key)):
         fields.add(difference.path[0].partition("[")[0])
-    return {"differences": list(lines) or ["its key differs"], "here": fields <= _MACHINE}
+    return {
+        "differences": list(lines) or ["its key differs"],
+        "here": fields <= _MACHINE,
+    }
 
 
 def _flatten(key: Key) -> Key:
@@ -113,7 +131,16 @@ def _flatten(key: Key) -> Key:
 
 def _to_json(report: Report) -> Done:
     event = report.event._asdict()
-    fields = ("outcome", "start", "seconds", "stages", "stage", "worker", "peak_bytes", "error")
+    fields = (
+        "outcome",
+        "start",
+        "seconds",
+        "stages",
+        "stage",
+        "worker",
+        "peak_bytes",
+        "error",
+    )
     counts = report.remote and (vars(report.remote[0]), report.remote[1])
     return {
         "event": {name: event[name] for name in fields},  # type: ignore[typeddict-item]

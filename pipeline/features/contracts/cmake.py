@@ -39,7 +39,9 @@ def cmake_lines(contract: Json, name: str, selection: str) -> Iterator[str]:
         yield f"set({option} ON)"
     yield "add_subdirectory(${EXECUTORCH_ROOT} executorch)"
     known_libraries = kernel_libraries()
-    used = [known_libraries[item] for item in contract["kernels"] if item in known_libraries]
+    used = [
+        known_libraries[item] for item in contract["kernels"] if item in known_libraries
+    ]
     selected = [item for item in used if item.kernels]
     if selected:
         yield from _selected_kernels(selected, name, selection)
@@ -52,7 +54,9 @@ def cmake_lines(contract: Json, name: str, selection: str) -> Iterator[str]:
     yield from _remarks(contract)
 
 
-def _selected_kernels(libraries: list[KernelLibrary], name: str, selection: str) -> Iterator[str]:
+def _selected_kernels(
+    libraries: list[KernelLibrary], name: str, selection: str
+) -> Iterator[str]:
     """Yield the lines of a library of the selected operators alone, and of their dtypes, which
     ExecuTorch selects of portable kernels."""
     used = {library.name: library for library in libraries}

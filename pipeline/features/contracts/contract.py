@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.backends import BACKENDS
-from pipeline.backends.linking import Linked, backend_links, find_kernels, kernel_libraries
+from pipeline.backends.linking import (
+    Linked,
+    backend_links,
+    find_kernels,
+    kernel_libraries,
+)
 from pipeline.compile.inspect.package_view import PackageFile, open_file
 from pipeline.program.flatbuffer import CorruptError
 from pipeline.program.kernel_calls import (
@@ -63,9 +68,13 @@ def describe_contract(
     except CorruptError as error:
         raise PipelineError(f"{name}: is corrupt: {error}") from None
     methods = {plan.name: _describe_method(plan, needs) for plan in layout.plans}
-    library_names = {operator: item["name"] for item in libraries for operator in item["operators"]}
+    library_names = {
+        operator: item["name"] for item in libraries for operator in item["operators"]
+    }
     operators = {
-        item: library_names.get(item, "") for plan in layout.plans for item in plan.operators
+        item: library_names.get(item, "")
+        for plan in layout.plans
+        for item in plan.operators
     }
     described = _describe_operators(operators, methods)
     return {
@@ -96,7 +105,9 @@ def join_contracts(contracts: Sequence[Any]) -> ContractRecord:
     }
     described = _describe_operators(libraries, methods)
     schemas = {
-        (s["identifier"], s["version"]) for contract in contracts for s in contract["schemas"]
+        (s["identifier"], s["version"])
+        for contract in contracts
+        for s in contract["schemas"]
     }
     alignment: Any = {
         part: min((n for e in contracts if (n := e["alignment"][part])), default=None)
@@ -104,11 +115,20 @@ def join_contracts(contracts: Sequence[Any]) -> ContractRecord:
     }
     return {
         "format": 1,
-        "packages": sorted({name for contract in contracts for name in contract["packages"]}),
-        "executorch": sorted({name for contract in contracts for name in contract["executorch"]}),
-        "schemas": [{"identifier": name, "version": version} for name, version in sorted(schemas)],
+        "packages": sorted(
+            {name for contract in contracts for name in contract["packages"]}
+        ),
+        "executorch": sorted(
+            {name for contract in contracts for name in contract["executorch"]}
+        ),
+        "schemas": [
+            {"identifier": name, "version": version}
+            for name, version in sorted(schemas)
+        ],
         "alignment": alignment,
-        "data_files": sorted({name for contract in contracts for name in contract["data_files"]}),
+        "data_files": sorted(
+            {name for contract in contracts for name in contract["data_files"]}
+        ),
         "operators": described,
         "kernels": _describe_kernels(described),
         "backends": _describe_backends(methods),
@@ -146,12 +166,16 @@ def format_selection(contract: Json) -> bytes:
     return text.encode()
 
 
-def _alignment(file: PackageFile, layout: ProgramFile, needs: RuntimeNeeds) -> AlignmentRecord:
+def _alignment(
+    file: PackageFile, layout: ProgramFile, needs: RuntimeNeeds
+) -> AlignmentRecord:
     payloads = (e.payload for plan in layout.plans for e in plan.delegates if e.payload)
     planned = [alignment for alignment in needs.memory_alignment.values() if alignment]
     return {
         "segments": alignment_of(span.offset for span in layout.segments),
-        "constants": alignment_of(span.offset for span in layout.constants if span.size),
+        "constants": alignment_of(
+            span.offset for span in layout.constants if span.size
+        ),
         "payloads": alignment_of(span.offset for span in payloads),
         "planned_memory": min(planned, default=None),
     }
@@ -162,7 +186,8 @@ def _describe_method(plan: PlanFacts, needs: RuntimeNeeds) -> MethodContract:
         "kernels": list(_group(needs.calls[plan.name])),
         "backends": sorted({delegate.backend for delegate in plan.delegates}),
         "planned_memory": [
-            {"arena": number, "size": size} for number, size in enumerate(plan.arenas, 1)
+            {"arena": number, "size": size}
+            for number, size in enumerate(plan.arenas, 1)
         ],
     }
 
@@ -171,7 +196,9 @@ def _group(calls: Iterable[KernelCall]) -> Iterator[KernelRecord]:
     """Yield calls of the same operator on the same forms together, by operator and key."""
     groups: dict[tuple[str, str, tuple[str, ...]], list[KernelCall]] = defaultdict(list)
     for call in calls:
-        dtypes = tuple("" if argument is None else argument.dtype for argument in call.arguments)
+        dtypes = tuple(
+            "" if argument is None else argument.dtype for argument in call.arguments
+        )
         groups[call.operator, call.key, dtypes].append(call)
     for (operator, key, dtypes), group in sorted(groups.items()):
         yield {
@@ -200,17 +227,28 @@ def _describe_operators(
     }
 
 
-def _describe_kernels(operators: Mapping[str, OperatorContract]) -> dict[str, LinkedRecord]:
+def _describe_kernels(
+    operators: Mapping[str, OperatorContract],
+) -> dict[str, LinkedRecord]:
     used = {entry["kernels"] for entry in operators.values()}
     return {
-        name: {"name": name, "option": entry.option, "library": entry.library, "more": ""}
+        name: {
+            "name": name,
+            "option": entry.option,
+            "library": entry.library,
+            "more": "",
+        }
         for name, entry in kernel_libraries().items()
         if name in used
     }
 
 
-def _describe_backends(methods: Mapping[str, MethodContract]) -> dict[str, LinkedRecord]:
-    ids = {backend_id for method in methods.values() for backend_id in method["backends"]}
+def _describe_backends(
+    methods: Mapping[str, MethodContract],
+) -> dict[str, LinkedRecord]:
+    ids = {
+        backend_id for method in methods.values() for backend_id in method["backends"]
+    }
     return {backend_id: _describe_backend(backend_id) for backend_id in sorted(ids)}
 
 
@@ -218,7 +256,9 @@ def _describe_operator(
     operator: str, library: str, calls: Sequence[KernelRecord]
 ) -> OperatorContract:
     kernels = find_kernels(operator)
-    dtypes = {dtype for call in calls for dtype in call["arguments"] if dtype is not None}
+    dtypes = {
+        dtype for call in calls for dtype in call["arguments"] if dtype is not None
+    }
     return {
         "kernels": kernels.name if kernels else OWN,
         "library": kernels.library if kernels else library,

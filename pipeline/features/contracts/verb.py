@@ -67,7 +67,9 @@ def _read(plan: Plan, package: str) -> Json:
     lowered = link_status(plan, package)
     first = f"run `doit lower {package}` first"
     if not lowered.current:
-        raise PipelineError(f"{package}: not built as it is asked for ({lowered.reason}); {first}")
+        raise PipelineError(
+            f"{package}: not built as it is asked for ({lowered.reason}); {first}"
+        )
     contract = read_fitting(plan.workspace.package(package) / CONTRACT)
     if contract is None:
         raise PipelineError(f"{package}: its {CONTRACT} can't be read; {first}")
@@ -79,23 +81,31 @@ def _shown(plan: Plan, path: Path) -> str:
     return str(path.relative_to(root) if path.is_relative_to(root) else path)
 
 
-def _describe(title: str, contract: Json, selection: Path, name: str = "") -> Iterator[str]:
+def _describe(
+    title: str, contract: Json, selection: Path, name: str = ""
+) -> Iterator[str]:
     """Yield the lines on one contract."""
     operators = contract["operators"]
     backends = contract["backends"]
     yield f"{title}: {plural(len(operators), 'operator')}, {plural(len(backends), 'backend')}"
     releases = (f"executorch {item}" for item in contract["executorch"])
-    schemas = (f"schema {item['identifier']}.{item['version']}" for item in contract["schemas"])
+    schemas = (
+        f"schema {item['identifier']}.{item['version']}" for item in contract["schemas"]
+    )
     facts = {
         "made by": ", ".join([*releases, *schemas]),
         "aligned": ", ".join(
-            f"{part.replace('_', ' ')} to {n}" for part, n in contract["alignment"].items() if n
+            f"{part.replace('_', ' ')} to {n}"
+            for part, n in contract["alignment"].items()
+            if n
         ),
         "memory": "; ".join(_describe_memory(contract)),
         "data files": ", ".join(contract["data_files"]),
     }
     yield from (
-        f"  {title_of_fact + ':':<12} {words}" for title_of_fact, words in facts.items() if words
+        f"  {title_of_fact + ':':<12} {words}"
+        for title_of_fact, words in facts.items()
+        if words
     )
     for name_of_backend, link in backends.items():
         library = ""
@@ -142,12 +152,19 @@ def _write_target(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         raise PipelineError(f"'{name}' can't name a file in {TARGETS}/")
     root = plan.workspace.root
     path = root / target_file(name)
-    content = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else HEAD
+    content = (
+        path.read_text(encoding="utf-8", errors="replace") if path.is_file() else HEAD
+    )
     if not content.startswith(HEAD):
-        raise PipelineError(f"{target_file(name)} is there, and was written by hand; name another")
+        raise PipelineError(
+            f"{target_file(name)} is there, and was written by hand; name another"
+        )
     if not path.parent.resolve().is_relative_to(root.resolve()):
         raise PipelineError(f"{TARGETS}/ is a link out of the workspace")
     facts = describe_runtime()
     write_atomically(path, format_target(facts).encode())
-    counts = plural(len(facts["operators"]), "operator"), plural(len(facts["backends"]), "backend")
+    counts = (
+        plural(len(facts["operators"]), "operator"),
+        plural(len(facts["backends"]), "backend"),
+    )
     yield f"{target_file(name)}: {' and '.join(counts)} of executorch {facts['executorch']}"

@@ -126,7 +126,9 @@ def find_contexts(path: Path, line: int) -> str:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.With) and node.lineno <= line <= (node.end_lineno or 0):
             texts += [ast.unparse(entry.context_expr) for entry in node.items]
-        elif isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0):
+        elif isinstance(node, ast.FunctionDef) and node.lineno <= line <= (
+            node.end_lineno or 0
+        ):
             texts += [ast.unparse(decorator) for decorator in node.decorator_list]
     return " ".join(texts)
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.features.departures.difference import Difference, innermost_forward, place_of
+from pipeline.features.departures.difference import (
+    Difference,
+    innermost_forward,
+    place_of,
+)
 from pipeline.features.departures.places import Call, Place
 
 

@@ -87,7 +87,9 @@ class Difference:
         for name, holder in self.reference_run.holders.values():
             if isinstance(holder, nn.Module):
                 prefix = f"{name}." if name else ""
-                buffers |= {prefix + key for key in (*holder._buffers, *holder._parameters)}
+                buffers |= {
+                    prefix + key for key in (*holder._buffers, *holder._parameters)
+                }
         return [name for name in self.reference_run.changed if name not in buffers]
 
 

@@ -32,7 +32,9 @@ class Pool:
         for number, content in enumerate(trace.values):
             if content is not None:
                 entry = (content.projections[0], number, content)
-                self._groups.setdefault(_group(trace, number, content), []).append(entry)
+                self._groups.setdefault(_group(trace, number, content), []).append(
+                    entry
+                )
         for entries in self._groups.values():
             entries.sort(key=lambda entry: entry[:2])
 
@@ -47,7 +49,9 @@ class Pool:
             return 0.0
         entries = self._groups.get(_group(trace, value, content), [])
         reach = math.inf
-        if math.isfinite(most):  # one projection differs by a few times the distance at most
+        if math.isfinite(
+            most
+        ):  # one projection differs by a few times the distance at most
             reach = 8 * most * content.norm
         center = content.projections[0]
         first = bisect_left(entries, center - reach, key=_projection)
@@ -91,7 +95,8 @@ class Comparison:
         self._nearest: dict[tuple[bool, int], float] = {}
         self.pairs = pair_leaves(program, reference)
         to_program = {
-            reference_value: program_value for program_value, reference_value in self.pairs
+            reference_value: program_value
+            for program_value, reference_value in self.pairs
         }
         self._partners = (dict(self.pairs), to_program)
 
@@ -112,7 +117,9 @@ class Comparison:
             expected_sketch = self.reference.values[int(expected)]
             if actual_sketch is None or expected_sketch is None:
                 return True
-            return distance(actual_sketch, expected_sketch) <= _relative(tolerance, actual_sketch)
+            return distance(actual_sketch, expected_sketch) <= _relative(
+                tolerance, actual_sketch
+            )
         if is_value(output) or is_value(expected):
             return False
         if type(output) is not type(expected):
@@ -126,7 +133,9 @@ class Comparison:
         program = self._find_side(True, labels, tolerance)
         return program, self._find_side(False, labels, tolerance)
 
-    def _find_side(self, is_program: bool, labels: list[str], tolerance: float) -> Side[Any]:
+    def _find_side(
+        self, is_program: bool, labels: list[str], tolerance: float
+    ) -> Side[Any]:
         trace = self.program if is_program else self.reference
         pending = []
         for label in labels:
@@ -145,7 +154,9 @@ class Comparison:
             if event is None:
                 leaves[value] = trace.leaves[value]
                 continue
-            differing = [v for v in event.reads if not self.agrees(is_program, v, tolerance)]
+            differing = [
+                v for v in event.reads if not self.agrees(is_program, v, tolerance)
+            ]
             if all(self._is_unused(is_program, v) for v in differing):
                 events[event.place] = event
             else:
@@ -286,7 +297,9 @@ def find_departure(comparison: Comparison) -> Departure | None:
     return first
 
 
-def _first_error(comparison: Comparison, program: Side[Any], reference: Side[Any]) -> float:
+def _first_error(
+    comparison: Comparison, program: Side[Any], reference: Side[Any]
+) -> float:
     """Return by how much the first departing operators are off; infinite where none is known."""
     if program.leaves or reference.leaves:
         return math.inf

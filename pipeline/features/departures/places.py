@@ -75,14 +75,17 @@ class Place:
     def call(self, root: Path) -> Call | None:
         """Return the call in the user's code that people should look at."""
         chosen = choose_frame([call.frame for call in self.calls], root)
-        return next((call for call in reversed(self.calls) if call.frame is chosen), None)
+        return next(
+            (call for call in reversed(self.calls) if call.frame is chosen), None
+        )
 
 
 def place_of_node(node: Node) -> Place:
     """Return the place that a node of a program was traced at; its helpers' lines may be missing,
     since torch keeps those of functions called `forward` alone."""
     modules = [
-        ModuleName(frame.name, frame.kind.rpartition(".")[2]) for frame in module_frames(node)
+        ModuleName(frame.name, frame.kind.rpartition(".")[2])
+        for frame in module_frames(node)
     ]
     calls = []
     depth = 0
@@ -120,7 +123,9 @@ class EagerSite:
         return Place(self.module, tuple(calls), self.function)
 
 
-def find_eager_site(names: Mapping[int, tuple[str, Any]], outermost: CodeType) -> EagerSite:
+def find_eager_site(
+    names: Mapping[int, tuple[str, Any]], outermost: CodeType
+) -> EagerSite:
     """Return where Python is.
 
     Args:
@@ -138,7 +143,9 @@ def find_eager_site(names: Mapping[int, tuple[str, Any]], outermost: CodeType) -
         if file.startswith(_TORCH_FILES):
             if code is _CALL:
                 module = frame.f_locals["self"]
-                name = ModuleName(names.get(id(module), ("", None))[0], type(module).__name__)
+                name = ModuleName(
+                    names.get(id(module), ("", None))[0], type(module).__name__
+                )
                 innermost = innermost or name
                 calls += [(*line, name) for line in lines]
                 lines.clear()

@@ -43,7 +43,9 @@ class SourceFile:
             inner, holder = scope, owner
             if isinstance(child, ast.FunctionDef):
                 self.scopes.append(child)
-                self.definitions.append(_Definition(None, child, child.name, scope, owner))
+                self.definitions.append(
+                    _Definition(None, child, child.name, scope, owner)
+                )
                 inner = child
             elif isinstance(child, ast.ClassDef):
                 self.owners.append(child)
@@ -63,7 +65,9 @@ class SourceFile:
 
     def statement(self, line: int) -> ast.stmt | None:
         """Return the innermost statement on a line."""
-        statements = [node for node in ast.walk(self.scope(line)) if isinstance(node, ast.stmt)]
+        statements = [
+            node for node in ast.walk(self.scope(line)) if isinstance(node, ast.stmt)
+        ]
         statement = innermost(statements, line)
         return statement if isinstance(statement, ast.stmt) else None
 
@@ -75,7 +79,10 @@ class SourceFile:
             part, depth = pending.pop(0)
             texts.append(_own_text(part))
             if depth < _DEPTH:
-                pending += [(definition, depth + 1) for definition in self.find_definitions(part)]
+                pending += [
+                    (definition, depth + 1)
+                    for definition in self.find_definitions(part)
+                ]
         return "\n".join(texts)
 
     def find_definitions(self, node: ast.AST) -> Iterator[ast.AST]:
@@ -95,7 +102,10 @@ class SourceFile:
     def _is_visible(self, definition: _Definition, owner: ast.AST) -> bool:
         """Return whether a name can be an attribute of a class's objects, by what stands in the
         file: another class must be one of its bases."""
-        if isinstance(definition.target, ast.Name) and definition.scope is not self.tree:
+        if (
+            isinstance(definition.target, ast.Name)
+            and definition.scope is not self.tree
+        ):
             return False
         holder = definition.owner
         if holder in (owner, self.tree) or not isinstance(owner, ast.ClassDef):
@@ -145,7 +155,10 @@ def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
     if isinstance(node, ast.Assign):
         for target in node.targets:
             yield target, node.value
-    elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+    elif (
+        isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.NamedExpr))
+        and node.value is not None
+    ):
         yield node.target, node.value
 
 

@@ -46,7 +46,10 @@ def find_holders(reference: Callable[..., object]) -> dict[int, tuple[str, Any]]
                 holders.setdefault(id(module), (path, module))
             pending.extend(("", hook) for hook in _hooks(value))
         elif isinstance(value, functools.partial):
-            pending += [("", part) for part in (value.func, *value.args, *value.keywords.values())]
+            pending += [
+                ("", part)
+                for part in (value.func, *value.args, *value.keywords.values())
+            ]
         elif isinstance(value, MethodType):
             pending += [("", value.__self__), ("", value.__func__)]
         elif isinstance(value, FunctionType):
@@ -54,7 +57,9 @@ def find_holders(reference: Callable[..., object]) -> dict[int, tuple[str, Any]]
             pending += [(name, part) for name, part in _referred(value)]
         elif _is_plain_object(value):
             holders[id(value)] = (name, value)
-            pending += [(key, part) for key, part in vars(value).items() if _may_hold(part)]
+            pending += [
+                (key, part) for key, part in vars(value).items() if _may_hold(part)
+            ]
     return holders
 
 
@@ -66,14 +71,18 @@ def _hooks(module: nn.Module) -> Iterator[Any]:
 
 def _referred(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield what a function refers to in its closure, and modules and functions that are global."""
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+    for name, cell in zip(
+        function.__code__.co_freevars, function.__closure__ or (), strict=True
+    ):
         value = _cell_value(cell)
         if _may_hold(value):
             yield name, value
     for name in function.__code__.co_names:
         value = function.__globals__.get(name)
         is_local = getattr(value, "__module__", None) == function.__module__
-        if isinstance(value, _CALLABLES) and (is_local or not isinstance(value, FunctionType)):
+        if isinstance(value, _CALLABLES) and (
+            is_local or not isinstance(value, FunctionType)
+        ):
             yield name, value
 
 
@@ -163,7 +172,9 @@ def _same_elements(container: Any, earlier: Any) -> bool:
     if len(container) != len(earlier):
         return False
     if isinstance(container, dict):
-        return all(k in earlier and earlier[k] is value for k, value in container.items())
+        return all(
+            k in earlier and earlier[k] is value for k, value in container.items()
+        )
     if isinstance(container, set):
         return bool(container == earlier)
     return all(a is b for a, b in zip(container, earlier, strict=True))
@@ -221,7 +232,11 @@ def _functions(holder: Any) -> Iterator[FunctionType]:
         return
     for kind in type(holder).__mro__:
         if kind.__module__.partition(".")[0] not in _NO_HOLDERS:
-            yield from (value for value in vars(kind).values() if isinstance(value, FunctionType))
+            yield from (
+                value
+                for value in vars(kind).values()
+                if isinstance(value, FunctionType)
+            )
 
 
 def _set_variables(function: FunctionType) -> Iterator[_Variable]:

@@ -15,7 +15,11 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from pipeline.features.departures.causes import Cause, find_cause
-from pipeline.features.departures.difference import Difference, make_difference, place_of
+from pipeline.features.departures.difference import (
+    Difference,
+    make_difference,
+    place_of,
+)
 from pipeline.features.departures.frontier import Comparison
 from pipeline.features.departures.places import Call, ModuleName, Place
 from pipeline.features.departures.runs import (
@@ -48,12 +52,17 @@ def describe_departure(
     """
     try:
         return locate_departure(program, reference, inputs, root or Path.cwd())
-    except Exception:  # user code raises whatever it likes; whoever judges the reference reports it
+    except (
+        Exception
+    ):  # user code raises whatever it likes; whoever judges the reference reports it
         return ""
 
 
 def locate_departure(
-    program: ExportedProgram, reference: Callable[..., object], inputs: InputSet, root: Path
+    program: ExportedProgram,
+    reference: Callable[..., object],
+    inputs: InputSet,
+    root: Path,
 ) -> str:
     """Return what `describe_departure` does. Raises whatever the reference raises.
 
@@ -84,7 +93,8 @@ def _describe_form(actual: ProgramRun, expected: ReferenceRun) -> str:
             shape = tuple(value.shape)
             reference_shape = tuple(reference.shape)
             return (
-                f"output {number}: shape {shape} in the program, {reference_shape} in the reference"
+                f"output {number}: shape {shape} in the program, {reference_shape} in the "
+                "reference"
             )
     return ""
 
@@ -105,7 +115,9 @@ def _describe(difference: Difference) -> str:
     if cause is None and event is None:
         return _describe_outputs(difference)
     cause = cause or _describe_operators(difference)
-    place = cause.place or (place_of(event.site) if event is not None else Place(None, ()))
+    place = cause.place or (
+        place_of(event.site) if event is not None else Place(None, ())
+    )
     call = cause.call or place.call(difference.root)
     subject = cause.subject or (event.operator if event is not None else "")
     root = difference.root
@@ -135,7 +147,9 @@ def _line(call: Call | None, root: Path) -> str:
     return f"{line.file}:{line.line}"
 
 
-def _join(subject: str, module: ModuleName | None, call: Call | None, root: Path) -> str:
+def _join(
+    subject: str, module: ModuleName | None, call: Call | None, root: Path
+) -> str:
     line = _line(call, root)
     named = _subject(subject, module)
     if line:
@@ -158,7 +172,9 @@ def _describe_operators(difference: Difference) -> Cause:
     departure = difference.departure
     if departure.is_rounding:
         share = f"{departure.output_error:.1e}"
-        return Cause(f"{description}; the outputs differ by {share} of their size, as by rounding")
+        return Cause(
+            f"{description}; the outputs differ by {share} of their size, as by rounding"
+        )
     return Cause(description)
 
 
@@ -174,4 +190,6 @@ def _describe_outputs(difference: Difference) -> str:
     """Say what differs where all operators agree: what is returned, or how much of it."""
     form = _describe_form(difference.program_run, difference.reference_run)
     labels = ", ".join(difference.departure.labels)
-    return form or f"{labels}: the program returns another of the values that both compute"
+    return (
+        form or f"{labels}: the program returns another of the values that both compute"
+    )

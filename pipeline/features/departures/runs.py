@@ -131,7 +131,9 @@ def find_state(
     buffers = list(_iter_buffers(holders))
     for name in find_effects(program).state:
         for buffer_name, tensor in buffers:
-            if f".{name}".endswith(f".{buffer_name}") or f".{buffer_name}".endswith(f".{name}"):
+            if f".{name}".endswith(f".{buffer_name}") or f".{buffer_name}".endswith(
+                f".{name}"
+            ):
                 state.setdefault(name, tensor)
     expected = {**program.state_dict, **program.constants}
     return {name: t for name, t in state.items() if t.shape == expected[name].shape}
@@ -153,7 +155,9 @@ def run_program(
         recorder.add_output(f"buffer '{name}' after the call", value)
     for number, value in enumerate(source.returned):
         recorder.add_output(f"output {number}", value)
-    autocasts = any("wrap_with_autocast" in str(node.target) for node in iter_nodes(program))
+    autocasts = any(
+        "wrap_with_autocast" in str(node.target) for node in iter_nodes(program)
+    )
     return ProgramRun(recorder.trace, source.returned, autocasts)
 
 
@@ -171,7 +175,9 @@ def run_reference(
             labels[storage_key(leaf)] = ("input", argument.name)
     with _preserved(holders) as (state, storages):
         outermost = _call.__code__
-        recorder = Recorder(lambda: find_eager_site(holders, outermost), labels, storages)
+        recorder = Recorder(
+            lambda: find_eager_site(holders, outermost), labels, storages
+        )
         with _watching_autocast() as entered:
             returned = pytree.tree_leaves(_call(recorder, reference, exported_inputs))
         for argument, leaf in zip(arguments, leaves, strict=True):
@@ -250,7 +256,9 @@ def _label(labels: Labels, tensor: Any, kind: str, name: str) -> None:
         labels.setdefault(storage_key(tensor), (kind, name))
 
 
-def _iter_buffers(holders: Mapping[int, tuple[str, Any]]) -> Iterator[tuple[str, Tensor]]:
+def _iter_buffers(
+    holders: Mapping[int, tuple[str, Any]],
+) -> Iterator[tuple[str, Tensor]]:
     for name, holder in holders.values():
         if isinstance(holder, nn.Module):
             for key, tensor in holder._buffers.items():

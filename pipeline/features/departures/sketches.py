@@ -83,7 +83,9 @@ def distance(sketch: Sketch, other_sketch: Sketch) -> float:
 
 def _flat_values(tensor: Tensor) -> Tensor:
     if tensor.layout is not torch.strided or tensor.is_meta:
-        raise NotImplementedError(f"no sketch of a tensor on {tensor.device}, {tensor.layout}")
+        raise NotImplementedError(
+            f"no sketch of a tensor on {tensor.device}, {tensor.layout}"
+        )
     if tensor.is_quantized:
         tensor = tensor.int_repr()
     if tensor.is_complex():
@@ -128,7 +130,9 @@ def _signs() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(_SEED)
 
     def draw(count: int) -> Tensor:
-        bits = torch.randint(2, (count, _PROJECTIONS), generator=generator, device="cpu")
+        bits = torch.randint(
+            2, (count, _PROJECTIONS), generator=generator, device="cpu"
+        )
         return bits.to(torch.float64) * 2 - 1
 
     return draw(_COLUMNS), draw(_ROWS + 1)

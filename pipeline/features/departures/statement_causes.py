@@ -24,7 +24,12 @@ from pipeline.features.departures.difference import (
     innermost_forward,
     place_of,
 )
-from pipeline.features.departures.hints import EXPORT_FLAGS, HINTS, READ_VALUE, find_hint
+from pipeline.features.departures.hints import (
+    EXPORT_FLAGS,
+    HINTS,
+    READ_VALUE,
+    find_hint,
+)
 from pipeline.features.departures.places import Call, Place
 from pipeline.store.errors import plural
 
@@ -41,8 +46,12 @@ def find_loop_count(difference: Difference) -> Cause | None:
     counts = count_visits(difference, event)
     if loop is None or counts[0] == counts[1]:
         return None
-    times = f"runs {_times(counts[0])} in the program, {_times(counts[1])} in the reference"
-    return Cause(f"`{loop.text}` {times}: {explain_branch(loop, difference)}", _at(call, loop))
+    times = (
+        f"runs {_times(counts[0])} in the program, {_times(counts[1])} in the reference"
+    )
+    return Cause(
+        f"`{loop.text}` {times}: {explain_branch(loop, difference)}", _at(call, loop)
+    )
 
 
 def _times(count: int) -> str:
@@ -65,14 +74,17 @@ def find_option(difference: Difference) -> Cause | None:
         return None
     name = names[0]
     values = (
-        f"{program.scalars[name]!r} in the program, {reference.scalars[name]!r} in the reference"
+        f"{program.scalars[name]!r} in the program, {reference.scalars[name]!r} in "
+        "the reference"
     )
     call = call_of(reference.site, difference)
     reason = explain_value(difference, call, reference.scalars[name])
     return Cause(f"{name} is {values}: {reason}", call)
 
 
-def _differing_scalars(program: Mapping[str, Any], reference: Mapping[str, Any]) -> list[str]:
+def _differing_scalars(
+    program: Mapping[str, Any], reference: Mapping[str, Any]
+) -> list[str]:
     return [
         name
         for name in program
@@ -85,7 +97,9 @@ def find_taken_branch(difference: Difference) -> Cause | None:
     for branch, call in _branches(difference):
         way = "takes its `except` part" if branch.kind == "try" else "goes another way"
         reason = explain_branch(branch, difference)
-        return Cause(f"`{branch.text}` {way} in the program: {reason}", _at(call, branch))
+        return Cause(
+            f"`{branch.text}` {way} in the program: {reason}", _at(call, branch)
+        )
     return None
 
 
@@ -133,7 +147,9 @@ def _parting_calls(
     if program_place is None or reference_place is None:
         return None
     partial = all(call.frame.function == "forward" for call in program_place.calls)
-    calls = [c for c in reference_place.calls if not partial or c.frame.function == "forward"]
+    calls = [
+        c for c in reference_place.calls if not partial or c.frame.function == "forward"
+    ]
     for program, reference in zip(program_place.calls, calls, strict=False):
         if program.frame.function != reference.frame.function:
             return None
@@ -169,7 +185,9 @@ def _reads_value(branch: Branch, difference: Difference) -> bool:
 def _mentioned(text: str, difference: Difference) -> list[str]:
     """Return the attributes in a text that a call changes in Python."""
     names = difference.changed_attributes()
-    return [n for n in names if re.search(rf"\b{re.escape(n.rpartition('.')[2])}\b", text)]
+    return [
+        n for n in names if re.search(rf"\b{re.escape(n.rpartition('.')[2])}\b", text)
+    ]
 
 
 def _state_text(names: list[str]) -> str:
@@ -191,7 +209,9 @@ def explain_value(difference: Difference, call: Call | None, value: Any = None) 
     names = _mentioned(text, difference)
     if names:
         return _state_text(names)
-    numbers = [e.number for e in difference.reference_run.trace.events if e.number is not None]
+    numbers = [
+        e.number for e in difference.reference_run.trace.events if e.number is not None
+    ]
     was_read = value is not None and value in numbers
     hint = READ_VALUE if was_read else find_hint(text)
     if hint is not None:

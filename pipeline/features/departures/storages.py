@@ -25,7 +25,12 @@ def storage_key(tensor: Tensor) -> tuple[Any, ...]:
     """Return what names a tensor's values, equal for all tensors that have them in one place."""
     if tensor.layout is not torch.strided:
         return memory_key(tensor)
-    return (_address(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.dtype)
+    return (
+        _address(tensor),
+        tensor.storage_offset(),
+        tuple(tensor.shape),
+        tensor.dtype,
+    )
 
 
 def _address(tensor: Tensor) -> int:
@@ -50,7 +55,9 @@ class StorageKeeper:
 
     def after_call(self, result: Any, arguments: Sequence[Tensor]) -> None:
         """Note what an operator allocated: memory of its results that none of its arguments has."""
-        argument_addresses = {_address(t) for t in arguments if t.layout is torch.strided}
+        argument_addresses = {
+            _address(t) for t in arguments if t.layout is torch.strided
+        }
         for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.layout is torch.strided:
                 address = _address(leaf)

@@ -25,15 +25,53 @@ from pipeline.features.departures.storages import StorageKeeper, memory_key, sto
 Site = TypeVar("Site")
 
 _LARGE = 1 << 16  # values of a weight whose views aren't read again
-_UNWRITTEN = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
+_UNWRITTEN = frozenset(
+    {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+)
 _FACTORIES = frozenset(
-    {"full", "full_like", "new_full", "new_ones", "new_zeros", "ones", "ones_like", "scalar_tensor"}
+    {
+        "full",
+        "full_like",
+        "new_full",
+        "new_ones",
+        "new_zeros",
+        "ones",
+        "ones_like",
+        "scalar_tensor",
+    }
     | {"zeros", "zeros_like", "fill", "zero"}
 )
 _VIEWS = frozenset(
-    {"_to_copy", "_unsafe_view", "alias", "as_strided", "clone", "contiguous", "copy", "detach"}
-    | {"expand", "flatten", "lift_fresh", "lift_fresh_copy", "permute", "repeat", "reshape"}
-    | {"select", "slice", "split", "split_with_sizes", "squeeze", "t", "to", "transpose", "unfold"}
+    {
+        "_to_copy",
+        "_unsafe_view",
+        "alias",
+        "as_strided",
+        "clone",
+        "contiguous",
+        "copy",
+        "detach",
+    }
+    | {
+        "expand",
+        "flatten",
+        "lift_fresh",
+        "lift_fresh_copy",
+        "permute",
+        "repeat",
+        "reshape",
+    }
+    | {
+        "select",
+        "slice",
+        "split",
+        "split_with_sizes",
+        "squeeze",
+        "t",
+        "to",
+        "transpose",
+        "unfold",
+    }
     | {"unsqueeze", "view", "unbind", "cat", "stack", "constant_pad_nd"}
 )
 # What batch norm writes in training mode, as its schema doesn't say.
@@ -132,13 +170,17 @@ class Recorder(TorchDispatchMode, Generic[Site]):
         self._locate = locate
         self._labels = labels
         self._storages = storages
-        self._values = WeakIdKeyDictionary()  # by tensor: writes to it until it was seen, its value
+        self._values = (
+            WeakIdKeyDictionary()
+        )  # by tensor: writes to it until it was seen, its value
         self._writes: Counter[tuple[Any, ...]] = Counter()  # by memory
         self._contents: dict[tuple[str, Sketch], int] = {}  # by origin and content
         self._latest: dict[Sketch | None, int] = {}
         self._labelled: dict[Any, int] = {}  # leaves, by label and content
         self._seen: set[tuple[str, str]] = set()
-        self._weights: dict[tuple[Any, ...], tuple[int, int]] = {}  # value, offset, by memory
+        self._weights: dict[
+            tuple[Any, ...], tuple[int, int]
+        ] = {}  # value, offset, by memory
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -154,7 +196,9 @@ class Recorder(TorchDispatchMode, Generic[Site]):
         result = func(*args, **kwargs)
         self._storages.after_call(result, tensors)
         self._writes.update(memory_key(tensor) for tensor in changed)
-        self._record(func, args, kwargs, reads, [*_tensors(result), *changed], result, site)
+        self._record(
+            func, args, kwargs, reads, [*_tensors(result), *changed], result, site
+        )
         return result
 
     def _run_higher_order(self, func: Any, args: Sequence[Any], kwargs: Any) -> Any:
@@ -193,7 +237,9 @@ class Recorder(TorchDispatchMode, Generic[Site]):
         scalars = dict(_scalars(func, args, kwargs))
         place = len(self.trace.events)
         is_random = _is_random(func, scalars)
-        event = Event(place, name, reads, tuple(values), scalars, site, number, is_random)
+        event = Event(
+            place, name, reads, tuple(values), scalars, site, number, is_random
+        )
         self.trace.events.append(event)
         for value in values:
             if value not in self.trace.leaves:
@@ -241,7 +287,11 @@ class Recorder(TorchDispatchMode, Generic[Site]):
         """Return the sketch of a result; that of a view of a large weight is made from the
         weight's, since each layer transposes its own."""
         memory = memory_key(tensor)
-        if tensor.numel() >= _LARGE and not self._writes[memory] and memory in self._weights:
+        if (
+            tensor.numel() >= _LARGE
+            and not self._writes[memory]
+            and memory in self._weights
+        ):
             value, offset = self._weights[memory]
             weight = self.trace.values[value]
             if weight is not None and value in reads:
@@ -319,7 +369,9 @@ def _is_random(func: Any, scalars: Mapping[str, Any]) -> bool:
     """Return whether a call draws numbers: attention without dropout only could."""
     if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
         return False
-    return all(scalars.get(name, True) for name in ("dropout_p", "dropout", "p", "train"))
+    return all(
+        scalars.get(name, True) for name in ("dropout_p", "dropout", "p", "train")
+    )
 
 
 def _scalars(

@@ -28,7 +28,9 @@ def find_training_mode(difference: Difference) -> Cause | None:
     reference = difference.reference
     for name, event in (("program", program), ("reference", reference)):
         if event is not None and _is_dropout(event):
-            return Cause(_TRAINING_TEXT[name], call_of(event.site, difference), event.operator)
+            return Cause(
+                _TRAINING_TEXT[name], call_of(event.site, difference), event.operator
+            )
     if program is None or reference is None:
         return None
     match _training_flag(program), _training_flag(reference):
@@ -155,7 +157,9 @@ def find_fast_path(difference: Difference) -> Cause | None:
     )
 
 
-_FAST_PATHS = frozenset({"_transformer_encoder_layer_fwd", "_native_multi_head_attention"})
+_FAST_PATHS = frozenset(
+    {"_transformer_encoder_layer_fwd", "_native_multi_head_attention"}
+)
 
 
 def find_dtype(difference: Difference) -> Cause | None:
@@ -164,15 +168,24 @@ def find_dtype(difference: Difference) -> Cause | None:
     if event is None:
         return None
     call = call_of(event.site, difference)
-    for side, cast in (("reference", difference.reference), ("program", difference.program)):
+    for side, cast in (
+        ("reference", difference.reference),
+        ("program", difference.program),
+    ):
         if cast is not None and _is_by_autocast(cast, side, difference):
             dtype = _dtype(cast.scalars.get("dtype"))
             text = f"autocast computes in {dtype} there, in the {side} alone"
             remedy = "export and run the reference under the same autocast"
-            return Cause(f"{text}; {remedy}", call_of(cast.site, difference), cast.operator)
+            return Cause(
+                f"{text}; {remedy}", call_of(cast.site, difference), cast.operator
+            )
     program_dtype = _result_dtype(difference, True)
     reference_dtype = _result_dtype(difference, False)
-    if program_dtype is None or reference_dtype is None or program_dtype == reference_dtype:
+    if (
+        program_dtype is None
+        or reference_dtype is None
+        or program_dtype == reference_dtype
+    ):
         return None
     if not _are_alike(difference):
         return None
@@ -180,7 +193,9 @@ def find_dtype(difference: Difference) -> Cause | None:
         f"computes in {_dtype(program_dtype)} in the program, "
         f"{_dtype(reference_dtype)} in the reference"
     )
-    remedy = "export with the dtype, default dtype and autocast that the reference runs with"
+    remedy = (
+        "export with the dtype, default dtype and autocast that the reference runs with"
+    )
     return Cause(f"{text}; {remedy}", call)
 
 
@@ -201,14 +216,18 @@ def _is_by_autocast(event: Event[Any], side: str, difference: Difference) -> boo
     return is_alone and not asks
 
 
-_ASKS_FOR_DTYPE = re.compile(r"\.(?:to|type|type_as|float|double|half|bfloat16|int|long|bool)\(")
+_ASKS_FOR_DTYPE = re.compile(
+    r"\.(?:to|type|type_as|float|double|half|bfloat16|int|long|bool)\("
+)
 
 
 def _are_alike(difference: Difference) -> bool:
     """Return whether both operators have one name."""
     program = difference.program
     reference = difference.reference
-    return program is not None and reference is not None and program.base == reference.base
+    return (
+        program is not None and reference is not None and program.base == reference.base
+    )
 
 
 def _contexts(difference: Difference) -> str:
@@ -231,14 +250,20 @@ def _result_dtype(difference: Difference, is_program: bool) -> Any:
 
 def find_constant(difference: Difference) -> Cause | None:
     """A tensor that was made while tracing, and is a constant of the program."""
-    leaves = [leaf for leaf in difference.program_leaves if leaf.kind in ("constant", "")]
+    leaves = [
+        leaf for leaf in difference.program_leaves if leaf.kind in ("constant", "")
+    ]
     reference_leaves = [leaf for leaf in difference.reference_leaves if not leaf.kind]
     if not leaves and not reference_leaves:
         return None
     if reference_leaves and not leaves:
         return _describe_foreign(reference_leaves[0], difference)
     event = difference.reference
-    site = (reference_leaves or leaves)[0].site if reference_leaves or event is None else event.site
+    site = (
+        (reference_leaves or leaves)[0].site
+        if reference_leaves or event is None
+        else event.site
+    )
     call = call_of(site, difference)
     text = f"the program has it as a constant: {explain_value(difference, call)}"
     return Cause(text, None, "a tensor that Python makes", place_of(site))
@@ -251,7 +276,9 @@ def _describe_foreign(leaf: Leaf[Any], difference: Difference) -> Cause:
         text = "the reference computes it outside of PyTorch, where nothing can be recorded"
         return Cause(text, None, difference.departure.labels[0], place)
     text = "the reference computes it outside of PyTorch, and the program doesn't; compute it with "
-    return Cause(f"{text}torch in the model, or pass it as an input", None, "a tensor", place)
+    return Cause(
+        f"{text}torch in the model, or pass it as an input", None, "a tensor", place
+    )
 
 
 def find_outside_work(difference: Difference) -> Cause | None:
@@ -269,7 +296,9 @@ def find_outside_work(difference: Difference) -> Cause | None:
             work = "transforms its inputs before it calls"
         else:
             work = "goes on after calling"
-        remedy = "make that a part of the exported module, or leave it out of the reference"
+        remedy = (
+            "make that a part of the exported module, or leave it out of the reference"
+        )
         text = f"the reference {work} {module}; {remedy}"
         return Cause(text, call_of(event.site, difference))
     return None

@@ -37,7 +37,11 @@ _EXPORTED, _EDGE = "exported_program", "edge_dialect_exported_program"
 # By method each; in the order in which ExecuTorch writes them.
 _MAPS = ("debug_handle_map", "delegate_map", "instruction_id_to_num_outs_map")
 _GRAPH_ID = "export_graph_id"
-_PARTS = ("_state_dict", "_constants", "_example_inputs")  # of a program, beside its graph
+_PARTS = (
+    "_state_dict",
+    "_constants",
+    "_example_inputs",
+)  # of a program, beside its graph
 # Stand for the id of the exported program's graph, which `Inspector` looks for, and for those of
 # graphs on the way to the edge program: addresses, and one may be several graphs' in turn.
 _OWN_GRAPH, _OTHER_GRAPH = 1, 0
@@ -87,7 +91,9 @@ def record_etrecord(
             content = entries.read(name)
             if f"{name}{_PARTS[0]}" in names:
                 method = name.partition("/")[2] or "forward"
-                content = _neutralize(content, etrecord.export_graph_id, lines.get(method))
+                content = _neutralize(
+                    content, etrecord.export_graph_id, lines.get(method)
+                )
             elif name == _GRAPH_ID:
                 content = json.dumps(_OWN_GRAPH).encode()
             blob = put_blob(store, content)
@@ -95,11 +101,14 @@ def record_etrecord(
     return blobs
 
 
-def map_current_lines(quantized: ExportedProgram, source: ExportedProgram) -> dict[str, str]:
+def map_current_lines(
+    quantized: ExportedProgram, source: ExportedProgram
+) -> dict[str, str]:
     """Map each stack trace of a quantized program, which may be of an earlier export, to that of
     the same node in its source now."""
     now = {
-        (node.name, str(node.target)): node.meta.get("stack_trace") for node in iter_nodes(source)
+        (node.name, str(node.target)): node.meta.get("stack_trace")
+        for node in iter_nodes(source)
     }
     traces: dict[str, str] = {}
     for node in iter_nodes(quantized):
@@ -125,7 +134,9 @@ def _neutralize(serialized: bytes, own_graph: int | None, lines: Lines | None) -
                 if trace:
                     metadata["stack_trace"] = _FILE.sub(_shorten, trace)
             if origin := metadata.get("from_node"):
-                metadata["from_node"] = json.dumps(json.loads(origin, object_hook=renumber))
+                metadata["from_node"] = json.dumps(
+                    json.loads(origin, object_hook=renumber)
+                )
         return value
 
     return json.dumps(json.loads(serialized, object_hook=neutralize_node)).encode()

@@ -6,7 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from pipeline.cli.verbs import known_packages
-from pipeline.features.gates.baseline import format_baseline, keep_accepted, read_baseline
+from pipeline.features.gates.baseline import (
+    format_baseline,
+    keep_accepted,
+    read_baseline,
+)
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import find_damage, link_status
 from pipeline.report.records import read_fitting
@@ -30,7 +34,9 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
             yield f"{BASELINES}/{package}.yaml: {_accept(plan, package)}"
         except PipelineError as error:
             refused += error.lines
-    for path in () if words else sorted((plan.workspace.root / BASELINES).glob("*.yaml")):
+    for path in (
+        () if words else sorted((plan.workspace.root / BASELINES).glob("*.yaml"))
+    ):
         if path.stem not in plan.packages:
             yield f"{BASELINES}/{path.name}: there is no package '{path.stem}'; remove the file"
     if refused:
@@ -74,7 +80,9 @@ def _present(plan: Plan, package: str) -> Figures:
     first = f"run `doit validate:{package}` first"
     lowered = link_status(plan, package)
     if not lowered.current:
-        raise PipelineError(f"{package}: not built as it is asked for ({lowered.reason}); {first}")
+        raise PipelineError(
+            f"{package}: not built as it is asked for ({lowered.reason}); {first}"
+        )
     action = plan.validate(package)
     recorded = plan.workspace.state(package).get("validate", {})
     if action is None or recorded.get("measured") != hash_json(action.key["measured"]):

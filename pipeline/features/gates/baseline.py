@@ -42,10 +42,14 @@ def parse_baseline(content: bytes, file: str) -> Figures:
 class _Dumper(Dumper):
     """Writes lists and tensors on one line, everything else in blocks."""
 
-    def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> Any:
+    def represent_sequence(
+        self, tag: str, sequence: Any, flow_style: bool | None = None
+    ) -> Any:
         return super().represent_sequence(tag, sequence, flow_style=True)
 
-    def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> Any:
+    def represent_mapping(
+        self, tag: str, mapping: Any, flow_style: bool | None = None
+    ) -> Any:
         flat = bool({"dtype", "median"} & mapping.keys())
         return super().represent_mapping(tag, mapping, flow_style=flat)
 
@@ -54,11 +58,15 @@ def format_baseline(package: str, figures: Figures) -> str:
     """Format a baseline; equal figures give equal text, and unknown figures are left out."""
     content = figures.model_dump(mode="json", exclude_defaults=True)
     tensors = content.pop("tensors", {})
-    largest = sorted(tensors, key=lambda name: (-tensors[name]["size"], name))[:MOST_TENSORS]
+    largest = sorted(tensors, key=lambda name: (-tensors[name]["size"], name))[
+        :MOST_TENSORS
+    ]
     if largest:
         content["tensors"] = {name: tensors[name] for name in sorted(largest)}
     options: Any = {"sort_keys": False, "allow_unicode": True, "width": math.inf}
-    return _COMMENT.format(package=package) + yaml.dump(content, None, _Dumper, **options)
+    return _COMMENT.format(package=package) + yaml.dump(
+        content, None, _Dumper, **options
+    )
 
 
 def keep_accepted(now: Figures, before: Figures | None) -> Figures:
@@ -74,7 +82,9 @@ def keep_accepted(now: Figures, before: Figures | None) -> Figures:
     if before.processor is not None:
         for name, method in methods.items():
             accepted = before.methods.get(name)
-            methods[name] = method.model_copy(update={"latency": accepted and accepted.latency})
+            methods[name] = method.model_copy(
+                update={"latency": accepted and accepted.latency}
+            )
     processor = before.processor or now.processor
     return now.model_copy(update={"methods": methods, "processor": processor})
 
@@ -94,7 +104,11 @@ def _keep_numerics(now: MethodFigures, before: MethodFigures | None) -> MethodFi
             return now
     ours = now.max_abs
     theirs = before.max_abs
-    is_near = ours is None or theirs is None or max(ours, theirs) <= _NEAR_ABS * min(ours, theirs)
+    is_near = (
+        ours is None
+        or theirs is None
+        or max(ours, theirs) <= _NEAR_ABS * min(ours, theirs)
+    )
     return now.model_copy(
         update={"sqnr_db": accepted_sqnrs, "max_abs": theirs if is_near else ours}
     )
@@ -108,5 +122,7 @@ def read_baseline(path: Path) -> Figures | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ConfigErrors([Problem(file, "", f"cannot be read: {error.strerror}")]) from error
+        raise ConfigErrors(
+            [Problem(file, "", f"cannot be read: {error.strerror}")]
+        ) from error
     return parse_baseline(content, file)

@@ -81,7 +81,9 @@ class Comparison:
         table."""
         package = f"**`{self.package}`**"
         against = _escape(self.against)
-        verdict = f"no difference from {against}" if self.same else _escape(self.headline)
+        verdict = (
+            f"no difference from {against}" if self.same else _escape(self.headline)
+        )
         yield f"{package}: {verdict}"
         for note in self.notes:
             yield from ("", f"> {_escape(note)}")
@@ -148,7 +150,11 @@ def _package(old: Build, new: Build) -> Iterator[Row]:
     for difference in diff_names(old.manifest["files"], new.manifest["files"], None):
         (name,), a, b = difference
         sizes = [f"{file['size']:,}" if file else "" for file in (a, b)]
-        change = difference.change(changed="") or _change(a["size"], b["size"]) or "other bytes"
+        change = (
+            difference.change(changed="")
+            or _change(a["size"], b["size"])
+            or "other bytes"
+        )
         yield Row(name, sizes[0], sizes[1], change)
 
 
@@ -164,13 +170,17 @@ def _method(name: str, old: Build, new: Build) -> Iterator[Row]:
     yield from _delegation(before, after, (ours or {}).get("delegation", {}))
     yield from _numbers("planned memory", before.planned_memory, after.planned_memory)
     yield from _numbers("constants", before.constants, after.constants)
-    yield from _numbers("delegated payloads and weights", before.delegated, after.delegated)
+    yield from _numbers(
+        "delegated payloads and weights", before.delegated, after.delegated
+    )
     if old.figures.digest != new.figures.digest:
         yield from _numerics(before, after, ours or {})
     if theirs is None or ours is None:
         return
     if theirs["program"] != ours["program"]:
-        yield Row("program", theirs["program"][:12], ours["program"][:12], "another program")
+        yield Row(
+            "program", theirs["program"][:12], ours["program"][:12], "another program"
+        )
     yield from _manifest(theirs, ours, ["lowering", "signature"])
     unquantized = theirs.get("left_float", 0)
     now_unquantized = ours.get("left_float", 0)
@@ -192,7 +202,9 @@ def _describe_delegated(figures: MethodFigures | None) -> str:
     return f"{figures.delegated_nodes} of {figures.nodes} nodes delegated"
 
 
-def _delegation(before: MethodFigures, after: MethodFigures, delegation: Json) -> Iterator[Row]:
+def _delegation(
+    before: MethodFigures, after: MethodFigures, delegation: Json
+) -> Iterator[Row]:
     for noun in ("nodes", "operators"):
         cells = (_describe_share(before, noun), _describe_share(after, noun))
         if cells[0] != cells[1]:
@@ -219,7 +231,9 @@ def _describe_share(figures: MethodFigures, noun: str) -> str:
     return f"{delegated} of {total} ({percent(figures.share(noun))})"
 
 
-def _numerics(before: MethodFigures, after: MethodFigures, facts: Json) -> Iterator[Row]:
+def _numerics(
+    before: MethodFigures, after: MethodFigures, facts: Json
+) -> Iterator[Row]:
     old = before.sqnr_db
     new = after.sqnr_db
     if old is None or new is None or old == new:
@@ -236,7 +250,9 @@ def _numerics(before: MethodFigures, after: MethodFigures, facts: Json) -> Itera
             change = f"{now - then:+.1f} dB"
         yield Row(f"SQNR of {name}", _decibels(then), _decibels(now), change)
     if before.max_abs != after.max_abs:
-        yield Row("max abs error", _show_error(before.max_abs), _show_error(after.max_abs))
+        yield Row(
+            "max abs error", _show_error(before.max_abs), _show_error(after.max_abs)
+        )
 
 
 def _decibels(sqnr: float | None) -> str:
@@ -292,7 +308,9 @@ def _manifest(before: Json, after: Json, names: Iterable[str]) -> Iterator[Row]:
 
 def _show(value: Any) -> str:
     """Show a value of a manifest; of a list of partitioners or passes, their names."""
-    if isinstance(value, list) and all(isinstance(e, dict) and "name" in e for e in value):
+    if isinstance(value, list) and all(
+        isinstance(e, dict) and "name" in e for e in value
+    ):
         return ", ".join(element["name"] for element in value) or "none"
     if value is None:
         return "none"

@@ -92,7 +92,9 @@ def _text(comparison: Comparison) -> Iterator[str]:
     for note in comparison.notes:
         yield f"  {note}"
     if not comparison.same:
-        yield from columns([("", "before", "after", "change"), *comparison.rows()], right=(1, 2))
+        yield from columns(
+            [("", "before", "after", "change"), *comparison.rows()], right=(1, 2)
+        )
 
 
 def _compared(plan: Plan, package: str, find: Find) -> Comparison:
@@ -104,7 +106,9 @@ def _compared(plan: Plan, package: str, find: Find) -> Comparison:
     if not plan.problems(package):
         status = link_status(plan, package)
         if not status.current:
-            notes.append(f"build/{package} is not what its sources ask for: {status.reason}")
+            notes.append(
+                f"build/{package} is not what its sources ask for: {status.reason}"
+            )
     if note := _unknown_numerics(plan, package, new):
         notes.append(note)
     return compare_builds(package, other.build, new, other.name, notes)
@@ -112,7 +116,9 @@ def _compared(plan: Plan, package: str, find: Find) -> Comparison:
 
 def _unknown_numerics(plan: Plan, package: str, build: Build) -> str:
     """Return a note on methods whose numerics are not known; "" where all are."""
-    unknown = [name for name, method in build.figures.methods.items() if method.sqnr_db is None]
+    unknown = [
+        name for name, method in build.figures.methods.items() if method.sqnr_db is None
+    ]
     report = read_fitting(plan.workspace.package(package) / REPORT) or {}
     assert build.manifest is not None
     files = {name: file["digest"] for name, file in build.manifest["files"].items()}
@@ -131,13 +137,17 @@ def _choose_finder(
 ) -> tuple[Find, list[str]]:
     """Return how to find the other side, and the packages that are meant."""
     if not against:
-        return lambda package: _find_accepted(plan, package), packages or list(plan.packages)
+        return lambda package: _find_accepted(plan, package), packages or list(
+            plan.packages
+        )
     path = find_path(plan, against)
     if path.exists():
         return _find_in_folder(plan, path, against, packages)
     if (commit := find_commit(plan.workspace.root, against)) is None:
         known = did_you_mean(against, plan.packages)
-        raise PipelineError(f"'{against}' is no package, file or revision of git's; {known}")
+        raise PipelineError(
+            f"'{against}' is no package, file or revision of git's; {known}"
+        )
     root = stack.enter_context(read_revision(plan.workspace.root, commit))
     there = Plan(replace(plan.workspace, root=root))
     there.trust_last_exports()
@@ -151,7 +161,9 @@ def _find_accepted(plan: Plan, package: str) -> Other:
     figures = read_baseline(plan.workspace.baseline(package))
     if figures is None:
         what = f"there is no {BASELINES}/{package}.yaml"
-        raise PipelineError(f"{package}: {what}; `doit baseline {package}` accepts a build")
+        raise PipelineError(
+            f"{package}: {what}; `doit baseline {package}` accepts a build"
+        )
     name = "the accepted baseline"
     now = read_build(plan.workspace.package(package) / MANIFEST)
     if now is not None and now.figures.digest == figures.digest:
@@ -161,8 +173,12 @@ def _find_accepted(plan: Plan, package: str) -> Other:
             continue
         found = _load_build(plan.workspace.store, action)
         if found is not None and found.figures.digest == figures.digest:
-            accepted = {"methods": figures.methods}  # their numerics may be of another machine
-            return Other(replace(found, figures=found.figures.model_copy(update=accepted)), name)
+            accepted = {
+                "methods": figures.methods
+            }  # their numerics may be of another machine
+            return Other(
+                replace(found, figures=found.figures.model_copy(update=accepted)), name
+            )
     note = "the build that was accepted is not in the store, so options are left out"
     return Other(Build(figures), name, (note,))
 
@@ -200,8 +216,12 @@ def _find_in_folder(
     if path.is_dir() and not (path / MANIFEST).exists():
         here = [p for p in plan.packages if (path / p / MANIFEST).exists()]
         if not here and not packages:
-            raise PipelineError(f"{against}: holds no {MANIFEST}, nor a folder of a package")
-        return lambda package: _read(path / package / MANIFEST, against), packages or here
+            raise PipelineError(
+                f"{against}: holds no {MANIFEST}, nor a folder of a package"
+            )
+        return lambda package: _read(
+            path / package / MANIFEST, against
+        ), packages or here
     other = _read(path / MANIFEST if path.is_dir() else path, against)
     assert other.build.manifest is not None
     return lambda package: other, packages or [str(other.build.manifest["package"])]

@@ -21,15 +21,24 @@ def find_estimates(method: Subject, gate: str) -> tuple[Sequence[Json], str]:
     partitions = delegation["partitions"]
     if not estimates:
         backends = ", ".join(sorted(partitions)) or "no backend"
-        sentence = f"{gate} limits an estimate, and no compiler of its delegates made one"
-        return (), f"{sentence}: it is lowered to {backends}; vela makes them for EthosUBackend"
+        sentence = (
+            f"{gate} limits an estimate, and no compiler of its delegates made one"
+        )
+        return (
+            (),
+            f"{sentence}: it is lowered to {backends}; vela makes them for EthosUBackend",
+        )
     for backend in sorted({estimate["backend"] for estimate in estimates}):
         number = sum(estimate["backend"] == backend for estimate in estimates)
         if number < partitions[backend]:
             sentence = (
-                f"{partitions[backend] - number} of {plural(partitions[backend], 'partition')}"
+                f"{partitions[backend] - number} of "
+                f"{plural(partitions[backend], 'partition')}"
             )
-            return estimates, f"{sentence} of {backend} have no estimate, which {gate} limits"
+            return (
+                estimates,
+                f"{sentence} of {backend} have no estimate, which {gate} limits",
+            )
     return estimates, ""
 
 

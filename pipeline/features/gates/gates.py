@@ -61,15 +61,21 @@ def check_gates(
     now = make_figures(manifest, contents, validation)
     accepted = {} if baseline is None else baseline.methods
     inside = (contents or {}).get("methods", {})
-    runs = {record["method"]: record for record in (validation or {}).get("methods", ())}
+    runs = {
+        record["method"]: record for record in (validation or {}).get("methods", ())
+    }
     targets = settings.get("targets", {})
     needs = (contract or {}).get("methods", {})
-    subjects = [Subject(package, None, now, baseline, {}, {}, (), family, contract, (), targets)]
+    subjects = [
+        Subject(package, None, now, baseline, {}, {}, (), family, contract, (), targets)
+    ]
     for name, figures in now.methods.items():
         facts = manifest["methods"][name]
         run = runs.get(name, {})
         arenas = inside.get(name, {}).get("planned_memory", ())
-        undelegated = (validation or {}).get("delegation", {}).get(name, {}).get("left", ())
+        undelegated = (
+            (validation or {}).get("delegation", {}).get(name, {}).get("left", ())
+        )
         subjects.append(
             Subject(
                 *(package, name, figures, accepted.get(name), facts, run, arenas),
@@ -104,7 +110,9 @@ def _find_setting(
     return _Setting(limit, of_method, place, settings.get("requires_baseline", False))
 
 
-def _check(gate: Gate, subject: Subject, setting: _Setting, has_baseline: bool) -> GateRecord:
+def _check(
+    gate: Gate, subject: Subject, setting: _Setting, has_baseline: bool
+) -> GateRecord:
     figure: float | None = None
     limit = 0 if isinstance(setting.limit, list) else setting.limit
     unmeasured = _why_unmeasured(gate, subject, setting, has_baseline)
@@ -138,7 +146,9 @@ def _why_unmeasured(
     """Return why there is nothing to hold to a gate, in a sentence, and why it is left alone all
     the same, if it is; None where there is a figure."""
     method = subject.method
-    unasked = UNASKED in subject.run.get("left_out", ())  # so nothing at all is said of it
+    unasked = UNASKED in subject.run.get(
+        "left_out", ()
+    )  # so nothing at all is said of it
     not_run = ""
     if gate.needs_run or unasked:
         not_run = _why_not_run(gate, subject.run)
@@ -169,7 +179,9 @@ def _why_not_run(gate: Gate, run: Json) -> str:
     return ""
 
 
-def _describe_missing(gate: Gate, subject: Subject, has_baseline: bool, required: bool) -> str:
+def _describe_missing(
+    gate: Gate, subject: Subject, has_baseline: bool, required: bool
+) -> str:
     """Return what the baseline lacks that a gate compares with; "" where it is there."""
     command = f"`doit baseline {subject.package}`"
     if not has_baseline:  # the same sentence for all methods, so that it is said once
@@ -178,7 +190,11 @@ def _describe_missing(gate: Gate, subject: Subject, has_baseline: bool, required
         return f"{NO_BASELINE}; {command} records one"
     if subject.before is None:
         lack, figures = "not in the baseline", "its figures"
-    elif gate.name == "max_sqnr_drop" and subject.now.sqnr_db and subject.before.sqnr_db is None:
+    elif (
+        gate.name == "max_sqnr_drop"
+        and subject.now.sqnr_db
+        and subject.before.sqnr_db is None
+    ):
         lack, figures = "no SQNR in the baseline", "it"
     else:
         return ""

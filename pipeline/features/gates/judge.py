@@ -54,7 +54,9 @@ def _read_baseline(action: Action, workspace: Workspace) -> Figures | None:
     make no sense."""
     path = workspace.baseline(str(action.package))
     if workspace.find_data(path) != action.key["baseline"]:
-        raise PipelineError(f"{path.parent.name}/{path.name}: changed while the build ran")
+        raise PipelineError(
+            f"{path.parent.name}/{path.name}: changed while the build ran"
+        )
     return read_baseline(path)
 
 

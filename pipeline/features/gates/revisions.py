@@ -18,7 +18,11 @@ from pathlib import Path
 from pipeline.store.errors import PipelineError
 
 # Settings of the user's that would leave files out, or run programs beside the filters.
-_SETTINGS = ("core.hooksPath=/dev/null", "core.sparseCheckout=false", "core.fsmonitor=false")
+_SETTINGS = (
+    "core.hooksPath=/dev/null",
+    "core.sparseCheckout=false",
+    "core.fsmonitor=false",
+)
 
 
 def find_commit(root: Path, revision: str) -> str | None:
@@ -36,7 +40,9 @@ def find_commit(root: Path, revision: str) -> str | None:
     if answer.stderr and b"not a git repository" not in answer.stderr:
         raise PipelineError(f"git: {_last_line(answer.stderr)}")
     if _git(root, "rev-parse", "--is-shallow-repository").stdout.strip() == b"true":
-        remedy = "fetch it first (`git fetch --unshallow`; in a workflow, `fetch-depth: 0`)"
+        remedy = (
+            "fetch it first (`git fetch --unshallow`; in a workflow, `fetch-depth: 0`)"
+        )
         raise PipelineError(f"this clone is shallow and has no '{revision}'; {remedy}")
     return None
 
@@ -45,11 +51,16 @@ def find_commit(root: Path, revision: str) -> str | None:
 def read_revision(root: Path, commit: str) -> Iterator[Path]:
     """Yield a temporary folder that holds what a checkout of a commit would put into `root`,
     without submodules. Raises PipelineError."""
-    prefix = os.fsdecode(_git(root, "rev-parse", "--show-prefix").stdout.removesuffix(b"\n"))
+    prefix = os.fsdecode(
+        _git(root, "rev-parse", "--show-prefix").stdout.removesuffix(b"\n")
+    )
     with tempfile.TemporaryDirectory(prefix="pte-pipeline-") as folder:
         tree = Path(folder) / "revision"
         tree.mkdir()
-        places = {"GIT_INDEX_FILE": str(Path(folder) / "index"), "GIT_WORK_TREE": str(tree)}
+        places = {
+            "GIT_INDEX_FILE": str(Path(folder) / "index"),
+            "GIT_WORK_TREE": str(tree),
+        }
 
         def run(*arguments: str, text: bytes = b"") -> bytes:
             answer = _git(root, *arguments, text=text, places=places)
@@ -76,7 +87,10 @@ def _last_line(message: bytes) -> str:
 
 
 def _git(
-    root: Path, *arguments: str, text: bytes = b"", places: Mapping[str, str] | None = None
+    root: Path,
+    *arguments: str,
+    text: bytes = b"",
+    places: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run git in a folder; `places` are variables that name its index and work tree."""
     settings: list[str] = []
@@ -97,8 +111,14 @@ def _environment() -> dict[str, str]:
     PipelineError where there is no git."""
     command = ["git", "rev-parse", "--local-env-vars"]
     try:
-        names = subprocess.run(command, capture_output=True, check=False, text=True).stdout.split()
+        names = subprocess.run(
+            command, capture_output=True, check=False, text=True
+        ).stdout.split()
     except FileNotFoundError as error:
-        raise PipelineError("git is not installed, and a revision was asked for") from error
-    environment = {name: value for name, value in os.environ.items() if name not in names}
+        raise PipelineError(
+            "git is not installed, and a revision was asked for"
+        ) from error
+    environment = {
+        name: value for name, value in os.environ.items() if name not in names
+    }
     return {**environment, "GIT_OPTIONAL_LOCKS": "0"}

@@ -161,7 +161,10 @@ def find_package_misfits(contract: Json, runtime: Runtime) -> Iterator[str]:
         identifier = schema["identifier"]
         if limits["identifier"] not in (None, identifier):
             yield f"reads {limits['identifier']}, and the package is {identifier}; {_OLDER}"
-        if limits["schema_version"] is not None and schema["version"] > limits["schema_version"]:
+        if (
+            limits["schema_version"] is not None
+            and schema["version"] > limits["schema_version"]
+        ):
             yield (
                 f"reads schema version {limits['schema_version']}, and the package has "
                 f"{schema['version']}; {_OLDER}"
@@ -190,7 +193,9 @@ def find_method_misfits(method: Method, runtime: Runtime) -> Iterator[str]:
     yield from _missing_kernels(method, runtime)
     for backend in method.contract["backends"]:
         if backend not in runtime.facts["backends"]:
-            names = [name for name, entry in BACKENDS.items() if entry.backend_id == backend]
+            names = [
+                name for name, entry in BACKENDS.items() if entry.backend_id == backend
+            ]
             name = next(iter(names), backend)
             calls = method.facts["delegation"]["partitions"].get(backend, 0)
             yield (
@@ -213,7 +218,9 @@ def _missing_kernels(method: Method, runtime: Runtime) -> Iterator[str]:
                 calls.setdefault((operator, dtype), []).extend(kernel["instructions"])
     for (operator, dtype), instructions in calls.items():
         where = method.describe_calls(operator, instructions)
-        advice = _advise(method, runtime, operator, method.reason(operator, instructions))
+        advice = _advise(
+            method, runtime, operator, method.reason(operator, instructions)
+        )
         if dtype:
             has = listed(runtime.dtypes(operator) or ())
             yield f"lacks {operator} of {dtype}, {where}, and has it of {has}; {advice}"
@@ -258,7 +265,9 @@ def _advise(method: Method, runtime: Runtime, operator: str, reason: str) -> str
     """Return why a method calls an operator, the options by which it does not, and how a runtime
     gets it."""
     why = f"no delegate took it ({reason}); " if reason else ""
-    options = islice(_find_options(method.facts["lowering"], runtime, operator), _MOST_OPTIONS)
+    options = islice(
+        _find_options(method.facts["lowering"], runtime, operator), _MOST_OPTIONS
+    )
     kernels = find_kernels(operator)
     link = f"build the runtime with it: `doit contract {method.package}` says how"
     if kernels is None:

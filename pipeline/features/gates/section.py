@@ -26,7 +26,9 @@ _UNITS: dict[str, Callable[[Any], str]] = {
 
 
 def section(report: Json) -> ReportSection:
-    order = {method["method"]: place for place, method in enumerate(report["methods"], 1)}
+    order = {
+        method["method"]: place for place, method in enumerate(report["methods"], 1)
+    }
     records = list(report.get("gates") or ())
     records.sort(key=lambda gate: (gate["ok"], order.get(gate["method"], 0)))
     gates = [_gate(record) for record in records]
@@ -98,7 +100,9 @@ def compare(report: Json) -> Iterator[Row]:
     contents = report.get("contents") or {}
     if "size" in baseline:
         size = contents.get("size") or sum(report.get("sizes", {}).values())
-        yield _change("package", "size", baseline["size"], size, human_size, less_is_better=True)
+        yield _change(
+            "package", "size", baseline["size"], size, human_size, less_is_better=True
+        )
     measured = {method["method"]: method for method in report["methods"]}
     for method, accepted in in_order(report, baseline.get("methods")).items():
         delegation = (report.get("delegation") or {}).get(method)
@@ -123,7 +127,9 @@ def _compare_memory(method: str, accepted: Json, contents: Json) -> Iterator[Row
     before = accepted.get("planned_memory")
     if isinstance(before, int):
         now = sum(arena["size"] for arena in contents["planned_memory"])
-        yield _change(method, "planned memory", before, now, human_size, less_is_better=True)
+        yield _change(
+            method, "planned memory", before, now, human_size, less_is_better=True
+        )
 
 
 def _compare_sqnr(method: str, accepted: Json, figures: Json) -> Iterator[Row]:

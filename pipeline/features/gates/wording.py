@@ -18,7 +18,9 @@ NAME_FAMILY = "give it a `family`"
 
 def describe_growth(package: Subject) -> str:
     """Describe which kinds of segments, methods and tensors grew since the baseline."""
-    segments, methods, tensors = zip(_sizes(package.before), _sizes(package.now), strict=True)
+    segments, methods, tensors = zip(
+        _sizes(package.before), _sizes(package.now), strict=True
+    )
     # A baseline names the largest tensors only, so a smaller one may not be new.
     least = min(tensors[0].values(), default=math.inf)
     new_tensors = []
@@ -34,7 +36,9 @@ def describe_growth(package: Subject) -> str:
     sentences = []
     for noun, increases in grown.items():
         if increases:
-            sentences.append(f"{noun}: {listed(map(_describe_increase, increases), MOST)}")
+            sentences.append(
+                f"{noun}: {listed(map(_describe_increase, increases), MOST)}"
+            )
     return "; ".join(sentences)
 
 
@@ -53,10 +57,13 @@ def find_own_files(family: Json, package: str) -> dict[str, int]:
 
 def describe_own_files(package: Subject) -> str:
     sizes = {
-        member: sum(find_own_files(package.family, member).values()) for member in package.family
+        member: sum(find_own_files(package.family, member).values())
+        for member in package.family
     }
     largest = sorted(sizes.items(), key=lambda pair: (-pair[1], pair[0]))
-    return "their own: " + listed((f"{member} {size}" for member, size in largest), MOST)
+    return "their own: " + listed(
+        (f"{member} {size}" for member, size in largest), MOST
+    )
 
 
 def describe_calls(method: Subject, calls: Mapping[str, int]) -> str:

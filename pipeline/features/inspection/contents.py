@@ -47,12 +47,16 @@ def describe_contents(
     Raises PipelineError, whose first line says which file is not what it should be, and how.
     """
     package = PackageView(files, constants or {}, keys or {}, digests or {})
-    segments = [segment for file in package.files for segment in _segments(package, file)]
+    segments = [
+        segment for file in package.files for segment in _segments(package, file)
+    ]
     tensors = find_stored_tensors(package)
     return {
         "size": sum(len(file.data) for file in package.files),
         "segments": segments,
-        "methods": {plan.name: _describe_method(package, plan) for plan in package.plans},
+        "methods": {
+            plan.name: _describe_method(package, plan) for plan in package.plans
+        },
         "tensors": [tensor.record for tensor in tensors],
         "shared": list(find_shared(package, tensors)),
         "twice": list(find_duplicates(tensors)),
@@ -84,7 +88,9 @@ def _segments(view: PackageView, file: PackageFile) -> Iterator[SegmentRecord]:
     yield from _fill_gap(view, file, Span(end, len(file.data) - end))
 
 
-def _fill_gap(view: PackageView, file: PackageFile, gap: Span) -> Iterator[SegmentRecord]:
+def _fill_gap(
+    view: PackageView, file: PackageFile, gap: Span
+) -> Iterator[SegmentRecord]:
     """Yield the segments of a gap between claims: the flatbuffer around its data, and padding."""
     if not gap.size:
         return
@@ -94,10 +100,14 @@ def _fill_gap(view: PackageView, file: PackageFile, gap: Span) -> Iterator[Segme
     if inside < gap.size:
         padding = Span(gap.offset + inside, gap.size - inside)
         unused = bytes(file.data[padding.offset : padding.end]).strip(b"\0")
-        yield _segment(view, file, padding, _Claim("padding", {"unused"} if unused else set()))
+        yield _segment(
+            view, file, padding, _Claim("padding", {"unused"} if unused else set())
+        )
 
 
-def _segment(view: PackageView, file: PackageFile, span: Span, claim: _Claim) -> SegmentRecord:
+def _segment(
+    view: PackageView, file: PackageFile, span: Span, claim: _Claim
+) -> SegmentRecord:
     tensor = None
     if claim.kind == "named_data":
         tensor = view.lookup(file.digest(span), claim.methods)
@@ -173,7 +183,8 @@ def _describe_method(view: PackageView, plan: PlanFacts) -> MethodContents:
             for number, delegate in enumerate(plan.delegates)
         ],
         "planned_memory": [
-            {"arena": number, "size": size} for number, size in enumerate(plan.arenas, 1)
+            {"arena": number, "size": size}
+            for number, size in enumerate(plan.arenas, 1)
         ],
         "constants": constants,
         "delegated": delegated,

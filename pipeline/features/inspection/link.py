@@ -13,7 +13,9 @@ from pipeline.store.files import CONTENTS, record_bytes
 
 def write_contents(package: LinkedPackage) -> dict[str, Digest]:
     """Put the description of a package's contents into the store; return its digest by name."""
-    unit_of = {method: unit for unit in package.units.values() for method in unit["methods"]}
+    unit_of = {
+        method: unit for unit in package.units.values() for method in unit["methods"]
+    }
     contents = describe_contents(
         {name: file.path for name, file in package.files.items()},
         {name: unit["methods"][name]["constants"] for name, unit in unit_of.items()},

@@ -41,7 +41,9 @@ def section(report: Json) -> ReportSection:
         }
         for record in contents["shared"]
     ]
-    saved = sum(record["size"] * (len(record["methods"]) - 1) for record in contents["shared"])
+    saved = sum(
+        record["size"] * (len(record["methods"]) - 1) for record in contents["shared"]
+    )
     twice = [
         {
             "what": code(record["what"]),
@@ -59,10 +61,17 @@ def section(report: Json) -> ReportSection:
         "Contents",
         _treemap(segments) if segments else None,
         DataTable("kinds", "Bytes of each file", list(_files(segments))),
-        DataTable("segments", "Segments", [_segment(record, whole) for record in largest], _BRIEF),
+        DataTable(
+            "segments",
+            "Segments",
+            [_segment(record, whole) for record in largest],
+            _BRIEF,
+        ),
         DataTable("memory", "Bytes that each method needs", list(_methods(by_method))),
         DataTable("tensors", "Largest tensors", tensors, _BRIEF),
-        DataTable("shared", f"Shared, stored once: saves {human_size(saved)}", shared, _BRIEF),
+        DataTable(
+            "shared", f"Shared, stored once: saves {human_size(saved)}", shared, _BRIEF
+        ),
         DataTable("twice", more, twice, _BRIEF),
     )
 
@@ -104,7 +113,12 @@ def _tiles(segments: Sequence[Json]) -> Iterator[Json]:
             total = sum(segment["size"] for segment in remaining)
             title = f"{len(remaining)} more"
             description = f"{title} of {_kind(kind)}: {human_size(total)}"
-            yield {"name": title, "size": total, "kind": kind, "description": description}
+            yield {
+                "name": title,
+                "size": total,
+                "kind": kind,
+                "description": description,
+            }
 
 
 def _files(segments: Sequence[Json]) -> Iterator[Row]:
@@ -113,7 +127,9 @@ def _files(segments: Sequence[Json]) -> Iterator[Row]:
     for segment in segments:
         sizes.setdefault(segment["file"], Counter())[segment["kind"]] += segment["size"]
     kinds = [
-        kind for kind in _KINDS if any(sizes_of_file[kind] for sizes_of_file in sizes.values())
+        kind
+        for kind in _KINDS
+        if any(sizes_of_file[kind] for sizes_of_file in sizes.values())
     ]
     for file, sizes_of_file in sorted(sizes.items()):
         figures = {_KINDS[kind]: figure(sizes_of_file[kind]) for kind in kinds}
@@ -138,7 +154,9 @@ def _methods(methods: Mapping[str, Json]) -> Iterator[Row]:
         if not facts["instructions"]:
             continue
         arenas = facts["planned_memory"]
-        arena_words = ", ".join(f"arena {arena['arena']}: {arena['size']:,}" for arena in arenas)
+        arena_words = ", ".join(
+            f"arena {arena['arena']}: {arena['size']:,}" for arena in arenas
+        )
         planned = sum(arena["size"] for arena in arenas)
         payloads: dict[str, list[int]] = {}
         for delegate in facts["delegates"]:
@@ -149,7 +167,9 @@ def _methods(methods: Mapping[str, Json]) -> Iterator[Row]:
         )
         yield {
             "method": name(method),
-            "planned memory": figure(planned, note=arena_words if len(arenas) > 1 else ""),
+            "planned memory": figure(
+                planned, note=arena_words if len(arenas) > 1 else ""
+            ),
             "constants": figure(facts["constants"]),
             "delegated": figure(facts["delegated"], note=", ".join(delegates)),
             "instructions": figure(facts["instructions"]),

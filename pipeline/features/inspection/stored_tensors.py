@@ -6,7 +6,12 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pipeline.compile.inspect.package_view import KnownTensor, PackageFile, PackageView, join_names
+from pipeline.compile.inspect.package_view import (
+    KnownTensor,
+    PackageFile,
+    PackageView,
+    join_names,
+)
 from pipeline.program.flatbuffer import Span
 from pipeline.program.pte import DataFile, TensorType
 from pipeline.store.digest import Digest
@@ -46,7 +51,8 @@ def find_stored_tensors(view: PackageView) -> list[StoredTensor]:
                     stored.add((method, name))
     tensors += _in_delegates(view, stored)
     return sorted(
-        tensors, key=lambda t: (-t.record["size"], t.record["name"], t.record["key"], t.place)
+        tensors,
+        key=lambda t: (-t.record["size"], t.record["name"], t.record["key"], t.place),
     )
 
 
@@ -70,13 +76,19 @@ def _named(view: PackageView) -> Iterator[StoredTensor]:
         types: dict[int, TensorType] = {}
         if isinstance(file.layout, DataFile):
             types = {
-                s: tensor_type for _, s, tensor_type in file.layout.named if tensor_type is not None
+                s: tensor_type
+                for _, s, tensor_type in file.layout.named
+                if tensor_type is not None
             }
         for segment, keys in file.named.items():
             users = {method for key in keys for method in view.users.get(key, ())}
             span = file.layout.segments[segment]
             tensor_type = types.get(segment)
-            if tensor_type is not None and tensor_type.item and tensor_type.size <= span.size:
+            if (
+                tensor_type is not None
+                and tensor_type.item
+                and tensor_type.size <= span.size
+            ):
                 span = Span(span.offset, tensor_type.size)
             yield _stored(view, file, span, "named_data", users, tensor_type, keys)
 
@@ -111,10 +123,14 @@ def _stored(
         users = f" ({', '.join(sorted(methods))})"
     description = f"{file.name}: {where.replace('_', ' ')}{users}"
     portable = where != "named_data" or bool(external_keys)
-    return StoredTensor(record, names, base, (file.name, span.offset), description, portable)
+    return StoredTensor(
+        record, names, base, (file.name, span.offset), description, portable
+    )
 
 
-def _in_delegates(view: PackageView, stored: Collection[tuple[str, str]]) -> Iterator[StoredTensor]:
+def _in_delegates(
+    view: PackageView, stored: Collection[tuple[str, str]]
+) -> Iterator[StoredTensor]:
     """Yield tensors that went into payloads, of backends that keep no weights as named data."""
     for span, users in view.payloads.items():
         payload = view.pte.digest(span)
@@ -122,7 +138,9 @@ def _in_delegates(view: PackageView, stored: Collection[tuple[str, str]]) -> Ite
         for method in sorted({method for method, _, _ in users}):
             consumed_tensors = view.consumed(method, payload)
             if any(
-                (method, name) in stored for tensor in consumed_tensors for name in tensor.names
+                (method, name) in stored
+                for tensor in consumed_tensors
+                for name in tensor.names
             ):
                 continue
             for tensor in consumed_tensors:
@@ -141,13 +159,21 @@ def _in_delegates(view: PackageView, stored: Collection[tuple[str, str]]) -> Ite
                 "methods": sorted(methods),
             }
             place = (payload, 0)
-            yield StoredTensor(record, tensor.names, tensor.base, place, where, backend=backend)
+            yield StoredTensor(
+                record, tensor.names, tensor.base, place, where, backend=backend
+            )
 
 
-def find_shared(view: PackageView, tensors: Sequence[StoredTensor]) -> Iterator[SharedRecord]:
+def find_shared(
+    view: PackageView, tensors: Sequence[StoredTensor]
+) -> Iterator[SharedRecord]:
     """Yield tensors and payloads that several methods use, the largest first."""
     records: list[SharedRecord] = [
-        {"what": _label(t.record), "size": t.record["size"], "methods": t.record["methods"]}
+        {
+            "what": _label(t.record),
+            "size": t.record["size"],
+            "methods": t.record["methods"],
+        }
         for t in tensors
         if len(t.record["methods"]) > 1 and t.record["where"] != "delegate"
     ]
@@ -184,7 +210,9 @@ def _label(tensor: TensorRecord) -> str:
     kind = "bytes"
     if tensor["dtype"]:
         kind = f"{tensor['dtype']}{tensor['shape']}"
-    name = tensor["name"] or (f"named data {tensor['key'][:16]}" if tensor["key"] else "unnamed")
+    name = tensor["name"] or (
+        f"named data {tensor['key'][:16]}" if tensor["key"] else "unnamed"
+    )
     return f"{name} {kind}"
 
 

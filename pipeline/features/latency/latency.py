@@ -60,12 +60,18 @@ def measure_latencies(
                 continue
             generated = generate_inputs(programs[name], 1, settings.seed, [])
             inputs, *_ = (*examples.get(name, ()), *generated)
-            latencies[name] = measure_latency(files, name, programs[name], inputs, seconds)
+            latencies[name] = measure_latency(
+                files, name, programs[name], inputs, seconds
+            )
     return latencies
 
 
 def measure_latency(
-    files: PackageFiles, method: str, program: ExportedProgram, inputs: InputSet, seconds: float
+    files: PackageFiles,
+    method: str,
+    program: ExportedProgram,
+    inputs: InputSet,
+    seconds: float,
 ) -> LatencyRecord | None:
     """Measure one method on one input set; None where it fails on that.
 
@@ -109,7 +115,9 @@ def _repeat(call: Callable[[], Any], seconds: float) -> list[float]:
     """Call until the time is over, once at least, and return how long each call took."""
     durations: list[float] = []
     until = time.perf_counter() + seconds
-    while not durations or (time.perf_counter() < until and len(durations) < _MOST_RUNS // _TURNS):
+    while not durations or (
+        time.perf_counter() < until and len(durations) < _MOST_RUNS // _TURNS
+    ):
         started = time.perf_counter()
         call()
         durations.append(time.perf_counter() - started)
@@ -118,7 +126,11 @@ def _repeat(call: Callable[[], Any], seconds: float) -> list[float]:
 
 def spread(seconds: Sequence[float]) -> SpreadRecord:
     """Return median and quartiles in milliseconds; those of a single figure are that figure."""
-    figures = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else [*seconds] * 3
+    figures = (
+        quantiles(seconds, n=4, method="inclusive")
+        if len(seconds) > 1
+        else [*seconds] * 3
+    )
     low, middle, high = (round_figure(figure * 1e3) for figure in figures)
     return {"median": middle, "low": low, "high": high, "runs": len(seconds)}
 

@@ -25,11 +25,16 @@ def section(report: Json) -> ReportSection:
     ]
     spreads = []
     for method, latency in timed:
-        for key, words in (("steady_ms", "the package"), ("source_ms", "the source program")):
+        for key, words in (
+            ("steady_ms", "the package"),
+            ("source_ms", "the source program"),
+        ):
             cell = _spread(latency[key])
             is_source = key == "source_ms"
             facts = {"description": f"{method}, {words}: {cell.text} ({cell.note})"}
-            spreads.append({**latency[key], **facts, "row": method, "source": is_source})
+            spreads.append(
+                {**latency[key], **facts, "row": method, "source": is_source}
+            )
     chart = Chart(
         "Further calls.",
         "Median and quartiles of the package, whose delegates take as many threads as they like, "

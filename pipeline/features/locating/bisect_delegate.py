@@ -58,7 +58,9 @@ def bisect_delegate(
     source.call(inputs)
     if source.left_out:
         return None, None, "its values are too much to hold"
-    values = {source.nodes[place].name: visits[0] for place, visits in source.values.items()}
+    values = {
+        source.nodes[place].name: visits[0] for place, visits in source.values.items()
+    }
     cuts = list(_cuts(program))
     if not cuts:
         return None, None, "it can't be cut"
@@ -85,7 +87,9 @@ def bisect_delegate(
             break
         # The nearest cut, from the middle back, that the backend takes.
         candidates = range((low + high) // 2, low - 1, -1)
-        nearest = next((number for number in candidates if run(number) != "refused"), None)
+        nearest = next(
+            (number for number in candidates if run(number) != "refused"), None
+        )
         if nearest is None:
             low = candidates.start + 1
         elif run(nearest) == "agrees":
@@ -107,7 +111,10 @@ def _run_beginning(
     diverges; None where all agree."""
     part, input_numbers = _part(module.original_module, list(expected))
     results = preprocess_programs(
-        module.backend_id, {"part": [part]}, {"part": [list(module.compile_specs)]}, None
+        module.backend_id,
+        {"part": [part]},
+        {"part": [list(module.compile_specs)]},
+        None,
     )
     result = results["part"][0]
     part_inputs = [inputs[number] for number in input_numbers]
@@ -154,7 +161,9 @@ def _cuts(program: ExportedProgram) -> Iterator[list[Node]]:
 def _computed_nodes(program: ExportedProgram) -> list[Node]:
     """Return the operators that compute with inputs, in the order of the graph."""
     specs = program.graph_signature.input_specs
-    constants = {spec.arg.name for spec in specs if spec.kind is not InputKind.USER_INPUT}
+    constants = {
+        spec.arg.name for spec in specs if spec.kind is not InputKind.USER_INPUT
+    }
     fixed: set[Node] = set()
     order: list[Node] = []
     for node in program.graph.nodes:
@@ -176,7 +185,9 @@ def _may_end(node: Node) -> bool:
     return not any("quantize" in base_name(neighbour) for neighbour in neighbourhood)
 
 
-def _part(program: ExportedProgram, outputs: Sequence[str]) -> tuple[ExportedProgram, list[int]]:
+def _part(
+    program: ExportedProgram, outputs: Sequence[str]
+) -> tuple[ExportedProgram, list[int]]:
     """Make a partition that ends with these nodes, and number the inputs that it still takes."""
     module = copy.deepcopy(program.graph_module)
     nodes = {node.name: node for node in module.graph.nodes}
@@ -192,7 +203,9 @@ def _part(program: ExportedProgram, outputs: Sequence[str]) -> tuple[ExportedPro
     module.recompile()
     output_specs = []
     for name in outputs:
-        output_specs.append(OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(name), None))
+        output_specs.append(
+            OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(name), None)
+        )
     signature = ExportGraphSignature(specs, output_specs)
     used = {spec.target for spec in specs}
     state = {name: t for name, t in program.state_dict.items() if name in used}

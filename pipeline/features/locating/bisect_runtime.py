@@ -49,12 +49,16 @@ def locate_in_runtime(case: FailureCase) -> Iterator[Culprit]:
         yield from name_conds(case, losses)
         return
     if len(case.sequence) > 1:
-        case.note(f"{finding}; where ExecuTorch's runtime departs in a sequence is not looked for")
+        case.note(
+            f"{finding}; where ExecuTorch's runtime departs in a sequence is not looked for"
+        )
         return
     try:
         result = _bisect(case)
     except Exception as refused:  # by the serializer or the runtime
-        case.note(f"{finding}; ExecuTorch's runtime could not be looked at ({reason(refused)})")
+        case.note(
+            f"{finding}; ExecuTorch's runtime could not be looked at ({reason(refused)})"
+        )
         return
     if result is None:
         case.note(f"{finding}, and so does ExecuTorch's runtime, run by itself")
@@ -94,7 +98,9 @@ def _bisect(case: FailureCase) -> tuple[int, OutputError, int] | None:
         run = cache(partial(_run_beginning, case, plan, inputs, tolerance))
         if run(cuts[-1]) is None:
             continue
-        first = bisect_left(cuts, True, hi=len(cuts) - 1, key=lambda cut: run(cut) is not None)
+        first = bisect_left(
+            cuts, True, hi=len(cuts) - 1, key=lambda cut: run(cut) is not None
+        )
         error = run(cuts[first])
         assert error is not None
         return cuts[first], error, run.cache_info().misses
@@ -108,13 +114,19 @@ def _cuts(plan: schema.ExecutionPlan) -> Iterator[int]:
         call = instruction.instr_args
         if isinstance(call, schema.JumpFalseCall):
             farthest = max(farthest, call.destination_instruction)
-        if isinstance(call, (schema.KernelCall, schema.DelegateCall)) and farthest <= index + 1:
+        if (
+            isinstance(call, (schema.KernelCall, schema.DelegateCall))
+            and farthest <= index + 1
+        ):
             yield index
 
 
 def _results(plan: schema.ExecutionPlan, index: int) -> Iterator[int]:
     """Yield the planned tensors that instructions up to one write and that are read later."""
-    used = [used_values(plan, instruction.instr_args) for instruction in get_instructions(plan)]
+    used = [
+        used_values(plan, instruction.instr_args)
+        for instruction in get_instructions(plan)
+    ]
     written = set().union(*used[: index + 1]) - {*plan.inputs}
     for place in sorted(written & set(plan.outputs).union(*used[index + 1 :])):
         value = plan.values[place].val
@@ -136,16 +148,27 @@ def _run_beginning(
     loaded = run_until(data, case.sequence, index, budget=case.budget)
     assert loaded is not None  # no jump leads over it
     # A value that was not written in this run has no sizes of its own.
-    places = [p for p in _results(plan, index) if isinstance(loaded.values[p], (Slot, ValueList))]
+    places = [
+        p
+        for p in _results(plan, index)
+        if isinstance(loaded.values[p], (Slot, ValueList))
+    ]
     if not places:
         return None
     expected = [read_value(loaded, place) for place in places]
-    chain = replace(plan.chains[0], instructions=plan.chains[0].instructions[: index + 1])
+    chain = replace(
+        plan.chains[0], instructions=plan.chains[0].instructions[: index + 1]
+    )
     cut = replace(plan, outputs=places, chains=[chain])
     # The others stay: every payload of a file must be somebody's.
-    plans = [cut if original is plan else original for original in data.file.program.execution_plan]
+    plans = [
+        cut if original is plan else original
+        for original in data.file.program.execution_plan
+    ]
     program = replace(data.file.program, execution_plan=plans)
     part = PTEFile(program, data.file.mutable_data, data.file.named_data)
     content = bytes(serialize_pte_binary(part, extract_delegate_segments=True))
-    session = Session(PackageFiles(files.name, content, tuple(files.data())), EXECUTORCH)
+    session = Session(
+        PackageFiles(files.name, content, tuple(files.data())), EXECUTORCH
+    )
     return tolerance.first_error(session.run(plan.name, inputs), expected)

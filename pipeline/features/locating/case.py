@@ -142,7 +142,9 @@ class FailureCase:
 
     @cached_property
     def sequence(self) -> list[Call]:
-        return [(m, flatten(self.evidence.sources[m], inputs)) for m, inputs in self.failing]
+        return [
+            (m, flatten(self.evidence.sources[m], inputs)) for m, inputs in self.failing
+        ]
 
     @property
     def methods(self) -> list[str]:
@@ -159,9 +161,13 @@ class FailureCase:
         """The programs that were lowered, of the methods that are called."""
         return {name: self.evidence.lowered(name).program for name in self.methods}
 
-    def make_sources(self, programs: Mapping[str, ExportedProgram]) -> dict[str, NodeValues]:
+    def make_sources(
+        self, programs: Mapping[str, ExportedProgram]
+    ) -> dict[str, NodeValues]:
         """Make the sources of the methods that are called, with the state that they share."""
-        sources = NodeValues.with_common_state({name: programs[name] for name in self.methods})
+        sources = NodeValues.with_common_state(
+            {name: programs[name] for name in self.methods}
+        )
         for source in sources.values():
             source.budget = self.budget
         return sources
@@ -174,7 +180,10 @@ class FailureCase:
         return sources[self.method]
 
     def all_agree(
-        self, actual: Sequence[Any], expected: Sequence[Any], limits: Limits | None = None
+        self,
+        actual: Sequence[Any],
+        expected: Sequence[Any],
+        limits: Limits | None = None,
     ) -> bool:
         """Return whether outputs keep to limits, by default those of the method."""
         if len(actual) != len(expected):
@@ -202,7 +211,9 @@ class FailureCase:
         if index < len(calls):
             call = calls[index].instr_args
         if isinstance(call, schema.DelegateCall):
-            return Spot(None, plan.delegates[call.delegate_index].id, call.delegate_index)
+            return Spot(
+                None, plan.delegates[call.delegate_index].id, call.delegate_index
+            )
         kernel = ""
         if isinstance(call, schema.KernelCall):
             operator = plan.operators[call.op_index]
@@ -238,11 +249,17 @@ class FailureCase:
         where = " in ".join(filter(None, (operator or label, module)))
         parts = [part for part in (where, line) if part]
         if spot.delegate is not None:
-            parts.append(f"{'in ' if parts else ''}{spot.backend}'s delegate {spot.delegate}")
+            parts.append(
+                f"{'in ' if parts else ''}{spot.backend}'s delegate {spot.delegate}"
+            )
         return ", ".join(parts) or "an instruction that lowering made"
 
     def culprit(
-        self, spot: Spot, kind: CulpritKind, sentence: str, error: OutputError | None = None
+        self,
+        spot: Spot,
+        kind: CulpritKind,
+        sentence: str,
+        error: OutputError | None = None,
     ) -> Culprit:
         """Make the record of a culprit."""
         operator, module, line = self.facts(spot.place)
@@ -259,7 +276,9 @@ class FailureCase:
         )
 
 
-def load_methods(data: PackageData, methods: Iterable[str]) -> dict[str, InterpretedMethod]:
+def load_methods(
+    data: PackageData, methods: Iterable[str]
+) -> dict[str, InterpretedMethod]:
     """Load methods in the interpreter, with the state that they share."""
     plans = {name: data.plans[name] for name in methods}
     shared = shared_memory(list(plans.values()))
@@ -310,6 +329,8 @@ def describe_error(error: OutputError) -> str:
         return error.mismatch
     if error.disagreeing:
         values = "value" if error.disagreeing == 1 else "values"
-        return f"{error.disagreeing} {values} NaN or infinite, and not alike on both sides"
+        return (
+            f"{error.disagreeing} {values} NaN or infinite, and not alike on both sides"
+        )
     ratio = "" if error.sqnr_db is None else f", SQNR {error.sqnr_db:.1f} dB"
     return f"error {error.max_abs:.3g}{ratio}"

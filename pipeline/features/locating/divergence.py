@@ -58,7 +58,9 @@ def locate_divergence(case: FailureCase) -> Iterator[Culprit]:
             yield view.culprit(Spot(), "state", f"{sentence} its source")
             return
     for number, (name, inputs) in enumerate(case.sequence):
-        culprits = _check_call(case.view(name), number, inputs, loaded[name], sources[name])
+        culprits = _check_call(
+            case.view(name), number, inputs, loaded[name], sources[name]
+        )
         if culprits is not None:
             yield from culprits
             return
@@ -77,7 +79,9 @@ def _check_call(
     walked = walk(loaded, source, case.lowered.instructions, inputs)
     if source.left_out:
         held = f"{human_size(MOST_BYTES)}, and {MOST_VISITS} passes through a loop"
-        case.note(f"{len(source.left_out)} values were not all compared: {held} are held")
+        case.note(
+            f"{len(source.left_out)} values were not all compared: {held} are held"
+        )
     if walked.stopped:
         spot = case.find(walked.stopped_at or 0)
         sentence = f"stops at {case.describe(spot)}: {walked.stopped}"
@@ -99,13 +103,17 @@ def _check_call(
     exact = Tolerance(Limits(atol=0, rtol=0), 1.0)  # but for rounding
     if wrong and exact.first_error(walked.outputs, walked.expected) is None:
         units = f"{ROUNDING} units in the last place of the greatest value"
-        case.note(f"what departs is within {units}, as of rounding: the limits are closer")
+        case.note(
+            f"what departs is within {units}, as of rounding: the limits are closer"
+        )
     elif wrong:
         case.note("its outputs depart, and no value before them that could be compared")
     return [] if wrong else None
 
 
-def _differing_state(case: FailureCase, loaded: InterpretedMethod, source: NodeValues) -> str:
+def _differing_state(
+    case: FailureCase, loaded: InterpretedMethod, source: NodeValues
+) -> str:
     """Name the buffers whose values differ now, for people."""
     buffers = source.buffers()
     differing = []
@@ -122,7 +130,11 @@ def _differing_state(case: FailureCase, loaded: InterpretedMethod, source: NodeV
 
 
 def _describe_divergence(
-    case: FailureCase, compared: Compared, tolerance: Tolerance, call: int, inputs_agree: bool
+    case: FailureCase,
+    compared: Compared,
+    tolerance: Tolerance,
+    call: int,
+    inputs_agree: bool,
 ) -> Culprit:
     case.first[call] = compared
     note = "all that it is given agrees"
@@ -133,7 +145,9 @@ def _describe_divergence(
     spot = case.find(compared.index)
     prefix = ""
     if spot.delegate is not None:
-        inside, error, note = _look_into_delegate(case, compared, tolerance, call, spot.delegate)
+        inside, error, note = _look_into_delegate(
+            case, compared, tolerance, call, spot.delegate
+        )
         if inside is None:
             prefix = "what comes out at "
         else:
@@ -154,7 +168,10 @@ def _look_into_delegate(
     where none is found, None, the error of the delegate's output, and the reason."""
     otherwise = None, compared.error
     if case.budget.spent:
-        return *otherwise, "validate.budget was spent before its delegate could be cut into parts"
+        return (
+            *otherwise,
+            "validate.budget was spent before its delegate could be cut into parts",
+        )
     try:
         delegates = case.evidence.lower_again(case.method)
     except Exception as error:  # whatever a backend raises

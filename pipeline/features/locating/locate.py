@@ -108,7 +108,11 @@ def _why_no_look(evidence: Evidence, failed: MethodValidation) -> str:
         return "its source is no measure of it"
     if failed.method not in evidence.sources:
         is_constant = failed.kind == "constant"
-        return "no operator computes a constant" if is_constant else "its source has no such method"
+        return (
+            "no operator computes a constant"
+            if is_constant
+            else "its source has no such method"
+        )
     declares = any(failure["about"] == "declared" for failure in failed.failures)
     if failed.not_run or not (failed.runs or failed.failing or declares):
         return "it did not run"  # a method that ended a process would end another one
@@ -136,7 +140,9 @@ def locate(
         with torch.no_grad():
             if not failing:
                 program = evidence.sources[method]
-                inputs = next(iter(examples), None) or generate_inputs(program, 1, 0, [])[0]
+                inputs = (
+                    next(iter(examples), None) or generate_inputs(program, 1, 0, [])[0]
+                )
                 case.failing = [(method, inputs)]
             culprits += locate_lost_results(case)
             if not culprits:
@@ -145,7 +151,9 @@ def locate(
             case.note("nothing that could be compared departs")
     except OutOfTimeError as error:
         case.note(f"{error} before it was found where it goes wrong")
-    except Exception as error:  # a failure here must not hide the one that is looked into
+    except (
+        Exception
+    ) as error:  # a failure here must not hide the one that is looked into
         _log.debug("locating %s", method, exc_info=True)
         sentence = f"{type(error).__name__}: {reason(error)}"
         case.note(f"where it goes wrong could not be found: {sentence}")
@@ -162,7 +170,9 @@ def _locate_computation(case: FailureCase) -> Iterator[Culprit]:
     # What departs less from the quantized program than that does from the float one is rounding:
     # backends round in their own ways.
     case.floor = min(least_sqnr(by_quantized, by_float) - MARGIN_DB, _MOST_DB)
-    if case.source_limits is not None:  # so that the others are against the quantized program
+    if (
+        case.source_limits is not None
+    ):  # so that the others are against the quantized program
         case.floor = max(case.floor, case.limits.min_sqnr or 0.0)
     loses = not case.all_agree(by_quantized, by_float, case.source_limits)
     try:

@@ -42,7 +42,10 @@ def name_conds(case: FailureCase, losses: Sequence[LostResult]) -> Iterator[Culp
     """Yield a culprit for each `torch.cond` with lost results."""
     plan = case.data.plans[case.method]
     places = case.lowered.instructions.places
-    conds = {find_cond(loss, plan, places, case.lowered.program): loss for loss in losses[::-1]}
+    conds = {
+        find_cond(loss, plan, places, case.lowered.program): loss
+        for loss in losses[::-1]
+    }
     for place, loss in reversed(conds.items()):
         spot = case.find_runner(place) if place is not None else case.find(loss.move)
         where = case.describe(spot, "torch.cond")

@@ -76,7 +76,9 @@ def collect_evidence(subject: Subject, files: PackageFiles, budget: Budget) -> E
     )
 
 
-def _lower_again(subject: Subject, budget: Budget, method: str) -> list[LoweredBackendModule]:
+def _lower_again(
+    subject: Subject, budget: Budget, method: str
+) -> list[LoweredBackendModule]:
     """Lower a method once more, without a cache, and return its delegates. Raises PipelineError
     where there is no time for it."""
     unit = subject.find_facts(method)["unit"]
@@ -85,7 +87,9 @@ def _lower_again(subject: Subject, budget: Budget, method: str) -> list[LoweredB
     if compiled is not None and compiled.seconds > budget.left:
         share = f"validate.budget leaves {budget.left:.0f} s for it"
         raise PipelineError(f"compiling it took {compiled.seconds:.0f} s, and {share}")
-    names = [name for name in inputs.sources if subject.find_facts(name)["unit"] == unit]
+    names = [
+        name for name in inputs.sources if subject.find_facts(name)["unit"] == unit
+    ]
     programs = {name: subject.load_lowered(name).program for name in names}
     configs = {name: inputs.config.methods[name] for name in names}
     beside = inputs.config.delegates_beside(names)
@@ -98,7 +102,9 @@ def _lower_again(subject: Subject, budget: Budget, method: str) -> list[LoweredB
     return emission.delegates(method)
 
 
-def _find_failed_quantized(validation: Validation, subject: Subject) -> dict[str, ExportedProgram]:
+def _find_failed_quantized(
+    validation: Validation, subject: Subject
+) -> dict[str, ExportedProgram]:
     """Return the quantized programs of the methods that depart from these alone. Raises
     MissingBlobError."""
     failing = [result.method for result in validation.methods if result.fails_quantized]

@@ -29,7 +29,9 @@ def _describe_change(now: bytes | None, then: bytes | None) -> str:
         return "it is not there" if now is None else "its build has none"
     if len(now) != len(then):
         return f"{len(now):,} bytes, must be {len(then):,}"
-    bytes_now, bytes_then = (torch.frombuffer(bytearray(b), dtype=torch.uint8) for b in (now, then))
+    bytes_now, bytes_then = (
+        torch.frombuffer(bytearray(b), dtype=torch.uint8) for b in (now, then)
+    )
     places = (bytes_now != bytes_then).nonzero().flatten()
     return f"{len(places):,} of {len(then):,} bytes differ, the first at {int(places[0]):,}"
 
@@ -48,7 +50,9 @@ def name_constant(content: bytes | None, program: ExportedProgram | None) -> str
         if isinstance(tensor, torch.Tensor) and tensor.nbytes == len(content):
             kind = kinds.get(tensor.element_size(), torch.uint8)
             elements = tensor.detach().contiguous().reshape(-1).view(kind)
-            if torch.equal(elements.sort().values, content_bytes.view(kind).sort().values):
+            if torch.equal(
+                elements.sort().values, content_bytes.view(kind).sort().values
+            ):
                 return name
     return ""
 
@@ -58,7 +62,9 @@ def find_reader(constant: str, program: ExportedProgram) -> int | None:
     specs = program.graph_signature.input_specs
     reads = {spec.arg.name for spec in specs if spec.target == constant}
     for place, node in enumerate(iter_nodes(program)):
-        if node.op == "call_function" and reads & {i.name for i in node.all_input_nodes}:
+        if node.op == "call_function" and reads & {
+            i.name for i in node.all_input_nodes
+        }:
             if not base_name(node).startswith("dequantize"):
                 return place
             reads.add(node.name)

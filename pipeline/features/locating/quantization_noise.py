@@ -24,7 +24,9 @@ from pipeline.validate.node_values import NodeValues
 MOST = 3
 
 
-def locate_quantization(case: FailureCase, origins: Mapping[int, int]) -> Iterator[Culprit]:
+def locate_quantization(
+    case: FailureCase, origins: Mapping[int, int]
+) -> Iterator[Culprit]:
     """Yield the `MOST` layers that add the most noise to the last call, the worst first.
 
     Args:
@@ -35,8 +37,12 @@ def locate_quantization(case: FailureCase, origins: Mapping[int, int]) -> Iterat
     quantized = case.advance(case.lowered_programs)
     source.call(inputs)
     quantized.call(inputs)
-    layers = [layer for layer in _layers(source, quantized, origins) if layer[1].max_abs > 0]
-    layers.sort(key=lambda layer: math.inf if layer[1].sqnr_db is None else layer[1].sqnr_db)
+    layers = [
+        layer for layer in _layers(source, quantized, origins) if layer[1].max_abs > 0
+    ]
+    layers.sort(
+        key=lambda layer: math.inf if layer[1].sqnr_db is None else layer[1].sqnr_db
+    )
     places = {origin: place for place, origin in origins.items()}
     lead = "the quantization itself departs from floating point, most in"
     for place, added_error, total in layers[:MOST]:
@@ -46,7 +52,10 @@ def locate_quantization(case: FailureCase, origins: Mapping[int, int]) -> Iterat
         error = describe_error(added_error)
         context = f"{describe_error(total)} with what comes before it"
         sentence = f"{lead} {where}: {error} by itself, {context}"
-        yield {**case.culprit(spot, "operator", sentence, added_error), "operator": operator}
+        yield {
+            **case.culprit(spot, "operator", sentence, added_error),
+            "operator": operator,
+        }
         lead = "then in"
 
 
@@ -56,7 +65,9 @@ def _layers(
     """Yield the place of each layer in the float program, the error that it adds, and that with all
     the noise of the layers before it."""
     counterparts: dict[int, Any] = {}
-    for place in sorted(origins):  # the last of several gives the value, dequantized again
+    for place in sorted(
+        origins
+    ):  # the last of several gives the value, dequantized again
         values = quantized.values.get(place)
         operator = base_name(quantized.nodes[place])
         if values and not operator.startswith(("quantize", "choose_qparams")):
@@ -72,7 +83,11 @@ def _layers(
         expected = None
         if node.op == "call_function":
             expected = _recompute(node, computed)
-        if node.op != "call_function" or actual is None or not comparable(actual, float_value):
+        if (
+            node.op != "call_function"
+            or actual is None
+            or not comparable(actual, float_value)
+        ):
             computed[node] = float_value if expected is None else expected
             continue
         computed[node] = actual = actual.reshape(float_value.shape)
@@ -90,7 +105,9 @@ def _recompute(node: Node, computed: Mapping[Node, Any]) -> Any:
     if control_flow_name(node) or _changes_state(node):
         return None
     try:
-        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: computed[n])
+        args, kwargs = torch.fx.node.map_arg(
+            (node.args, node.kwargs), lambda n: computed[n]
+        )
         with torch.no_grad():
             return node.target(*args, **kwargs)  # type: ignore[operator]
     except Exception:  # whatever an operator raises for other sizes

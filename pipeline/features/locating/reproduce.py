@@ -31,7 +31,9 @@ from pipeline.validate.metrics import compare
 
 FOLDER = "reproduce"
 _RECORD = "reproduce.json"
-_INPUTS, _EXPECTED, _VALUE = (f"{n}.safetensors" for n in ("inputs", "expected", "departure"))
+_INPUTS, _EXPECTED, _VALUE = (
+    f"{n}.safetensors" for n in ("inputs", "expected", "departure")
+)
 _SCRIPT = '''"""Shows how the method '{method}' of '{package}' fails, and where it departs first.
 
 Run it with the project installed: python {place}/reproduce.py
@@ -89,7 +91,9 @@ def make_reproduction(
     named = ""
     if operators:
         named = f", {json.dumps(list(operators))}"
-    script = _SCRIPT.format(method=method, package=package, place=place, operators=named)
+    script = _SCRIPT.format(
+        method=method, package=package, place=place, operators=named
+    )
     files = {
         "reproduce.py": script.encode(),
         _RECORD: record_bytes(record, sort_keys=False),
@@ -102,7 +106,9 @@ def make_reproduction(
 
 
 def _save(calls: Sequence[Sequence[Any]]) -> bytes:
-    return save_inputs([InputSet(tuple(v), {}, f"call {n}") for n, v in enumerate(calls, 1)])
+    return save_inputs(
+        [InputSet(tuple(v), {}, f"call {n}") for n, v in enumerate(calls, 1)]
+    )
 
 
 def _dim_order(value: Any) -> list[int] | None:
@@ -131,8 +137,12 @@ def _reproduce(folder: Path, record: Mapping[str, Any]) -> int:
     calls: list[Call] = []
     for input_set, call in zip(input_sets, record["calls"], strict=True):
         pairs = zip(input_set.args, call["layouts"], strict=True)
-        calls.append((call["method"], [v if o is None else lay_out(v, o) for v, o in pairs]))
-    expected = [input_set.args for input_set in load_inputs((folder / _EXPECTED).read_bytes())]
+        calls.append(
+            (call["method"], [v if o is None else lay_out(v, o) for v, o in pairs])
+        )
+    expected = [
+        input_set.args for input_set in load_inputs((folder / _EXPECTED).read_bytes())
+    ]
     limits = [OutputLimits(**input_set) for input_set in record["limits"]]
     lines = list(_run(files, calls, expected, limits))
     failed = any(wrong for _, wrong in lines)
@@ -181,18 +191,26 @@ def _run(
             verdict = "passes"
             if wrong:
                 verdict = f"FAILS: {'; '.join(wrong)}"
-            yield f"call {number}, output {place}: {describe_error(error)}: {verdict}", bool(wrong)
+            yield (
+                f"call {number}, output {place}: {describe_error(error)}: {verdict}",
+                bool(wrong),
+            )
 
 
 def _divergence(
-    files: PackageFiles, calls: Sequence[Call], where: Mapping[str, int], expected: torch.Tensor
+    files: PackageFiles,
+    calls: Sequence[Call],
+    where: Mapping[str, int],
+    expected: torch.Tensor,
 ) -> Iterator[str]:
     """Compute the value that diverged first anew, in the interpreter, and describe its error."""
     number = where["instruction"]
     try:
         loaded = run_until(read_package(files), calls[: where["call"] + 1], number)
         if loaded is not None:
-            actual = read_results(loaded, number)[where["output"]].reshape(expected.shape)
+            actual = read_results(loaded, number)[where["output"]].reshape(
+                expected.shape
+            )
             error = describe_error(compare(actual, expected))
             yield f"instruction {number}: {error} from what it must give"
     except Exception as error:  # a damaged package may not run at all

@@ -26,7 +26,9 @@ from pipeline.validate.metrics import OutputError, compare, greatest_magnitude
 from pipeline.validate.node_values import MOST_VISITS, NodeValues
 from pipeline.validate.worst_place import find_worst_place
 
-ROUNDING = 16  # units in the last place of the greatest value, that may come of rounding alone
+ROUNDING = (
+    16  # units in the last place of the greatest value, that may come of rounding alone
+)
 # Shares of the limits to which intermediate values are held, one by one, until one diverges.
 CLOSER = (1.0, 0.1, 0.01, 1e-3)
 
@@ -84,11 +86,16 @@ def _values_of_nodes(instructions: Instructions) -> dict[int, list[tuple[int, in
 
 
 def walk(
-    method: InterpretedMethod, source: NodeValues, instructions: Instructions, inputs: Sequence[Any]
+    method: InterpretedMethod,
+    source: NodeValues,
+    instructions: Instructions,
+    inputs: Sequence[Any],
 ) -> Walk:
     """Make one call of both, and compare the values of nodes. Raises OutOfTimeError."""
     node_values = _values_of_nodes(instructions)
-    expected = source.call(inputs, {place for pairs in node_values.values() for _, place in pairs})
+    expected = source.call(
+        inputs, {place for pairs in node_values.values() for _, place in pairs}
+    )
     walked = Walk([], [], expected)
     visits: Counter[int] = Counter()
     index = -1
@@ -97,7 +104,9 @@ def walk(
             source.budget.check()
             if visits[index] < MOST_VISITS:
                 for output, place in node_values.get(index, ()):
-                    walked.compared += _compare(method, index, output, place, visits[index], source)
+                    walked.compared += _compare(
+                        method, index, output, place, visits[index], source
+                    )
             visits[index] += 1
         walked.outputs = [read_value(method, index) for index in method.plan.outputs]
     except DelegateError as error:
@@ -109,7 +118,12 @@ def walk(
 
 
 def _compare(
-    method: InterpretedMethod, index: int, output: int, place: int, visit: int, source: NodeValues
+    method: InterpretedMethod,
+    index: int,
+    output: int,
+    place: int,
+    visit: int,
+    source: NodeValues,
 ) -> Iterator[Compared]:
     visits = source.values.get(place, ())
     indices = result_indices(method, index)
@@ -125,7 +139,9 @@ def _compare(
         actual = read_value(method, value_index)
         if comparable(actual, part):
             actual = actual.reshape(part.shape)
-            yield Compared(index, place, visit, output, compare(actual, part), actual, part)
+            yield Compared(
+                index, place, visit, output, compare(actual, part), actual, part
+            )
 
 
 def comparable(actual: Any, expected: Any) -> bool:
@@ -176,7 +192,11 @@ class Tolerance:
             # A value between two steps may go to either.
             return error.max_abs > (1 if is_quantize else 0)
         min_sqnr = self.limits.min_sqnr
-        if min_sqnr is not None and error.sqnr_db is not None and error.sqnr_db < min_sqnr:
+        if (
+            min_sqnr is not None
+            and error.sqnr_db is not None
+            and error.sqnr_db < min_sqnr
+        ):
             return True
         scale = find_scale([expected])
         atol = (self.limits.atol or 0.0) / self.scale * scale * self.share
@@ -188,7 +208,9 @@ class Tolerance:
         """Return whether a value that was compared with a node's departs from it."""
         return self.departs(compared.error, compared.actual, compared.expected, node)
 
-    def first_error(self, actual: Iterable[Any], expected: Iterable[Any]) -> OutputError | None:
+    def first_error(
+        self, actual: Iterable[Any], expected: Iterable[Any]
+    ) -> OutputError | None:
         """Return the error of the first of several values that departs; None where none does."""
         for value, reference in zip(actual, expected, strict=False):
             error = compare(value, reference)
@@ -239,7 +261,9 @@ def inputs_agree(
     return True
 
 
-def _leading(diverging: Sequence[Compared], walked: Walk, source: NodeValues) -> Compared | None:
+def _leading(
+    diverging: Sequence[Compared], walked: Walk, source: NodeValues
+) -> Compared | None:
     """Find the first from which diverging nodes, or such as were not compared, lead to an output.
 
     A node that diverges alone is one that lowering made something else of.

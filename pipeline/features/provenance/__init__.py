@@ -24,7 +24,10 @@ VERIFY = Command(
     "aside, beside it, and no others. The exit status is 1 where something is wrong.",
     examples=(
         ("doit verify release key.pub", "whether a release is what was built"),
-        ("doit verify --commit $(git rev-parse v2) release key.pub", "and is no older one"),
+        (
+            "doit verify --commit $(git rev-parse v2) release key.pub",
+            "and is no older one",
+        ),
     ),
     run="pipeline.features.provenance.verify:run",
     anywhere=True,

@@ -43,7 +43,9 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     packages = known_packages(plan, words)
     keys = read_keys(plan.workspace.root)
     if keys.signing is None:
-        raise PipelineError(f"no key to sign with; make one (`{_KEY}`), and set signing_key")
+        raise PipelineError(
+            f"no key to sign with; make one (`{_KEY}`), and set signing_key"
+        )
     _check_library()
     refused = list[str]()
     for package in packages:
@@ -59,7 +61,9 @@ def _check_library() -> None:
     try:
         import cyclonedx  # noqa: F401
     except ImportError as error:
-        raise PipelineError(f"attestations need cyclonedx-python-lib: {INSTALL}") from error
+        raise PipelineError(
+            f"attestations need cyclonedx-python-lib: {INSTALL}"
+        ) from error
 
 
 def _attest(plan: Plan, package: str, keys: Keys) -> str:
@@ -70,7 +74,8 @@ def _attest(plan: Plan, package: str, keys: Keys) -> str:
     folder, stem = workspace.package(package), Path(str(plan.file(package))).stem
     subjects = {name: _hash(folder / name, name) for name in manifest["files"]}
     materials = [
-        (name, _hash(path, name, digest)) for name, path, digest in find_materials(plan, package)
+        (name, _hash(path, name, digest))
+        for name, path, digest in find_materials(plan, package)
     ]
     bill = make_bom(manifest, subjects, _read_figures(folder), made_by)
     names = f"{stem}.pte{BUNDLE_SUFFIX}", f"{stem}{BOM_SUFFIX}"
@@ -84,7 +89,10 @@ def _attest(plan: Plan, package: str, keys: Keys) -> str:
         for kind, predicate in ((PROVENANCE, provenance), (BOM, bill))
     ]
     _write(workspace, package, names[0], b"".join(lines))
-    record = {"action": manifest["action"], "files": {n: hash_file(folder / n) for n in names}}
+    record = {
+        "action": manifest["action"],
+        "files": {n: hash_file(folder / n) for n in names},
+    }
     workspace.write_state(package, {**workspace.state(package), ATTEST: record})
     made_from = plural(len(materials), "file")
     return f"{names[0]}: {plural(len(subjects), 'file')}, made from {made_from}"
@@ -101,18 +109,24 @@ def _find_build(plan: Plan, package: str) -> tuple[dict[str, Any], list[str]]:
     first = f"run `doit {package}` first"
     lowered = link_status(plan, package)
     if not lowered.current:
-        raise PipelineError(f"{package}: not built as it is asked for ({lowered.reason}); {first}")
+        raise PipelineError(
+            f"{package}: not built as it is asked for ({lowered.reason}); {first}"
+        )
     state = plan.workspace.state(package)
     validated = validate_status(plan, package)
     if not validated.current:
-        raise PipelineError(f"{package}: not validated as it is now ({validated.reason}); {first}")
+        raise PipelineError(
+            f"{package}: not validated as it is now ({validated.reason}); {first}"
+        )
     if state["link"].get("unsigned") or state["validate"].get("unsigned"):
         what = "was built while unsigned results of a remote were believed"
         raise PipelineError(f"{package}: {what}; build it with trusted_keys instead")
     manifest = read_manifest(plan.workspace, package)
     if manifest is None or "action" not in manifest:
         raise PipelineError(f"{package}: its manifest can't be read; {first}")
-    names = {*state["link"]["files"], *state["validate"]["files"]} - manifest["files"].keys()
+    names = {*state["link"]["files"], *state["validate"]["files"]} - manifest[
+        "files"
+    ].keys()
     return manifest, sorted(names)
 
 
@@ -140,7 +154,9 @@ def _read_figures(folder: Path) -> dict[str, dict[str, str]]:
             "greatest absolute error": method.max_abs,
             "share of nodes on delegates": round(method.share(), 4),
         }
-        found[name] = {what: str(each) for what, each in figures.items() if each is not None}
+        found[name] = {
+            what: str(each) for what, each in figures.items() if each is not None
+        }
     return found
 
 

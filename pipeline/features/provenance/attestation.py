@@ -21,7 +21,9 @@ PROJECT = "https://pypi.org/project/pte-pipeline/"
 _PARAMETERS = ("package", "model", "target", "emit", "constant_methods")
 
 
-def make_statement(subjects: Mapping[str, Digests], kind: str, predicate: Json) -> dict[str, Any]:
+def make_statement(
+    subjects: Mapping[str, Digests], kind: str, predicate: Json
+) -> dict[str, Any]:
     """Return a statement about files of these digests; `kind` is the URI of the predicate."""
     return {
         "_type": STATEMENT,
@@ -53,10 +55,16 @@ def make_provenance(
         "buildDefinition": {
             "buildType": f"{PROJECT}#package-v1",
             "externalParameters": {**parameters, "methods": lowering},
-            "internalParameters": {"order": manifest["order"], "host": manifest["host"]},
+            "internalParameters": {
+                "order": manifest["order"],
+                "host": manifest["host"],
+            },
             "resolvedDependencies": [
                 *_describe_revision(revision),
-                *({"name": name, "digest": dict(digests)} for name, digests in materials),
+                *(
+                    {"name": name, "digest": dict(digests)}
+                    for name, digests in materials
+                ),
                 *_describe_toolchain(manifest["toolchain"]),
             ],
         },
@@ -83,7 +91,9 @@ def _describe_toolchain(toolchain: Mapping[str, str]) -> Iterator[dict[str, Any]
     """Yield libraries by their package URLs, and what else counts by its digest."""
     for name, value in sorted(toolchain.items()):
         version, _, changes = value.partition(", changed: ")
-        if name.startswith("$") or name.endswith("customize"):  # a variable, code at Python's start
+        if name.startswith("$") or name.endswith(
+            "customize"
+        ):  # a variable, code at Python's start
             yield {"name": name, "digest": {"blake3": value}}
         else:
             changed = {"digest": {"blake3": changes}} if changes else {}

@@ -36,8 +36,13 @@ def make_bom(
     from cyclonedx.model.tool import ToolRepository
     from cyclonedx.output.json import JsonV1Dot6
 
-    libraries = {n: v for n, v in manifest["toolchain"].items() if not n.startswith("$")}
-    tools = [_library(n, v) for n, v in sorted({**libraries, "pte-pipeline": version}.items())]
+    libraries = {
+        n: v for n, v in manifest["toolchain"].items() if not n.startswith("$")
+    }
+    tools = [
+        _library(n, v)
+        for n, v in sorted({**libraries, "pte-pipeline": version}.items())
+    ]
     package, parts = _package(manifest), list(_parts(manifest, files))
     metadata = BomMetaData(component=package, tools=ToolRepository(components=tools))
     bom = Bom(metadata=metadata, components=parts)
@@ -59,10 +64,18 @@ def _package(manifest: Json) -> Any:
 
     facts = {"model": manifest["model"], "target": manifest["target"]}
     for name, method in manifest["methods"].items():
-        facts[f"method:{name}"] = ", ".join(method["delegation"]["partitions"]) or "portable"
-    said = [Property(name=f"pte-pipeline:{n}", value=value) for n, value in facts.items() if value]
+        facts[f"method:{name}"] = (
+            ", ".join(method["delegation"]["partitions"]) or "portable"
+        )
+    said = [
+        Property(name=f"pte-pipeline:{n}", value=value)
+        for n, value in facts.items()
+        if value
+    ]
     kind = ComponentType.MACHINE_LEARNING_MODEL
-    return Component(type=kind, name=manifest["package"], bom_ref="package", properties=said)
+    return Component(
+        type=kind, name=manifest["package"], bom_ref="package", properties=said
+    )
 
 
 def _parts(manifest: Json, files: Mapping[str, Digests]) -> Iterator[Any]:
@@ -71,8 +84,13 @@ def _parts(manifest: Json, files: Mapping[str, Digests]) -> Iterator[Any]:
     from cyclonedx.model.component import Component, ComponentType
 
     for name, digests in sorted(files.items()):
-        hashes = [HashType(alg=HashAlgorithm(_HASHES[n]), content=d) for n, d in digests.items()]
-        yield Component(type=ComponentType.FILE, name=name, bom_ref=f"file:{name}", hashes=hashes)
+        hashes = [
+            HashType(alg=HashAlgorithm(_HASHES[n]), content=d)
+            for n, d in digests.items()
+        ]
+        yield Component(
+            type=ComponentType.FILE, name=name, bom_ref=f"file:{name}", hashes=hashes
+        )
     yield _library("executorch", manifest["toolchain"]["executorch"], "runtime:")
     for library in manifest.get("operators", ()):
         digests = {"blake3": library["digest"]} if "digest" in library else {}
@@ -81,7 +99,10 @@ def _parts(manifest: Json, files: Mapping[str, Digests]) -> Iterator[Any]:
             name=library["name"],
             version=library.get("version"),
             bom_ref=f"operators:{library['name']}",
-            hashes=[HashType(alg=HashAlgorithm(_HASHES[n]), content=d) for n, d in digests.items()],
+            hashes=[
+                HashType(alg=HashAlgorithm(_HASHES[n]), content=d)
+                for n, d in digests.items()
+            ],
         )
 
 
@@ -99,7 +120,9 @@ def _library(name: str, identity: str, prefix: str = "") -> Any:
         version=version,
         purl=PackageURL.from_string(url),
         bom_ref=f"{prefix}{url}",
-        properties=[Property(name="pte-pipeline:changed", value=changes)] if changes else [],
+        properties=[Property(name="pte-pipeline:changed", value=changes)]
+        if changes
+        else [],
     )
 
 
@@ -122,7 +145,9 @@ def _describe_model(manifest: Json, figures: Json) -> dict[str, Any]:
             "inputs": [{"format": each} for each in inputs],
             "outputs": [{"format": each} for each in outputs],
         },
-        **({"quantitativeAnalysis": {"performanceMetrics": metrics}} if metrics else {}),
+        **(
+            {"quantitativeAnalysis": {"performanceMetrics": metrics}} if metrics else {}
+        ),
     }
 
 
@@ -133,7 +158,11 @@ def _leaves(tree: Any) -> Iterable[str]:
             yield from _leaves(each)
     elif isinstance(tree, dict):
         sizes = ",".join(map(_describe_size, tree.get("sizes", ())))
-        yield f"{tree['name']} {tree['dtype']}[{sizes}]" if "dtype" in tree else tree["name"]
+        yield (
+            f"{tree['name']} {tree['dtype']}[{sizes}]"
+            if "dtype" in tree
+            else tree["name"]
+        )
 
 
 def _describe_size(size: Any) -> str:

@@ -44,7 +44,9 @@ def open_bundle(bundle: bytes, keys: Keys) -> tuple[list[tuple[Any, str]], list[
     why the other lines count for nothing."""
     lines = [line for line in bundle.splitlines() if line.strip()]
     if len(lines) > _MOST_LINES:
-        return [], [f"has {plural(len(lines), 'line')}, must have at most {_MOST_LINES}"]
+        return [], [
+            f"has {plural(len(lines), 'line')}, must have at most {_MOST_LINES}"
+        ]
     statements: list[tuple[Any, str]] = []
     reasons: list[str] = []
     for number, line in enumerate(lines, 1):
@@ -72,7 +74,9 @@ def _open(line: bytes, keys: Keys) -> tuple[Any, str]:
     names = [each["keyid"] for each in found["signatures"]]
     trusted = [SSlibKey.from_crypto(key) for key in keys.trusted.values()]
     if not {key.keyid for key in trusted} & set(names):
-        raise ValueError(f"is signed by {shown(names[0][:16])}, which is no trusted key")
+        raise ValueError(
+            f"is signed by {shown(names[0][:16])}, which is no trusted key"
+        )
     try:
         envelope = Envelope.from_dict(found)
         (signer,) = envelope.verify(trusted, 1)

@@ -33,7 +33,9 @@ def find_materials(plan: Plan, package: str) -> list[Material]:
 
     Raises SourceError for a source that can't be read.
     """
-    return sorted({material for each in _makers(plan, package) for material in _find(plan, each)})
+    return sorted(
+        {material for each in _makers(plan, package) for material in _find(plan, each)}
+    )
 
 
 def find_toolchain(plan: Plan, package: str) -> dict[str, str]:
@@ -41,12 +43,17 @@ def find_toolchain(plan: Plan, package: str) -> dict[str, str]:
     what its exporter imports and its backends call. Raises SourceError."""
     actions: list[Action | None] = [plan.link(package)]
     for each in _makers(plan, package):
-        actions += [*(plan.compiles(each) or ()), *(plan.quantizes(each) or {}).values()]
+        actions += [
+            *(plan.compiles(each) or ()),
+            *(plan.quantizes(each) or {}).values(),
+        ]
         if (export := plan.exporter(each)) is not None:
             actions.append(plan.models.export(export))
     found = [action.key["toolchain"] for action in actions if action is not None]
     every = {name: version for own in found for name, version in own.items()}
-    return {name: version for name, version in every.items() if version != NOT_INSTALLED}
+    return {
+        name: version for name, version in every.items() if version != NOT_INSTALLED
+    }
 
 
 def _makers(plan: Plan, package: str) -> list[str]:
@@ -62,11 +69,16 @@ def _find(plan: Plan, package: str) -> Iterator[Material]:
     source = plan.models.source(export)
     if source.form == "exporter":
         key = plan.models.export(export).key
-        inputs |= {**key["reads"]["files"], str(source.path.relative_to(root)): key["source"]}
+        inputs |= {
+            **key["reads"]["files"],
+            str(source.path.relative_to(root)): key["source"],
+        }
     else:
         for method in (plan.methods(package) or {}).values():
             inputs[str(method.archive.relative_to(root))] = method.content
-    inputs |= dict(find_golden(plan.workspace, export, plan.methods(package) or ()).values())
+    inputs |= dict(
+        find_golden(plan.workspace, export, plan.methods(package) or ()).values()
+    )
     for each in plan.inputs.code(package):
         inputs |= each
     yield from _files(plan, inputs)
@@ -80,4 +92,6 @@ def _files(plan: Plan, inputs: Mapping[str, str | None]) -> Iterator[Material]:
         if name.startswith(("$", "import ", "lib:")) or not fits(digest, Digest):
             continue
         path = Path(plan.models.finder.places.locate(name))
-        yield Material(name if is_inside(name) else os.path.basename(name), path, Digest(digest))
+        yield Material(
+            name if is_inside(name) else os.path.basename(name), path, Digest(digest)
+        )

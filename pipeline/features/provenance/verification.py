@@ -11,7 +11,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.features.provenance.attestation import BUNDLE_SUFFIX, PROVENANCE, STATEMENT
+from pipeline.features.provenance.attestation import (
+    BUNDLE_SUFFIX,
+    PROVENANCE,
+    STATEMENT,
+)
 from pipeline.features.provenance.envelopes import MOST_BYTES, open_bundle
 from pipeline.store.errors import PipelineError, listed, plural, shown
 from pipeline.store.files import is_plain, read_text_file
@@ -45,7 +49,9 @@ class _Attested(NamedTuple):
     changed: bool
 
 
-def verify_folder(folder: Path, keys: Keys, commit: str = "") -> tuple[list[str], list[str]]:
+def verify_folder(
+    folder: Path, keys: Keys, commit: str = ""
+) -> tuple[list[str], list[str]]:
     """Hold the files of a folder to the attestations in it and in folders in it, each of which a
     trusted key must have signed: all that they name must be there, beside them, with its content,
     and no other file; and all must be built from a commit, if one is given. Return what is true of
@@ -77,7 +83,9 @@ def verify_folder(folder: Path, keys: Keys, commit: str = "") -> tuple[list[str]
     if not bundles:
         problems.append(f"no attestation: no file in it is called *{BUNDLE_SUFFIX}")
     elif all_read:  # or it is not known what the others name
-        problems += [f"{name}: is in no attestation" for name in files if name not in named]
+        problems += [
+            f"{name}: is in no attestation" for name in files if name not in named
+        ]
     return findings, problems
 
 
@@ -91,8 +99,13 @@ def _list_files(folder: Path) -> list[str]:
 
     try:
         for where, folders, names in os.walk(folder, onerror=refuse):
-            links = [name for name in folders if os.path.islink(os.path.join(where, name))]
-            found += [os.path.relpath(os.path.join(where, n), folder) for n in (*names, *links)]
+            links = [
+                name for name in folders if os.path.islink(os.path.join(where, name))
+            ]
+            found += [
+                os.path.relpath(os.path.join(where, n), folder)
+                for n in (*names, *links)
+            ]
             if len(found) > _MOST_FILES:
                 raise PipelineError(f"{folder}: has more than {_MOST_FILES:,} files")
     except RecursionError as error:
@@ -111,7 +124,11 @@ def _read_bundle(folder: Path, bundle: str, keys: Keys) -> list[_Attested]:
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from error
     kinds = {"_type": STATEMENT, "predicateType": PROVENANCE}
-    own = [each for each in found if isinstance(each[0], dict) and kinds.items() <= each[0].items()]
+    own = [
+        each
+        for each in found
+        if isinstance(each[0], dict) and kinds.items() <= each[0].items()
+    ]
     if not own:
         raise ValueError(reasons[0] if reasons else "holds no provenance")
     return [_parse(statement, signer, where) for statement, signer in own]
@@ -170,7 +187,10 @@ def _compare(
             missing.append(name)
     count = plural(len(expected) - len(missing), "file")
     without = f"; without {listed(missing, 3)}" if missing else ""
-    return f"{bundle}: {count} as attested, signed by {attested.signer[:16]}{without}", problems
+    return (
+        f"{bundle}: {count} as attested, signed by {attested.signer[:16]}{without}",
+        problems,
+    )
 
 
 def _find_wrong(path: Path, digest: str) -> str:

@@ -46,7 +46,9 @@ def run(words: Sequence[str], root: Path) -> int:
     for line in problems:
         print(one_line(f"verify: {line}"), file=sys.stderr)
     if problems:
-        print(f"verify: {folder}: {plural(len(problems), 'thing')} wrong", file=sys.stderr)
+        print(
+            f"verify: {folder}: {plural(len(problems), 'thing')} wrong", file=sys.stderr
+        )
     return int(bool(problems))
 
 
@@ -57,5 +59,7 @@ def _take_commit(words: Sequence[str]) -> tuple[Sequence[str], str]:
     place = words.index(COMMIT)
     commit = "".join(words[place + 1 : place + 2]).lower()
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", commit):
-        raise PipelineError(f"verify: {COMMIT} {commit}: must be the whole id of a commit of git's")
+        raise PipelineError(
+            f"verify: {COMMIT} {commit}: must be the whole id of a commit of git's"
+        )
     return [*words[:place], *words[place + 2 :]], commit

@@ -32,7 +32,9 @@ class RangeFacts(CompileListener):
     def add_lowered(self, programs: Mapping[str, ExportedProgram]) -> None:
         self._sizes = {name: InputSizes(program) for name, program in programs.items()}
 
-    def find_facts(self, emitted: ExecutorchProgramManager) -> Mapping[str, dict[str, Any]]:
+    def find_facts(
+        self, emitted: ExecutorchProgramManager
+    ) -> Mapping[str, dict[str, Any]]:
         facts = {}
         for name, method in self._methods.items():
             # A quantized program has other nodes than the source, whose operators are named.

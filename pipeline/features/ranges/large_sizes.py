@@ -44,7 +44,9 @@ def find_large_sizes(program: ExportedProgram) -> Iterator[str]:
     sizes = list(iter_dynamic_sizes(signature(program)))
     names = {size.node.expr: name for name, size in reversed(sizes)}
     for symbol, (limit, node) in _find_limits(program).items():
-        dimensions = sorted(name for size, name in names.items() if symbol in size.free_symbols)
+        dimensions = sorted(
+            name for size, name in names.items() if symbol in size.free_symbols
+        )
         if node.op == "call_function":
             fault = f"can make {node_label(node)} give a size over {GREATEST}"
         else:
@@ -61,7 +63,9 @@ def _find_limits(program: ExportedProgram) -> dict[sympy.Symbol, tuple[int, Node
     """Return limits of symbols with which all sizes of a program are in range, each with the node
     that asks for it. Of a size that depends on several symbols, the first is limited."""
     limits: dict[sympy.Symbol, tuple[int, Node]] = {}
-    large = sorted(_iter_large(program), key=lambda pair: len(pair[1].node.expr.free_symbols))
+    large = sorted(
+        _iter_large(program), key=lambda pair: len(pair[1].node.expr.free_symbols)
+    )
     for node, size in large:
         expression = size.node.expr
         ranges = size.node.shape_env.var_to_range

@@ -40,7 +40,11 @@ class RangeRecorder:
     narrowing: Narrowing
 
     def find_narrowed(
-        self, method: str, lowered: InputSizes, places: NodePlaces, nodes: Sequence[Node] = ()
+        self,
+        method: str,
+        lowered: InputSizes,
+        places: NodePlaces,
+        nodes: Sequence[Node] = (),
     ) -> list[NarrowedSize]:
         """Return the sizes of a lowered method whose ranges are smaller by now.
 
@@ -51,24 +55,37 @@ class RangeRecorder:
         narrowed_sizes = []
         for name, now in lowered.measure().items():
             if now != before[name]:
-                narrowed = self._describe(name, before[name], now, lowered.sizes[name], places)
+                narrowed = self._describe(
+                    name, before[name], now, lowered.sizes[name], places
+                )
                 if nodes and narrowed["place"] is not None:
                     narrowed["operator"] = node_label(nodes[narrowed["place"]])
                 narrowed_sizes.append(narrowed)
         return narrowed_sizes
 
     def _describe(
-        self, name: str, before: Range, now: Range, size: int | torch.SymInt, places: NodePlaces
+        self,
+        name: str,
+        before: Range,
+        now: Range,
+        size: int | torch.SymInt,
+        places: NodePlaces,
     ) -> NarrowedSize:
         nodes: list[Node | None] = []
         if isinstance(size, torch.SymInt):
             environment = size.node.shape_env
             nodes += (
-                self.narrowing.get((environment, symbol)) for symbol in size.node.expr.free_symbols
+                self.narrowing.get((environment, symbol))
+                for symbol in size.node.expr.free_symbols
             )
         if (node := next(filter(None, nodes), None)) is None:
             return NarrowedSize(
-                size=name, source=before, lowered=now, operator="", module="", place=None
+                size=name,
+                source=before,
+                lowered=now,
+                operator="",
+                module="",
+                place=None,
             )
         return NarrowedSize(
             size=name,
@@ -94,7 +111,11 @@ def _record_narrowing() -> Iterator[Narrowing]:
     narrowing: dict[tuple[ShapeEnv, sympy.Symbol], Node | None] = {}
 
     def update(
-        original: Any, environment: ShapeEnv, symbol: sympy.Symbol, *args: Any, **kwargs: Any
+        original: Any,
+        environment: ShapeEnv,
+        symbol: sympy.Symbol,
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         before = environment.var_to_range.get(symbol)
         original(environment, symbol, *args, **kwargs)
@@ -109,7 +130,9 @@ def _find_traced_node() -> Node | None:
     """Find the node that an interpreter of torch's runs now, from where this is called."""
     frame = sys._getframe()
     while frame is not None:
-        if frame.f_code.co_name == "run_node" and isinstance(node := frame.f_locals.get("n"), Node):
+        if frame.f_code.co_name == "run_node" and isinstance(
+            node := frame.f_locals.get("n"), Node
+        ):
             return node
         frame = frame.f_back  # type: ignore[assignment]
     return None
@@ -135,7 +158,9 @@ class InputSizes:
             limits = limits & constraint
         lower = limits.lower
         upper = limits.upper
-        return int(lower) if lower.is_Integer else 0, int(upper) if upper.is_Integer else None
+        return int(lower) if lower.is_Integer else 0, int(
+            upper
+        ) if upper.is_Integer else None
 
 
 def _iter_sizes(program: ExportedProgram) -> Iterator[tuple[str, int | torch.SymInt]]:
@@ -144,4 +169,7 @@ def _iter_sizes(program: ExportedProgram) -> Iterator[tuple[str, int | torch.Sym
         if isinstance(value, torch.SymInt):
             yield argument.name, value
         elif isinstance(value, torch.Tensor):
-            yield from ((f"{argument.name}.shape[{n}]", size) for n, size in enumerate(value.shape))
+            yield from (
+                (f"{argument.name}.shape[{n}]", size)
+                for n, size in enumerate(value.shape)
+            )

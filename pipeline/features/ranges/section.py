@@ -26,5 +26,7 @@ def section(report: Json) -> ReportSection:
     return ReportSection(
         "ranges",
         "Ranges of sizes",
-        DataTable("ranges", "Sizes that are lowered for less than the source takes", rows),
+        DataTable(
+            "ranges", "Sizes that are lowered for less than the source takes", rows
+        ),
     )

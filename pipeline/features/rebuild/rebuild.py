@@ -52,7 +52,10 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         build = folder / "build"
         # A cluster's workers have stores of their own, which would give what they made before.
         workspace = replace(
-            plan.workspace, store=Store(folder / "store"), build_folder=build, executor=""
+            plan.workspace,
+            store=Store(folder / "store"),
+            build_folder=build,
+            executor="",
         )
         build.mkdir()
         failed = _build(Plan(workspace), packages, plan.workspace)
@@ -61,17 +64,23 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
             if package in failed:
                 continue
             names = list(plan.workspace.state(package)["link"]["files"])
-            lines = list(compare_folders(plan.workspace.package(package), build / package, names))
+            lines = list(
+                compare_folders(plan.workspace.package(package), build / package, names)
+            )
             if lines:
                 differing.append(package)
                 yield f"{package}: built again, it is another package"
                 yield from (f"  {line}" for line in lines)
             else:
                 yield f"{package}: built again, the same bytes in {len(names)} files"
-    wrong = [f"{package}: {failed[package]}" for package in packages if package in failed]
+    wrong = [
+        f"{package}: {failed[package]}" for package in packages if package in failed
+    ]
     if differing:
         number = f"{len(differing)} of {len(packages)} packages"
-        wrong.append(f"{number} can't be built again as they are: {', '.join(differing)}")
+        wrong.append(
+            f"{number} can't be built again as they are: {', '.join(differing)}"
+        )
     if wrong:
         raise PipelineError(*"\n".join(wrong).split("\n"))
 
@@ -82,7 +91,9 @@ def _temporary_folder(parent: Path) -> Iterator[Path]:
     processes are known, and go now."""
     for path in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError), open(path / "lock") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises while its process lives
+            fcntl.flock(
+                lock, fcntl.LOCK_EX | fcntl.LOCK_NB
+            )  # raises while its process lives
             shutil.rmtree(path, ignore_errors=True)
     with (
         tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as folder,
@@ -102,7 +113,9 @@ def _current_packages(plan: Plan, words: Sequence[str]) -> list[str]:
         plan.check(package)
         status = link_status(plan, package)
         if not status.current:
-            stale.append(f"{package}: {status.reason}; run `doit lower:{package}` first")
+            stale.append(
+                f"{package}: {status.reason}; run `doit lower:{package}` first"
+            )
     if stale:
         raise PipelineError(*stale)
     return packages
@@ -123,13 +136,17 @@ def _build(plan: Plan, packages: Sequence[str], logs: Workspace) -> dict[str, st
     batch = Batch(plan, pool, partial(progress_on, sys.stdout))
     try:
         exports = [model for model in map(plan.exporter, packages) if model is not None]
-        if failed := _perform(plan, batch, [plan.models.export(model) for model in exports], logs):
+        if failed := _perform(
+            plan, batch, [plan.models.export(model) for model in exports], logs
+        ):
             raise PipelineError(next(iter(failed.values())))
         for model in exports:
             plan.forget(model)
         for kind in ("quantize", "compile", "link"):
             sound = [package for package in packages if package not in wrong]
-            actions = [(p, action) for p in sound for action in _find_actions(plan, kind, p)]
+            actions = [
+                (p, action) for p in sound for action in _find_actions(plan, kind, p)
+            ]
             failed = _perform(plan, batch, [action for _, action in actions], logs)
             for package, action in actions:
                 if action.digest in failed:
@@ -191,7 +208,11 @@ def compare_folders(ours: Path, theirs: Path, names: Sequence[str]) -> Iterator[
             yield f"{name}: {sizes[0]} bytes, now {sizes[1]}; differs from byte {place} on"
     yield from _objects(*(manifest.get("objects", {}) for manifest in manifests))
     before, after = (
-        {key: value for key, value in manifest.items() if key not in ("objects", "files")}
+        {
+            key: value
+            for key, value in manifest.items()
+            if key not in ("objects", "files")
+        }
         for manifest in manifests
     )
     lines = [

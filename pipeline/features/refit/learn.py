@@ -7,7 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipeline.compile.inspect.arrays import Storage, View
-from pipeline.features.refit.recipes import UNKNOWN, find_sources, rests_on_unknown, taken_steps
+from pipeline.features.refit.recipes import (
+    UNKNOWN,
+    find_sources,
+    rests_on_unknown,
+    taken_steps,
+)
 from pipeline.features.refit.unit import (
     KEY,
     CannotRefitError,
@@ -26,7 +31,9 @@ _DIFFERENT = (
 )
 
 
-def check_alike(before: Json, after: Json, recipe: Recipe, read: Callable[[Digest], bytes]) -> None:
+def check_alike(
+    before: Json, after: Json, recipe: Recipe, read: Callable[[Digest], bytes]
+) -> None:
     """Raise CannotRefitError where two results differ in more than the parts of the second that its
     recipe makes of constants.
 
@@ -61,7 +68,9 @@ def _check_blobs(
         else:
             alike = old == new or None not in recipe.blobs.get(new, (None,))
         if not alike:
-            raise CannotRefitError("bytes differ of which it is not known how they come about")
+            raise CannotRefitError(
+                "bytes differ of which it is not known how they come about"
+            )
 
 
 def _check_facts(before: Json, after: Json, recipe: Recipe) -> None:
@@ -72,14 +81,19 @@ def _check_facts(before: Json, after: Json, recipe: Recipe) -> None:
     for digest in tensors_after:
         if None in recipe.described.get(digest, (None,)):
             fixed.add(digest)
-    if _shape_of_facts(before) != _shape_of_facts(after) or not fixed <= tensors_before.keys():
+    if (
+        _shape_of_facts(before) != _shape_of_facts(after)
+        or not fixed <= tensors_before.keys()
+    ):
         raise CannotRefitError(_DIFFERENT)
 
 
 def _shape_of_facts(facts: Json) -> list[Any]:
     """Return what new weights leave as it is."""
     constants = facts["constants"]
-    tensors = [hash_json({**tensor, "forms": None}) for tensor in constants["tensors"].values()]
+    tensors = [
+        hash_json({**tensor, "forms": None}) for tensor in constants["tensors"].values()
+    ]
     return [
         {name: fact for name, fact in facts.items() if name != "constants"},
         sorted(tensors),
@@ -99,7 +113,9 @@ def _pair(before: Sequence[Any], after: Sequence[Any]) -> dict[Any, Any]:
     """Return which of the second stands for each of the first. Raises CannotRefitError where some
     that are one in the one are two in the other."""
     pairs = dict(zip(before, after, strict=False))
-    whole = len(before) == len(after) and [pairs[element] for element in before] == list(after)
+    whole = len(before) == len(after) and [
+        pairs[element] for element in before
+    ] == list(after)
     if not whole or len({*pairs.values()}) < len(pairs):
         raise CannotRefitError(_DIFFERENT)
     return pairs
@@ -136,20 +152,26 @@ def make_recipe(
 
     blobs = {}
     for digest in _blob_digests(result["object"]):
-        makers = [maker if repeatable(maker) else None for maker in stored.get(digest, ())]
+        makers = [
+            maker if repeatable(maker) else None for maker in stored.get(digest, ())
+        ]
         if makers and makers != [None]:
             blobs[digest] = list(dict.fromkeys(makers))
     tensors = {}
     for facts in result["methods"].values():
         for digest in facts["constants"]["tensors"]:
             views = described.get(digest, ())
-            tensors[digest] = [v if v and repeatable(v["step"]) else None for v in views]
+            tensors[digest] = [
+                v if v and repeatable(v["step"]) else None for v in views
+            ]
     known_guards += _guard_sources(steps, pins, sources)
     return _without_unused(Recipe(steps, known_guards, blobs, tensors))
 
 
 def _guard_sources(
-    steps: Sequence[Json], pins: Sequence[tuple[int, str]], sources: Callable[[Json], Storage]
+    steps: Sequence[Json],
+    pins: Sequence[tuple[int, str]],
+    sources: Callable[[Json], Storage],
 ) -> list[Json]:
     """Return guards of the constants that steps rest on that can't be repeated."""
     pinned: dict[tuple[int, str], None] = {}
@@ -160,7 +182,9 @@ def _guard_sources(
     for number, where in pinned:
         storage = sources(steps[number])
         view = View(number, "uint8", (storage.nbytes,), (1,)).to_json()
-        guards.append({"view": view, "digest": hash_pieces(storage.pieces()), "where": where})
+        guards.append(
+            {"view": view, "digest": hash_pieces(storage.pieces()), "where": where}
+        )
     return guards
 
 
@@ -177,7 +201,11 @@ def _without_unused(recipe: Recipe) -> Recipe:
     numbers = {old: new for new, old in enumerate(_find_used(recipe))}
 
     def renumber(view: Any) -> Any:
-        return {**view, "step": numbers[view["step"]]} if isinstance(view, Mapping) else view
+        return (
+            {**view, "step": numbers[view["step"]]}
+            if isinstance(view, Mapping)
+            else view
+        )
 
     steps = []
     for number in numbers:
@@ -191,7 +219,9 @@ def _without_unused(recipe: Recipe) -> Recipe:
         guards[key] = {**guard, "view": renumber(guard["view"])}
     blobs = {}
     for digest, makers in recipe.blobs.items():
-        blobs[digest] = [None if number is None else numbers[number] for number in makers]
+        blobs[digest] = [
+            None if number is None else numbers[number] for number in makers
+        ]
     described = {}
     for digest, views in recipe.described.items():
         described[digest] = list(map(renumber, views))

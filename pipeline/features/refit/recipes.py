@@ -35,7 +35,9 @@ def _sqrt(values: Array) -> Array:
     import torch
 
     torch.set_num_threads(1)
-    aligned = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name))  # aligned as then
+    aligned = torch.empty(
+        values.shape, dtype=getattr(torch, values.dtype.name)
+    )  # aligned as then
     aligned.numpy()[...] = values
     roots: Array = torch.sqrt(aligned).numpy()
     return roots
@@ -74,14 +76,17 @@ _COMPARING: Mapping[str, Callable[..., Array]] = {
     "aten.any.default": np.any,
     "aten.all.default": np.all,
 }
-_COPYING = frozenset({"aten.clone.default", "aten._to_copy.default", "aten.copy_.default"})
+_COPYING = frozenset(
+    {"aten.clone.default", "aten._to_copy.default", "aten.copy_.default"}
+)
 _PADDING = "aten.constant_pad_nd.default"
 _FLOATS = frozenset({"float32", "float64"})
 _INTEGERS = frozenset({"int8", "uint8", "int16", "int32", "int64"})
 # Torch computes with halves as floats, and rounds at another place.
 _COMPUTED = _FLOATS | _INTEGERS | {"bool"}
 _OF_FLOATS = frozenset(
-    f"aten.{name}" for name in ("div.Tensor", "sqrt.default", "rsqrt.default", "reciprocal.default")
+    f"aten.{name}"
+    for name in ("div.Tensor", "sqrt.default", "rsqrt.default", "reciprocal.default")
 )
 
 
@@ -103,13 +108,17 @@ def is_repeatable(step: Json) -> bool:
         return set(dtypes) <= _COMPUTED and len(set(dtypes)) == 1
     dtype = step["dtype"]
     kinds = _FLOATS if op in _OF_FLOATS else _COMPUTED
-    exact = {dtype, "float32"} if dtype == "float64" else {dtype}  # a float is a double too
+    exact = (
+        {dtype, "float32"} if dtype == "float64" else {dtype}
+    )  # a float is a double too
     return op in _COMPUTING and dtype in kinds and set(dtypes) <= exact
 
 
 def views_of(step: Json) -> list[Any]:
     """Return the views that a step takes."""
-    return [argument for argument in step.get("args", ()) if isinstance(argument, Mapping)]
+    return [
+        argument for argument in step.get("args", ()) if isinstance(argument, Mapping)
+    ]
 
 
 def taken_steps(step: Json) -> list[int]:
@@ -125,14 +134,18 @@ def find_sources(steps: Sequence[Json], number: int) -> list[int]:
         if (step_number := waiting.pop()) not in visited:
             visited.add(step_number)
             waiting += taken_steps(steps[step_number])
-    return sorted(step_number for step_number in visited if steps[step_number]["op"] == SOURCE)
+    return sorted(
+        step_number for step_number in visited if steps[step_number]["op"] == SOURCE
+    )
 
 
 def rests_on_unknown(steps: Sequence[Json]) -> list[bool]:
     """Return of each step whether it, or one that it rests on, can't be repeated."""
     unknown: list[bool] = []
     for step in steps:
-        unknown.append(not is_repeatable(step) or any(unknown[n] for n in taken_steps(step)))
+        unknown.append(
+            not is_repeatable(step) or any(unknown[n] for n in taken_steps(step))
+        )
     return unknown
 
 
@@ -145,7 +158,9 @@ class Evaluation:
     Raises UnknownValueError for steps that no watch writes, and for one that can't be repeated.
     """
 
-    def __init__(self, steps: Sequence[Json], sources: Callable[[Json], Storage]) -> None:
+    def __init__(
+        self, steps: Sequence[Json], sources: Callable[[Json], Storage]
+    ) -> None:
         self._steps = steps
         self._sources = sources
         for number, step in enumerate(steps):
@@ -163,7 +178,9 @@ class Evaluation:
             return self._sources(step)
         if step["op"] == LITERAL:
             count = step["count"]
-            return HeldStorage(np.frombuffer(bytes.fromhex(step["bytes"]) * count, np.uint8))
+            return HeldStorage(
+                np.frombuffer(bytes.fromhex(step["bytes"]) * count, np.uint8)
+            )
         if not is_repeatable(step):
             raise UnknownValueError(str(step.get("what", step["op"])))
         return HeldStorage(lay_out(self._compute(step), step["sizes"], step["strides"]))
@@ -176,7 +193,9 @@ class Evaluation:
         if op in _COPYING:
             values = cast(self.values(views[0]), views[0].dtype, dtype)
             return np.broadcast_to(values, step["sizes"])
-        args = list(self._arguments(step, views[0].dtype if op in _COMPARING else dtype))
+        args = list(
+            self._arguments(step, views[0].dtype if op in _COMPARING else dtype)
+        )
         with np.errstate(all="ignore"):
             if op == _PADDING:
                 return _pad(*args)

@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any
 from pipeline.backends import BACKENDS
 from pipeline.compile.inspect.arrays import Storage
 from pipeline.features.refit.learn import check_alike, make_recipe
-from pipeline.features.refit.unit import CannotRefitError, Put, Recipe, hash_again, refit
+from pipeline.features.refit.unit import (
+    CannotRefitError,
+    Put,
+    Recipe,
+    hash_again,
+    refit,
+)
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs, refit_key
 from pipeline.plan.kinds.parts import Key
@@ -48,16 +54,22 @@ def why_never(action: Action[CompileInputs]) -> str:
     """Return why a unit is compiled whenever its weights change; "" where it need not be."""
     inputs = action.inputs
     if inputs.emit.holds_lines:
-        return "its bytes hold lines of its source (emit.emit_stacktrace or emit.etrecord)"
+        return (
+            "its bytes hold lines of its source (emit.emit_stacktrace or emit.etrecord)"
+        )
     if action.key.get("passes"):
         return "it has passes of the config, which may depend on values"
     if action.libraries:
         return "it has libraries of operators, which may depend on values"
-    for name in sorted({s.name for config in inputs.configs.values() for s in config.partitioners}):
+    for name in sorted(
+        {s.name for config in inputs.configs.values() for s in config.partitioners}
+    ):
         if name not in BACKENDS or not BACKENDS[name].preprocessing.weights_apart:
             return f"payloads of {name} hold weights, in a form that is not known"
     quantizers = {
-        config.quantize.quantizer for config in inputs.configs.values() if config.quantize
+        config.quantize.quantizer
+        for config in inputs.configs.values()
+        if config.quantize
     }
     for name in sorted(quantizers):
         if name in BACKENDS and BACKENDS[name].plugin:
@@ -66,7 +78,10 @@ def why_never(action: Action[CompileInputs]) -> str:
 
 
 def refit_unit(
-    action: Action[CompileInputs], workspace: Workspace, stages: Stages, here: bool = False
+    action: Action[CompileInputs],
+    workspace: Workspace,
+    stages: Stages,
+    here: bool = False,
 ) -> bool:
     """Put new weights into a unit that was compiled, if that is known to give what compiling
     gives, and record the result. Return whether it was done.
@@ -98,9 +113,13 @@ def refit_unit(
             store.put_result(record.key, {**record.result, **missed}, peak=record.peak)
             return False
         if record.result["misses"]:
-            store.put_result(record.key, {**record.result, "misses": 0}, peak=record.peak)
+            store.put_result(
+                record.key, {**record.result, "misses": 0}, peak=record.peak
+            )
         # Memory is given to the next one as if it had to be compiled.
-        store.put_result(action.key, result, stages.total, stages.seconds(), record.peak)
+        store.put_result(
+            action.key, result, stages.total, stages.seconds(), record.peak
+        )
         return True
     return False
 
@@ -126,7 +145,9 @@ def make_refit(
     store = workspace.store
     base = store.get(found.result["base"])
     if base is None:
-        raise CannotRefitError("the object that its recipe belongs to is no longer in the store")
+        raise CannotRefitError(
+            "the object that its recipe belongs to is no longer in the store"
+        )
     recipe = Recipe(**found.result["recipe"])
     with _open_sources(action, workspace) as sources:
         return refit(recipe, base.result, sources, store.read, put)
@@ -139,7 +160,9 @@ def explain_refit(action: Action[CompileInputs], workspace: Workspace) -> str:
     with suppress(MissingBlobError, PipelineError):
         record = None if why_never(action) else find_record(action, store)
         if record is None:
-            return why_never(action) and f"new weights mean lowering: {why_never(action)}"
+            return (
+                why_never(action) and f"new weights mean lowering: {why_never(action)}"
+            )
         if not record.result["proven"]:
             why = record.result["why"] or "it is the first change of weights alone"
             return f"is lowered, to learn how its weights are stored: {why}"
@@ -157,7 +180,10 @@ def _structure_key(action: Action[CompileInputs], store: Store) -> Key:
         if name in action.inputs.quantizes:
             result = _quantized(action, name, store)
             archive = store.verified_path(result["program"], once=True)
-            identity, origins = identify_program(archive, QUANTIZED_ENTRY), result["origins"]
+            identity, origins = (
+                identify_program(archive, QUANTIZED_ENTRY),
+                result["origins"],
+            )
             described = {
                 "structure": identity.structure,
                 "names": identity.names,
@@ -166,7 +192,9 @@ def _structure_key(action: Action[CompileInputs], store: Store) -> Key:
             }
             structures[name] = {"quantized": hash_json(described)}
         else:
-            structures[name] = {"structure": identify_source(source, store)[1].structure}
+            structures[name] = {
+                "structure": identify_source(source, store)[1].structure
+            }
     return refit_key(action.key, structures)
 
 
@@ -178,7 +206,9 @@ def _quantized(action: Action[CompileInputs], method: str, store: Store) -> Json
 
 
 @contextmanager
-def _open_sources(action: Action[CompileInputs], workspace: Workspace) -> Iterator[Sources]:
+def _open_sources(
+    action: Action[CompileInputs], workspace: Workspace
+) -> Iterator[Sources]:
     """Open the archives of a unit's methods, and give what reads a storage of a source step."""
     store = workspace.store
     places: dict[str, tuple[Path, str]] = {}
@@ -202,7 +232,9 @@ def _open_sources(action: Action[CompileInputs], workspace: Workspace) -> Iterat
     guard = guard_sources(list(action.inputs.sources.values()), store, hash_archive)
     with guard, ExitStack() as files:
         paths = {path for path, _ in places.values()}
-        opened = {path: files.enter_context(ArchiveStorages.open(path)) for path in paths}
+        opened = {
+            path: files.enter_context(ArchiveStorages.open(path)) for path in paths
+        }
         yield find
 
 
@@ -227,7 +259,9 @@ class Lesson(CompileListener):
     watch: Watch | None
 
     @classmethod
-    def begin(cls, action: Action[CompileInputs], workspace: Workspace) -> Lesson | None:
+    def begin(
+        cls, action: Action[CompileInputs], workspace: Workspace
+    ) -> Lesson | None:
         """Return the lesson of a unit that is about to be compiled; None where there is none."""
         if why_never(action):
             return None
@@ -287,7 +321,9 @@ class Lesson(CompileListener):
                 }
             except CannotRefitError as reason:
                 record["why"] = str(reason)
-                _log.warning("%s: its recipe is not kept, since %s", self.action.title, reason)
+                _log.warning(
+                    "%s: its recipe is not kept, since %s", self.action.title, reason
+                )
         self.workspace.store.put_result(self.key, record, peak=peak)
 
     def _prove(self, watch: Watch, base: Digest, result: Json) -> Recipe:
@@ -296,7 +332,9 @@ class Lesson(CompileListener):
         store = self.workspace.store
         before = store.get(base)
         if before is None:
-            raise CannotRefitError("the object compiled before is no longer in the store")
+            raise CannotRefitError(
+                "the object compiled before is no longer in the store"
+            )
         with _open_sources(self.action, self.workspace) as sources:
             described = {
                 digest: [view.to_json() if view else None for view in views]

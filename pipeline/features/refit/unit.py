@@ -26,8 +26,12 @@ from pipeline.features.refit.recipes import Evaluation, find_sources
 from pipeline.store.digest import Digest, hash_bytes, hash_pieces
 
 Json = Mapping[str, Any]
-Put: TypeAlias = Callable[[Callable[[], Iterable[memoryview]]], Digest]  # a store's `put_pieces`
-KEY = re.compile(rb"[0-9a-f]{64}")  # SHA-256, by which XNNPACK's payloads name their data
+Put: TypeAlias = Callable[
+    [Callable[[], Iterable[memoryview]]], Digest
+]  # a store's `put_pieces`
+KEY = re.compile(
+    rb"[0-9a-f]{64}"
+)  # SHA-256, by which XNNPACK's payloads name their data
 _GROUPS = ("constants", "mutable", "delegates", "external_constants")
 
 
@@ -113,7 +117,9 @@ def refit(
     except UnknownValueError as error:
         raise CannotRefitError(f"numpy does not repeat {error}") from error
     except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
-        raise CannotRefitError("its recipe, of a store or a remote, is no good") from error
+        raise CannotRefitError(
+            "its recipe, of a store or a remote, is no good"
+        ) from error
 
 
 def hash_again(pieces: Callable[[], Iterable[memoryview]]) -> Digest:
@@ -130,7 +136,9 @@ def _check_guards(recipe: Recipe, evaluation: Evaluation) -> None:
             digests[name] = hash_bytes(logical_bytes(evaluation.values(view)))
         if digests[name] != guard["digest"]:
             constants = recipe.name_constants(view.step)
-            raise CannotRefitError(f"{guard['where']} reads values of {constants}, which changed")
+            raise CannotRefitError(
+                f"{guard['where']} reads values of {constants}, which changed"
+            )
 
 
 def _make_blobs(
@@ -153,14 +161,22 @@ def _make_blobs(
                 continue
             data = evaluation.storage(maker)
             is_stored = old in changes.blobs
-            new = hash_pieces(data.pieces()) if is_stored else changes.exchange(old, data, size)
+            new = (
+                hash_pieces(data.pieces())
+                if is_stored
+                else changes.exchange(old, data, size)
+            )
             changes.storages[maker] = new
             if old in named and not new_digests:
                 keyed[old] = _hash_key(data)
             new_digests.add(new)
         if len(new_digests) > 1:
-            constants = ", ".join(recipe.name_constants(m) for m in makers if m is not None)
-            raise CannotRefitError(f"{constants} were equal, and were stored once; they differ now")
+            constants = ", ".join(
+                recipe.name_constants(m) for m in makers if m is not None
+            )
+            raise CannotRefitError(
+                f"{constants} were equal, and were stored once; they differ now"
+            )
         changes.blobs.setdefault(old, old)
     for entry in iter_named(unit_object):
         if (key := keyed.get(entry["blob"]["digest"])) is not None:
@@ -178,16 +194,22 @@ def _hash_key(data: Storage) -> str:
     return hasher.hexdigest()
 
 
-def _make_payloads(unit_object: Json, read: Callable[[Digest], bytes], changes: _Changes) -> None:
+def _make_payloads(
+    unit_object: Json, read: Callable[[Digest], bytes], changes: _Changes
+) -> None:
     """Exchange the keys of named data in the payloads of delegates, which have a fixed length."""
     keys = {
-        old[-64:].encode(): new[-64:].encode() for old, new in changes.keys.items() if old != new
+        old[-64:].encode(): new[-64:].encode()
+        for old, new in changes.keys.items()
+        if old != new
     }
     payloads = {}
     for blob in unit_object["delegates"]:
         old = blob["digest"]
         data = read(old)
-        new = KEY.sub(lambda match: keys.get(match[0], match[0]), data) if keys else data
+        new = (
+            KEY.sub(lambda match: keys.get(match[0], match[0]), data) if keys else data
+        )
         payloads[old] = old if new == data else changes.put(partial(_whole, new))
     changes.check(payloads, "payloads")
     changes.blobs |= payloads
@@ -213,12 +235,17 @@ def _describe_tensors(
                     continue
                 view = View.from_json(record)
                 storage = evaluation.storage(view.step)
-                whole = view.is_contiguous and (view.offset, view.nbytes) == (0, storage.nbytes)
+                whole = view.is_contiguous and (view.offset, view.nbytes) == (
+                    0,
+                    storage.nbytes,
+                )
                 values = cache(partial(_look, storage, view))
                 new = changes.storages.get(view.step) if whole else None
                 new = new or hash_bytes(logical_bytes(values()))
                 if new not in news:
-                    news[new] = dict.fromkeys(sorted(find_forms(view, values) - {new}), 1)
+                    news[new] = dict.fromkeys(
+                        sorted(find_forms(view, values) - {new}), 1
+                    )
             if len(news) > 1:
                 names = ", ".join(tensor["names"])
                 raise CannotRefitError(f"constants that were equal differ now: {names}")
@@ -254,14 +281,23 @@ def exchange(
         "named_external": {
             t: [named(e) for e in items] for t, items in old["named_external"].items()
         },
-        "keys": {method: [keys[key] for key in items] for method, items in old["keys"].items()},
+        "keys": {
+            method: [keys[key] for key in items]
+            for method, items in old["keys"].items()
+        },
     }
     methods = {
-        name: {**items, "constants": _exchange_constants(items["constants"], blobs, tensors)}
+        name: {
+            **items,
+            "constants": _exchange_constants(items["constants"], blobs, tensors),
+        }
         for name, items in base["methods"].items()
     }
     needed = sorted(
-        {unit_object["program"]["digest"], *(entry["digest"] for entry in iter_blobs(unit_object))}
+        {
+            unit_object["program"]["digest"],
+            *(entry["digest"] for entry in iter_blobs(unit_object)),
+        }
     )
     return {**base, "object": unit_object, "methods": methods, "blobs": needed}
 
@@ -273,7 +309,8 @@ def _exchange_constants(
 ) -> dict[str, Any]:
     places = sorted(old["tensors"])  # `consumed` counts in the order of digests
     new = {
-        tensors[d][0]: {**tensor, "forms": tensors[d][1]} for d, tensor in old["tensors"].items()
+        tensors[d][0]: {**tensor, "forms": tensors[d][1]}
+        for d, tensor in old["tensors"].items()
     }
     order = {digest: place for place, digest in enumerate(sorted(new))}
     consumed = {

@@ -22,32 +22,59 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pipeline.compile.inspect import storages
 from pipeline.compile.inspect.arrays import Array, View, logical_bytes, look
 from pipeline.compile.inspect.storages import described_to, storage_bytes, view_of
-from pipeline.features.refit.recipes import LITERAL, SOURCE, UNKNOWN, is_repeatable, views_of
+from pipeline.features.refit.recipes import (
+    LITERAL,
+    SOURCE,
+    UNKNOWN,
+    is_repeatable,
+    views_of,
+)
 from pipeline.program.patching import replaced
 from pipeline.store.digest import Digest, hash_bytes
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_LONGEST_LITERAL = 1 << 16  # bytes of a tensor that is no constant of the program, in a record
+_LONGEST_LITERAL = (
+    1 << 16
+)  # bytes of a tensor that is no constant of the program, in a record
 # Their result has the shape of what they take, and none of its values.
 _FACTORIES = frozenset(
     f"aten.{name}.default"
     for name in (
-        *("zeros_like", "ones_like", "empty_like", "full_like", "rand_like", "new_zeros"),
+        *(
+            "zeros_like",
+            "ones_like",
+            "empty_like",
+            "full_like",
+            "rand_like",
+            "new_zeros",
+        ),
         *("new_ones", "new_empty", "new_empty_strided", "new_full"),
     )
 )
 # Operators that change where a tensor looks, and no value.
-_MOVING = frozenset({"set_", "resize_", "detach_", "as_strided_", "t_", "transpose_", "squeeze_"})
+_MOVING = frozenset(
+    {"set_", "resize_", "detach_", "as_strided_", "t_", "transpose_", "squeeze_"}
+)
 # Keywords that say what a result is made as, which is seen by the result.
 _OF_RESULTS = frozenset({"dtype", "memory_format", "layout", "device", "pin_memory"})
 _READING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 # What gives values to Python without a call of an operator. That of storages gives an address, by
 # which serializers take all bytes.
 _HOOKS: Mapping[type, tuple[str, ...]] = {
-    torch.Tensor: ("numpy", "tolist", "data_ptr", "__array__", "__dlpack__", "__repr__"),
+    torch.Tensor: (
+        "numpy",
+        "tolist",
+        "data_ptr",
+        "__array__",
+        "__dlpack__",
+        "__repr__",
+    ),
     torch.UntypedStorage: ("data_ptr", "tolist", "__getitem__", "__iter__"),
 }
-_OWN = (__name__, storages.__name__)  # modules that read to watch and to describe, not to decide
+_OWN = (
+    __name__,
+    storages.__name__,
+)  # modules that read to watch and to describe, not to decide
 _SERIALIZERS = frozenset({
     "executorch.exir.emit._emitter",
     "executorch.backends.xnnpack.operators.node_visitor",
@@ -73,10 +100,14 @@ class Watch:
     _storages: dict[int, tuple[StorageWeakRef, int]] = field(default_factory=dict)
     _literals: dict[tuple[bytes, int], int] = field(default_factory=dict)
 
-    def add_source(self, tensor: torch.Tensor, method: str, kind: str, name: str) -> None:
+    def add_source(
+        self, tensor: torch.Tensor, method: str, kind: str, name: str
+    ) -> None:
         """Note that a tensor's storage holds a constant of a method's source."""
         if type(tensor) in _PLAIN and self.find(tensor) is None:
-            self._note(tensor, {"op": SOURCE, "method": method, "kind": kind, "name": name})
+            self._note(
+                tensor, {"op": SOURCE, "method": method, "kind": kind, "name": name}
+            )
 
     def find(self, tensor: torch.Tensor) -> View | None:
         """Return the place of a tensor in a storage that is known; None where it is in none."""
@@ -93,7 +124,9 @@ class Watch:
         self.steps.append(step)
         self._storages[storage._cdata] = StorageWeakRef(storage), len(self.steps) - 1
 
-    def describe_arguments(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    def describe_arguments(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> list[Any]:
         """Return the arguments of a call as those of a step; a text stands for what none has."""
         more = {}
         for n, v in kwargs.items():
@@ -107,7 +140,9 @@ class Watch:
             return view.to_json() if view else "a tensor"
         if type(value) in (bool, int, float):
             return value
-        if isinstance(value, list | tuple) and all(type(element) is int for element in value):
+        if isinstance(value, list | tuple) and all(
+            type(element) is int for element in value
+        ):
             return list(value)
         return f"a {type(value).__name__}"
 
@@ -134,7 +169,10 @@ class Watch:
         new_tensors = [tensor for tensor in _tensors(out) if self.find(tensor) is None]
         for tensor in new_tensors if name not in _FACTORIES else ():
             alone = len(new_tensors) == 1
-            self._note(tensor, self._make_step(name, args, tensor, views_of({"args": args}), alone))
+            self._note(
+                tensor,
+                self._make_step(name, args, tensor, views_of({"args": args}), alone),
+            )
 
     def note_change(self, name: str, tensor: torch.Tensor, args: list[Any]) -> None:
         """Note that an operator changed the values of a storage."""
@@ -143,12 +181,23 @@ class Watch:
         self._note(tensor, self._make_step(name, args[1:], tensor, views, copied))
 
     def _make_step(
-        self, name: str, args: list[Any], tensor: torch.Tensor, views: list[Any], whole: bool
+        self,
+        name: str,
+        args: list[Any],
+        tensor: torch.Tensor,
+        views: list[Any],
+        whole: bool,
     ) -> dict[str, Any]:
         sizes = list(tensor.shape)
         strides = list(tensor.stride())
         dtype = str(tensor.dtype).removeprefix("torch.")
-        step = {"op": name, "args": args, "dtype": dtype, "sizes": sizes, "strides": strides}
+        step = {
+            "op": name,
+            "args": args,
+            "dtype": dtype,
+            "sizes": sizes,
+            "strides": strides,
+        }
         if whole and _fills_storage(tensor) and is_repeatable(step):
             return step
         of = sorted({view["step"] for view in views})
@@ -157,7 +206,9 @@ class Watch:
     def guard(self, view: View, storage: Array) -> None:
         """Note that values of a view reach Python, which may decide by them."""
         values = hash_bytes(logical_bytes(look(storage, view)))
-        self.guards.append({"view": view.to_json(), "digest": values, "where": _place()})
+        self.guards.append(
+            {"view": view.to_json(), "digest": values, "where": _place()}
+        )
 
     def note_stored(self, storage: torch.UntypedStorage) -> None:
         """Note that a serializer takes the bytes of a storage."""
@@ -219,7 +270,9 @@ class _Mode(TorchDispatchMode):
     def ignore_compile_internals(cls) -> bool:
         return True
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         keywords = kwargs or {}
         watch = self._watch
         known_tensors = [
@@ -249,9 +302,15 @@ def _hooked(owner: Any, name: str, watch: Watch) -> Any:
 
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
         caller = sys._getframe(1).f_globals.get("__name__", "")
-        if not isinstance(self, torch.Tensor) and caller in _SERIALIZERS and name == "data_ptr":
+        if (
+            not isinstance(self, torch.Tensor)
+            and caller in _SERIALIZERS
+            and name == "data_ptr"
+        ):
             watch.note_stored(self)
-        elif caller not in _OWN and (type(self) in _PLAIN or not isinstance(self, torch.Tensor)):
+        elif caller not in _OWN and (
+            type(self) in _PLAIN or not isinstance(self, torch.Tensor)
+        ):
             watch.note_read(self)
         return original(self, *args, **kwargs)
 
@@ -296,7 +355,11 @@ def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
 def _fills_storage(tensor: torch.Tensor) -> bool:
     size = math.prod(tensor.shape) * tensor.element_size()
     plain = type(tensor) in _PLAIN and tensor.device.type == "cpu"
-    return plain and not tensor.storage_offset() and tensor.untyped_storage().nbytes() == size
+    return (
+        plain
+        and not tensor.storage_offset()
+        and tensor.untyped_storage().nbytes() == size
+    )
 
 
 def _place() -> str:

@@ -111,7 +111,9 @@ class RemoteFiles:
             if max(position, size or 0) > limit:
                 raise RemoteError("corrupt")
             yield chunk
-            if len(chunk) != _CHUNK:  # the last, or all of it from a server without ranges
+            if (
+                len(chunk) != _CHUNK
+            ):  # the last, or all of it from a server without ranges
                 return
             if size is None:
                 size = self.size(name)
@@ -229,7 +231,10 @@ class RemoteFiles:
         try:
             threading.Thread(target=run, name="pte-remote", daemon=True).start()
             error = future.exception(self._timeout)
-        except (RuntimeError, TimeoutError) as problem:  # no thread can start, or it hangs
+        except (
+            RuntimeError,
+            TimeoutError,
+        ) as problem:  # no thread can start, or it hangs
             error = problem
         if error is None:
             return future.result()

@@ -61,7 +61,9 @@ def prefetch_packages(
     """
     links = _find_links(plan, packages)
     linked = _ask_for_links(plan, links)
-    unlinked = [package for package in links if looks_up_methods or package not in linked]
+    unlinked = [
+        package for package in links if looks_up_methods or package not in linked
+    ]
     blobs = _ask_for_units(plan, unlinked)
     for entry in linked.values():
         blobs += blobs_of_files(entry.result)

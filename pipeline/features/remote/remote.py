@@ -154,7 +154,9 @@ class Remote:
     def forget_misses(self) -> None:
         """Ask again for what was not there: somebody may have pushed it since."""
         with self._lock:
-            present = {n: answer for n, answer in self._answers.items() if answer[0] == "there"}
+            present = {
+                n: answer for n, answer in self._answers.items() if answer[0] == "there"
+            }
             self._answers = present
 
     def _may_have(self, name: str) -> bool:
@@ -185,7 +187,9 @@ class Remote:
             raise RemoteError("corrupt")
         assert self._keys is not None
         signer, signature = envelope.get("signer"), envelope.get("signature")
-        if not (self.settings.believes_all or self._keys.accept(signer, signature, message)):
+        if not (
+            self.settings.believes_all or self._keys.accept(signer, signature, message)
+        ):
             raise RemoteError("unsigned")
         return record
 
@@ -211,7 +215,10 @@ class Remote:
         if blob == _EMPTY or not self._pushes() or answer == "there":
             return
         # What is wrong with the local file is no matter of the remote.
-        with suppress(OSError, digest.WrongContentError), self._transfer(name, pushing=True):
+        with (
+            suppress(OSError, digest.WrongContentError),
+            self._transfer(name, pushing=True),
+        ):
             # A file of this name and size probably has this content.
             if answer != "misses" or self._files.size(name) != path.stat().st_size:
                 self._write(name, digest.verified(digest.read_pieces(path), blob))
@@ -246,7 +253,9 @@ class Remote:
         return describe_use(use)
 
     @contextmanager
-    def _transfer(self, name: str, pushing: bool = False, counts: bool = True) -> Iterator[None]:
+    def _transfer(
+        self, name: str, pushing: bool = False, counts: bool = True
+    ) -> Iterator[None]:
         """Count how the block ends; a success only if it `counts`. A RemoteError in it is no error
         to the caller."""
         try:
@@ -256,7 +265,9 @@ class Remote:
                 if pushing or error.count == "errors":
                     self._count_error(error, pushing)
                 else:
-                    setattr(self.counts, error.count, getattr(self.counts, error.count) + 1)
+                    setattr(
+                        self.counts, error.count, getattr(self.counts, error.count) + 1
+                    )
                     self._errors_in_a_row = 0
                     self._learn(name, error.count)
         else:
@@ -269,7 +280,9 @@ class Remote:
         self.counts.errors += 1
         if pushing and error.denied:  # it can still be read
             self._denied = True
-            self.problem = self.problem or f"{self._files.shown}: cannot be written: {error}"
+            self.problem = (
+                self.problem or f"{self._files.shown}: cannot be written: {error}"
+            )
             return
         self._errors_in_a_row += 1
         if self._errors_in_a_row >= MAX_ERRORS and not self._given_up:

@@ -36,8 +36,14 @@ def make_collect(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(original)
     def collect() -> Any:
-        native = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
-        in_python = len(torch.library._defs), len(torch.library._impls), len(sys.modules)
+        native = torch._C._dispatch_get_registrations_for_dispatch_key(
+            "CompositeImplicitAutograd"
+        )
+        in_python = (
+            len(torch.library._defs),
+            len(torch.library._impls),
+            len(sys.modules),
+        )
         registered = frozenset(native), in_python
         if registered not in _collected:
             _collected.clear()
@@ -104,7 +110,9 @@ def make_override(
                 new[op] = decomposition
             else:
                 recorded[op] = kernels
-        before = {op: dict(op.py_kernels) for op in new if op not in op_implementations_dict}
+        before = {
+            op: dict(op.py_kernels) for op in new if op not in op_implementations_dict
+        }
         with original(new):
             for op, before_kernels in before.items():
                 rule = op_implementations_dict[op]
@@ -124,8 +132,14 @@ def make_override(
 def _identify(decomposition: Any) -> Hashable:
     """Return what tells a decomposition from others. torch makes those of operators that are kept
     anew each time: a function of the same code, with the operator as its keyword."""
-    if isinstance(decomposition, partial) and isinstance(decomposition.func, FunctionType):
+    if isinstance(decomposition, partial) and isinstance(
+        decomposition.func, FunctionType
+    ):
         of = decomposition.func
         if of.__closure__ is of.__defaults__ is of.__kwdefaults__ is None:
-            return id(of.__code__), decomposition.args, tuple(decomposition.keywords.items())
+            return (
+                id(of.__code__),
+                decomposition.args,
+                tuple(decomposition.keywords.items()),
+            )
     return decomposition

@@ -13,8 +13,21 @@ from torch.fx import Graph, GraphModule, Node
 # The operators that torch moves ahead, as assertions on sizes are made of them.
 _FIRST = frozenset(
     [
-        *(operator.add, operator.mul, operator.sub, operator.floordiv, operator.truediv),
-        *(operator.mod, operator.le, operator.lt, operator.ge, operator.gt, operator.eq),
+        *(
+            operator.add,
+            operator.mul,
+            operator.sub,
+            operator.floordiv,
+            operator.truediv,
+        ),
+        *(
+            operator.mod,
+            operator.le,
+            operator.lt,
+            operator.ge,
+            operator.gt,
+            operator.eq,
+        ),
         operator.ne,
         torch.ops.aten.sym_constrain_range.default,
         torch.ops.aten.sym_constrain_range_for_size.default,
@@ -37,7 +50,11 @@ def make_legalize(original: Callable[[GraphModule], GraphModule]) -> Any:
         graph = module.graph
         order = _sort(graph)
         # A graph with a cycle, and one that shows its copy to somebody.
-        if len(order) < len(graph.nodes) or type(graph) is not Graph or graph._co_fields:
+        if (
+            len(order) < len(graph.nodes)
+            or type(graph) is not Graph
+            or graph._co_fields
+        ):
             return original(module)
         fresh = Graph()
         for node in order:

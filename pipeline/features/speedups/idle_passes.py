@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from executorch.exir.pass_base import ExportPass, NodeMetadata, ProxyValue, _ExportPassBase
+from executorch.exir.pass_base import (
+    ExportPass,
+    NodeMetadata,
+    ProxyValue,
+    _ExportPassBase,
+)
 from executorch.exir.program import _program
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
@@ -40,7 +45,9 @@ def make_edge_program(original: Callable[..., Any]) -> Callable[..., Any]:
         traced = Traced()
 
         def skip(trace: Callable[..., PassResult]) -> Callable[..., PassResult]:
-            def call_submodule(self: ExportPass, module: GraphModule, inputs: Any) -> PassResult:
+            def call_submodule(
+                self: ExportPass, module: GraphModule, inputs: Any
+            ) -> PassResult:
                 if traced.holds(module) and is_idle(self, module):
                     return PassResult(module, True)
                 result = trace(self, module, inputs)
@@ -60,12 +67,17 @@ def is_idle(graph_pass: ExportPass, module: GraphModule) -> bool:
 
     The graph must be one that `Traced.holds`.
     """
-    if any(getattr(type(graph_pass), hook) is not getattr(ExportPass, hook) for hook in _HOOKS):
+    if any(
+        getattr(type(graph_pass), hook) is not getattr(ExportPass, hook)
+        for hook in _HOOKS
+    ):
         return False
     interpreter = graph_pass.ExportInterpreter(graph_pass, module)
     values: dict[Node, Any] = {}
 
-    def trace(kind: str, target: Any, args: Any, kwargs: Any, meta: NodeMetadata) -> ProxyValue:
+    def trace(
+        kind: str, target: Any, args: Any, kwargs: Any, meta: NodeMetadata
+    ) -> ProxyValue:
         node = interpreter.node
         called = map_arg((node.args, node.kwargs), values.__getitem__)
         if (
@@ -91,7 +103,9 @@ def is_idle(graph_pass: ExportPass, module: GraphModule) -> bool:
                 values[node] = ProxyValue(node.meta["val"], node)
             elif node.op == "get_attr":
                 values[node] = find_attribute(node, module)
-    except Exception:  # what it needs of a real trace; the trace itself says what is wrong
+    except (
+        Exception
+    ):  # what it needs of a real trace; the trace itself says what is wrong
         return False
     finally:
         del vars(graph_pass)["_fx"]
@@ -115,5 +129,7 @@ def _is_same(nest: Any, other_nest: Any) -> bool:
         )
     if isinstance(nest, list | tuple) and isinstance(other_nest, list | tuple):
         return len(nest) == len(other_nest) and all(map(_is_same, nest, other_nest))
-    plain = nest.__class__ is other_nest.__class__ and isinstance(nest, int | float | str)
+    plain = nest.__class__ is other_nest.__class__ and isinstance(
+        nest, int | float | str
+    )
     return plain and nest == other_nest

@@ -29,7 +29,12 @@ from torch.fx import GraphModule, Interpreter
 from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
-from pipeline.features.speedups import composite_kernels, graph_building, idle_passes, sizes
+from pipeline.features.speedups import (
+    composite_kernels,
+    graph_building,
+    idle_passes,
+    sizes,
+)
 from pipeline.program.patching import digest_source, lowers_fast, replaced
 
 _log = logging.getLogger(__name__)
@@ -99,7 +104,9 @@ def _find_usable() -> tuple[Patch, ...]:
     usable = tuple(patch for patch in PATCHES if patch.is_known)
     for patch in PATCHES:
         if patch not in usable:
-            _log.warning("%s is another than was known, and is left as it is", patch.target)
+            _log.warning(
+                "%s is another than was known, and is left as it is", patch.target
+            )
     return usable
 
 
@@ -136,13 +143,19 @@ class _LateCode:
 def _make_recompile(original: _Function) -> _Function:
     """Generate the code of a graph module when it is run or read: of 7,200 modules in a compile of
     Whisper-tiny, a handful are."""
-    late = {name: _Late(name, original) for name in ("_code", "_lineno_map", "_prologue_start")}
+    late = {
+        name: _Late(name, original)
+        for name in ("_code", "_lineno_map", "_prologue_start")
+    }
     forward = _Late("forward", original)
 
     def recompile(self: Any) -> Any:
         code = self._graph._codegen
         if isinstance(code, _PyTreeCodeGen):
-            self._in_spec, self._out_spec = code.pytree_info.in_spec, code.pytree_info.out_spec
+            self._in_spec, self._out_spec = (
+                code.pytree_info.in_spec,
+                code.pytree_info.out_spec,
+            )
         kind = type(self)
         for name, attribute in late.items():
             vars(self).pop(name, None)
@@ -217,12 +230,16 @@ class _Callable(metaclass=_Plain):
 def _make_lowering(original: _Function) -> _Function:
     """Let the copies of partitions that a backend may change have the constants of the originals,
     where the backend writes to none: they would double the weights."""
-    from pipeline.compile.preprocess.registry import find_entry  # the catalogue, and its plugins
+    from pipeline.compile.preprocess.registry import (
+        find_entry,
+    )  # the catalogue, and its plugins
 
     def lower_all(backend_id: str, *args: Any, **given: Any) -> Any:
         entry = find_entry(backend_id)
         shares = entry is not None and entry.preprocessing.keeps_constants
-        with replaced(backend_api, "copy", lambda module: _Sharing if shares else module):
+        with replaced(
+            backend_api, "copy", lambda module: _Sharing if shares else module
+        ):
             return original(backend_id, *args, **given)
 
     return lower_all
@@ -234,7 +251,9 @@ class _Sharing:
     @staticmethod
     def deepcopy(program: ExportedProgram) -> ExportedProgram:
         constants = (*program.state_dict.values(), *program.constants.values())
-        tensors = {id(each): each for each in constants if isinstance(each, torch.Tensor)}
+        tensors = {
+            id(each): each for each in constants if isinstance(each, torch.Tensor)
+        }
         return copy.deepcopy(program, tensors)
 
 
@@ -246,7 +265,11 @@ class _Values(Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         meta = self.node.meta  # type: ignore[attr-defined]
-        return meta["val"] if "val" in meta else super().call_function(target, args, kwargs)
+        return (
+            meta["val"]
+            if "val" in meta
+            else super().call_function(target, args, kwargs)
+        )
 
 
 class _DtypeValidator(EdgeOpArgValidator, _Values):

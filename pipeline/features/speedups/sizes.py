@@ -21,7 +21,12 @@ from torch.fx.experimental.sym_node import (
 _Function = Callable[..., Any]
 ARITHMETIC = _make_node_magic  # whose text that of all operations is
 METHODS = ("add", "sub", "mul", "int_floordiv", "eq", "ne", "lt", "le", "gt", "ge")
-_PLAIN = (int, float, bool, type(None))  # of hints; those of nested tensors are sizes themselves
+_PLAIN = (
+    int,
+    float,
+    bool,
+    type(None),
+)  # of hints; those of nested tensors are sizes themselves
 
 
 def make_expression(original: property) -> property:
@@ -78,7 +83,12 @@ def make_arithmetic(method: str) -> Callable[[_Function], _Function]:
                 return original(self, operand)  # type: ignore[no-any-return]
             expression = self.expr
             operand_expression = operand.expr
-            kinds = expression.__class__, operand_expression.__class__, self.pytype, operand.pytype
+            kinds = (
+                expression.__class__,
+                operand_expression.__class__,
+                self.pytype,
+                operand.pytype,
+            )
             sums = self._optimized_summation, operand._optimized_summation
             key = expression, operand_expression, kinds, sums
             if key not in results:

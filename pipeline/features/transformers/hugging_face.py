@@ -24,7 +24,11 @@ Model: TypeAlias = "str | Path | torch.nn.Module"
 Exported = tuple[ExportedProgram, Callable[..., Any]]  # with what it is compared with
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
-_LENGTHS = {"prefill": 5, "forward": 3, "decode": 1}  # of the tokens that a method is exported with
+_LENGTHS = {
+    "prefill": 5,
+    "forward": 3,
+    "decode": 1,
+}  # of the tokens that a method is exported with
 _MOST_STEPS = 4  # of a sequence among the example inputs
 
 
@@ -97,7 +101,10 @@ class CausalLM(_HuggingFace):
         module = executorch.TorchExportableModuleForDecoderOnlyLM(self.model)
         # Without it, each `no_grad` of a rotary embedding becomes a sub-graph.
         with torch.no_grad():
-            return {name: (self._export(module, name), module.model) for name in self._methods}
+            return {
+                name: (self._export(module, name), module.model)
+                for name in self._methods
+            }
 
     def _export(self, module: Any, method: str) -> ExportedProgram:
         (), inputs = self._call(range(_LENGTHS[method]))
@@ -120,7 +127,9 @@ class CausalLM(_HuggingFace):
     def _call(self, positions: range) -> Call:
         sizes = self.model.config.get_text_config()
         generator = torch.Generator().manual_seed(positions.start)
-        tokens = torch.randint(sizes.vocab_size, (1, len(positions)), generator=generator)
+        tokens = torch.randint(
+            sizes.vocab_size, (1, len(positions)), generator=generator
+        )
         return (), {"input_ids": tokens, "cache_position": torch.tensor(positions)}
 
     def constant_methods(self) -> dict[str, Any]:
@@ -175,7 +184,9 @@ class Seq2SeqLM(_HuggingFace):
         def decode(*inputs: Tensor) -> Tensor:
             # In eager mode it keeps the keys of the first hidden states for all later calls; the
             # exported program computes them in each call.
-            decoder.cache.is_updated.update(dict.fromkeys(decoder.cache.is_updated, False))
+            decoder.cache.is_updated.update(
+                dict.fromkeys(decoder.cache.is_updated, False)
+            )
             decoder.cache.cross_attention_cache.reset()
             logits: Tensor = decoder(*inputs)
             return logits
@@ -191,7 +202,9 @@ class Seq2SeqLM(_HuggingFace):
         if method == "encoder":
             return [(self._tokens(length),) for length in lengths]
         with torch.no_grad():
-            hidden = self.model.get_encoder()(self._tokens(lengths[1])).last_hidden_state
+            hidden = self.model.get_encoder()(
+                self._tokens(lengths[1])
+            ).last_hidden_state
         calls = []
         for position in range(min(_MOST_STEPS, self._max_seq_len)):
             token = self._tokens(1, seed=position)
@@ -200,7 +213,9 @@ class Seq2SeqLM(_HuggingFace):
 
     def _tokens(self, length: int, seed: int = 0) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
-        return torch.randint(self.model.config.vocab_size, (1, length), generator=generator)
+        return torch.randint(
+            self.model.config.vocab_size, (1, length), generator=generator
+        )
 
     def constant_methods(self) -> dict[str, Any]:
         """Return what ExecuTorch's runners ask such a model for."""
@@ -244,14 +259,18 @@ class OneForward(_HuggingFace):
         if self._dynamic_shapes:
             shapes = tuple(self._dynamic_shapes.get(name) for name in self._inputs)
         with torch.no_grad():
-            program = export(module, tuple(self._inputs.values()), dynamic_shapes=shapes)
+            program = export(
+                module, tuple(self._inputs.values()), dynamic_shapes=shapes
+            )
         return {"forward": (program, module)}
 
 
 class _SelectOutputs(torch.nn.Module):
     """Returns some outputs of a model as a tuple, or a single one by itself."""
 
-    def __init__(self, model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+    def __init__(
+        self, model: Any, inputs: tuple[str, ...], outputs: tuple[str, ...]
+    ) -> None:
         super().__init__()
         self.model = model
         self.inputs = inputs
@@ -287,5 +306,7 @@ def _transformers(module: str = "transformers") -> Any:
     from importlib.util import find_spec
 
     if find_spec("transformers") is None:
-        raise SourceError("transformers is not installed; `pip install transformers` installs it")
+        raise SourceError(
+            "transformers is not installed; `pip install transformers` installs it"
+        )
     return import_module(module)

@@ -84,7 +84,9 @@ class CompileInputs:
         return replace(
             self,
             passes={reference: code.find(reference) for reference in self.passes},
-            files={name: hash_option_files(configs[name], workspace) for name in self.unit},
+            files={
+                name: hash_option_files(configs[name], workspace) for name in self.unit
+            },
             libraries=find_libraries(self.libraries, code),
         )
 
@@ -115,7 +117,9 @@ def compile_key(inputs: CompileInputs) -> Key:
     key: Key = {
         **common_fields("compile", config.distributions(unit)),
         "methods": {name: _method_fields(inputs, name) for name in unit},
-        "emit": {name: value for name, value in emit.items() if name not in _NOT_COMPILED},
+        "emit": {
+            name: value for name, value in emit.items() if name not in _NOT_COMPILED
+        },
     }
     files_of_weights = [*config.emit.external_weights, *config.emit.external_files]
     contents = {name: inputs.sources[name].content for name in unit}
@@ -148,7 +152,9 @@ def _method_fields(inputs: CompileInputs, method: str) -> Key:
     }
 
 
-def refit_key(compiled: Mapping[str, Any], structures: Mapping[str, Mapping[str, Any]]) -> Key:
+def refit_key(
+    compiled: Mapping[str, Any], structures: Mapping[str, Mapping[str, Any]]
+) -> Key:
     """Return the key of the record of a unit apart from the contents of its constants.
 
     Args:

@@ -112,6 +112,8 @@ def write_sources(sources: Mapping[str, MethodSource], root: Path) -> dict[str, 
     return {name: write_source(source, root) for name, source in sources.items()}
 
 
-def read_sources(request: Mapping[str, Any], workspace: Workspace) -> dict[str, MethodSource]:
+def read_sources(
+    request: Mapping[str, Any], workspace: Workspace
+) -> dict[str, MethodSource]:
     """Read sources that `write_sources` wrote."""
     return {name: read_source(source, workspace) for name, source in request.items()}

@@ -8,7 +8,13 @@ from typing import Any, ClassVar
 
 from pipeline.plan.actions import Action
 from pipeline.plan.declared import Declared
-from pipeline.plan.kinds.parts import NOTHING, Key, Libraries, common_fields, operator_fields
+from pipeline.plan.kinds.parts import (
+    NOTHING,
+    Key,
+    Libraries,
+    common_fields,
+    operator_fields,
+)
 from pipeline.plan.kinds.words import show_place
 from pipeline.plan.reads import WHOLE_ENVIRONMENT, Surroundings
 from pipeline.program.constant_values import find_blobs
@@ -103,7 +109,8 @@ def read_export(fields: Json) -> ExportInputs:
     declared = fields["declared"]
     records: dict[str, Any] = {
         "surroundings": Surroundings(around["environment"], tuple(around["search"])),
-        "declared": declared and Declared(**{n: tuple(names) for n, names in declared.items()}),
+        "declared": declared
+        and Declared(**{n: tuple(names) for n, names in declared.items()}),
         "unfollowed": tuple(fields["unfollowed"]),
     }
     return ExportInputs(**{**fields, **records})

@@ -103,7 +103,9 @@ def describe_package(
     """
     names = sorted(name for name, method in config.methods.items() if method.allow_none)
     constants = [[name, value] for name, value in config.constant_methods.items()]
-    hosts = [action.key["host"] for action in quantizes.values() if "host" in action.key]
+    hosts = [
+        action.key["host"] for action in quantizes.values() if "host" in action.key
+    ]
     return LinkInputs(
         package=config.package,
         model=config.model,
@@ -131,7 +133,9 @@ def _describe_family(config: PackageConfig, family: FamilyObjects) -> Json | Non
     return {
         "name": config.family.name,
         "base": config.family.base,
-        "share": [[file, list(patterns)] for file, patterns in config.family.files.items()],
+        "share": [
+            [file, list(patterns)] for file, patterns in config.family.files.items()
+        ],
         "objects": family.digest,
     }
 

@@ -57,7 +57,9 @@ def file_fields(files: OptionFiles, quantizer: bool) -> Key:
     return {}
 
 
-def machine_facts(config: PackageConfig, methods: Iterable[str]) -> dict[str, dict[str, str]]:
+def machine_facts(
+    config: PackageConfig, methods: Iterable[str]
+) -> dict[str, dict[str, str]]:
     """Return what else of this machine can change what the methods' backends make, by backend."""
     machines = {backend.name: backend.machine for backend in config.backends(methods)}
     facts = {}
@@ -72,9 +74,13 @@ def hash_files(paths: Iterable[str], workspace: Workspace) -> list[Digest]:
     return [digest for digest in map(workspace.find_data, paths) if digest is not None]
 
 
-def hash_option_files(config: MethodConfig, workspace: Workspace) -> dict[str, list[Digest]]:
+def hash_option_files(
+    config: MethodConfig, workspace: Workspace
+) -> dict[str, list[Digest]]:
     """Hash the files that a method's options name, by the option's place."""
-    return {place: hash_files(paths, workspace) for place, paths in config.files.items()}
+    return {
+        place: hash_files(paths, workspace) for place, paths in config.files.items()
+    }
 
 
 def find_libraries(libraries: Libraries, code: PassInputs) -> Libraries:

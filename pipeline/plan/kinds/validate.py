@@ -150,10 +150,14 @@ def measured_key(inputs: ValidateInputs) -> Key:
             not_run[backend_id] = machine["cannot_run"]
         if "runs_with" in machine:
             runs_with[backend_id] = machine["runs_with"]
-    kept_ranges = {name: True for name, method in config.methods.items() if method.edge.keep_ranges}
+    kept_ranges = {
+        name: True for name, method in config.methods.items() if method.edge.keep_ranges
+    }
     # Traces in archives name lines too, of files that aren't here.
     sources = inputs.sources.values()
-    archives = {source.archive.name: source.content for source in sources if not source.exported}
+    archives = {
+        source.archive.name: source.content for source in sources if not source.exported
+    }
     return {
         **common_fields("measure", config.distributions(config.methods)),
         "package": config.package,
@@ -271,7 +275,9 @@ def describe_validate(difference: Difference, file: str) -> str | None:
         case ("baseline",):
             return f"the baseline {change}"
         case ("keep_ranges", *method):
-            return describe_setting(".".join(("methods", *method, "edge.keep_ranges")), difference)
+            return describe_setting(
+                ".".join(("methods", *method, "edge.keep_ranges")), difference
+            )
         case ("held_to", "share_mutable_buffers"):
             return describe_setting(WHERE, difference)
         case ("held_to", "family"):

@@ -18,7 +18,14 @@ from pipeline.report.charts.axes import (
     percent_axis,
     spans_decades,
 )
-from pipeline.report.charts.shapes import WIDTH, circle, cut_text, label, line, rectangle
+from pipeline.report.charts.shapes import (
+    WIDTH,
+    circle,
+    cut_text,
+    label,
+    line,
+    rectangle,
+)
 from pipeline.report.charts.treemap import Box, split_box
 from pipeline.report.elements import Drawing, Json, Shape
 from pipeline.store.sizes import human_size
@@ -66,7 +73,10 @@ def colour_of(kind: str) -> str:
 
 
 def bars(
-    rows: Mapping[str, Sequence[tuple[int, str, str]]], *, percents: bool = False, whole: int = 0
+    rows: Mapping[str, Sequence[tuple[int, str, str]]],
+    *,
+    percents: bool = False,
+    whole: int = 0,
 ) -> Drawing:
     """Draw bars of pieces.
 
@@ -171,7 +181,9 @@ def errors(dots: Sequence[Json]) -> Drawing:
             if dot["ok"]:
                 colour = "var(--c0)"
             place = axis.scale(dot["ratio"])
-            shapes.append(circle(place, first + lane * _LANE, 3.6, colour, dot["description"]))
+            shapes.append(
+                circle(place, first + lane * _LANE, 3.6, colour, dot["description"])
+            )
         top += _LABEL + _LANE * len(members) + 12
     words = "1: an error that is as large as its limit"
     place = axis.scale(1)
@@ -206,8 +218,12 @@ def latency(spreads: Sequence[Json]) -> Drawing:
         shapes.append(label(row, index * _ROW + _LABEL - 8))
     for spread in spreads:
         top = rows.index(spread["row"]) * _ROW + _LABEL
-        below, colour = (_BAR - 5, "var(--soft)") if spread["source"] else (4, "var(--c0)")
-        low, median, high = (axis.scale(spread[name]) for name in ("low", "median", "high"))
+        below, colour = (
+            (_BAR - 5, "var(--soft)") if spread["source"] else (4, "var(--c0)")
+        )
+        low, median, high = (
+            axis.scale(spread[name]) for name in ("low", "median", "high")
+        )
         y = top + below
         words = spread["description"]
         shapes.append(line((low, y), (high, y), colour, 3, words, opacity=0.5))

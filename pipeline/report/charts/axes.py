@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pipeline.report.charts.shapes import WIDTH, label, line
 from pipeline.report.elements import Shape
 
-_DECADES = 2  # between the least and the greatest value, from which on an axis is logarithmic
+_DECADES = (
+    2  # between the least and the greatest value, from which on an axis is logarithmic
+)
 _ROOM = 28  # pixels at the right end, where no label would fit
 _PIXELS_A_POWER = 70
 _PIXELS_A_STEP = 90

@@ -18,8 +18,12 @@ Piece = tuple[int, str, str]  # of a bar: nodes, colour and description
 def section(report: Json) -> ReportSection:
     methods = in_order(report, report.get("delegation"))
     chosen = set(report.get("portable", ()))
-    portable = {method: counts for method, counts in methods.items() if method in chosen}
-    partitioned = {method: counts for method, counts in methods.items() if method not in chosen}
+    portable = {
+        method: counts for method, counts in methods.items() if method in chosen
+    }
+    partitioned = {
+        method: counts for method, counts in methods.items() if method not in chosen
+    }
     undelegated: list[str] = []
     for counts in partitioned.values():
         undelegated += counts["undelegated"]
@@ -33,7 +37,9 @@ def section(report: Json) -> ReportSection:
         _segments_chart(methods),
         DataTable("delegation", "Delegation by method", rows),
         DataTable("left", left_title, list(_undelegated_rows(partitioned))),
-        DataTable("portable", portable_title, list(_undelegated_rows(portable)), folded=True),
+        DataTable(
+            "portable", portable_title, list(_undelegated_rows(portable)), folded=True
+        ),
         DataTable("kernels", "Kernels of backends", list(_kernel_rows(methods))),
         DataTable("left-float", "Not quantized", list(_float_rows(report))),
     )
@@ -104,7 +110,9 @@ def _parts(counts: Json) -> Iterator[tuple[str, str, int]]:
     backends: dict[str, int] = {}
     for backend, share in (counts.get("backends") or {}).items():
         backends[backend] = share["nodes"]
-    if not backends and counts["delegated_nodes"]:  # an older record has their sum alone
+    if (
+        not backends and counts["delegated_nodes"]
+    ):  # an older record has their sum alone
         backends[" + ".join(sorted(counts["partitions"]))] = counts["delegated_nodes"]
     kernels: dict[str, int] = {}
     for backend, calls in counts.get("kernels", {}).items():
@@ -161,11 +169,15 @@ def _counts(method: str, counts: Json) -> Row:
     boundary = counts.get("boundary") or {}
     delegated = counts["delegated_operators"]
     operators = counts["operators"]
-    share = delegated_share([counts])  # of nodes, which backends' own kernels count among
+    share = delegated_share(
+        [counts]
+    )  # of nodes, which backends' own kernels count among
     return {
         "method": name(method),
         "nodes delegated": _part(counts["delegated_nodes"], counts["nodes"], share),
-        "operators delegated": _part(delegated, operators, _share(delegated, operators)),
+        "operators delegated": _part(
+            delegated, operators, _share(delegated, operators)
+        ),
         "backends": text("; ".join(_describe_backends(counts))),
         "into delegates": _crossing(boundary.get("into")),
         "out of delegates": _crossing(boundary.get("out_of")),
@@ -214,7 +226,12 @@ def _undelegated_rows(methods: Mapping[str, Json]) -> Iterator[Row]:
     modules_by_call: dict[tuple[str, str, str, str], list[str]] = {}
     for method, counts in methods.items():
         for call in _list_undelegated(counts):
-            key = (method, call["operator"], call.get("reason", ""), call.get("line", ""))
+            key = (
+                method,
+                call["operator"],
+                call.get("reason", ""),
+                call.get("line", ""),
+            )
             modules_by_call.setdefault(key, []).append(call.get("module", ""))
     ranked = sorted(
         modules_by_call.items(),

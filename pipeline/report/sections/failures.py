@@ -45,7 +45,9 @@ def section(report: Json) -> ReportSection:
     culprits: list[Row] = []
     notes: list[str] = []
     for method in methods:
-        culprits += [_culprit(method, culprit) for culprit in method.get("culprits") or ()]
+        culprits += [
+            _culprit(method, culprit) for culprit in method.get("culprits") or ()
+        ]
         notes += method.get("culprit_notes") or ()
     return ReportSection(
         "failures",
@@ -135,7 +137,9 @@ def failed_by_check(method: Json) -> dict[str, list[str]]:
     from."""
     checks: dict[str, list[str]] = {}
     for failure in method["failures"]:
-        checks.setdefault(_find_check(method, failure), []).append(describe_failure(failure))
+        checks.setdefault(_find_check(method, failure), []).append(
+            describe_failure(failure)
+        )
     return checks
 
 

@@ -112,7 +112,9 @@ def _describe_payloads(report: Json) -> str | None:
     sizes: Counter[str] = Counter()
     for (_, backend), size in payloads.items():
         sizes[backend] += size
-    amounts = [f"{backend} {human_size(size)}" for backend, size in sorted(sizes.items())]
+    amounts = [
+        f"{backend} {human_size(size)}" for backend, size in sorted(sizes.items())
+    ]
     where = "Payloads of delegates stay in each package, with all weights inside them"
     return f"{where}: {', '.join(amounts)}."
 

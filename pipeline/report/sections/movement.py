@@ -51,7 +51,9 @@ def _row(record: Json) -> Row:
 def describe_nonfinite(methods: Sequence[Json]) -> Iterator[str]:
     """Yield a sentence for each method whose source gives NaN or infinity on the given examples."""
     for method in methods:
-        outputs = [output for output in method.get("movement", ()) if output.get("nonfinite")]
+        outputs = [
+            output for output in method.get("movement", ()) if output.get("nonfinite")
+        ]
         if not outputs:
             continue
         where = listed([_count_nonfinite(output) for output in outputs], _MOST_NAMED)

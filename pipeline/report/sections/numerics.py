@@ -21,7 +21,10 @@ _LIMITS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "max_relative": ("relative error at most {}", short),
     "min_sqnr": ("SQNR at least {} dB", short),
     "min_cosine": ("cosine at least {}", short),
-    "min_agreement": ("greatest values at the same place in at least {} of rows", percent),
+    "min_agreement": (
+        "greatest values at the same place in at least {} of rows",
+        percent,
+    ),
 }
 # Titles of columns, the figures in them, and how these are formatted.
 _FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -35,7 +38,10 @@ _FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 _EXAMPLES, _GENERATED = "examples", "generated inputs"
 _MOST_NAMED = 4  # methods in a sentence
-_OF_CALLS = ("99.9 %", "relative")  # figures that only the table of every call has room for
+_OF_CALLS = (
+    "99.9 %",
+    "relative",
+)  # figures that only the table of every call has room for
 _FEW_ROWS = 100  # from which on a share says more than it hides
 _MOST_SETS = 16  # of one output in the chart of errors; the worst
 
@@ -120,7 +126,9 @@ def _limits(report: Json) -> Iterator[str]:
     ran = any(method["runs"] for method in methods if method["kind"] == "program")
     if "atol" not in settings or not ran:
         return
-    inputs = f"{plural(settings['inputs'], 'generated input set')} (seed {settings['seed']})"
+    inputs = (
+        f"{plural(settings['inputs'], 'generated input set')} (seed {settings['seed']})"
+    )
     steps = f"{plural(settings['steps'], 'call')} in sequence where a method has state"
     yield f"Run on the examples, and on {inputs}; {steps}."
     reasons: dict[str, list[str]] = {}
@@ -384,7 +392,9 @@ def _of_limit(output: Output, report: Json) -> float | str | None:
     if "of_limit" in output.errors:
         recorded: float | str | None = output.errors["of_limit"]
         return recorded
-    limit = (output.method["limits"] or report["settings"]).get("atol")  # of an older record
+    limit = (output.method["limits"] or report["settings"]).get(
+        "atol"
+    )  # of an older record
     largest = output.errors["max_abs"]
     if not limit or not isinstance(largest, int | float):
         return None

@@ -12,12 +12,18 @@ def section(report: Json) -> ReportSection:
     rows: list[Row] = [
         {
             "library": name(library["name"] or "unknown"),
-            "version": text(library.get("version") or library.get("digest", "")[:_DIGITS]),
+            "version": text(
+                library.get("version") or library.get("digest", "")[:_DIGITS]
+            ),
             "operators": names(library["operators"]),
-            "no kernel here": names(sorted({*library["operators"]} - {*library["kernels"]})),
+            "no kernel here": names(
+                sorted({*library["operators"]} - {*library["kernels"]})
+            ),
             "methods": names(library["methods"]),
         }
         for library in report.get("operators") or ()
     ]
-    table = DataTable("operators", "Operators that a runtime needs beside its own", rows)
+    table = DataTable(
+        "operators", "Operators that a runtime needs beside its own", rows
+    )
     return ReportSection("operators", "Libraries of operators", table)

@@ -31,9 +31,13 @@ def section(report: Json) -> ReportSection:
     return ReportSection(
         "quantization",
         "Quantization",
-        DataTable("quantization-verdicts", "Verdicts on quantization", list(_verdicts(report))),
         DataTable(
-            "quantized", "Quantization by method", [_row(*entry) for entry in methods.items()]
+            "quantization-verdicts", "Verdicts on quantization", list(_verdicts(report))
+        ),
+        DataTable(
+            "quantized",
+            "Quantization by method",
+            [_row(*entry) for entry in methods.items()],
         ),
         DataTable("quantization-warnings", "Warnings", list(_warnings(methods))),
         DataTable(
@@ -42,7 +46,12 @@ def section(report: Json) -> ReportSection:
             list(_left(methods)),
             _BRIEF,
         ),
-        DataTable("observers", "Observed ranges that mean little", list(_remarks(methods)), _BRIEF),
+        DataTable(
+            "observers",
+            "Observed ranges that mean little",
+            list(_remarks(methods)),
+            _BRIEF,
+        ),
     )
 
 
@@ -76,7 +85,9 @@ def _row(method: str, facts: Json) -> Row:
         "activations": text(" and ".join(facts["activations"]) or "in floating point"),
         "calibrated on": _calibration(facts["calibration"]),
         "weights quantized": _share(
-            weights["quantized"], weights["bytes"], f"of {human_size(weights['bytes'])} as floats"
+            weights["quantized"],
+            weights["bytes"],
+            f"of {human_size(weights['bytes'])} as floats",
         ),
         "compute quantized": _share(
             compute["quantized"],
@@ -119,7 +130,9 @@ def _warnings(methods: Mapping[str, Any]) -> Iterator[Row]:
 
 def _left(methods: Mapping[str, Any]) -> Iterator[Row]:
     """Yield the tensors left in floating point, the largest first."""
-    tensors = [(m, tensor) for m, facts in methods.items() for tensor in facts["left_float"]]
+    tensors = [
+        (m, tensor) for m, facts in methods.items() for tensor in facts["left_float"]
+    ]
     for method, tensor in sorted(tensors, key=lambda entry: -entry[1]["bytes"]):
         yield {
             "tensor": code(tensor["name"]),

@@ -68,7 +68,9 @@ def is_unreferenced(method: Json) -> bool:
 def describe_referenced(methods: Sequence[Json]) -> Iterator[str]:
     """Yield what was seen of the references of methods that have some."""
     references = {m["method"]: m["reference"] for m in methods if m.get("reference")}
-    passed = [reference for reference in references.values() if reference["verdict"] == PASSED]
+    passed = [
+        reference for reference in references.values() if reference["verdict"] == PASSED
+    ]
     if passed:
         yield _describe_passed(passed)
     for name, reference in references.items():
@@ -111,4 +113,6 @@ def describe_comparison(reference: Json | None) -> str:
     nothing is."""
     if reference is None:
         return UNREFERENCED
-    return f"{plural(reference['calls'], 'call')} of the export, by {_compared(reference)}"
+    return (
+        f"{plural(reference['calls'], 'call')} of the export, by {_compared(reference)}"
+    )

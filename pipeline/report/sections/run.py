@@ -8,7 +8,15 @@ from math import floor, log10
 
 from pipeline.report import charts
 from pipeline.report.cells import figure, name
-from pipeline.report.elements import Bar, Cell, DataTable, Json, ReportSection, Row, Timeline
+from pipeline.report.elements import (
+    Bar,
+    Cell,
+    DataTable,
+    Json,
+    ReportSection,
+    Row,
+    Timeline,
+)
 from pipeline.report.events import STAGE, Event, outcome_word
 from pipeline.report.formatting import percent
 from pipeline.store.errors import plural
@@ -39,7 +47,11 @@ def section(timeline: Json | None, pages: Mapping[str, str]) -> ReportSection:
         "The last run",
         f"{plural(len(events), 'action')} in {seconds:.1f} s",
         _timeline(events, seconds, pages, names),
-        DataTable("actions", "Actions of the last run", [_row(event, names) for event in events]),
+        DataTable(
+            "actions",
+            "Actions of the last run",
+            [_row(event, names) for event in events],
+        ),
     )
 
 
@@ -69,7 +81,10 @@ def _read_events(trace: Iterable[Json]) -> list[Event]:
 
 
 def _timeline(
-    events: Sequence[Event], seconds: float, pages: Mapping[str, str], names: Mapping[int, str]
+    events: Sequence[Event],
+    seconds: float,
+    pages: Mapping[str, str],
+    names: Mapping[int, str],
 ) -> Timeline:
     first = min(event.start for event in events)
     lanes: dict[str, list[Bar]] = {}

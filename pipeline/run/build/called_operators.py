@@ -15,7 +15,9 @@ Json = Mapping[str, Any]
 _OF_THE_RUNTIME = frozenset({"aten", "dim_order_ops", "executorch_prim", "et_copy"})
 
 
-def describe_libraries(plan: Any, operator_inputs: Mapping[str, Json]) -> list[dict[str, Any]]:
+def describe_libraries(
+    plan: Any, operator_inputs: Mapping[str, Json]
+) -> list[dict[str, Any]]:
     """Describe the libraries of the operators that an emitted method calls outside of delegates.
 
     Args:
@@ -29,10 +31,15 @@ def describe_libraries(plan: Any, operator_inputs: Mapping[str, Json]) -> list[d
         and those of them of which ExecuTorch's runtime has `kernels` here.
     """
     called = {
-        ".".join(filter(None, (operator.name, operator.overload))) for operator in plan.operators
+        ".".join(filter(None, (operator.name, operator.overload)))
+        for operator in plan.operators
     }
-    foreign = sorted(name for name in called if name.partition("::")[0] not in _OF_THE_RUNTIME)
-    from executorch.extension.pybindings import _portable_lib  # and torch; linking does without
+    foreign = sorted(
+        name for name in called if name.partition("::")[0] not in _OF_THE_RUNTIME
+    )
+    from executorch.extension.pybindings import (
+        _portable_lib,
+    )  # and torch; linking does without
 
     # The libraries that lowering has loaded for the operators register kernels too.
     kernels = set(_portable_lib._get_operator_names()) if foreign else ()

@@ -11,7 +11,11 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from executorch.exir import EdgeCompileConfig, EdgeProgramManager, ExecutorchProgramManager
+from executorch.exir import (
+    EdgeCompileConfig,
+    EdgeProgramManager,
+    ExecutorchProgramManager,
+)
 from torch.export import ExportedProgram
 
 from pipeline.compile.emission import MakeConfig, collect_named_data, emit_lowered
@@ -77,7 +81,9 @@ def compile_unit(
         with stages.stage("describe"):
             for listener in listeners:
                 listener.add_lowered(programs)
-            named = {name: collect_named_data(program) for name, program in programs.items()}
+            named = {
+                name: collect_named_data(program) for name, program in programs.items()
+            }
         facts: Facts = {name: {} for name in programs}
         with stages.stage("emit"), spilled_constants(cache):
             with _within(listener.emitting() for listener in listeners):

@@ -39,7 +39,9 @@ def make_request(
     PipelineError.
     """
     tag_weights(programs, emission)
-    backends = [spec.backend for config in configs.values() for spec in config.partitioners]
+    backends = [
+        spec.backend for config in configs.values() for spec in config.partitioners
+    ]
     edge = adapt_edge_config(next(iter(configs.values())).edge, backends)
     partitioners = {}
     passes = {}
@@ -70,8 +72,13 @@ def _make_emission(
 ) -> ExecutorchBackendConfig:
     """Make ExecuTorch's config of emission for lowered programs, with the passes of users."""
     methods = {name: config.emit for name, config in configs.items()}
-    plans = [settings.memory_planning, *(method.memory_planning for method in methods.values())]
-    references = list(dict.fromkeys(name for plan in plans if plan for name in plan.references))
+    plans = [
+        settings.memory_planning,
+        *(method.memory_planning for method in methods.values()),
+    ]
+    references = list(
+        dict.fromkeys(name for plan in plans if plan for name in plan.references)
+    )
     specs = [PassSpec(reference=name) for name in references]
     algorithms = dict(zip(references, _load_passes(specs, root), strict=True))
     passes = _load_passes(settings.passes, root)

@@ -45,8 +45,14 @@ def _find(key: Key, store: Store) -> Json | None:
     """Return a record of files whose blobs are all there."""
     if (entry := store.get_by_key(key)) is None:
         return None
-    pieces = [piece for file_pieces in entry.result["files"].values() for piece in file_pieces]
-    return entry.result if store.intact(v for kind, v in pieces if kind == "blob") else None
+    pieces = [
+        piece for file_pieces in entry.result["files"].values() for piece in file_pieces
+    ]
+    return (
+        entry.result
+        if store.intact(v for kind, v in pieces if kind == "blob")
+        else None
+    )
 
 
 def _load(
@@ -59,7 +65,9 @@ def _load(
     for package, compiles in sorted(action.inputs.family_compiles.items()):
         for unit, digest in sorted(compiles.items()):
             if (entry := store.get(digest)) is None:
-                raise MissingBlobError(f"the object of {package}/{unit} is not in the store")
+                raise MissingBlobError(
+                    f"the object of {package}/{unit} is not in the store"
+                )
             members.setdefault(package, []).append(entry.result["object"])
             for method in entry.result["methods"].values():
                 for base, tensor in method["constants"]["tensors"].items():

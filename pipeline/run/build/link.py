@@ -109,7 +109,9 @@ def relink_package(
             _check(action, units)
             if (pieces := _exchange(record.result, units, store)) is None:
                 return False
-            pieces = shared.add_files(pieces, [unit["object"] for unit in units.values()])
+            pieces = shared.add_files(
+                pieces, [unit["object"] for unit in units.values()]
+            )
         with stages.stage("store"):
             _finish(action, store, stages, units, pieces, spent, deliver)
         return True
@@ -126,8 +128,12 @@ def _find_shared(
 
 def _in_order(units: Units, order: Sequence[str]) -> list[Json]:
     """Return the objects of units in the order of the model's methods."""
-    unit_of = {method: name for name, unit in units.items() for method in unit["methods"]}
-    return [units[name]["object"] for name in dict.fromkeys(map(unit_of.__getitem__, order))]
+    unit_of = {
+        method: name for name, unit in units.items() for method in unit["methods"]
+    }
+    return [
+        units[name]["object"] for name in dict.fromkeys(map(unit_of.__getitem__, order))
+    ]
 
 
 def _finish(
@@ -154,10 +160,14 @@ def _finish(
             files.update(further_files)
         files[MANIFEST] = store.put(record_bytes(manifest))
         result: dict[str, Any] = {"files": files}
-        if shared := {name: file.pieces for name, file in linked.items() if file.pieces}:
+        if shared := {
+            name: file.pieces for name, file in linked.items() if file.pieces
+        }:
             result["joined"] = shared
         # Who finds a package spares its methods too.
-        store.put_result(action.key, result, stages.total + spent, stages.seconds(), stages.peak)
+        store.put_result(
+            action.key, result, stages.total + spent, stages.seconds(), stages.peak
+        )
         deliver(result, linked)
 
 
@@ -171,14 +181,25 @@ def _is_relinked(action: Action[LinkInputs], units: Units) -> bool:
     return not (constants or inline or any(unit["etrecord"] for unit in units.values()))
 
 
-_NOT_LAID_OUT = ("package", "model", "target", "file", "compiles", "family")  # of a link's key
+_NOT_LAID_OUT = (
+    "package",
+    "model",
+    "target",
+    "file",
+    "compiles",
+    "family",
+)  # of a link's key
 
 
-def _shape_key(action: Action[LinkInputs], units: Units, shared: Shared) -> dict[str, Any]:
+def _shape_key(
+    action: Action[LinkInputs], units: Units, shared: Shared
+) -> dict[str, Any]:
     """Name the record of files of one layout, in whatever package: a new adapter is linked by that
     of another."""
     objects = [unit["object"] for unit in units.values()]
-    key = {name: value for name, value in action.key.items() if name not in _NOT_LAID_OUT}
+    key = {
+        name: value for name, value in action.key.items() if name not in _NOT_LAID_OUT
+    }
     if metadata := make_metadata(action.key, units):
         key["metadata"] = metadata  # which stands in the file, between blobs
     places = [shared.find(unit) for unit in objects]
@@ -186,7 +207,9 @@ def _shape_key(action: Action[LinkInputs], units: Units, shared: Shared) -> dict
     return {**key, "kind": "relink", **description}
 
 
-def _exchange(record: Json, units: Units, store: Store) -> dict[str, list[Piece]] | None:
+def _exchange(
+    record: Json, units: Units, store: Store
+) -> dict[str, list[Piece]] | None:
     """Return the pieces of the files that a record describes, with the blobs of these units; None
     where it does not fit them, as one of a remote may not.
 
@@ -197,7 +220,9 @@ def _exchange(record: Json, units: Units, store: Store) -> dict[str, list[Piece]
     bases = []
     for name in units:
         if (entry := store.get(record["compiles"][name])) is None:
-            raise MissingBlobError(f"the object of {name} that was linked is not in the store")
+            raise MissingBlobError(
+                f"the object of {name} that was linked is not in the store"
+            )
         bases.append(entry.result["object"])
     objects = [unit["object"] for unit in units.values()]
     if hash_shape(bases) != hash_shape(objects):
@@ -213,7 +238,11 @@ def _exchange(record: Json, units: Units, store: Store) -> dict[str, list[Piece]
 
 def _check(action: Action[LinkInputs], units: Units) -> None:
     """Raise PipelineError for all that a config asks for and that did not happen."""
-    methods = {name: method for unit in units.values() for name, method in unit["methods"].items()}
+    methods = {
+        name: method
+        for unit in units.values()
+        for name, method in unit["methods"].items()
+    }
     unmet = map(str, find_unmet(methods, action.inputs.lowering))
     lines = [*unmet, *_find_unfitting(action, units)]
     if lines:
@@ -235,12 +264,16 @@ def _find_unfitting(action: Action[LinkInputs], units: Units) -> list[str]:
     return [f"{path}: {mistake}; {remedy}" for path, mistake, remedy in misfits]
 
 
-def _load_units(action: Action[LinkInputs], store: Store) -> tuple[dict[str, Json], float]:
+def _load_units(
+    action: Action[LinkInputs], store: Store
+) -> tuple[dict[str, Json], float]:
     """Return the results of the compile actions by unit, and the seconds that they took."""
     units, spent = {}, 0.0
     for unit, compile_digest in action.inputs.compiles.items():
         if (entry := store.get(compile_digest)) is None:
-            raise MissingBlobError(f"the object of {action.package}/{unit} is not in the store")
+            raise MissingBlobError(
+                f"the object of {action.package}/{unit} is not in the store"
+            )
         units[unit] = entry.result
         spent += entry.seconds
     return units, spent
@@ -252,7 +285,10 @@ def _make_manifest(
     """Return the manifest, which holds neither times nor paths nor names of machines; of files it
     holds digests and sizes in bytes."""
     inputs = action.inputs
-    files = {name: {"digest": file.digest, "size": file.size} for name, file in linked.items()}
+    files = {
+        name: {"digest": file.digest, "size": file.size}
+        for name, file in linked.items()
+    }
     methods = {
         name: {
             "program": inputs.programs[name],
@@ -280,7 +316,11 @@ def _make_manifest(
         "emit": inputs.emit,
         "constant_methods": dict(action.key["constant_methods"]),
         **({"metadata": metadata} if metadata else {}),
-        **({"family": _describe_family(family)} if (family := action.key.get("family")) else {}),
+        **(
+            {"family": _describe_family(family)}
+            if (family := action.key.get("family"))
+            else {}
+        ),
         "order": action.key["order"],
         "operators": join_libraries_of(units),
         "methods": methods,
@@ -291,7 +331,11 @@ def _make_manifest(
 
 def _describe_family(family: Json) -> dict[str, Any]:
     """Return what a config says of a family, of a link's key."""
-    return {"name": family["name"], "base": family["base"], "share": dict(family["share"])}
+    return {
+        "name": family["name"],
+        "base": family["base"],
+        "share": dict(family["share"]),
+    }
 
 
 def join_libraries_of(units: Units) -> list[dict[str, Any]]:
@@ -306,6 +350,15 @@ def join_libraries_of(units: Units) -> list[dict[str, Any]]:
 def _manifest_facts(method: Json) -> dict[str, Any]:
     """Return what a manifest says of a method; libraries of operators are the package's."""
     apart = ("constants", "operators")
-    optional = ("debug_handles", "left_float", "quantization", "narrowed", "listed", "warnings")
+    optional = (
+        "debug_handles",
+        "left_float",
+        "quantization",
+        "narrowed",
+        "listed",
+        "warnings",
+    )
     facts = {name: value for name, value in method.items() if name not in apart}
-    return {name: value for name, value in facts.items() if value or name not in optional}
+    return {
+        name: value for name, value in facts.items() if value or name not in optional
+    }

@@ -59,7 +59,9 @@ class CompileListener:
         """Listen within the context, in which the lowered programs are emitted."""
         yield
 
-    def find_facts(self, emitted: ExecutorchProgramManager) -> Mapping[str, dict[str, Any]]:
+    def find_facts(
+        self, emitted: ExecutorchProgramManager
+    ) -> Mapping[str, dict[str, Any]]:
         """Return by method the fields of `store.compiled.CompiledMethod` that the listener knows,
         once the unit is emitted. Others are kept in its `facts`, which a report has by method."""
         return {}

@@ -42,7 +42,9 @@ def load_method(source: MethodSource, store: Store) -> ExportedProgram:
     Raises as `identify_source` does.
     """
     archive, _ = identify_source(source, store)
-    return load_program(archive, source.entry, without_pickle=source.exported, mapped=True)
+    return load_program(
+        archive, source.entry, without_pickle=source.exported, mapped=True
+    )
 
 
 def load_quantized(action: Digest, method: str, store: Store) -> Quantized:
@@ -72,16 +74,22 @@ def check_libraries(action: Action, workspace: Workspace) -> None:
     now = PassInputs(replace(workspace))  # without what it has cached
     for reference, inputs in planned.items():
         if _without_imports(now.find_library(reference)) != _without_imports(inputs):
-            raise SourceError(f"operators: {reference}: changed while the build ran; run again")
+            raise SourceError(
+                f"operators: {reference}: changed while the build ran; run again"
+            )
 
 
 def _without_imports(inputs: Mapping[str, str | None]) -> dict[str, str | None]:
     """Leave out where imports are found: this process finds those of the workspace first."""
-    return {name: value for name, value in inputs.items() if not name.startswith("import ")}
+    return {
+        name: value for name, value in inputs.items() if not name.startswith("import ")
+    }
 
 
 @contextmanager
-def guard_files(action: Action, configs: Mapping[str, MethodConfig], root: Path) -> Iterator[None]:
+def guard_files(
+    action: Action, configs: Mapping[str, MethodConfig], root: Path
+) -> Iterator[None]:
     """Make sure that the files that methods' options name are what was planned. Raises SourceError
     where one of them is another by now."""
 

@@ -25,15 +25,23 @@ def make_metadata(key: Json, units: Mapping[str, Json]) -> dict[str, Any] | None
     """
     if "metadata" not in key:
         return None
-    methods = {name: method for unit in units.values() for name, method in unit["methods"].items()}
+    methods = {
+        name: method
+        for unit in units.values()
+        for name, method in unit["methods"].items()
+    }
     return {
         "format": _FORMAT,
         "package": key["package"],
         "model": key["model"],
         "target": key["target"],
-        "methods": {name: methods[name]["signature"] for name in key["order"] if name in methods},
+        "methods": {
+            name: methods[name]["signature"] for name in key["order"] if name in methods
+        },
         # A tensor or a dict has no form in JSON that others would read: its method returns it.
-        "constants": {n: v for n, v in key["constant_methods"] if not isinstance(v, dict)},
+        "constants": {
+            n: v for n, v in key["constant_methods"] if not isinstance(v, dict)
+        },
         "toolchain": key["toolchain"],
         **key["metadata"],
     }

@@ -37,7 +37,9 @@ class MethodFacts(CompileListener):
         partitioners: by method, once they are made.
     """
 
-    def __init__(self, configs: Mapping[str, MethodConfig], libraries: Mapping[str, Json]) -> None:
+    def __init__(
+        self, configs: Mapping[str, MethodConfig], libraries: Mapping[str, Json]
+    ) -> None:
         self._configs = configs
         self._libraries = libraries
         self._specs: dict[str, MethodSpec] = {}
@@ -48,22 +50,32 @@ class MethodFacts(CompileListener):
         self._methods = methods
         for name, method in methods.items():
             is_quantized = method.quantization is not None
-            self._specs[name] = make_method_spec(method.program, reexported=is_quantized)
-            self._left_float[name] = count_float_operators(method.program) if is_quantized else 0
+            self._specs[name] = make_method_spec(
+                method.program, reexported=is_quantized
+            )
+            self._left_float[name] = (
+                count_float_operators(method.program) if is_quantized else 0
+            )
 
     def add_lowered(self, programs: Mapping[str, ExportedProgram]) -> None:
-        self._facts = {name: self._describe(name, program) for name, program in programs.items()}
+        self._facts = {
+            name: self._describe(name, program) for name, program in programs.items()
+        }
 
     @contextmanager
     def emitting(self) -> Iterator[None]:
         with record_emission() as self._emission:
             yield
 
-    def find_facts(self, emitted: ExecutorchProgramManager) -> Mapping[str, dict[str, Any]]:
+    def find_facts(
+        self, emitted: ExecutorchProgramManager
+    ) -> Mapping[str, dict[str, Any]]:
         plans = {plan.name: plan for plan in emitted.executorch_program.execution_plan}
         for name, method in self._methods.items():
             instructions = self._emission.instructions(name, method.program)
-            lost = find_lost_conds(plans[name], instructions, method.program, method.origins)
+            lost = find_lost_conds(
+                plans[name], instructions, method.program, method.origins
+            )
             facts = self._facts[name]
             facts["instructions"] = asdict(instructions)
             facts["warnings"] = [*facts["warnings"], *lost]
@@ -82,7 +94,9 @@ class MethodFacts(CompileListener):
             warnings += map(_warn_of_method, partitioner.warnings)
         delegation = describe_delegation(lowered, config.partitioners, method.places)
         delegation["partitioners"] = _describe_uptake(config, partitioners, delegation)
-        if method.quantization and (warning := describe_unused_quantization(delegation)):
+        if method.quantization and (
+            warning := describe_unused_quantization(delegation)
+        ):
             warnings.append(_warn_of_method(warning))
         return {
             "delegation": delegation,
@@ -91,7 +105,9 @@ class MethodFacts(CompileListener):
             "left_float": self._left_float[name],
             "quantization": method.quantization,
             "constants": describe_constants(method.program, lowered),
-            "listed": [listed for partitioner in partitioners for listed in partitioner.listed],
+            "listed": [
+                listed for partitioner in partitioners for listed in partitioner.listed
+            ],
             "warnings": warnings,
         }
 

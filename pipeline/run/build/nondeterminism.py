@@ -11,15 +11,29 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-_CLOCK, _RANDOM, _MACHINE, _TIMES = "the clock", "random numbers", "this machine", "times of files"
+_CLOCK, _RANDOM, _MACHINE, _TIMES = (
+    "the clock",
+    "random numbers",
+    "this machine",
+    "times of files",
+)
 _SOURCES = {
     **dict.fromkeys(
         [
             f"time.{name}{unit}"
-            for name in ("time", "monotonic", "perf_counter", "process_time", "clock_gettime")
+            for name in (
+                "time",
+                "monotonic",
+                "perf_counter",
+                "process_time",
+                "clock_gettime",
+            )
             for unit in ("", "_ns")
         ]
-        + [f"time.{name}" for name in ("localtime", "gmtime", "ctime", "strftime", "asctime")]
+        + [
+            f"time.{name}"
+            for name in ("localtime", "gmtime", "ctime", "strftime", "asctime")
+        ]
         + [f"datetime.datetime.{name}" for name in ("now", "utcnow", "today")]
         + ["datetime.date.today", "timeit.default_timer"]
         + [f"numpy.datetime64.{name}" for name in ("now", "today")]
@@ -27,17 +41,43 @@ _SOURCES = {
         _CLOCK,
     ),
     **dict.fromkeys(
-        ["uuid.uuid1", "uuid.uuid4", "os.urandom", "os.getrandom", "random.SystemRandom"]
-        + [f"secrets.{name}" for name in ("choice", "randbelow", "randbits", "SystemRandom")]
+        [
+            "uuid.uuid1",
+            "uuid.uuid4",
+            "os.urandom",
+            "os.getrandom",
+            "random.SystemRandom",
+        ]
+        + [
+            f"secrets.{name}"
+            for name in ("choice", "randbelow", "randbits", "SystemRandom")
+        ]
         + [f"secrets.token_{name}" for name in ("bytes", "hex", "urlsafe")]
         + ["torch.seed", "torch.random.seed", "torch.Generator.seed"],
         _RANDOM,
     ),
     **dict.fromkeys(
-        [f"os.{name}" for name in ("getpid", "getppid", "getloadavg", "uname", "cpu_count")]
-        + ["os.getlogin", "os.getuid", "os.times", "multiprocessing.cpu_count", "getpass.getuser"]
-        + ["socket.gethostname", "socket.getfqdn", "uuid.getnode", "os.sched_getaffinity"]
-        + [f"platform.{n}" for n in ("node", "uname", "machine", "processor", "platform")]
+        [
+            f"os.{name}"
+            for name in ("getpid", "getppid", "getloadavg", "uname", "cpu_count")
+        ]
+        + [
+            "os.getlogin",
+            "os.getuid",
+            "os.times",
+            "multiprocessing.cpu_count",
+            "getpass.getuser",
+        ]
+        + [
+            "socket.gethostname",
+            "socket.getfqdn",
+            "uuid.getnode",
+            "os.sched_getaffinity",
+        ]
+        + [
+            f"platform.{n}"
+            for n in ("node", "uname", "machine", "processor", "platform")
+        ]
         + ["platform.release", "platform.version", "torch.cuda.is_available"]
         + ["torch.cuda.device_count", "torch.cuda.get_device_name"]
         + ["torch.backends.mps.is_available", "torch.get_num_threads"],
@@ -62,7 +102,9 @@ _FILES = re.compile(r"/dev/u?random$|/proc/|/sys/")
 _IN_FILES = re.compile(rb"/dev/u?random|/proc/|/sys/")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _FIELDS = {
-    **dict.fromkeys([f"st_{name}time{unit}" for name in "mac" for unit in ("", "_ns")], _TIMES),
+    **dict.fromkeys(
+        [f"st_{name}time{unit}" for name in "mac" for unit in ("", "_ns")], _TIMES
+    ),
     **dict.fromkeys(["st_ino", "st_dev", "st_uid", "st_gid"], _MACHINE),
 }
 # What reads files by native code, which raises no event of Python's.
@@ -105,7 +147,11 @@ def find_nondeterminism(path: Path, where: str, native: bool = False) -> Iterato
     for node in nodes:
         name = _dotted(node, names)
         source = sources.get(name)
-        if source is None and name in _SEEDED and (call := called.get(id(node))) is not None:
+        if (
+            source is None
+            and name in _SEEDED
+            and (call := called.get(id(node))) is not None
+        ):
             source = None if _is_seeded(call) else _SEEDED[name]
         if source is None and isinstance(node, ast.Attribute) and node.attr in _FIELDS:
             source, name = _FIELDS[node.attr], node.attr
@@ -118,7 +164,9 @@ def find_nondeterminism(path: Path, where: str, native: bool = False) -> Iterato
 def _may_name(text: bytes, names: Iterable[str]) -> bool:
     """Return whether a module can name one of these, or a file of the kernel: each part of a name
     is spelled somewhere in its text. It spares most modules their parsing."""
-    if not text.isascii() or _IN_FILES.search(text):  # other letters can stand for ASCII ones
+    if not text.isascii() or _IN_FILES.search(
+        text
+    ):  # other letters can stand for ASCII ones
         return True
     words = set(_WORD.findall(text.decode()))
     return any(words.issuperset(name.split(".")) for name in names)
@@ -160,4 +208,8 @@ def find_strings(path: Path) -> set[str]:
     except (SyntaxError, ValueError):
         return set()
     nodes = ast.walk(tree)
-    return {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    return {
+        n.value
+        for n in nodes
+        if isinstance(n, ast.Constant) and isinstance(n.value, str)
+    }

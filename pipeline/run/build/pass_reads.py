@@ -28,7 +28,9 @@ def watch_passes(workspace: Workspace) -> Watch:
     return Watch(places.wanted, places.observe)
 
 
-def check_pass_reads(action: Action[CompileInputs], workspace: Workspace, watch: Watch) -> None:
+def check_pass_reads(
+    action: Action[CompileInputs], workspace: Workspace, watch: Watch
+) -> None:
     """Raise SourceError where passes, or libraries of operators, read in their process what the
     action's key doesn't hold."""
     inputs, places = PassInputs(workspace), Places(workspace)
@@ -38,21 +40,31 @@ def check_pass_reads(action: Action[CompileInputs], workspace: Workspace, watch:
     for kind, path in _reads(action, inputs, workspace, watch):
         name = places.spell(path)
         if not any(
-            inputs_of_module.covers(places, path, kind != "file") for inputs_of_module in declared
+            inputs_of_module.covers(places, path, kind != "file")
+            for inputs_of_module in declared
         ):
             undeclared.add(name)
-    variables = {name for inputs_of_module in declared for name in inputs_of_module.environment}
+    variables = {
+        name for inputs_of_module in declared for name in inputs_of_module.environment
+    }
     strings = {text for path in modules for text in find_strings(path)}
     read = watch.find_variables([*map(str, modules)], strings)
     undeclared |= {f"env:{name}" for name in read - variables}
     who = [("passes", PASSES), ("libraries of operators", OPERATORS)]
     named = [room for room in who if action.key.get(room[1])]
-    subject, where = " and ".join(n for n, _ in named), ", ".join(f"{f}/" for _, f in named)
+    subject, where = (
+        " and ".join(n for n, _ in named),
+        ", ".join(f"{f}/" for _, f in named),
+    )
     if undeclared:
-        mistake = f"{subject} read what no INPUTS of theirs names: {list_beside(undeclared)}"
+        mistake = (
+            f"{subject} read what no INPUTS of theirs names: {list_beside(undeclared)}"
+        )
         raise SourceError(f"{where}: {mistake}")
     causes = [
-        line for path in modules for line in find_nondeterminism(path, places.spell(str(path)))
+        line
+        for path in modules
+        for line in find_nondeterminism(path, places.spell(str(path)))
     ]
     if causes and not declared:
         raise SourceError(f"{causes[0]}; declare INPUTS to say that it does not count")
@@ -70,21 +82,38 @@ def _names_plugins(path: str) -> bool:
     """Return whether a file is one that a library reads of every installed distribution to find its
     plugins, also of one that is installed from its source folder."""
     place = Path(path)
-    return place.name == "entry_points.txt" and place.parent.suffix in (".egg-info", ".dist-info")
+    return place.name == "entry_points.txt" and place.parent.suffix in (
+        ".egg-info",
+        ".dist-info",
+    )
 
 
 def _reads(
-    action: Action[CompileInputs], inputs: PassInputs, workspace: Workspace, watch: Watch
+    action: Action[CompileInputs],
+    inputs: PassInputs,
+    workspace: Workspace,
+    watch: Watch,
 ) -> Iterator[tuple[Kind, str]]:
     """Yield what was looked at and can have changed what passes do: neither what compiling reads
     itself, nor what every process looks at, nor what keys hold already."""
     root = str(workspace.root)
-    named = (f for c in action.inputs.configs.values() for paths in c.files.values() for f in paths)
+    named = (
+        f
+        for c in action.inputs.configs.values()
+        for paths in c.files.values()
+        for f in paths
+    )
     files = {str(source.archive) for source in action.inputs.sources.values()}
     files |= {str(Path(root, name)) for name in named}
     files |= running_files() | loaded_files()
-    cache = str(default_root() / "distributions")  # versions of libraries, which we cache
-    folders = [*(str(workspace.root / room) for room in (PASSES, OPERATORS)), cache, *SYSTEM]
+    cache = str(
+        default_root() / "distributions"
+    )  # versions of libraries, which we cache
+    folders = [
+        *(str(workspace.root / room) for room in (PASSES, OPERATORS)),
+        cache,
+        *SYSTEM,
+    ]
     for library in action.libraries:
         files |= set(map(str, source_files(library, workspace.root).values()))
         folders += find_folders(library.partition(".")[0])
@@ -98,6 +127,8 @@ def _reads(
         if kind == "listing":
             is_read = inside and path != root
         else:  # what isn't there counts in the workspace alone; folders are on the way to something
-            is_read = kind == "file" and value != FOLDER and (inside or value is not None)
+            is_read = (
+                kind == "file" and value != FOLDER and (inside or value is not None)
+            )
         if is_read:
             yield kind, path

@@ -37,7 +37,9 @@ from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
 _log = logging.getLogger(__name__)
-Keep = Callable[[Json, Json, float, Mapping[str, float], int], object]  # as `Store.put_result`
+Keep = Callable[
+    [Json, Json, float, Mapping[str, float], int], object
+]  # as `Store.put_result`
 
 
 class EmittedUnit(NamedTuple):
@@ -99,7 +101,9 @@ def _compile(
                 forget_lines(program)
         for listener in listeners:
             listener.add_sources(methods)
-    loaded = {n: action.key[n] for n in ("operators", "operator_inputs") if n in action.key}
+    loaded = {
+        n: action.key[n] for n in ("operators", "operator_inputs") if n in action.key
+    }
     with keyed_preprocess(loaded), kernel_guards(_keeps_ranges(inputs.configs)):
         with guard_files(action, inputs.configs, root):
             with stages.stage("lower"):
@@ -107,7 +111,9 @@ def _compile(
                     programs, inputs.configs, inputs.emit, root, inputs.delegates_beside
                 )
             own_facts.partitioners = request.partitioners
-            manager, linkable, facts = compile_unit(request, store, cache, stages, listeners)
+            manager, linkable, facts = compile_unit(
+                request, store, cache, stages, listeners
+            )
         _check_passes(action.key.get("passes", {}), workspace)
     with stages.stage("store"):
         entries: dict[str, Json] = {}
@@ -152,7 +158,9 @@ def _load(inputs: CompileInputs, name: str, store: Store) -> LoadedMethod:
         program = load_method(inputs.sources[name], store)
         return LoadedMethod(program, NodePlaces(program))
     program, origins, facts, _ = load_quantized(inputs.quantizes[name], name, store)
-    if not inputs.configs[name].partitioners and (warning := describe_undelegated(facts)):
+    if not inputs.configs[name].partitioners and (
+        warning := describe_undelegated(facts)
+    ):
         _log.warning("%s: %s", name, warning)
         facts = {**facts, "warnings": [*facts["warnings"], warning]}
     places = NodePlaces(program, origins)
@@ -163,4 +171,6 @@ def _check_passes(planned: Mapping[str, Any], workspace: Workspace) -> None:
     now = PassInputs(replace(workspace))  # without what it has cached
     for reference, inputs in planned.items():
         if now.find(reference) != inputs:
-            raise SourceError(f"pass {reference}: changed while the build ran; run again")
+            raise SourceError(
+                f"pass {reference}: changed while the build ran; run again"
+            )

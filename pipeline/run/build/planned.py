@@ -49,7 +49,9 @@ def guard_sources(
     Raises SourceError where a user's is another file by now, and MissingBlobError where one of the
     store is.
     """
-    contents = {source.archive: source.content for source in sources if not source.exported}
+    contents = {
+        source.archive: source.content for source in sources if not source.exported
+    }
     blobs = {source.content for source in sources if source.exported and source.content}
     before = {path: path.exists() and read_stamp(path) for path in contents}
     places = {blob: _find_inode(store.blob_path(blob)) for blob in blobs}
@@ -60,10 +62,17 @@ def guard_sources(
             # The stamp tells a file that was exchanged and put back while it was read.
             unchanged = path.exists() and before[path] == read_stamp(path)
             if not unchanged or hash_archive(path) != content:
-                raise SourceError(f"{path.name}: changed while the build ran; run again")
-        for blob, inode in places.items():  # whose times change when somebody else uses it
+                raise SourceError(
+                    f"{path.name}: changed while the build ran; run again"
+                )
+        for (
+            blob,
+            inode,
+        ) in places.items():  # whose times change when somebody else uses it
             if not inode or inode != _find_inode(store.verified_path(blob)):
-                raise MissingBlobError(f"the exported program {blob} is another file by now")
+                raise MissingBlobError(
+                    f"the exported program {blob} is another file by now"
+                )
 
 
 def _find_inode(path: Path) -> int:

@@ -41,7 +41,9 @@ _log = logging.getLogger(__name__)
 GENERATED_INPUTS = 8  # where `batches` does not say how many
 
 
-def quantize_method(action: Action[QuantizeInputs], workspace: Workspace, stages: Stages) -> None:
+def quantize_method(
+    action: Action[QuantizeInputs], workspace: Workspace, stages: Stages
+) -> None:
     """Quantize the method of an action and record the result: an archive of the quantized program,
     which is lowered to the same bytes as the one in memory would be.
 
@@ -66,7 +68,10 @@ def _quantize(
         calibration_source, inputs = _calibration(action, workspace, program)
         if spec.calibrates:
             check_batches(program, method, inputs)
-    with stages.stage("quantize"), guard_files(action, action.inputs.configs, workspace.root):
+    with (
+        stages.stage("quantize"),
+        guard_files(action, action.inputs.configs, workspace.root),
+    ):
         quantized = quantize(program, spec, inputs, stages.tell, notes)
     with stages.stage("store"):
         with store.writer() as file:
@@ -108,7 +113,9 @@ def _calibration(
     if files := action.inputs.configs[str(action.method)].files.get(CALIBRATION, ()):
         contents = action.key["methods"][str(action.method)]["calibration"]
         planned = zip(files, contents, strict=True)
-        loads = [partial(read_planned, workspace.root, *file, program) for file in planned]
+        loads = [
+            partial(read_planned, workspace.root, *file, program) for file in planned
+        ]
         return "files", Batches(loads, spec.batches)
     if source.batches:
         loads = [partial(_load_batch, store, batch) for batch in source.batches]

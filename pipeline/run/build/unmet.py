@@ -19,7 +19,9 @@ Json = Mapping[str, Any]
 _PORTABLE = "`partitioners: []` is for portable operators only"
 
 
-def find_unmet(methods: Mapping[str, Json], lowering: Mapping[str, Json]) -> Iterator[Problem]:
+def find_unmet(
+    methods: Mapping[str, Json], lowering: Mapping[str, Json]
+) -> Iterator[Problem]:
     """Yield a problem for each partitioner and quantizer that did nothing, and is not allowed to.
 
     Args:
@@ -35,12 +37,20 @@ def find_unmet(methods: Mapping[str, Json], lowering: Mapping[str, Json]) -> Ite
         for number, uptake in _find_idle(uptakes):
             where = join(join(path, "partitioners"), number)
             # A delegate of views alone is no uptake.
-            kind = " that compute" if method["delegation"].get("delegated_nodes") else ""
+            kind = (
+                " that compute" if method["delegation"].get("delegated_nodes") else ""
+            )
             reasons = _describe_reasons(uptake)
-            mistake = f"{uptake['partitioner']} takes none of its operators{kind}{reasons}"
+            mistake = (
+                f"{uptake['partitioner']} takes none of its operators{kind}{reasons}"
+            )
             remedy = "leave it out" if len(uptakes) > 1 else _PORTABLE
-            if any(refusal["reason"] == NOT_QUANTIZED for refusal in uptake["refusals"]):
-                remedy = f"say `quantize: {{quantizer: {uptake['partitioner']}}}` in {path}"
+            if any(
+                refusal["reason"] == NOT_QUANTIZED for refusal in uptake["refusals"]
+            ):
+                remedy = (
+                    f"say `quantize: {{quantizer: {uptake['partitioner']}}}` in {path}"
+                )
             yield Problem("", where, mistake, f"{remedy}, {accepts}")
         facts = method.get("quantization")
         if facts and method["delegation"]["nodes"] and _quantizes_nothing(facts):
@@ -78,5 +88,7 @@ def _quantizes_nothing(facts: Json) -> bool:
 
 
 def _describe_left(facts: Json) -> str:
-    left_float = [f"{operator['name']}: {operator['why']}" for operator in facts["left_float"]]
+    left_float = [
+        f"{operator['name']}: {operator['why']}" for operator in facts["left_float"]
+    ]
     return f" ({listed(left_float, 3)})" if left_float else ""

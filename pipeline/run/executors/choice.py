@@ -15,5 +15,7 @@ def open_executor(workspace: Workspace, jobs: int, always: bool) -> Executor:
 
         return LocalExecutor(workspace, jobs, always)
     name = workspace.executor.partition("://")[0]
-    executor: Executor = load(find_executors()[name])(workspace, jobs, always, workspace.executor)
+    executor: Executor = load(find_executors()[name])(
+        workspace, jobs, always, workspace.executor
+    )
     return executor

@@ -45,7 +45,9 @@ class LocalExecutor:
         needs: programs that are being exported are compiled next, by more workers."""
         status = progress_path(action, self._workspace)
         request = write_request(action, self._workspace.root)
-        future = self._processes.submit(status, run, request, self._workspace, self._always)
+        future = self._processes.submit(
+            status, run, request, self._workspace, self._always
+        )
         if action.kind == "export" and len(self._processes) < self.slots:
             self._processes.start_ahead(1, import_ahead, self._workspace)
         return future

@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pte_pipeline.name_conflict import claim_pipeline
+
 from pipeline.run.action_status import read_status
 from pipeline.run.executors import WorkerLostError
 from pipeline.run.executors.joblib_workers import (
@@ -34,14 +36,15 @@ from pipeline.run.executors.system import (
 from pipeline.run.worker_group import WorkerGroup, join, starting_workers
 from pipeline.store.files import remove
 from pipeline.store.toolchain import HASH_SEED, hash_seed
-from pte_pipeline.name_conflict import claim_pipeline
 
 # Libraries of native code start a thread a core otherwise, whose number changes what they compute.
 _THREADS = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
     *("VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
 )
-_SIGNALS = re.compile(r"[A-Z]+\(-?\d+\)")  # as `SIGSEGV(-11)`; only an error's message has it
+_SIGNALS = re.compile(
+    r"[A-Z]+\(-?\d+\)"
+)  # as `SIGSEGV(-11)`; only an error's message has it
 
 
 @dataclass
@@ -80,7 +83,9 @@ class WorkerProcesses:
     def __len__(self) -> int:
         return len(self._processes)
 
-    def submit(self, status: Path, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    def submit(
+        self, status: Path, function: Callable[..., Any], *arguments: Any
+    ) -> Future[Any]:
         """Call a function in the process that was busy last, or in a new one.
 
         Args:
@@ -119,7 +124,9 @@ class WorkerProcesses:
         else:
             outer.set_exception(call.describe_end(error) if is_gone else error)
 
-    def start_ahead(self, idle: int, function: Callable[..., Any], *arguments: Any) -> None:
+    def start_ahead(
+        self, idle: int, function: Callable[..., Any], *arguments: Any
+    ) -> None:
         """Let more processes call a function, whatever comes of it, until so many are idle."""
         with self._lock, starting_workers():
             while len(self._idle) < idle:
@@ -143,7 +150,9 @@ class WorkerProcesses:
     def free_memory(self) -> float:
         """Return the bytes that nobody holds but these processes."""
         with self._lock:
-            numbers = [number for process in self._processes for number in process._processes]
+            numbers = [
+                number for process in self._processes for number in process._processes
+            ]
         return available_memory() + sum(map(own_memory, numbers))
 
     def look(self) -> None:

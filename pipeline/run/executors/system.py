@@ -33,7 +33,9 @@ def _own_peak(process: int) -> int:
 def own_memory(process: int) -> int:
     """Return the bytes that a process and its children hold for themselves, 0 for one that is gone:
     what they have of files is shared, or can be read again."""
-    files = [Path(f"/proc/{number}/status") for number in (process, *_children(process))]
+    files = [
+        Path(f"/proc/{number}/status") for number in (process, *_children(process))
+    ]
     return sum(_read_field(file, "RssAnon:") * 1024 for file in files)
 
 
@@ -50,7 +52,12 @@ def available_memory() -> float:
     """Return the bytes that processes can still take: of this machine, and of each control group
     around this process; infinite where nothing says."""
     machine = _read_field(Path("/proc/meminfo"), "MemAvailable:") * 1024 or math.inf
-    return min([machine, *(free for group in _groups() if (free := _left_in(*group)) is not None)])
+    return min(
+        [
+            machine,
+            *(free for group in _groups() if (free := _left_in(*group)) is not None),
+        ]
+    )
 
 
 def _left_in(folder: Path, version: int) -> int | None:
@@ -62,7 +69,9 @@ def _left_in(folder: Path, version: int) -> int | None:
         used_bytes = int((folder / used).read_text())
     except (OSError, ValueError):  # "max"
         return None
-    return max(0, most - used_bytes + _read_field(folder / "memory.stat", f"{inactive} "))
+    return max(
+        0, most - used_bytes + _read_field(folder / "memory.stat", f"{inactive} ")
+    )
 
 
 def _children(process: int) -> Iterator[int]:
@@ -102,6 +111,8 @@ def _groups() -> tuple[tuple[Path, int], ...]:
                 group = root / name.lstrip("/")
                 around = [group, *group.parents]
                 groups += [
-                    (folder, 1 if kinds else 2) for folder in around if folder.is_relative_to(root)
+                    (folder, 1 if kinds else 2)
+                    for folder in around
+                    if folder.is_relative_to(root)
                 ]
     return tuple(groups)

@@ -34,7 +34,10 @@ from pipeline.program.fresh_imports import FromText
 from pipeline.program.import_errors import explain_hidden
 from pipeline.program.inputs import InputSet, save_inputs
 from pipeline.program.operator_libraries import explain_missing
-from pipeline.program.random_operators import describe_random_operators, find_random_operators
+from pipeline.program.random_operators import (
+    describe_random_operators,
+    find_random_operators,
+)
 from pipeline.program.workspace_modules import load_file, own_name
 from pipeline.run.build.load import check_libraries
 from pipeline.run.explain_error import explain_error
@@ -64,7 +67,10 @@ from pipeline.store.workspace import Workspace
 
 
 def export(
-    action: Action[ExportInputs], workspace: Workspace, stages: Stages, kernel: bool = True
+    action: Action[ExportInputs],
+    workspace: Workspace,
+    stages: Stages,
+    kernel: bool = True,
 ) -> None:
     """Run the exporter and record the result, under the key of what it really read.
 
@@ -81,7 +87,9 @@ def export(
     content = digest.hash_bytes(text)
     inputs = ExportReads(workspace, action.inputs, kernel and has_kernel_view())
     with handing_over(store) as handover:
-        exported = run_exporter(action, root, text, handover, stages, inputs.watch, kernel)
+        exported = run_exporter(
+            action, root, text, handover, stages, inputs.watch, kernel
+        )
         with stages.stage("store"):
             if digest.hash_file(path) != content:
                 raise SourceError(
@@ -98,7 +106,9 @@ def export(
                 unfollowed=reads.unfollowed,
             )
             real = export_action(export_inputs)
-            store.put_result(real.key, result, stages.total, stages.seconds(), stages.peak)
+            store.put_result(
+                real.key, result, stages.total, stages.seconds(), stages.peak
+            )
             _record(store, reads_key(action.model, content), reads, real.digest)
 
 
@@ -126,7 +136,9 @@ def run_exporter(
     return exported
 
 
-def store_exported(exported: Mapping[str, Any], handover: Handover, store: Store) -> dict[str, Any]:
+def store_exported(
+    exported: Mapping[str, Any], handover: Handover, store: Store
+) -> dict[str, Any]:
     """Store what an exporter handed over, with the records of its programs; return the result of
     its action."""
     archive = handover.store_all(store, exported["handed"])
@@ -139,7 +151,9 @@ def store_exported(exported: Mapping[str, Any], handover: Handover, store: Store
             **method,
             "program": programs[method["name"]].program,
             "names": programs[method["name"]].names,
-            "calibration": digest.hash_json(method["batches"]) if method["batches"] else None,
+            "calibration": digest.hash_json(method["batches"])
+            if method["batches"]
+            else None,
         }
         for method in exported["methods"]
     ]
@@ -154,7 +168,10 @@ def store_exported(exported: Mapping[str, Any], handover: Handover, store: Store
 def _record(store: Store, key: Key, reads: Reads, last: Digest) -> None:
     """Record where an export looked, before the runs that went other ways."""
     entry = store.get_by_key(key)
-    runs = [reads, *(run for run in parse_records(entry.result if entry else {}) if run != reads)]
+    runs = [
+        reads,
+        *(run for run in parse_records(entry.result if entry else {}) if run != reads),
+    ]
     record = {"runs": [run.to_json() for run in runs[:MOST_RECORDS]], "last": last}
     store.put_result(key, record)
 
@@ -175,7 +192,9 @@ def _warm_up() -> None:
     example = (torch.ones(1, 1),)
     program = torch.export.export(torch.nn.Linear(1, 1).requires_grad_(False), example)
     save_programs({"forward": program}, io.BytesIO())
-    program.run_decompositions({})  # the first one in a process makes a lock in shared memory
+    program.run_decompositions(
+        {}
+    )  # the first one in a process makes a lock in shared memory
     save_inputs([InputSet(example, {}, "")])
     for name in _LATER:
         with suppress(ImportError):  # another release
@@ -188,7 +207,10 @@ def _keep_lines() -> None:
     """Let stack traces quote the files of libraries, and of what runs this, as this process has
     read them, which runs their code as it was then: Python asks for each of them whether it
     changed, at every trace."""
-    running, installed = running_files() | {isolated.__file__}, Folders(environment_folders())
+    running, installed = (
+        running_files() | {isolated.__file__},
+        Folders(environment_folders()),
+    )
     linecache.getlines(isolated.__file__)
     for name, entry in linecache.cache.items():
         if len(entry) != 4:  # not read yet
@@ -219,7 +241,9 @@ def _run(
         value = call_inputs(module, "calibration", method, parameters)
         return parse_inputs(module, "calibration", method, programs[method], value)
 
-    values = {name: call_inputs(module, "example", name, parameters) for name in programs}
+    values = {
+        name: call_inputs(module, "example", name, parameters) for name in programs
+    }
     examples = {
         name: list(parse_inputs(module, "example", name, program, values[name]))
         for name, program in programs.items()
@@ -236,7 +260,10 @@ def _run(
     torch.set_default_device(None)  # whatever the exporter works with
     torch.set_default_dtype(torch.float32)
     save_programs(programs, handover.archive)
-    stored = {name: put(save_inputs(sets)) if sets else None for name, sets in examples.items()}
+    stored = {
+        name: put(save_inputs(sets)) if sets else None
+        for name, sets in examples.items()
+    }
     root = path.parents[1]
     recorded = record_references(references, programs, examples, defaults, root)
     recordings = {name: put(recording) for name, recording in recorded.items()}
@@ -266,7 +293,9 @@ def _find_warnings(programs: Mapping[str, ExportedProgram]) -> list[str]:
     for method, program in programs.items():
         operators = [o for o in find_random_operators(program) if o.cause == "training"]
         if operators:
-            warnings.append(f"{method}: it holds {describe_random_operators(operators)}")
+            warnings.append(
+                f"{method}: it holds {describe_random_operators(operators)}"
+            )
     return warnings
 
 

@@ -28,7 +28,9 @@ from pipeline.store.workspace import Workspace
 _OWN = "pte-pipeline"  # counts in every key as `code`
 _WITH_TORCH = ("mpmath", "sympy")  # compute sizes in all programs
 _ALWAYS = ("pipeline", "pte_pipeline", "dodo", "__main__", "__mp_main__")
-_MOST_BESIDE = 1000  # entries beside a file outside the workspace, where only Python can be asked
+_MOST_BESIDE = (
+    1000  # entries beside a file outside the workspace, where only Python can be asked
+)
 Seen = dict[tuple[Kind, str], str | None]
 
 
@@ -40,18 +42,26 @@ class ExportReads:
         declared: the files that the exporter declares.
     """
 
-    def __init__(self, workspace: Workspace, inputs: ExportInputs, kernel: bool) -> None:
+    def __init__(
+        self, workspace: Workspace, inputs: ExportInputs, kernel: bool
+    ) -> None:
         self.finder = Finder(workspace, inputs.surroundings)
         self._workspace = workspace
         self._places = self.finder.places
         self._inputs = inputs
         relative = (p for p in inputs.surroundings.search if p and not os.path.isabs(p))
-        self._search = {os.path.normpath(os.path.join(self._places.root, p)) for p in relative}
-        self._touched: set[str] = set()  # names at the top of the folders of installed packages
+        self._search = {
+            os.path.normpath(os.path.join(self._places.root, p)) for p in relative
+        }
+        self._touched: set[str] = (
+            set()
+        )  # names at the top of the folders of installed packages
         self.watch = Watch(self._is_wanted, self._observe)
         declared = inputs.declared
         self.declared = declared.find(self._places, inputs.path) if declared else []
-        self._before: Seen = {("file", n): self.finder.observe("file", n) for n in self.declared}
+        self._before: Seen = {
+            ("file", n): self.finder.observe("file", n) for n in self.declared
+        }
         if not kernel and declared is None:
             self._look_around(self._places.root, sys.maxsize - 1)
 
@@ -93,7 +103,9 @@ class ExportReads:
 
     # After the run
 
-    def find(self, modules: list[str], distributions: list[str], all_distributions: bool) -> Reads:
+    def find(
+        self, modules: list[str], distributions: list[str], all_distributions: bool
+    ) -> Reads:
         """Return what the exporter read.
 
         Args:
@@ -111,7 +123,9 @@ class ExportReads:
         unfollowed: dict[str, None] = {}
         if declared is None:
             where = self._inputs.path
-            unfollowed |= dict.fromkeys(f"{where} depends on {cause}" for cause in watch.unfollowed)
+            unfollowed |= dict.fromkeys(
+                f"{where} depends on {cause}" for cause in watch.unfollowed
+            )
             for path in sources:
                 name = self._places.spell(str(path))
                 native = watch.view != "kernel"
@@ -130,9 +144,15 @@ class ExportReads:
             listings=tuple(sorted(listed)),
             links=tuple(name for kind, name in unchanged if kind == "link"),
             environment=tuple(sorted(self._environment())),
-            modules=tuple(sorted({*modules} - {os.path.dirname(self._inputs.path), *_ALWAYS})),
-            distributions=tuple(sorted(self._distributions(modules) | set(distributions))),
-            made=tuple(path for path in created if (os.path.dirname(path) or ".") in listed),
+            modules=tuple(
+                sorted({*modules} - {os.path.dirname(self._inputs.path), *_ALWAYS})
+            ),
+            distributions=tuple(
+                sorted(self._distributions(modules) | set(distributions))
+            ),
+            made=tuple(
+                path for path in created if (os.path.dirname(path) or ".") in listed
+            ),
             unfollowed=tuple(unfollowed),
         )
 
@@ -160,7 +180,11 @@ class ExportReads:
 
     def _installations(self) -> set[str]:
         """Return the folders outside the workspace that can hold installed distributions."""
-        folders = {folder for folder in self._inputs.surroundings.search if os.path.isabs(folder)}
+        folders = {
+            folder
+            for folder in self._inputs.surroundings.search
+            if os.path.isabs(folder)
+        }
         search = {
             folder
             for folder in map(os.path.normpath, folders)
@@ -173,7 +197,9 @@ class ExportReads:
         its own first."""
         exporter = self._workspace.root / self._inputs.path
         files = {path for path in self.watch.modules.values() if path.endswith(".py")}
-        modules = sorted(path for path in files - {str(exporter)} if self._places.wanted(path))
+        modules = sorted(
+            path for path in files - {str(exporter)} if self._places.wanted(path)
+        )
         return [exporter, *(Path(path) for path in modules if os.path.isfile(path))]
 
     def _changed(
@@ -184,13 +210,20 @@ class ExportReads:
         after = Finder(self._workspace, self._inputs.surroundings, self._places)
         created_paths = {*created, *map(self._places.spell, self.watch.written)}
         for kind, name in {**self._before, **observed}:
-            old, new = (finder.observe(kind, name, created) for finder in (self.finder, after))
+            old, new = (
+                finder.observe(kind, name, created) for finder in (self.finder, after)
+            )
             if old == new:
                 continue
             is_own = name in created_paths or any(
                 name.startswith(f"{path}/") for path in created_paths
             )
-            if kind == "file" and is_inside(name) and old is not None and (kind, name) in observed:
+            if (
+                kind == "file"
+                and is_inside(name)
+                and old is not None
+                and (kind, name) in observed
+            ):
                 text = "changed while the exporter ran; run again"
                 raise SourceError(f"{os.path.basename(name)}: {text}")
             if is_own:
@@ -211,8 +244,14 @@ class ExportReads:
         return read - {"HOME"}  # paths in the home folder count by what is there
 
     def _distributions(self, modules: Iterable[str]) -> set[str]:
-        named = {distribution for name in modules for distribution in _installed().get(name, ())}
-        touched = {distribution for top in self._touched for distribution in _owners(top)}
+        named = {
+            distribution
+            for name in modules
+            for distribution in _installed().get(name, ())
+        }
+        touched = {
+            distribution for top in self._touched for distribution in _owners(top)
+        }
         declared = self._inputs.declared
         declared_distributions = declared.distributions if declared else ()
         return {*named, *touched, *declared_distributions, *_WITH_TORCH} - {_OWN}
@@ -238,7 +277,9 @@ class ExportReads:
         if self._inputs.declared is None:
             return
         undeclared = [
-            name for (kind, name), value in observed.items() if self._is_beside(kind, name, value)
+            name
+            for (kind, name), value in observed.items()
+            if self._is_beside(kind, name, value)
         ]
         strings = {text for path in sources for text in find_strings(path)}
         read = self.watch.find_variables([*map(str, sources)], strings)
@@ -254,12 +295,19 @@ class ExportReads:
         if (kind == "file" and value == FOLDER) or (kind == "link" and value is None):
             return False  # looked at on the way to something
         if not is_inside(name):
-            allowed = (*SYSTEM, *self._places.installed, *_folders_of(declared.distributions))
+            allowed = (
+                *SYSTEM,
+                *self._places.installed,
+                *_folders_of(declared.distributions),
+            )
             if value is None or any(within(path, folder) for folder in allowed):
                 return False
         files = set(self.watch.modules.values())
         # Python lists the folder of a package.
-        parents = {*map(os.path.dirname, files)} - {self._places.root, str(self._workspace.models)}
+        parents = {*map(os.path.dirname, files)} - {
+            self._places.root,
+            str(self._workspace.models),
+        }
         if path in files or (kind == "listing" and path in parents):
             return False
         return not declared.covers(self._places, path, listing=kind != "file")

@@ -37,15 +37,19 @@ def call_export_methods(
     programs, references = _split(returned)
     _check_eager(module, references)
     if not callable(function):
-        mistake = "has no function export_methods(); it must return a dict of method name to "
-        mistake += "ExportedProgram"
+        mistake = (
+            "has no function export_methods(); it must return a dict of method name to "
+            "ExportedProgram"
+        )
     elif programs is None:
         mistake = (
-            f"export_methods() returned {_describe_wrong(returned)}; must be a dict of method "
+            f"export_methods() returned {_describe_wrong(returned)}; must be a dict of "
+            "method name to torch.export.ExportedProgram, or to a pair of it and its "
+            "reference"
         )
-        mistake += "name to "
-        mistake += "torch.export.ExportedProgram, or to a pair of it and its reference"
-    elif wrong := [repr(name) for name in programs if not METHOD_NAME.fullmatch(str(name))]:
+    elif wrong := [
+        repr(name) for name in programs if not METHOD_NAME.fullmatch(str(name))
+    ]:
         mistake = f"method names {', '.join(wrong)}; {METHOD_RULE}"
     elif not are_distinct(programs):
         mistake = f"method names {', '.join(sorted(programs))}: two of them differ by case alone; "
@@ -55,7 +59,9 @@ def call_export_methods(
     raise SourceError(f"{name_file(module)}: {mistake}")
 
 
-def _split(returned: Any) -> tuple[dict[str, ExportedProgram] | None, dict[str, Reference]]:
+def _split(
+    returned: Any,
+) -> tuple[dict[str, ExportedProgram] | None, dict[str, Reference]]:
     """Return the programs that `export_methods` returned, None for anything else, and the
     references among them."""
     if not isinstance(returned, Mapping) or not returned:
@@ -79,14 +85,18 @@ def _split_pair(value: Any) -> tuple[Any, Any]:
 def _is_method(value: Any) -> bool:
     """Tell whether a value is a program, or a pair of it and what can be a reference."""
     program, reference = _split_pair(value)
-    return isinstance(program, ExportedProgram) and (reference is None or callable(reference))
+    return isinstance(program, ExportedProgram) and (
+        reference is None or callable(reference)
+    )
 
 
 def _describe_wrong(returned: Any) -> str:
     """Describe what `export_methods` returned: of a dict, the values that are no methods."""
     if not isinstance(returned, Mapping):
         return _describe(returned)
-    return _describe({name: value for name, value in returned.items() if not _is_method(value)})
+    return _describe(
+        {name: value for name, value in returned.items() if not _is_method(value)}
+    )
 
 
 def _check_eager(module: ModuleType, references: Mapping[str, Reference]) -> None:
@@ -96,15 +106,17 @@ def _check_eager(module: ModuleType, references: Mapping[str, Reference]) -> Non
         owner = getattr(reference, "__self__", reference)  # of a bound method
         if isinstance(owner, ExportedProgram) or _is_unlifted(owner):
             mistake = (
-                f"the reference of {method!r} is an exported program, which would be compared "
+                f"the reference of {method!r} is an exported program, which would be "
+                "compared with itself; give the eager module, or none"
             )
-            mistake += "with itself; give the eager module, or none"
             raise SourceError(f"{name_file(module)}: {mistake}")
 
 
 def _is_unlifted(value: Any) -> bool:
     """Tell whether a value is a program's `module()`; models of `torch.fx` are graphs as well."""
-    return isinstance(value, GraphModule) and hasattr(value.graph._codegen, "pytree_info")
+    return isinstance(value, GraphModule) and hasattr(
+        value.graph._codegen, "pytree_info"
+    )
 
 
 def find_references(
@@ -149,12 +161,15 @@ def _check_parameters(
     except TypeError as error:
         names = ", ".join(inspect.signature(function).parameters) or "none"
         mistake = (
-            f"{FUNCTION}() can't be called with what `export` gives: {error}; it takes {names}"
+            f"{FUNCTION}() can't be called with what `export` gives: {error}; it takes "
+            f"{names}"
         )
         raise SourceError(f"{name_file(module)}: {mistake}") from error
 
 
-def call_with(function: Callable[..., Any], parameters: Mapping[str, Any], *arguments: str) -> Any:
+def call_with(
+    function: Callable[..., Any], parameters: Mapping[str, Any], *arguments: str
+) -> Any:
     """Call a function of an exporter with those of the parameters that it takes beside what is
     given by place: `example_inputs(method)` gets the method, whatever `export` calls so."""
     accepted = list(inspect.signature(function).parameters.values())
@@ -189,11 +204,15 @@ def call_constants(
     constants: list[tuple[str, Any]] = []
     for name, value in returned.items():
         if not METHOD_NAME.fullmatch(str(name)) or name in programs:
-            raise SourceError(f"{where}: {name!r} can't name one, or names a method already")
+            raise SourceError(
+                f"{where}: {name!r} can't name one, or names a method already"
+            )
         try:
             constants.append((str(name), encode_constant(value, put)))
         except ValueError as error:
-            raise SourceError(f"{where}: {name} is {_describe(value)}, {error}") from error
+            raise SourceError(
+                f"{where}: {name} is {_describe(value)}, {error}"
+            ) from error
     return constants
 
 
@@ -229,7 +248,9 @@ def parse_inputs(
     returned; without that, its examples are those of the export."""
     if value is None and kind == "example" and program.example_inputs:
         value = [tuple(program.example_inputs)]
-    eager = kind == "example" or isinstance(value, tuple | list | Mapping | str | Tensor)
+    eager = kind == "example" or isinstance(
+        value, tuple | list | Mapping | str | Tensor
+    )
     sets: Iterable[InputSet]
     if value is None or (isinstance(value, tuple | list) and not value):
         sets = []

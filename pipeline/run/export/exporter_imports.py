@@ -26,7 +26,9 @@ def importing_for(root: Path, path: Path) -> Iterator[None]:
     """Make the workspace's modules importable, after installed ones, for a fork of this process, in
     which what is looked for next is seen."""
     before, folders = list(sys.path), [str(root), str(path.parent)]
-    kept_folders = [folder for folder in before if os.path.abspath(folder) not in folders]
+    kept_folders = [
+        folder for folder in before if os.path.abspath(folder) not in folders
+    ]
     sys.path[:] = [*kept_folders, str(root), _for_started_processes(path.parent)]
     installed = Folders(environment_folders())
     writing, sys.dont_write_bytecode = sys.dont_write_bytecode, True

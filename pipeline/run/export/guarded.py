@@ -69,7 +69,9 @@ def _run_fork(
 
 
 def _run_child(
-    function: Callable[[Begin, Mapping[str, str]], bytes], deaths: Mapping[str, str], writing: int
+    function: Callable[[Begin, Mapping[str, str]], bytes],
+    deaths: Mapping[str, str],
+    writing: int,
 ) -> None:
     code = 1
     with suppress(BaseException):
@@ -82,7 +84,10 @@ def _run_child(
                 pipe.flush()
 
             try:
-                send(_RESULT, function(lambda label: send(_LABEL, label.encode()), deaths))
+                send(
+                    _RESULT,
+                    function(lambda label: send(_LABEL, label.encode()), deaths),
+                )
                 code = 0
             except BaseException:
                 traceback.print_exc()

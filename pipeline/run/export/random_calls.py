@@ -21,7 +21,12 @@ import numpy
 import torch
 
 import pipeline
-from pipeline.program.source_lines import SourceLine, choose_frame, is_model_file, name_line
+from pipeline.program.source_lines import (
+    SourceLine,
+    choose_frame,
+    is_model_file,
+    name_line,
+)
 from pipeline.store.errors import listed
 
 _MOST_NAMED = 3
@@ -34,7 +39,9 @@ _CLOCKS = frozenset(
     for suffix in ("", "_ns")
 )
 _DATES = frozenset({"datetime.now", "datetime.utcnow", "date.today", "datetime.today"})
-_DRAWN_BY_PYTHON = frozenset({"Random.random", "Random.getrandbits", "urandom", "getrandom"})
+_DRAWN_BY_PYTHON = frozenset(
+    {"Random.random", "Random.getrandbits", "urandom", "getrandom"}
+)
 _TORCH_DRAWS = """
     bernoulli bernoulli_ cauchy_ dropout exponential_ geometric_ log_normal_ multinomial normal
     normal_ poisson rand rand_like randint randint_like randn randn_like randperm random_ uniform_
@@ -81,7 +88,9 @@ def _watching(note: Note) -> Iterator[None]:
     def profile(frame: FrameType, event: str, function: Any) -> None:
         if event == "c_call" and (name := _name_call(function)):
             name, caller = _find_caller(name, frame)
-            if caller is not None and (name.startswith("torch.") or _is_of_model(caller)):
+            if caller is not None and (
+                name.startswith("torch.") or _is_of_model(caller)
+            ):
                 note(name, caller)
 
     sys.setprofile(profile)
@@ -102,7 +111,9 @@ def _name_call(function: Any) -> str:
         return str(qualified)
     if qualified in _DRAWN_BY_PYTHON:
         return f"os.{name}" if module == "posix" else f"random.{name}"
-    is_of_torch = module == "torch" or isinstance(getattr(function, "__self__", 0), torch.Tensor)
+    is_of_torch = module == "torch" or isinstance(
+        getattr(function, "__self__", 0), torch.Tensor
+    )
     return f"torch.{name}" if is_of_torch and name in _DRAWN_BY_TORCH else ""
 
 
@@ -127,7 +138,11 @@ def _watching_numpy(note: Note) -> Iterator[None]:
     functions = {}
     for name in numpy.random.__all__:
         function = getattr(numpy.random, name)
-        if not callable(function) or isinstance(function, type) or name in _NOT_DRAWN_BY_NUMPY:
+        if (
+            not callable(function)
+            or isinstance(function, type)
+            or name in _NOT_DRAWN_BY_NUMPY
+        ):
             continue
         functions[name] = function
     try:
@@ -154,7 +169,9 @@ def _name_line(frame: FrameType | None, root: Path) -> str:
     while frame is not None and not frame.f_code.co_filename.startswith(_OUR_FILES):
         code = frame.f_code
         if is_model_file(code.co_filename):
-            frames.insert(0, SourceLine(code.co_filename, frame.f_lineno, code.co_name, ""))
+            frames.insert(
+                0, SourceLine(code.co_filename, frame.f_lineno, code.co_name, "")
+            )
         frame = frame.f_back
     chosen = choose_frame(frames, root)
     if chosen is None:

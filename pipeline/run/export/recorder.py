@@ -115,7 +115,11 @@ class Recorder:
         begin: Begin,
         deaths: Mapping[str, str],
     ) -> None:
-        self._references, self._programs, self._defaults = references, programs, defaults
+        self._references, self._programs, self._defaults = (
+            references,
+            programs,
+            defaults,
+        )
         self._root = root
         self._begin, self._deaths = begin, deaths
         self._comparison = RecordingComparison(programs, checks_errors=True)
@@ -125,7 +129,9 @@ class Recorder:
             n: self._state.reachable(reference) for n, reference in references.items()
         }
         self._changes: dict[str, set[Key]] = {name: set() for name in references}
-        self._examples = {name: list(examples[name][:_MOST_EXAMPLES]) for name in references}
+        self._examples = {
+            name: list(examples[name][:_MOST_EXAMPLES]) for name in references
+        }
         self._generated = {
             name: _generate_sets(programs[name], examples[name]) for name in references
         }
@@ -135,7 +141,9 @@ class Recorder:
         recordings = {method: self._record(method) for method in self._references}
         for group in self._groups():
             if not any(recordings[method].random for method in group):
-                recordings[group[0]] = self._add(recordings[group[0]], self._calls_of(group))
+                recordings[group[0]] = self._add(
+                    recordings[group[0]], self._calls_of(group)
+                )
         return recordings
 
     def _record(self, method: str) -> Recording:
@@ -146,7 +154,9 @@ class Recorder:
             return replace(recording, sequences=[[first]])
         random, repeats = self._describe_randomness(method, sets[0], first)
         if random:
-            return replace(recording, sequences=[[first]], random=random, repeats=repeats)
+            return replace(
+                recording, sequences=[[first]], random=random, repeats=repeats
+            )
         for calls in self._sequences(method, sets):
             recording = self._add(recording, calls)
         return recording
@@ -158,7 +168,10 @@ class Recorder:
         starts = [*self._examples[method][:1], *self._generated[method]][:_MOST_STARTS]
         following = self._examples[method] or sets
         return [
-            [(method, inputs) for inputs in (start, *islice(cycle(following), 1, _STEPS))]
+            [
+                (method, inputs)
+                for inputs in (start, *islice(cycle(following), 1, _STEPS))
+            ]
             for start in starts
         ]
 
@@ -166,16 +179,22 @@ class Recorder:
         """Return the methods of each group that changes one state, in the order of the model."""
         groups: list[set[str]] = []
         for method, changes in self._changes.items():
-            joined = {method} | {n for n, keys in self._reachable.items() if keys & changes}
+            joined = {method} | {
+                n for n, keys in self._reachable.items() if keys & changes
+            }
             joined = joined.union(*(group for group in groups if group & joined))
             groups = [group for group in groups if not group & joined] + [joined]
-        ordered = [[name for name in self._references if name in group] for group in groups]
+        ordered = [
+            [name for name in self._references if name in group] for group in groups
+        ]
         return [group for group in ordered if len(group) > 1]
 
     def _calls_of(self, group: Sequence[str]) -> Calls:
         """Return the calls of methods in sequence: the first once, then the others repeatedly."""
         first, *following = group
-        sets = {name: cycle(self._examples[name] or self._generated[name]) for name in group}
+        sets = {
+            name: cycle(self._examples[name] or self._generated[name]) for name in group
+        }
         order = [first, *(name for name in following for _ in range(_STEPS))]
         return [(name, next(sets[name])) for name in order]
 
@@ -192,17 +211,25 @@ class Recorder:
                 elif outcome.departs and not (outcome.is_form or departure):
                     departure = self._locate(recorded[:step])
         elif recorded[0].inputs.generated or len(calls) > 1:
-            skipped.append((recorded[0].inputs.origin, f"the reference raises {recorded[0].error}"))
+            skipped.append(
+                (recorded[0].inputs.origin, f"the reference raises {recorded[0].error}")
+            )
             recorded = []
         size = sum(
-            count_bytes(call.outputs) for sequence in recording.sequences for call in sequence
+            count_bytes(call.outputs)
+            for sequence in recording.sequences
+            for call in sequence
         )
         if size + sum(count_bytes(call.outputs) for call in recorded) > _MOST_BYTES:
-            why = f"more than {_MOST_BYTES >> 20} MiB of a method's outputs are not kept"
+            why = (
+                f"more than {_MOST_BYTES >> 20} MiB of a method's outputs are not kept"
+            )
             skipped.append((recorded[0].inputs.origin, why))
             recorded = []
         sequences = [*recording.sequences, *([recorded] if recorded else [])]
-        return replace(recording, sequences=sequences, departure=departure, skipped=skipped)
+        return replace(
+            recording, sequences=sequences, departure=departure, skipped=skipped
+        )
 
     def _label(self, calls: Calls, seed: int = _SEED) -> str:
         return f"{seed}: {' > '.join(f'{method} on {inputs.origin}' for method, inputs in calls)}"
@@ -233,7 +260,9 @@ class Recorder:
 
     def _call(self, method: str, inputs: InputSet) -> RecordedCall:
         try:
-            outputs = call_reference(self._references[method], self._programs[method], inputs)
+            outputs = call_reference(
+                self._references[method], self._programs[method], inputs
+            )
         except UncomparableOutputError as error:
             return RecordedCall(method, inputs, {}, f"no error, but {error}")
         except Exception as error:  # whatever it raises
@@ -259,19 +288,27 @@ class Recorder:
                 break
         else:
             return "", []
-        random = f"the reference is random: {differs} between two runs on the same inputs"
+        random = (
+            f"the reference is random: {differs} between two runs on the same inputs"
+        )
         if training:
             random += f"; it is in training mode: {', '.join(training[:3])}"
-        elif calls := find_random_calls(lambda: self._run([(method, inputs)]), self._root):
+        elif calls := find_random_calls(
+            lambda: self._run([(method, inputs)]), self._root
+        ):
             random += f"; {describe_random_calls(calls)}"
         seeds = range(REPEATS if draws else 0)
-        return random, [self._run([(method, inputs)], seed)[0].outputs for seed in seeds]
+        return random, [
+            self._run([(method, inputs)], seed)[0].outputs for seed in seeds
+        ]
 
     def _locate(self, calls: Sequence[RecordedCall]) -> str:
         """Say where the exported program departs in the last of these calls; "" where that can't be
         found, or is said by what the reference raises."""
         *before, last = calls
-        label = f"locating {self._label([(call.method, call.inputs) for call in calls])}"
+        label = (
+            f"locating {self._label([(call.method, call.inputs) for call in calls])}"
+        )
         if last.error or self._changed_for_good or label in self._deaths:
             return ""
         self._begin(label)
@@ -280,9 +317,14 @@ class Recorder:
                 seed_all(_SEED)
                 for call in before:  # the state that the last call begins with
                     self._call(call.method, call.inputs)
-                program, reference = self._programs[last.method], self._references[last.method]
+                program, reference = (
+                    self._programs[last.method],
+                    self._references[last.method],
+                )
                 arguments = program, reference, last.inputs, self._root
-                return "; ".join(filter(None, call_all("explain_departure", *arguments)))
+                return "; ".join(
+                    filter(None, call_all("explain_departure", *arguments))
+                )
         except Exception:  # it must not hide the departure
             traceback.print_exc()
             return ""
@@ -290,7 +332,9 @@ class Recorder:
             self._state.restore()
 
 
-def _generate_sets(program: ExportedProgram, examples: Sequence[InputSet]) -> list[InputSet]:
+def _generate_sets(
+    program: ExportedProgram, examples: Sequence[InputSet]
+) -> list[InputSet]:
     """Return random input sets of several sizes, then zeros and large values."""
     sets = generate_inputs(program, _GENERATED, _SEED, examples)
     generator = Generator(program, _SEED, examples)

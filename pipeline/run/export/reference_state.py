@@ -31,9 +31,27 @@ class ChangedParameterError(Exception):
     """A reference changes a parameter in place, which is not restored."""
 
 
-_ATOMS = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size)
+_ATOMS = (
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    bool,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.Size,
+)
 # Nothing in them is state of a reference, and there is much.
-_CLOSED = (type, types.ModuleType, types.BuiltinFunctionType, ExportedProgram, Graph, FakeTensor)
+_CLOSED = (
+    type,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    ExportedProgram,
+    Graph,
+    FakeTensor,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +65,9 @@ class Global:
 def iter_reachable(root: Any) -> Iterator[Any]:
     """Yield all that a reference reaches, once each."""
     installed = Folders(environment_folders())
-    objects: dict[Key, Any] = {}  # keeps what has no other owner, so that no id comes again
+    objects: dict[
+        Key, Any
+    ] = {}  # keeps what has no other owner, so that no id comes again
     pending = [root]
     while pending:
         value = pending.pop()
@@ -86,7 +106,11 @@ def _parts(value: Any, installed: Folders) -> Iterable[Any]:
 
 
 def _parts_of_function(function: types.FunctionType, installed: Folders) -> list[Any]:
-    parts: list[Any] = [*(function.__closure__ or ()), function.__defaults__, vars(function)]
+    parts: list[Any] = [
+        *(function.__closure__ or ()),
+        function.__defaults__,
+        vars(function),
+    ]
     if not installed.hold(function.__code__.co_filename):
         names = set(_names_in(function.__code__)) & function.__globals__.keys()
         parts += [Global(function.__globals__, name) for name in sorted(names)]
@@ -104,7 +128,9 @@ class KeptState:
     """The state of references as it is now."""
 
     def __init__(self, roots: Iterable[Any]) -> None:
-        self._kept: dict[Key, tuple[Any, Any]] = {}  # with the objects, so that no id comes again
+        self._kept: dict[
+            Key, tuple[Any, Any]
+        ] = {}  # with the objects, so that no id comes again
         for root in roots:
             for value in iter_reachable(root):
                 if (content := _content(value)) is not None:
@@ -116,7 +142,11 @@ class KeptState:
 
     def changed(self) -> set[Key]:
         """Return the keys of what is no longer as it was kept."""
-        return {key for key, (value, content) in self._kept.items() if _differs(value, content)}
+        return {
+            key
+            for key, (value, content) in self._kept.items()
+            if _differs(value, content)
+        }
 
     def restore(self) -> None:
         """Restore what changed. Raises ChangedParameterError: no copy of parameters is kept."""
@@ -171,7 +201,9 @@ def _differs(value: Any, content: Any) -> bool:
         return not _same(value, content.values)
     now = _content(value)
     if type(value) in _GENERATORS:
-        return bool((now != content).any() if isinstance(now, Tensor) else now != content)
+        return bool(
+            (now != content).any() if isinstance(now, Tensor) else now != content
+        )
     if isinstance(value, dict):
         now = [part for item in now for part in item]
         content = [part for item in content for part in item]
@@ -217,7 +249,10 @@ def _restore_tensor(tensor: Tensor, content: _TensorContent) -> None:
             "no error, but changes a parameter in place; let it change buffers alone"
         )
     with torch.no_grad():
-        if tensor.shape == content.values.shape and tensor.dtype == content.values.dtype:
+        if (
+            tensor.shape == content.values.shape
+            and tensor.dtype == content.values.dtype
+        ):
             tensor.copy_(content.values)
         else:
             tensor.data = content.values.clone()

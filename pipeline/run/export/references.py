@@ -35,10 +35,14 @@ def record_references(
 
 
 def _record(
-    make: Callable[[Begin, Mapping[str, str]], Recorder], begin: Begin, deaths: Mapping[str, str]
+    make: Callable[[Begin, Mapping[str, str]], Recorder],
+    begin: Begin,
+    deaths: Mapping[str, str],
 ) -> bytes:
     recordings = make(begin, deaths).record()
-    return _pack({name: save_recording(recording) for name, recording in recordings.items()})
+    return _pack(
+        {name: save_recording(recording) for name, recording in recordings.items()}
+    )
 
 
 def _save_failed(
@@ -46,7 +50,9 @@ def _save_failed(
 ) -> bytes:
     """Return the recording of a reference that could not be run at all."""
     inputs = examples[method][0] if examples[method] else InputSet((), {}, "any inputs")
-    call = RecordedCall(method, inputs, {}, f"no error that is known: {error}; the log says more")
+    call = RecordedCall(
+        method, inputs, {}, f"no error that is known: {error}; the log says more"
+    )
     return save_recording(Recording(name_origin(method), [[call]]))
 
 

@@ -19,17 +19,23 @@ Place = tuple[int, int, tuple[int, ...]]
 User = tuple[str, str]  # the method and its name of the buffer
 
 
-def find_renamed_state(programs: Mapping[str, ExportedProgram]) -> dict[str, dict[str, int]]:
+def find_renamed_state(
+    programs: Mapping[str, ExportedProgram],
+) -> dict[str, dict[str, int]]:
     """Return by method its buffers that another method has under another name, and that one of
     them changes, each with a number of the tensor."""
     shared = [users for users in _find_tensors(programs).values() if _is_renamed(users)]
     if not shared:
         return {}
-    uses = {method: describe_used_buffers(program) for method, program in programs.items()}
+    uses = {
+        method: describe_used_buffers(program) for method, program in programs.items()
+    }
     renamed: dict[str, dict[str, int]] = defaultdict(dict)
     for number, users in enumerate(shared):
         used = [(method, name) for method, name in users if name in uses[method]]
-        if _is_renamed(used) and any(uses[method][name]["changed"] for method, name in used):
+        if _is_renamed(used) and any(
+            uses[method][name]["changed"] for method, name in used
+        ):
             for method, name in used:
                 renamed[method][name] = number
     return dict(renamed)
@@ -42,10 +48,14 @@ def _find_tensors(programs: Mapping[str, ExportedProgram]) -> dict[Place, list[U
         tensors = {**program.constants, **program.state_dict}
         for name in program.graph_signature.buffers:
             tensor = tensors.get(name)
-            if tensor is None or type(tensor) is not Tensor:  # a subclass may have no address
+            if (
+                tensor is None or type(tensor) is not Tensor
+            ):  # a subclass may have no address
                 continue
             if start := tensor.data_ptr():  # neither empty nor of the device meta
-                users[start, tensor.element_size(), tuple(tensor.shape)].append((method, name))
+                users[start, tensor.element_size(), tuple(tensor.shape)].append(
+                    (method, name)
+                )
     return users
 
 

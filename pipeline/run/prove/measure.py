@@ -14,7 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.compile.inspect.traced_facts import add_source_lines, trace_narrowed, trace_warnings
+from pipeline.compile.inspect.traced_facts import (
+    add_source_lines,
+    trace_narrowed,
+    trace_warnings,
+)
 from pipeline.compile.quantization_warnings import describe_departure
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import guarded
@@ -80,7 +84,9 @@ def measure(
         with stages.stage("load"):
             subject = Subject.load(action, workspace)
         features = list(call_all("measuring", subject, stages))
-        record, validation, shown = _measure(subject, stages, budget, features, file_digests)
+        record, validation, shown = _measure(
+            subject, stages, budget, features, file_digests
+        )
     if validation.ok and validation.is_complete:
         _keep(subject, record, validation, features, stages)
     return record, shown
@@ -177,15 +183,23 @@ def _make_record(subject: Subject, validation: Validation) -> dict[str, Any]:
         "package": subject.action.package,
         "files": subject.key["files"],
         "processor": _describe_processor(),
-        **({"only": subject.key["only"].split("+")} if subject.asked is not None else {}),
+        **(
+            {"only": subject.key["only"].split("+")}
+            if subject.asked is not None
+            else {}
+        ),
         **_describe_common_state(subject),
         "delegation": {
-            name: add_source_lines(facts["delegation"], programs[name], subject.workspace.root)
+            name: add_source_lines(
+                facts["delegation"], programs[name], subject.workspace.root
+            )
             for name, facts in methods.items()
             if name in programs
         },
         "left_float": {
-            name: facts["left_float"] for name, facts in methods.items() if "left_float" in facts
+            name: facts["left_float"]
+            for name, facts in methods.items()
+            if "left_float" in facts
         },
         "quantization": {
             name: facts["quantization"]
@@ -193,18 +207,26 @@ def _make_record(subject: Subject, validation: Validation) -> dict[str, Any]:
             if "quantization" in facts
         },
         "narrowed": {
-            name: trace_narrowed(facts["narrowed"], programs[name], subject.workspace.root)
+            name: trace_narrowed(
+                facts["narrowed"], programs[name], subject.workspace.root
+            )
             for name, facts in methods.items()
             if "narrowed" in facts and name in programs
         },
         "warnings": {
-            name: trace_warnings(facts["warnings"], programs[name], subject.workspace.root)
+            name: trace_warnings(
+                facts["warnings"], programs[name], subject.workspace.root
+            )
             for name, facts in methods.items()
             if "warnings" in facts and name in programs
         },
-        "facts": {name: facts["facts"] for name, facts in methods.items() if "facts" in facts},
+        "facts": {
+            name: facts["facts"] for name, facts in methods.items() if "facts" in facts
+        },
         "operators": subject.manifest.get("operators", []),
-        "sizes": {n: file["size"] for n, file in subject.manifest.get("files", {}).items()},
+        "sizes": {
+            n: file["size"] for n, file in subject.manifest.get("files", {}).items()
+        },
     }
 
 
@@ -253,4 +275,6 @@ def check_files(
 ) -> None:
     for name, content in files.items():
         if file_digests.hash(folder / name) != content:
-            raise PipelineError(f"{folder.name}/{name}: changed while the build ran; run again")
+            raise PipelineError(
+                f"{folder.name}/{name}: changed while the build ran; run again"
+            )

@@ -55,6 +55,8 @@ class Measuring:
     def after_run(self, measurement: Measurement) -> None:
         """Look at the package after its methods were run, while it is still open."""
 
-    def before_keeping(self, record: dict[str, Any], validation: Validation) -> list[Digest]:
+    def before_keeping(
+        self, record: dict[str, Any], validation: Validation
+    ) -> list[Digest]:
         """Add to the record of a package that passed; return the blobs that the record names."""
         return []

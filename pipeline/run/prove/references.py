@@ -22,7 +22,9 @@ def judge_references(validation: Validation, subject: Subject, budget: Budget) -
     for result in validation.methods:
         is_asked = methods is None or result.method in methods
         if is_asked and result.method in subject.programs:
-            judge = ReferenceJudge(result, subject.programs, counts, subject.settings, budget)
+            judge = ReferenceJudge(
+                result, subject.programs, counts, subject.settings, budget
+            )
             _judge_method(result, subject, judge)
 
 
@@ -39,9 +41,14 @@ def counts_sequences(config: PackageConfig) -> bool:
     return config.emit.memory_planning.share_mutable_buffers or not says_sharing(config)
 
 
-def _judge_method(result: MethodValidation, subject: Subject, judge: ReferenceJudge) -> None:
+def _judge_method(
+    result: MethodValidation, subject: Subject, judge: ReferenceJudge
+) -> None:
     method, root = result.method, subject.workspace.root
-    source, planned = subject.action.inputs.sources[method], subject.key["programs"][method]
+    source, planned = (
+        subject.action.inputs.sources[method],
+        subject.key["programs"][method],
+    )
     if source.reference is not None:
         judge.judge(load_recording(subject.workspace.store.read(source.reference)))
     if "golden" in planned:

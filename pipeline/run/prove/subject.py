@@ -19,7 +19,12 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import Shapes
 from pipeline.program.source_lines import describe_node
 from pipeline.report.records import read_manifest
-from pipeline.run.build.load import Quantized, load_examples, load_method, load_quantized
+from pipeline.run.build.load import (
+    Quantized,
+    load_examples,
+    load_method,
+    load_quantized,
+)
 from pipeline.store.compiled import Instructions
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import Workspace
@@ -60,7 +65,9 @@ class Subject:
     def load(cls, action: Action[ValidateInputs], workspace: Workspace) -> Subject:
         """Read the programs and inputs that were planned. Raises SourceError."""
         sources, store = action.inputs.sources, workspace.store
-        programs = {name: load_method(source, store) for name, source in sources.items()}
+        programs = {
+            name: load_method(source, store) for name, source in sources.items()
+        }
         planned = action.key["measured"]["programs"]
         files = {
             name: list(zip(limits.examples, planned[name]["examples"], strict=True))
@@ -69,7 +76,8 @@ class Subject:
         }
         from_files = read_examples(workspace.root, files, programs)
         examples = {
-            n: from_files.get(n) or load_examples(source, store) for n, source in sources.items()
+            n: from_files.get(n) or load_examples(source, store)
+            for n, source in sources.items()
         }
         manifest = read_manifest(workspace, str(action.package)) or {}
         without = {
@@ -93,7 +101,9 @@ class Subject:
 
     @property
     def pte(self) -> Path:
-        return next(self.folder / name for name in self.key["files"] if name.endswith(".pte"))
+        return next(
+            self.folder / name for name in self.key["files"] if name.endswith(".pte")
+        )
 
     @property
     def ptds(self) -> list[Path]:
@@ -111,15 +121,22 @@ class Subject:
         if "only" not in self.key:
             return None
         only = self.key["only"].split("+")
-        return with_shared_state(only, self.programs, self.key["sequences"], self.settings.steps)
+        return with_shared_state(
+            only, self.programs, self.key["sequences"], self.settings.steps
+        )
 
     def not_run(self) -> dict[str, str]:
         """Return why this machine can't run some methods' delegates, or their backends' kernels."""
         reasons, lacking_by_method = self.key["not_run"], {}
         for name, facts in self.methods.items():
-            used = [*facts["delegation"]["partitions"], *facts["delegation"].get("kernels", {})]
+            used = [
+                *facts["delegation"]["partitions"],
+                *facts["delegation"].get("kernels", {}),
+            ]
             if lacking := [
-                f"{backend}: {reasons[backend]}" for backend in used if backend in reasons
+                f"{backend}: {reasons[backend]}"
+                for backend in used
+                if backend in reasons
             ]:
                 lacking_by_method[name] = "; ".join(lacking)
         return lacking_by_method
@@ -169,20 +186,26 @@ class Subject:
         "" where that is not known."""
         try:
             lowered = self.load_lowered(method)
-        except PipelineError:  # the manifest, or the quantized program, is not to be had
+        except (
+            PipelineError
+        ):  # the manifest, or the quantized program, is not to be had
             return ""
         place = lowered.instructions.node_places.get(instruction)
         if place is not None and lowered.origins is not None:
             place = lowered.origins.get(place)
         if place is None:
             return ""
-        return describe_node(list(iter_nodes(self.programs[method]))[place], self.workspace.root)
+        return describe_node(
+            list(iter_nodes(self.programs[method]))[place], self.workspace.root
+        )
 
     def find_facts(self, method: str) -> Json:
         """Return what the manifest says of a method that was lowered. Raises PipelineError."""
         facts: Json = self.methods.get(method, {})
         if "instructions" not in facts:
-            raise PipelineError(f"{method}: the manifest does not say how it was lowered")
+            raise PipelineError(
+                f"{method}: the manifest does not say how it was lowered"
+            )
         return facts
 
     def load_lowered(self, method: str) -> LoweredMethod:
@@ -191,7 +214,9 @@ class Subject:
         instructions = _INSTRUCTIONS.validate_python(facts["instructions"])
         if facts["quantized"] is None:
             return LoweredMethod(self.programs[method], instructions)
-        program, origins, *_ = load_quantized(facts["quantized"], method, self.workspace.store)
+        program, origins, *_ = load_quantized(
+            facts["quantized"], method, self.workspace.store
+        )
         return LoweredMethod(program, instructions, map_places(program, origins))
 
 
@@ -207,5 +232,7 @@ def lines_of_handles(
         places = facts.get("debug_handles", [])
         if places and name in programs:
             nodes = list(iter_nodes(programs[name]))
-            lines[name] = {handle: describe_node(nodes[place], root) for handle, place in places}
+            lines[name] = {
+                handle: describe_node(nodes[place], root) for handle, place in places
+            }
     return lines

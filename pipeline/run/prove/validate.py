@@ -56,7 +56,9 @@ def validate(
     manifest = read_manifest(workspace, package)
     made_of = {name: planned["program"] for name, planned in key["programs"].items()}
     constants = action.inputs.config.constant_methods
-    wrong = list(check_integrity(folder, manifest, package, made_of, constants, file_digests))
+    wrong = list(
+        check_integrity(folder, manifest, package, made_of, constants, file_digests)
+    )
     measured = None if always else find_measured(action, workspace)
     shown: dict[str, bytes] = {}
     if measured is None:
@@ -97,7 +99,9 @@ def validate(
         deliver(result)
     if record["failures"]:
         stages.current = ""  # all of them ended: what failed is the package
-        raise PipelineError(describe_failed(record, folder.name), *first_culprit(record))
+        raise PipelineError(
+            describe_failed(record, folder.name), *first_culprit(record)
+        )
 
 
 def _verdicts_short_of_passed(record: Json) -> dict[str, str]:
@@ -208,10 +212,18 @@ def _find_unsaid_sharing(inputs: ValidateInputs, measured: Json) -> list[str]:
     planning could not see that they have some: operators of a model's own can change buffers."""
     if says_sharing(inputs.config) or "common_state" not in measured:
         return []
-    return [f"{WHERE}: {'; '.join(describe_unsaid(measured['common_state']['buffers']))}"]
+    return [
+        f"{WHERE}: {'; '.join(describe_unsaid(measured['common_state']['buffers']))}"
+    ]
 
 
 def _describe_family(inputs: ValidateInputs) -> dict[str, Any]:
     if (family := inputs.config.family) is None:
         return {}
-    return {"family": {"name": family.name, "base": family.base, "packages": inputs.family_files}}
+    return {
+        "family": {
+            "name": family.name,
+            "base": family.base,
+            "packages": inputs.family_files,
+        }
+    }

@@ -17,7 +17,14 @@ from typing import Any
 from pipeline.run.trace.paths import Folders, absolute, join
 from pipeline.run.trace.watch import Watch
 
-_STARTS = ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.spawn", "os.system", "pty.spawn")
+_STARTS = (
+    "subprocess.Popen",
+    "os.exec",
+    "os.posix_spawn",
+    "os.spawn",
+    "os.system",
+    "pty.spawn",
+)
 
 
 def hear_audit_events(watch: Watch) -> None:
@@ -29,7 +36,9 @@ def hear_audit_events(watch: Watch) -> None:
     handlers, hear = hearer.handlers, hearer.hear
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
-        if event in handlers:  # most are not, and an export raises hundreds of thousands
+        if (
+            event in handlers
+        ):  # most are not, and an export raises hundreds of thousands
             hear(event, args)
 
     sys.addaudithook(hook)
@@ -40,7 +49,9 @@ class _Hearer:
         self._watch = watch
         self._folders = Folders()
         self._busy = threading.local()  # what a watch reads itself is no event
-        names = [name.removeprefix("_on_") for name in dir(self) if name.startswith("_on_")]
+        names = [
+            name.removeprefix("_on_") for name in dir(self) if name.startswith("_on_")
+        ]
         self.handlers = {n.replace("__", "."): getattr(self, f"_on_{n}") for n in names}
         for event in _STARTS:
             self.handlers[event] = lambda *args: self._start(args)
@@ -65,7 +76,9 @@ class _Hearer:
 
         return wrapped
 
-    def _ask(self, name: str, path: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+    def _ask(
+        self, name: str, path: Any, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
         folder = options.get("dir_fd")
         for place in self._absolute(path, folder):
             if name == "readlink":
@@ -81,7 +94,9 @@ class _Hearer:
     def _watching(self) -> Iterator[None]:
         self._busy.now = True
         try:
-            with suppress(OSError):  # no working folder, say: then the call fails as well
+            with suppress(
+                OSError
+            ):  # no working folder, say: then the call fails as well
                 yield
         finally:
             del self._busy.now
@@ -127,12 +142,16 @@ class _Hearer:
 
     _on_os__rmdir = _on_os__remove
 
-    def _on_os__rename(self, old: Any, new: Any, old_folder: int, new_folder: int) -> None:
+    def _on_os__rename(
+        self, old: Any, new: Any, old_folder: int, new_folder: int
+    ) -> None:
         for source in self._absolute(old, old_folder):
             for target in self._absolute(new, new_folder):
                 self._watch.rename(source, target)
 
-    def _on_os__link(self, old: Any, new: Any, old_folder: int, new_folder: int) -> None:
+    def _on_os__link(
+        self, old: Any, new: Any, old_folder: int, new_folder: int
+    ) -> None:
         for source in self._absolute(old, old_folder):
             self._watch.look(source)
         for target in self._absolute(new, new_folder):
@@ -171,7 +190,9 @@ class _Hearer:
     def _start(self, args: tuple[Any, ...]) -> None:
         command = args[0] if args else ""
         name = (
-            os.fsdecode(command) if isinstance(command, str | bytes | os.PathLike) else str(command)
+            os.fsdecode(command)
+            if isinstance(command, str | bytes | os.PathLike)
+            else str(command)
         )
         self._watch.processes.append(name)
         self._watch.unfollow(f"a process ({name})")
@@ -190,5 +211,7 @@ class _Hearer:
 def _path_of(descriptor: int) -> str:
     """Return the path of an open file."""
     if sys.platform == "darwin":
-        return os.fsdecode(fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0"))
+        return os.fsdecode(
+            fcntl.fcntl(descriptor, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0")
+        )
     return os.readlink(f"/proc/self/fd/{descriptor}")

@@ -10,7 +10,9 @@ from typing import Any
 _PASSING = ("os", "_collections_abc", "collections.abc", __name__)  # read for others
 
 
-def record_environment(variables: dict[str, str | None], readers: dict[str, list[str]]) -> None:
+def record_environment(
+    variables: dict[str, str | None], readers: dict[str, list[str]]
+) -> None:
     """Record, from now on, which environment variables this process reads through `os`, what they
     were, and the files of the code that asks for each by its name; those that it set itself don't
     count.

@@ -107,7 +107,9 @@ def _run(
             _, status, usage = os.wait4(child, 0)
         stages.peak_bytes = max(stages.peak_bytes, usage.ru_maxrss * 1024)
         file.seek(0)
-        return _take_answer(file.read(), os.waitstatus_to_exitcode(status), watch, stages)
+        return _take_answer(
+            file.read(), os.waitstatus_to_exitcode(status), watch, stages
+        )
 
 
 def _take_answer(data: bytes, code: int, watch: Watch | None, stages: Stages) -> Any:
@@ -131,7 +133,9 @@ def _make_error(classes: Sequence[str], text: str) -> PipelineError:
     """Make an error of the first of these classes that is known here and takes just a text."""
     kinds = {_name(kind): kind for kind in _subclasses(PipelineError)}
     for name in classes:
-        if (kind := kinds.get(name)) is not None and kind.__init__ is Exception.__init__:
+        if (
+            kind := kinds.get(name)
+        ) is not None and kind.__init__ is Exception.__init__:
             return kind(*text.split("\n"))
     return ChildError(text)
 
@@ -168,7 +172,9 @@ class _Child:
         try:
             _prepare(parent)
             answer = self._answer()
-            if os.getpid() == process:  # not in a fork that the function made and let escape
+            if (
+                os.getpid() == process
+            ):  # not in a fork that the function made and let escape
                 self._file.write(json.dumps(answer).encode())
                 self._file.flush()
                 code = 0
@@ -220,7 +226,11 @@ def _module_files() -> dict[str, str]:
     fork shares."""
     names = [*takewhile(lambda name: name != _BEGIN, reversed(sys.modules))]
     files = {name: getattr(sys.modules[name], "__file__", None) for name in names}
-    return {name: os.path.abspath(file) for name, file in files.items() if isinstance(file, str)}
+    return {
+        name: os.path.abspath(file)
+        for name, file in files.items()
+        if isinstance(file, str)
+    }
 
 
 def _prepare(parent: int) -> None:
@@ -254,13 +264,17 @@ def _supervise(child: int, line: socket.socket, watch: Watch) -> None:
         os.close(process)
 
 
-def _answer_calls(listener: seccomp.Listener, process: int, supervisor: Supervisor) -> None:
+def _answer_calls(
+    listener: seccomp.Listener, process: int, supervisor: Supervisor
+) -> None:
     waiting = select.poll()
     waiting.register(listener.descriptor, select.POLLIN)
     waiting.register(process, select.POLLIN)
     while process not in (ready := dict(waiting.poll())):
         if not ready[listener.descriptor] & select.POLLIN:
-            waiting.unregister(listener.descriptor)  # nobody calls any more, and memory is freed
+            waiting.unregister(
+                listener.descriptor
+            )  # nobody calls any more, and memory is freed
         elif (call := listener.receive()) is not None:
             supervisor.see(call)
             listener.proceed(call)

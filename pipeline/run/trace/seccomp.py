@@ -124,7 +124,9 @@ def install() -> int:
     program = _Program(len(code) // 8, code)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "no_new_privs")
-    listener: int = libc.syscall(number, _SET_MODE_FILTER, _NEW_LISTENER, ctypes.byref(program))
+    listener: int = libc.syscall(
+        number, _SET_MODE_FILTER, _NEW_LISTENER, ctypes.byref(program)
+    )
     if listener < 0:
         raise OSError(ctypes.get_errno(), "seccomp")
     return listener
@@ -185,7 +187,9 @@ class Listener:
             if error.errno in (errno.ENOENT, errno.EINTR):
                 return None
             raise
-        identity, thread, _, number, arch, _, *arguments = struct.unpack("=QIIiIQ6Q", self._call)
+        identity, thread, _, number, arch, _, *arguments = struct.unpack(
+            "=QIIiIQ6Q", self._call
+        )
         name = self._names.get(number, "") if arch == self._arch else ""
         return Call(identity, thread, name, tuple(arguments))
 

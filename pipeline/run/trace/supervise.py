@@ -32,7 +32,9 @@ class _Operation(NamedTuple):
     flags: int | None = None
 
 
-def _one(does: str, folder: int | None, path: int, flags: int | None = None) -> _Operation:
+def _one(
+    does: str, folder: int | None, path: int, flags: int | None = None
+) -> _Operation:
     return _Operation(does, (_At(folder, path),), flags)
 
 
@@ -82,11 +84,18 @@ _UNFOLLOWED = {
     "open_by_handle_at": "a file that is opened by its handle",
     "process_vm_readv": "another process's memory",
     "pidfd_getfd": "another process's files",
-    **dict.fromkeys(("mount", "move_mount", "open_tree", "unshare", "setns"), "other mounts"),
+    **dict.fromkeys(
+        ("mount", "move_mount", "open_tree", "unshare", "setns"), "other mounts"
+    ),
     **dict.fromkeys(("chroot", "pivot_root"), "another root folder"),
 }
 # Where the C library asks for users and hosts before it reads /etc.
-_NAME_SERVICES = ("/var/run/nscd/", "/run/nscd/", "/run/systemd/userdb/", "/var/lib/sss/")
+_NAME_SERVICES = (
+    "/var/run/nscd/",
+    "/run/nscd/",
+    "/run/systemd/userdb/",
+    "/var/lib/sss/",
+)
 
 
 class Supervisor:
@@ -109,7 +118,9 @@ class Supervisor:
         if (operation := _OPERATIONS.get(call.name)) is not None:
             self._see_paths(call, operation)
         elif call.name in ("getdents", "getdents64"):
-            for folder in self._names(f"/proc/{call.thread}/fd/{_signed(call.arguments[0])}"):
+            for folder in self._names(
+                f"/proc/{call.thread}/fd/{_signed(call.arguments[0])}"
+            ):
                 self._watch.list(folder)
         elif call.name == "connect":
             self._connect(call, *call.arguments[1:3])
@@ -132,7 +143,9 @@ class Supervisor:
     def _see_paths(self, call: Call, operation: _Operation) -> None:
         paths = []
         for at in operation.paths:
-            folder = _AT_FDCWD if at.folder is None else _signed(call.arguments[at.folder])
+            folder = (
+                _AT_FDCWD if at.folder is None else _signed(call.arguments[at.folder])
+            )
             path = os.fsdecode(_read_string(call.thread, call.arguments[at.path]))
             if not path:
                 return
@@ -198,7 +211,9 @@ class Supervisor:
         data = _read(call.thread, address, min(length, 128))
         if path := _socket_path(data):
             places = self._absolute(call.thread, _AT_FDCWD, path)
-            if any(p.startswith(_NAME_SERVICES) or self._watch.is_own(p) for p in places):
+            if any(
+                p.startswith(_NAME_SERVICES) or self._watch.is_own(p) for p in places
+            ):
                 return
             if not any(map(os.path.exists, places)):
                 return
@@ -209,7 +224,9 @@ class Supervisor:
 
 def _signed(argument: int) -> int:
     """Return an argument that is an `int`, whose upper half may hold anything."""
-    return int.from_bytes((argument & 0xFFFFFFFF).to_bytes(4, "little"), "little", signed=True)
+    return int.from_bytes(
+        (argument & 0xFFFFFFFF).to_bytes(4, "little"), "little", signed=True
+    )
 
 
 def _read(thread: int, address: int, length: int) -> bytes:

@@ -76,11 +76,15 @@ class Watch:
     def open_to_write(self, path: str, flags: int) -> None:
         exists = os.path.lexists(path)
         readable = flags & os.O_ACCMODE == os.O_RDWR
-        if (exists and flags & os.O_EXCL) or not _can_write(path, exists, flags & os.O_CREAT):
+        if (exists and flags & os.O_EXCL) or not _can_write(
+            path, exists, flags & os.O_CREAT
+        ):
             self.look(path)  # it fails
             return
         # A temporary file has a name that no other run asks for.
-        is_temporary = flags & os.O_EXCL and os.path.dirname(path) == tempfile.gettempdir()
+        is_temporary = (
+            flags & os.O_EXCL and os.path.dirname(path) == tempfile.gettempdir()
+        )
         asks = flags & os.O_EXCL or (readable and not flags & os.O_TRUNC)
         if asks and not is_temporary:
             self.look(path)
@@ -142,7 +146,9 @@ class Watch:
                 if (kind, real) in self._before:
                     self.seen.setdefault(key, self._before.pop((kind, real)))
                 return
-            if self._has_links and self._passes_own(path):  # which will not be there next time
+            if self._has_links and self._passes_own(
+                path
+            ):  # which will not be there next time
                 key = kind, real
         if key not in self.seen:
             before = self._before.pop((kind, real), None) if self._own else None
@@ -168,12 +174,19 @@ class Watch:
         return self._is_own(_resolve(path))
 
     def _is_own(self, real: str) -> bool:
-        return bool(self._own) and any(parent in self._own for parent in _with_parents(real))
+        return bool(self._own) and any(
+            parent in self._own for parent in _with_parents(real)
+        )
 
     def _passes_own(self, path: str) -> bool:
-        return any(_resolve(parent, follow=False) in self._own for parent in _with_parents(path))
+        return any(
+            _resolve(parent, follow=False) in self._own
+            for parent in _with_parents(path)
+        )
 
-    def find_variables(self, files: Collection[str], strings: Collection[str]) -> set[str]:
+    def find_variables(
+        self, files: Collection[str], strings: Collection[str]
+    ) -> set[str]:
         """Return the variables that code in some files read, itself or through a library, for which
         it must name them: libraries read others of their own."""
         direct = {
@@ -186,7 +199,11 @@ class Watch:
     # Between processes
 
     def to_json(self) -> dict[str, Any]:
-        facts = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        facts = {
+            name: value
+            for name, value in vars(self).items()
+            if not name.startswith("_")
+        }
         observed = [[*key, value] for key, value in self.seen.items()]
         return {**facts, "seen": observed, "written": sorted(self.written)}
 

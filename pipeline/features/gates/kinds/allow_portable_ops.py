@@ -23,7 +23,9 @@ def measure(method: Subject, allowed: Iterable[str]) -> Measured:
     newly = describe_newly_left(method, "since the baseline", reasons=False)
     kernels = name_kernels(method.now.left)
     words = describe_calls(method, refused)
-    return sum(refused.values()), f"left to {kernels}, where {permitted}: {words}{newly}"
+    return sum(
+        refused.values()
+    ), f"left to {kernels}, where {permitted}: {words}{newly}"
 
 
 GATE = Gate(

@@ -9,7 +9,10 @@ from pipeline.features.gates.wording import NAME_FAMILY, find_own_files
 
 def measure(package: Subject, limit: int) -> Measured:
     if not package.family:
-        return None, f"it has no family, to which max_added_size is added; {NAME_FAMILY}"
+        return (
+            None,
+            f"it has no family, to which max_added_size is added; {NAME_FAMILY}",
+        )
     own_files = find_own_files(package.family, package.package)
     size = sum(own_files.values())
     named = ", ".join(f"{name} {n}" for name, n in own_files.items())

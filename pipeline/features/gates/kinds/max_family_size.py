@@ -10,10 +10,17 @@ from pipeline.store.errors import plural
 
 def measure(package: Subject, limit: int) -> Measured:
     if not package.family:
-        return None, f"it has no family, whose size max_family_size limits; {NAME_FAMILY}"
-    sizes = {content: n for files in package.family.values() for content, n in files.values()}
+        return (
+            None,
+            f"it has no family, whose size max_family_size limits; {NAME_FAMILY}",
+        )
+    sizes = {
+        content: n for files in package.family.values() for content, n in files.values()
+    }
     size = sum(sizes.values())
-    sentence = f"the {plural(len(package.family), 'package')} of the family have {size} bytes"
+    sentence = (
+        f"the {plural(len(package.family), 'package')} of the family have {size} bytes"
+    )
     return size, f"{sentence}, at most {limit} wanted; {describe_own_files(package)}"
 
 

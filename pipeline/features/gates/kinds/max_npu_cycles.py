@@ -6,7 +6,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipeline.features.gates.estimates import describe_largest, find_estimates, name_tools
+from pipeline.features.gates.estimates import (
+    describe_largest,
+    find_estimates,
+    name_tools,
+)
 from pipeline.features.gates.gate import Gate, Measured, Subject
 
 
@@ -16,7 +20,8 @@ def measure(method: Subject, limit: int) -> Measured:
         return None, missing
     cycles = sum(estimate["cycles"] for estimate in estimates)
     sentence = (
-        f"takes {cycles:,} cycles as {name_tools(estimates)} estimates, at most {limit:,} wanted"
+        f"takes {cycles:,} cycles as {name_tools(estimates)} estimates, at most "
+        f"{limit:,} wanted"
     )
     return cycles, sentence + describe_largest(estimates, "cycles")
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from pipeline.config.fields import Size
-from pipeline.features.gates.estimates import describe_largest, find_estimates, name_tools
+from pipeline.features.gates.estimates import (
+    describe_largest,
+    find_estimates,
+    name_tools,
+)
 from pipeline.features.gates.gate import Gate, Measured, Subject
 
 
@@ -13,7 +17,10 @@ def measure(method: Subject, limit: int) -> Measured:
         return None, missing
     sram = max(estimate["sram"] for estimate in estimates)
     sentence = f"uses {sram:,} bytes of SRAM as {name_tools(estimates)} estimates"
-    return sram, f"{sentence}, at most {limit:,} wanted{describe_largest(estimates, 'sram')}"
+    return (
+        sram,
+        f"{sentence}, at most {limit:,} wanted{describe_largest(estimates, 'sram')}",
+    )
 
 
 GATE = Gate(

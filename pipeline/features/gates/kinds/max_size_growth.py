@@ -12,7 +12,9 @@ def measure(package: Subject, limit: float) -> Measured:
     size = package.now.size
     before = package.before.size
     growth = size / before - 1
-    sentence = f"the package grew by {percent(growth)} since the baseline, from {before:,}"
+    sentence = (
+        f"the package grew by {percent(growth)} since the baseline, from {before:,}"
+    )
     sentence += f" to {size:,} bytes, at most {percent(limit)} wanted"
     return growth, f"{sentence}; {describe_growth(package)}"
 

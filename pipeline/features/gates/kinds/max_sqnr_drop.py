@@ -32,10 +32,14 @@ def measure(method: Subject, limit: float) -> Measured:
         drop = before - now
         drops.append(drop)
         if drop > limit + ROUNDING:
-            beyond.append(f"{name} from {before:g} dB to {now:g} dB, {drop:.1f} dB less")
+            beyond.append(
+                f"{name} from {before:g} dB to {now:g} dB, {drop:.1f} dB less"
+            )
     sentence = f"SQNR fell since the baseline: {listed(beyond, MOST)}; at most {limit:g} dB wanted"
     worst = max(drops, default=0.0)
-    return (worst if math.isfinite(worst) else None), sentence  # a record holds no infinities
+    return (
+        worst if math.isfinite(worst) else None
+    ), sentence  # a record holds no infinities
 
 
 GATE = Gate(

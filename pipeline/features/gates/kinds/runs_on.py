@@ -21,7 +21,9 @@ def measure(subject: Subject, names: Iterable[str]) -> Measured:
     if subject.method is None:
         find = partial(find_package_misfits, subject.contract or {})
     else:
-        needs = Method(subject.package, subject.facts, subject.contract or {}, tuple(subject.left))
+        needs = Method(
+            subject.package, subject.facts, subject.contract or {}, tuple(subject.left)
+        )
         find = partial(find_method_misfits, needs)
     return measure_misfits(subject.package, subject.contract, runtimes, find)
 
