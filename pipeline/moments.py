@@ -26,13 +26,14 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 GROUP = "pte_pipeline.features"
+# Whose actions hold code of a moment.
 KEYS = (
     "plan",
     "build",
     "export",
     "measure",
     "report",
-)  # whose actions hold code of a moment
+)
 FOLDER = Path(__file__).with_name("features")
 
 

@@ -162,9 +162,10 @@ class RunRecord:
             total += counts
             problems.append(problem)
         problem = next(filter(None, [*problems, remote.problem]), "")
+        # No matter of a run without a remote.
         from pipeline.store.remote_tier import (
             RemoteUse,
-        )  # no matter of a run without a remote
+        )
 
         use = RemoteUse(
             **vars(total), believes_all=remote.settings.believes_all, problem=problem

@@ -256,9 +256,8 @@ class Verb(DoitCommand):  # type: ignore[misc]
         self, task_loader: WorkspaceLoader, cmds: Any = None, **arguments: Any
     ) -> None:
         super().__init__(**arguments)
-        self.cmd_options = (
-            task_loader.cmd_options
-        )  # for the settings and variables of these
+        # For the settings and variables of these.
+        self.cmd_options = task_loader.cmd_options
         self.loader = task_loader
 
     def parse_execute(self, in_args: Sequence[str]) -> int:

@@ -24,9 +24,8 @@ def describe_dynamic_shapes(program: ExportedProgram) -> tuple[Any, ...] | None:
         if spec.is_leaf():
             return next(values)
         children = [nest(child) for child in spec.children()]
-        builtin = (
-            spec.type in pytree.BUILTIN_TYPES
-        )  # what is in others, torch takes as a list
+        # What is in others, torch takes as a list.
+        builtin = spec.type in pytree.BUILTIN_TYPES
         if builtin:
             return pytree.SUPPORTED_NODES[spec.type].unflatten_fn(
                 children, spec.context

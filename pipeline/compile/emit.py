@@ -90,9 +90,8 @@ def make_emission_config(
             InitializedMutableBufferPass(list(settings.initialized_buffers))
         )
     method_settings = {name: methods.get(name, MethodEmit()) for name in programs}
-    planning = _make_planning(
-        settings.memory_planning, algorithms
-    )  # one, which methods can share
+    # One, which methods can share.
+    planning = _make_planning(settings.memory_planning, algorithms)
     return ExecutorchBackendConfig(
         passes=list_of_passes,
         memory_planning_pass=_by_method(

@@ -148,9 +148,8 @@ class _Tables:
     external_constants: _Table = field(default_factory=dict)
     external: dict[str, dict[str, int]] = field(default_factory=dict)
     shared: Shared = NOTHING_SHARED
-    _latest: _Table = field(
-        default_factory=dict
-    )  # of mutable data, the last of equal ones
+    # Of mutable data, the last of equal ones.
+    _latest: _Table = field(default_factory=dict)
 
     def relocate(self, plan: ExecutionPlan, owner: MethodObject, trains: bool) -> None:
         """Point the indices in a plan, in place, from its object's tables to these. What an object

@@ -16,9 +16,8 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.pieces import Piece
 
 Json = Mapping[str, Any]
-Rules = Sequence[
-    tuple[str, Sequence[str]]
-]  # stems of files, each with patterns of names
+# Stems of files, each with patterns of names.
+Rules = Sequence[tuple[str, Sequence[str]]]
 _Blob = tuple[Digest, int]  # with its size in bytes
 _LEAST = 64  # bytes; the name of a smaller constant takes more
 

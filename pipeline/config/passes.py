@@ -146,9 +146,8 @@ def own_file(module: str, root: Path) -> Path | None:
     """Return the file of a module of the workspace's own; None where there is none."""
     path = root.joinpath(FOLDER, *module.split("."))
     files = (path / "__init__.py", path.with_name(f"{path.name}.py"))
-    return next(
-        (file for file in files if os.path.isfile(file)), None
-    )  # of names of any length
+    # Of names of any length.
+    return next((file for file in files if os.path.isfile(file)), None)
 
 
 def _offered() -> set[str]:
@@ -216,9 +215,8 @@ def _load(spec: PassSpec, root: Path) -> list[Pass]:
                     fault = "makes no pass, nor a list of passes"
     except Exception as error:  # whatever the user's code raises
         fault = describe_load_error(error, root / FOLDER)
-        cause = (
-            error if spec.hide(fault) == fault else None
-        )  # its traceback would quote a secret
+        # Its traceback would quote a secret.
+        cause = error if spec.hide(fault) == fault else None
         raise PipelineError(f"pass {reference}: {spec.hide(fault)}") from cause
     if fault:
         raise PipelineError(f"pass {reference}: {fault}")

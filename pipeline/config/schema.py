@@ -155,9 +155,8 @@ class SchemaGenerator(GenerateJsonSchema):
             }
         if model is PassSpec:
             name: JsonSchemaValue = {"type": "string", "pattern": REFERENCE_PATTERN}
-            options: Any = {
-                REFERENCE_PATTERN: {"type": ["object"]}
-            }  # the pass knows its own
+            # The pass knows its own.
+            options: Any = {REFERENCE_PATTERN: {"type": ["object"]}}
             generated = _name_or_mapping(name, "patternProperties", options)
             words = {"description": "Called for a pass, or a list of passes."}
             factory = {
@@ -226,9 +225,8 @@ def json_schema() -> dict[str, Any]:
         model: reference for (model, _), reference in references_by_mode.items()
     }
     definitions = schema["$defs"]
-    definitions.pop(
-        "Options", None
-    )  # of any partitioner: each has a definition of its own
+    # Of any partitioner: each has a definition of its own.
+    definitions.pop("Options", None)
     required: dict[Any, Any] = {}  # by model
     for model, reference in references.items():
         required[model] = definitions[_name_in(reference)].get("required")

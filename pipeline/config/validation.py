@@ -31,10 +31,11 @@ Cases = Annotated[tuple[Case, ...], Field(strict=False), AfterValidator(distinct
 _CASES_OF_DYNAMIC: tuple[Case, ...] = ("zeros", "limits", "strided", "expanded")
 _CASES_OF_STATIC: tuple[Case, ...] = ("strided",)
 
+# Of the tolerances, where only the other one is given.
 _OTHER = {
     "atol": 1e-4,
     "rtol": 1e-3,
-}  # of the tolerances, where only the other one is given
+}
 
 
 @open_to_features("validate.methods.<method>.gates")

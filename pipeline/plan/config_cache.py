@@ -72,13 +72,13 @@ class ConfigSummary:
         """The facts of this machine that count, by backend."""
         if not self.backends:
             return {}
+        # Pydantic, which most no-op runs do without.
         from pipeline.backends import (
             BACKENDS,
-        )  # pydantic, which most no-op runs do without
+        )
 
-        names = (
-            BACKENDS.keys() & self.backends
-        )  # without those of plugins that fail by now
+        # Without those of plugins that fail by now.
+        names = BACKENDS.keys() & self.backends
         return {name: BACKENDS[name].machine for name in sorted(names)}
 
 
@@ -121,9 +121,10 @@ class ConfigCache:
 
     @cached_property
     def _folder(self) -> Folder:
+        # YAML, which a no-op run does without.
         from pipeline.config.compose import (
             Folder,
-        )  # YAML, which a no-op run does without
+        )
 
         return Folder(self.workspace.configs, self.workspace.environment)
 
@@ -218,9 +219,10 @@ class ConfigCache:
 
     def parsed(self, package: str) -> Parsed:
         """Parse one package's config, or find what is wrong with it."""
+        # Pydantic, which a no-op run does without.
         from pipeline.config.parser import (
             parse_package,
-        )  # pydantic, which a no-op run does without
+        )
 
         if package not in self._parsed:
             compositions = [self._folder.compose(path) for path in self._files[package]]
@@ -287,9 +289,8 @@ class ConfigCache:
         if further_files or composed is None:
             return compute()
         versions = [code(kind) for kind in ("link", "measure", "validate")]
-        digest = hash_json(
-            [versions, composed, inputs]
-        )  # and on nothing else may `compute` depend
+        # And on nothing else may `compute` depend.
+        digest = hash_json([versions, composed, inputs])
         return self.workspace.file_digests.cached(
             path, f"{name} {package}", lambda _: compute(), digest
         )

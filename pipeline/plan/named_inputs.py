@@ -17,9 +17,8 @@ from pipeline.store.workspace import TARGETS, Workspace
 if TYPE_CHECKING:
     from pipeline.config.models import MethodConfig
 
-Code = dict[
-    str, str | None
-]  # the inputs of a pass or a library, by their names in keys
+# The inputs of a pass or a library, by their names in keys.
+Code = dict[str, str | None]
 
 
 class NamedInputs:

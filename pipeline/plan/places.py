@@ -39,10 +39,11 @@ SYSTEM = (
 _KERNEL_FOLDERS = ("/proc", "/sys", "/dev")
 _MEMORY = "/dev/shm"  # holds files as any folder does
 _PACKAGE = Path(__file__).resolve().parents[1]
+# In every key as `code`
 _OWN_CODE = (
     str(_PACKAGE),
     str(_PACKAGE.with_name("pte_pipeline")),
-)  # in every key as `code`
+)
 # Folders of a workspace that nobody means to export from, where all of its files are inputs.
 _PASSED_OVER = {
     ".git",

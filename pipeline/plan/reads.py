@@ -95,10 +95,11 @@ class Surroundings:
 
     def names(self) -> list[str]:
         """Return the variables that can matter to an export which looks at all of them."""
+        # Paths inside the home folder count by what is there.
         passing = (
             *_PASSING,
             "HOME",
-        )  # paths inside the home folder count by what is there
+        )
         names = []
         for name in self.environment:
             if name not in passing and not name.startswith(_OURS):

@@ -19,9 +19,8 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.models import PackageConfig
 
 Json = Mapping[str, Any]
-Renamed = Sequence[
-    tuple[str, int]
-]  # names of buffers, each with the number of its tensor
+# Names of buffers, each with the number of its tensor.
+Renamed = Sequence[tuple[str, int]]
 
 WHERE = "emit.memory_planning.share_mutable_buffers"
 SHARED = "`emit: {memory_planning: {share_mutable_buffers: true}}`"

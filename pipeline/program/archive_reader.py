@@ -23,12 +23,10 @@ from pipeline.store.names import METHOD_NAME, METHOD_RULE
 
 KINDS = ("weights", "constants")
 
-_LARGEST_TEXT = (
-    1 << 28
-)  # bytes; the program of a model of a billion parameters has some 10 million
-EXPANDED = (
-    1 << 30
-)  # bytes of a tensor that repeats its elements, and stores few of them
+# Bytes; the program of a model of a billion parameters has some 10 million.
+_LARGEST_TEXT = 1 << 28
+# Bytes of a tensor that repeats its elements, and stores few of them.
+EXPANDED = 1 << 30
 _MOST_DIMENSIONS = 64  # as torch has it
 _BLOB = re.compile(r"[0-9a-f]{64}")
 # torch goes by the file's name for constants, whatever `use_pickle` says.

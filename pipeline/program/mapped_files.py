@@ -13,9 +13,8 @@ from typing import IO
 from weakref import WeakSet
 
 _CAPABILITY_VERSION, _IPC_LOCK = 0x20080522, 1 << 14  # linux/capability.h
-_CAPABILITIES = struct.Struct(
-    "6I"
-)  # effective, permitted, inheritable; of two words each
+# Effective, permitted, inheritable; of two words each.
+_CAPABILITIES = struct.Struct("6I")
 _maps: WeakSet[mmap.mmap] = WeakSet()
 _REGION = re.compile(r"([0-9a-f]+)-[0-9a-f]+ ")
 _UNCHANGED = re.compile(r"Anonymous: +0 kB")

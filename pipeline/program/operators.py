@@ -18,9 +18,8 @@ def base_name(node: Node) -> str:
     It is the same in ATen's dialect and the edge dialect: `add` for `aten.add_.Tensor`; "" for a
     node that calls no operator.
     """
-    parts = getattr(node.target, "__name__", "").split(
-        "."
-    )  # [[library,] name,] overload
+    # [[library,] name,] overload.
+    parts = getattr(node.target, "__name__", "").split(".")
     if node.op != "call_function" or len(parts) < 2:
         return ""
     if parts[-2].startswith("__"):

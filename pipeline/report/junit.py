@@ -37,9 +37,8 @@ def junit(reports: Iterable[Json], not_built: Mapping[str, str] | None = None) -
     root.attrib |= _totals(root)
     del root.attrib["skipped"]  # Jenkins' schema knows that of suites alone
     Xml.indent(root)
-    text = visible(
-        Xml.tostring(root, encoding="unicode")
-    )  # all that XML 1.0 can't hold too
+    # All that XML 1.0 can't hold too.
+    text = visible(Xml.tostring(root, encoding="unicode"))
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'.encode()
 
 

@@ -22,11 +22,12 @@ _MOST_BYTES, _MOST_FAILURES, _MOST_LETTERS, _MOST_OF_A_COMMENT = (
     60_000,
 )
 _IN_SUMMARY = ("not-judged", "not-run", "changes", "provenance")  # sections
+# The tables that are not folded, and those of changes.
 _OPEN = (
     "failed",
     "culprits",
     "warnings",
-)  # the tables that are not folded, and those of changes
+)
 
 
 def markdown(

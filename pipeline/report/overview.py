@@ -16,10 +16,11 @@ from pipeline.store.sizes import human_size
 
 _MOST_METHODS = 4  # named in a cell
 _MOST_CHARTS = 6  # of families
+# Of what was left out of a method.
 _UNSEEN = {
     UNASKED: UNASKED,
     ALL: "validate.budget was spent",
-}  # of what was left out of a method
+}
 
 
 def not_judged_section(entries: Sequence[Entry]) -> ReportSection:

@@ -194,9 +194,8 @@ def read_sources(root: Path, report: Json) -> dict[str, str | None]:
     for name, digest in named_files(report).items():
         path = root / name
         with suppress(OSError, UnicodeDecodeError):
-            is_itself = (
-                path.resolve() == root.resolve() / name
-            )  # and no link to another file
+            # And no link to another file.
+            is_itself = path.resolve() == root.resolve() / name
             if is_itself and path.is_file() and path.stat().st_size <= _LARGEST_SOURCE:
                 content = path.read_bytes()
                 texts[name] = (

@@ -57,9 +57,8 @@ def install(
         )
     state = dict(workspace.state(package))
     compare = _compare_builds(workspace, package) if section == "link" else None
-    former = (
-        state.pop(part, {}).get("files", {}) for part in (section, ATTEST)
-    )  # of what was
+    # Of what was.
+    former = (state.pop(part, {}).get("files", {}) for part in (section, ATTEST))
     earlier = dict(chain.from_iterable(map(dict.items, former)))
     if isinstance(action.inputs, LinkInputs) and not earlier.items() >= files.items():
         earlier |= state.get("validate", {}).get("files", {})

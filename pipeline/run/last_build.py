@@ -14,9 +14,8 @@ from pipeline.report.records import delegated_share, read_manifest
 from pipeline.store.workspace import Workspace
 
 Json = Mapping[str, Any]
-Drops = dict[
-    str, tuple[float, float]
-]  # by method, the shares of nodes delegated before and now
+# By method, the shares of nodes delegated before and now.
+Drops = dict[str, tuple[float, float]]
 
 
 def find_drops(

@@ -69,9 +69,8 @@ def perform(
         if action.kind == "compile" and not (
             runs_user_code(action) or action.inputs.emit.etrecord
         ):
-            turn.enter_context(
-                spilling()
-            )  # nobody else looks at weights that are lowered
+            # Nobody else looks at weights that are lowered.
+            turn.enter_context(spilling())
         verbs[action.kind](action, workspace, stages)
         return False
 

@@ -95,9 +95,8 @@ class Pool:
                     log_path(action, self._workspace).parent, self._workspace.build
                 )
                 remove(log_path(action, self._workspace))
-                remove(
-                    progress_path(action, self._workspace)
-                )  # of a run that was killed
+                # Of a run that was killed.
+                remove(progress_path(action, self._workspace))
             CrashLog(
                 self._workspace.logs, str(action.package)
             ).clear()  # only a validation writes

@@ -79,9 +79,10 @@ def _find_mismatch(store: Store, action: Action, result: Result) -> str:
 
 
 def _find_wrong_content(store: Store, result: Result) -> str:
+    # Typing_extensions, which a no-op run does without.
     from pipeline.report.records import (
         FORMS,
-    )  # typing_extensions, which a no-op run does without
+    )
 
     for blob in blobs_of_files(result):
         store.verified_path(blob, once=True)

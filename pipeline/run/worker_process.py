@@ -12,11 +12,12 @@ from pipeline.run.imports import import_executorch
 from pipeline.run.stages import held_memory, reset_peak
 
 _LARGE = 4 << 30  # bytes of resident memory from which on all objects are collected
+# As `gc.set_threshold` takes them; Python's are 700, 10, 10.
 _SELDOM = (
     100_000,
     4,
     100,
-)  # as `gc.set_threshold` takes them; Python's are 700, 10, 10
+)
 # Caches without a bound, which keep each program that was lowered, with its weights.
 _CACHES = (
     ("torch._subclasses.fake_tensor", "FakeTensorMode"),

@@ -34,9 +34,8 @@ class NamedBlob:
     layout: tuple[Count, list[Count], list[Count]] | None
 
 
-TaggedBlob = tuple[
-    str | None, NamedBlob
-]  # with the tag of its `.ptd` file; None in the `.pte`
+# With the tag of its `.ptd` file; None in the `.pte`
+TaggedBlob = tuple[str | None, NamedBlob]
 
 
 @dataclass(frozen=True)

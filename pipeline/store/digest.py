@@ -19,9 +19,8 @@ from blake3 import blake3
 Digest = NewType("Digest", str)
 AnyBytes = TypeVar("AnyBytes", bytes, memoryview)
 
-PIECE = (
-    1 << 18
-)  # bytes; of a large file, this much is read at a time, into the same memory
+# Bytes; of a large file, this much is read at a time, into the same memory.
+PIECE = 1 << 18
 
 
 class WrongContentError(Exception):
@@ -50,9 +49,8 @@ def hash_file(path: Path) -> Digest:
     """Hash the content of a file. Raises OSError."""
     status = path.stat()
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-        raise OSError(
-            errno.EINVAL, "is no file", str(path)
-        )  # a FIFO would block, a device not end
+        # A FIFO would block, a device not end.
+        raise OSError(errno.EINVAL, "is no file", str(path))
     if status.st_size < PIECE:
         return hash_bytes(path.read_bytes())
     hasher = blake3()

@@ -122,9 +122,10 @@ def fits_action(key: Json, result: Any) -> bool:
     Which blobs a result names is a matter of trust; that it names blobs, and files that this action
     makes, is not.
     """
+    # A run with nothing to do reads no result.
     from pipeline.store.results import (
         check_of_kind,
-    )  # a run with nothing to do reads no result
+    )
 
     kind = str(key.get("kind"))
     agrees = _AGREEMENTS.get(kind)

@@ -201,9 +201,8 @@ def sweep(folder: Path) -> int:
     removed = 0
     for path in filter(is_plain, folder.glob(f"{TEMPORARY_PREFIX}*")):
         with suppress(OSError), open(path, "rb") as file:
-            fcntl.flock(
-                file, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # raises while its writer lives
+            # Raises while its writer lives.
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
             removed += 1
     return removed

@@ -144,9 +144,8 @@ class Index:
     def __init__(self, store: Store, connection: Connection) -> None:
         self._store = store
         self._sql = connection
-        self._now = (
-            time.time()
-        )  # a clock that once stood in the future keeps nothing for ever
+        # A clock that once stood in the future keeps nothing for ever.
+        self._now = time.time()
         self._touched: dict[
             str, bool
         ] = {}  # by folder, whether all files taken out are gone
@@ -181,9 +180,8 @@ class Index:
             return
         with os.scandir(path) as entries:
             self._replace(folder, entries)
-        settled = (
-            stamp if now - stamp > RACY_NS else 0
-        )  # it may change again within its stamp
+        # It may change again within its stamp.
+        settled = stamp if now - stamp > RACY_NS else 0
         self._sql.execute(
             "insert or replace into folders values (?, ?)", (folder, settled)
         )

@@ -20,9 +20,8 @@ from pipeline.store.files import copy_atomically, make_folder, publish, replacin
 from pipeline.store.forms import Piece as Piece
 
 _SHORT = 64  # bytes; shorter than a key of named data
-_SHARED_FROM = (
-    1 << 18
-)  # bytes; smaller blobs are fewer files, and so fewer questions to a remote
+# Bytes; smaller blobs are fewer files, and so fewer questions to a remote.
+_SHARED_FROM = 1 << 18
 
 
 class JoinedFile(NamedTuple):

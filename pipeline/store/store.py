@@ -173,11 +173,9 @@ class Store(BlobStore):
         with ExitStack() as stack:
             with suppress(OSError, Timeout):
                 make_folder(path.parent, self.root)
-                clear_place(
-                    path
-                )  # `FileLock` would empty the file that a link leads to
+                # `FileLock` would empty the file that a link leads to.
+                clear_place(path)
                 stack.enter_context(FileLock(path, timeout=LOCK_TIMEOUT))
-                stack.callback(
-                    drop, path
-                )  # those who wait for it notice, and make another
+                # Those who wait for it notice, and make another.
+                stack.callback(drop, path)
             yield

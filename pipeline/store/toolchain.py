@@ -224,9 +224,8 @@ def host() -> dict[str, object]:
     """Return what of this machine can change the last bits of a computation in eager mode."""
     fields = cpu_fields()
     isa = list(_instruction_sets(fields.get("flags", fields.get("Features", ""))))
-    maker = fields.get(
-        "vendor_id", fields.get("CPU implementer", "")
-    )  # MKL asks for it
+    # MKL asks for it.
+    maker = fields.get("vendor_id", fields.get("CPU implementer", ""))
     return {"machine": platform.machine(), "maker": maker, "isa": isa}
 
 

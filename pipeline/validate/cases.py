@@ -35,9 +35,8 @@ from pipeline.validate.metrics import compare, greatest_magnitude
 _EXPONENTS = (10, 7, 4)
 _UNITS = 8  # in the last place, by which inputs are changed to see what rounding does to the source
 _LEAST_SQNR = 20.0  # dB, that rounding inputs must leave where no other limits are set
-_SAME = Limits(
-    atol=1e-3, rtol=1e-3
-)  # values of one source in another layout of its inputs
+# Values of one source in another layout of its inputs.
+_SAME = Limits(atol=1e-3, rtol=1e-3)
 _OWN_LAYOUT = "the source program takes strides, and gives other values in this layout"
 
 

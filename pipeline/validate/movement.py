@@ -80,9 +80,8 @@ class OutputMovement:
 
     def add(self, value: Any, limits: Limits, inputs: InputSet, case: str = "") -> None:
         """Add what the source gives in a call, and the limits that the package was held to."""
-        is_large = (
-            case == "large"
-        )  # which no one may ever give: it tells what would move, alone
+        # Which no one may ever give: it tells what would move, alone.
+        is_large = case == "large"
         if not is_large:
             self.calls += 1
             self._count(value, is_example=not inputs.generated)

@@ -34,14 +34,16 @@ from pipeline.validate.references import References
 
 # Of the greatest value and of each: what one kernel may be apart from another that does the same.
 _UNITS = 16
+# By itself, or in a tuple of one, which a runtime knows no more.
 _ALONE = {
     "output",
     "output[0]",
-}  # by itself, or in a tuple of one, which a runtime knows no more
+}
+# Not gradients and parameters of a program that trains.
 _RETURNED = (
     "output",
     "input ",
-)  # not gradients and parameters of a program that trains
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,11 +33,12 @@ from pipeline.store.errors import PipelineError, did_you_mean
 
 Shapes = Mapping[str, Sequence[Sequence[int]]]
 Listed = str | Shapes  # "all", or those of each input
+# Upstream refuses others, `_get_ct_inputs`
 _DTYPES = (
     torch.float16,
     torch.float32,
     torch.int32,
-)  # upstream refuses others, `_get_ct_inputs`
+)
 
 
 class EnumeratedPartitioner(CoreMLPartitioner):  # type: ignore[misc]

@@ -36,9 +36,8 @@ class LowerToCortexM(ExportedProgramPassBase):
         try:
             lowered = manager.transform()
         except Exception as error:
-            reason = (
-                error.__cause__ or error
-            )  # ExecuTorch lists passes around what one raised
+            # ExecuTorch lists passes around what one raised.
+            reason = error.__cause__ or error
             first = next(iter(str(reason).splitlines()), "")
             raise PipelineError(
                 f"cortex_m: ExecuTorch's passes fail on it ({type(reason).__name__}: {first})"

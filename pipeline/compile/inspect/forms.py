@@ -25,10 +25,11 @@ def _forms(view: View, read: Callable[[], Array]) -> Iterator[Array]:
     rank = range(dimensions)
     turned = not view.is_contiguous
     narrow = view.dtype.startswith(_FLOATS) and view.dtype != "float32"
+    # Weights of convolutions, of depthwise and transposed ones.
     convolved = dimensions in (
         3,
         4,
-    )  # weights of convolutions, of depthwise and transposed ones
+    )
     packed = view.dtype == "int8" and dimensions == 2
     if view.nbytes < _SMALL or not (turned or narrow or convolved or packed):
         return

@@ -177,9 +177,8 @@ def _value(value: Any, arenas: Sequence[torch.Tensor], data: PackageData) -> Any
         return list(value.items)
     if isinstance(value, schema.Double):
         return float(value.double_val)
-    return next(
-        iter(vars(value).values()), None
-    )  # of Int, Bool or String; Null has none
+    # Of Int, Bool or String; Null has none.
+    return next(iter(vars(value).values()), None)
 
 
 def _slot(

@@ -25,10 +25,11 @@ def offered_tags() -> list[str]:
 
 def _find_hosts() -> Mapping[str, Any]:
     """Return what machines must have to lower for backends and quantizers that require anything."""
+    # Pydantic, which a no-op run does without.
     from pipeline.backends import (
         BACKENDS,
         QUANTIZERS,
-    )  # pydantic, which a no-op run does without
+    )
 
     hosts = {name: quantizer.host for name, quantizer in QUANTIZERS.items()}
     hosts.update((name, backend.host) for name, backend in BACKENDS.items())

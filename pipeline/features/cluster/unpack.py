@@ -30,12 +30,13 @@ from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
 
 Key = Mapping[str, Any]
+# Fields of keys: facts of a machine.
 _MACHINE = {
     "host",
     "facts",
     "not_run",
     "runs_with",
-}  # fields of keys: facts of a machine
+}
 
 
 def perform_parcel(text: str, folder: str) -> str:
@@ -89,9 +90,8 @@ def materialise(parcel: Parcel, workspace: Workspace) -> None:
         if os.path.isabs(name) or ".." in path.parts:
             raise PipelineError(f"{name}: is no path in a workspace")
         blob = workspace.store.verified_path(content, once=True)
-        copy_atomically(
-            blob, path, workspace.root, durable=False
-        )  # it goes with the action
+        # It goes with the action.
+        copy_atomically(blob, path, workspace.root, durable=False)
     package = str(read_names(parcel["request"]).package)
     CrashLog(workspace.logs, package).write(parcel["crashes"])
 

@@ -170,9 +170,8 @@ class Recorder(TorchDispatchMode, Generic[Site]):
         self._locate = locate
         self._labels = labels
         self._storages = storages
-        self._values = (
-            WeakIdKeyDictionary()
-        )  # by tensor: writes to it until it was seen, its value
+        # By tensor: writes to it until it was seen, its value.
+        self._values = WeakIdKeyDictionary()
         self._writes: Counter[tuple[Any, ...]] = Counter()  # by memory
         self._contents: dict[tuple[str, Sketch], int] = {}  # by origin and content
         self._latest: dict[Sketch | None, int] = {}

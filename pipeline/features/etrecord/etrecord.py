@@ -37,11 +37,12 @@ _EXPORTED, _EDGE = "exported_program", "edge_dialect_exported_program"
 # By method each; in the order in which ExecuTorch writes them.
 _MAPS = ("debug_handle_map", "delegate_map", "instruction_id_to_num_outs_map")
 _GRAPH_ID = "export_graph_id"
+# Of a program, beside its graph.
 _PARTS = (
     "_state_dict",
     "_constants",
     "_example_inputs",
-)  # of a program, beside its graph
+)
 # Stand for the id of the exported program's graph, which `Inspector` looks for, and for those of
 # graphs on the way to the edge program: addresses, and one may be several graphs' in turn.
 _OWN_GRAPH, _OTHER_GRAPH = 1, 0

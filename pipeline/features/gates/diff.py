@@ -173,9 +173,8 @@ def _find_accepted(plan: Plan, package: str) -> Other:
             continue
         found = _load_build(plan.workspace.store, action)
         if found is not None and found.figures.digest == figures.digest:
-            accepted = {
-                "methods": figures.methods
-            }  # their numerics may be of another machine
+            # Their numerics may be of another machine.
+            accepted = {"methods": figures.methods}
             return Other(
                 replace(found, figures=found.figures.model_copy(update=accepted)), name
             )

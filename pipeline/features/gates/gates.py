@@ -146,9 +146,8 @@ def _why_unmeasured(
     """Return why there is nothing to hold to a gate, in a sentence, and why it is left alone all
     the same, if it is; None where there is a figure."""
     method = subject.method
-    unasked = UNASKED in subject.run.get(
-        "left_out", ()
-    )  # so nothing at all is said of it
+    # So nothing at all is said of it.
+    unasked = UNASKED in subject.run.get("left_out", ())
     not_run = ""
     if gate.needs_run or unasked:
         not_run = _why_not_run(gate, subject.run)

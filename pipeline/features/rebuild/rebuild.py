@@ -91,9 +91,8 @@ def _temporary_folder(parent: Path) -> Iterator[Path]:
     processes are known, and go now."""
     for path in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError), open(path / "lock") as lock:
-            fcntl.flock(
-                lock, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # raises while its process lives
+            # Raises while its process lives.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path, ignore_errors=True)
     with (
         tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as folder,

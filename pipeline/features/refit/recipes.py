@@ -35,9 +35,8 @@ def _sqrt(values: Array) -> Array:
     import torch
 
     torch.set_num_threads(1)
-    aligned = torch.empty(
-        values.shape, dtype=getattr(torch, values.dtype.name)
-    )  # aligned as then
+    # Aligned as then.
+    aligned = torch.empty(values.shape, dtype=getattr(torch, values.dtype.name))
     aligned.numpy()[...] = values
     roots: Array = torch.sqrt(aligned).numpy()
     return roots
@@ -108,9 +107,8 @@ def is_repeatable(step: Json) -> bool:
         return set(dtypes) <= _COMPUTED and len(set(dtypes)) == 1
     dtype = step["dtype"]
     kinds = _FLOATS if op in _OF_FLOATS else _COMPUTED
-    exact = (
-        {dtype, "float32"} if dtype == "float64" else {dtype}
-    )  # a float is a double too
+    # A float is a double too.
+    exact = {dtype, "float32"} if dtype == "float64" else {dtype}
     return op in _COMPUTING and dtype in kinds and set(dtypes) <= exact
 
 

@@ -26,12 +26,10 @@ from pipeline.features.refit.recipes import Evaluation, find_sources
 from pipeline.store.digest import Digest, hash_bytes, hash_pieces
 
 Json = Mapping[str, Any]
-Put: TypeAlias = Callable[
-    [Callable[[], Iterable[memoryview]]], Digest
-]  # a store's `put_pieces`
-KEY = re.compile(
-    rb"[0-9a-f]{64}"
-)  # SHA-256, by which XNNPACK's payloads name their data
+# A store's `put_pieces`
+Put: TypeAlias = Callable[[Callable[[], Iterable[memoryview]]], Digest]
+# SHA-256, by which XNNPACK's payloads name their data.
+KEY = re.compile(rb"[0-9a-f]{64}")
 _GROUPS = ("constants", "mutable", "delegates", "external_constants")
 
 

@@ -33,9 +33,8 @@ from pipeline.program.patching import replaced
 from pipeline.store.digest import Digest, hash_bytes
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_LONGEST_LITERAL = (
-    1 << 16
-)  # bytes of a tensor that is no constant of the program, in a record
+# Bytes of a tensor that is no constant of the program, in a record.
+_LONGEST_LITERAL = 1 << 16
 # Their result has the shape of what they take, and none of its values.
 _FACTORIES = frozenset(
     f"aten.{name}.default"
@@ -71,10 +70,11 @@ _HOOKS: Mapping[type, tuple[str, ...]] = {
     ),
     torch.UntypedStorage: ("data_ptr", "tolist", "__getitem__", "__iter__"),
 }
+# Modules that read to watch and to describe, not to decide.
 _OWN = (
     __name__,
     storages.__name__,
-)  # modules that read to watch and to describe, not to decide
+)
 _SERIALIZERS = frozenset({
     "executorch.exir.emit._emitter",
     "executorch.backends.xnnpack.operators.node_visitor",

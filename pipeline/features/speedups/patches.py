@@ -230,9 +230,10 @@ class _Callable(metaclass=_Plain):
 def _make_lowering(original: _Function) -> _Function:
     """Let the copies of partitions that a backend may change have the constants of the originals,
     where the backend writes to none: they would double the weights."""
+    # The catalogue, and its plugins.
     from pipeline.compile.preprocess.registry import (
         find_entry,
-    )  # the catalogue, and its plugins
+    )
 
     def lower_all(backend_id: str, *args: Any, **given: Any) -> Any:
         entry = find_entry(backend_id)

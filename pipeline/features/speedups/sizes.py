@@ -21,12 +21,13 @@ from torch.fx.experimental.sym_node import (
 _Function = Callable[..., Any]
 ARITHMETIC = _make_node_magic  # whose text that of all operations is
 METHODS = ("add", "sub", "mul", "int_floordiv", "eq", "ne", "lt", "le", "gt", "ge")
+# Of hints; those of nested tensors are sizes themselves.
 _PLAIN = (
     int,
     float,
     bool,
     type(None),
-)  # of hints; those of nested tensors are sizes themselves
+)
 
 
 def make_expression(original: property) -> property:

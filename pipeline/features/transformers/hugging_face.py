@@ -24,11 +24,12 @@ Model: TypeAlias = "str | Path | torch.nn.Module"
 Exported = tuple[ExportedProgram, Callable[..., Any]]  # with what it is compared with
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
+# Of the tokens that a method is exported with.
 _LENGTHS = {
     "prefill": 5,
     "forward": 3,
     "decode": 1,
-}  # of the tokens that a method is exported with
+}
 _MOST_STEPS = 4  # of a sequence among the example inputs
 
 

@@ -169,9 +169,8 @@ def _counts(method: str, counts: Json) -> Row:
     boundary = counts.get("boundary") or {}
     delegated = counts["delegated_operators"]
     operators = counts["operators"]
-    share = delegated_share(
-        [counts]
-    )  # of nodes, which backends' own kernels count among
+    # Of nodes, which backends' own kernels count among.
+    share = delegated_share([counts])
     return {
         "method": name(method),
         "nodes delegated": _part(counts["delegated_nodes"], counts["nodes"], share),

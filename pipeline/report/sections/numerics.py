@@ -38,10 +38,11 @@ _FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 _EXAMPLES, _GENERATED = "examples", "generated inputs"
 _MOST_NAMED = 4  # methods in a sentence
+# Figures that only the table of every call has room for.
 _OF_CALLS = (
     "99.9 %",
     "relative",
-)  # figures that only the table of every call has room for
+)
 _FEW_ROWS = 100  # from which on a share says more than it hides
 _MOST_SETS = 16  # of one output in the chart of errors; the worst
 
@@ -392,9 +393,8 @@ def _of_limit(output: Output, report: Json) -> float | str | None:
     if "of_limit" in output.errors:
         recorded: float | str | None = output.errors["of_limit"]
         return recorded
-    limit = (output.method["limits"] or report["settings"]).get(
-        "atol"
-    )  # of an older record
+    # Of an older record.
+    limit = (output.method["limits"] or report["settings"]).get("atol")
     largest = output.errors["max_abs"]
     if not limit or not isinstance(largest, int | float):
         return None

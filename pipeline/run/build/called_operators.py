@@ -37,9 +37,10 @@ def describe_libraries(
     foreign = sorted(
         name for name in called if name.partition("::")[0] not in _OF_THE_RUNTIME
     )
+    # And torch; linking does without.
     from executorch.extension.pybindings import (
         _portable_lib,
-    )  # and torch; linking does without
+    )
 
     # The libraries that lowering has loaded for the operators register kernels too.
     kernels = set(_portable_lib._get_operator_names()) if foreign else ()

@@ -181,6 +181,7 @@ def _is_relinked(action: Action[LinkInputs], units: Units) -> bool:
     return not (constants or inline or any(unit["etrecord"] for unit in units.values()))
 
 
+# Of a link's key.
 _NOT_LAID_OUT = (
     "package",
     "model",
@@ -188,7 +189,7 @@ _NOT_LAID_OUT = (
     "file",
     "compiles",
     "family",
-)  # of a link's key
+)
 
 
 def _shape_key(

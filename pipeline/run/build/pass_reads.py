@@ -106,9 +106,8 @@ def _reads(
     files = {str(source.archive) for source in action.inputs.sources.values()}
     files |= {str(Path(root, name)) for name in named}
     files |= running_files() | loaded_files()
-    cache = str(
-        default_root() / "distributions"
-    )  # versions of libraries, which we cache
+    # Versions of libraries, which we cache.
+    cache = str(default_root() / "distributions")
     folders = [
         *(str(workspace.root / room) for room in (PASSES, OPERATORS)),
         cache,

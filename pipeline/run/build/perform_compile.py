@@ -37,9 +37,8 @@ from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
 _log = logging.getLogger(__name__)
-Keep = Callable[
-    [Json, Json, float, Mapping[str, float], int], object
-]  # as `Store.put_result`
+# As `Store.put_result`
+Keep = Callable[[Json, Json, float, Mapping[str, float], int], object]
 
 
 class EmittedUnit(NamedTuple):

@@ -18,8 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pte_pipeline.name_conflict import claim_pipeline
-
 from pipeline.run.action_status import read_status
 from pipeline.run.executors import WorkerLostError
 from pipeline.run.executors.joblib_workers import (
@@ -36,15 +34,15 @@ from pipeline.run.executors.system import (
 from pipeline.run.worker_group import WorkerGroup, join, starting_workers
 from pipeline.store.files import remove
 from pipeline.store.toolchain import HASH_SEED, hash_seed
+from pte_pipeline.name_conflict import claim_pipeline
 
 # Libraries of native code start a thread a core otherwise, whose number changes what they compute.
 _THREADS = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
     *("VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
 )
-_SIGNALS = re.compile(
-    r"[A-Z]+\(-?\d+\)"
-)  # as `SIGSEGV(-11)`; only an error's message has it
+# As `SIGSEGV(-11)`; only an error's message has it.
+_SIGNALS = re.compile(r"[A-Z]+\(-?\d+\)")
 
 
 @dataclass

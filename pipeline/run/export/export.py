@@ -192,9 +192,8 @@ def _warm_up() -> None:
     example = (torch.ones(1, 1),)
     program = torch.export.export(torch.nn.Linear(1, 1).requires_grad_(False), example)
     save_programs({"forward": program}, io.BytesIO())
-    program.run_decompositions(
-        {}
-    )  # the first one in a process makes a lock in shared memory
+    # The first one in a process makes a lock in shared memory.
+    program.run_decompositions({})
     save_inputs([InputSet(example, {}, "")])
     for name in _LATER:
         with suppress(ImportError):  # another release

@@ -53,9 +53,8 @@ class ExportReads:
         self._search = {
             os.path.normpath(os.path.join(self._places.root, p)) for p in relative
         }
-        self._touched: set[str] = (
-            set()
-        )  # names at the top of the folders of installed packages
+        # Names at the top of the folders of installed packages.
+        self._touched: set[str] = set()
         self.watch = Watch(self._is_wanted, self._observe)
         declared = inputs.declared
         self.declared = declared.find(self._places, inputs.path) if declared else []

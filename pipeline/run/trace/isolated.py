@@ -272,9 +272,8 @@ def _answer_calls(
     waiting.register(process, select.POLLIN)
     while process not in (ready := dict(waiting.poll())):
         if not ready[listener.descriptor] & select.POLLIN:
-            waiting.unregister(
-                listener.descriptor
-            )  # nobody calls any more, and memory is freed
+            # Nobody calls any more, and memory is freed.
+            waiting.unregister(listener.descriptor)
         elif (call := listener.receive()) is not None:
             supervisor.see(call)
             listener.proceed(call)
