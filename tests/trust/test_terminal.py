@@ -9,6 +9,7 @@ import re
 import sys
 import unicodedata
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree as Xml
 
 import pytest
@@ -20,6 +21,7 @@ from pipeline.cli.commands import VERBS
 from pipeline.cli.console import Reporter
 from pipeline.cli.terminal import as_it_is, guard
 from pipeline.cli.workspace_commands import run_verb
+from pipeline.features.remote.use import describe_use
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.report.events import Event
@@ -187,6 +189,7 @@ class _Elsewhere:
 
     packages = ()
     root = build = Path("/nonexistent")
+    store = SimpleNamespace(remote=SimpleNamespace(describe=describe_use))
     configs = None
     operators = OperatorSettings()
     allow = ()

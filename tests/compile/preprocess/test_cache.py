@@ -227,8 +227,8 @@ def test_other_weights_are_another_partition(store):
 def test_seconds_are_counted(store):
     _, cold = package({"forward": program(Layers())}, store)
     _, warm = package({"forward": program(Layers())}, store)
-    assert cold.seconds > 0 and cold.saved == 0
-    assert warm.seconds == 0 and warm.saved == pytest.approx(cold.seconds, abs=0.01)
+    assert cold.spent > 0 and cold.saved == 0
+    assert warm.spent == 0 and warm.saved == pytest.approx(cold.spent, abs=0.01)
 
 
 # Several processes
