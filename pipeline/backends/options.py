@@ -15,7 +15,6 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -87,6 +86,8 @@ _EXAMPLE = "\n    Example:"  # begins the value that a reference shows, as YAML
 def add_descriptions(model: type[BaseModel], properties: Mapping[str, Any]) -> None:
     """Add the descriptions of a model's fields to their JSON schemas, each as one line, and their
     examples."""
+    import yaml  # 17 ms, which a run with nothing to do does without
+
     for name, field in model.model_fields.items():
         text = field.description or read_descriptions(model).get(name)
         json_schema = properties.get(field.alias or name)
