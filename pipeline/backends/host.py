@@ -85,7 +85,7 @@ TOSA = (*EXECUTORCH, "ml_dtypes", "numpy", "tosa-tools")
 
 @dataclass(frozen=True)
 class Host:
-    """What a backend depends on of the machine that builds.
+    """Say what a backend depends on of the machine that builds.
 
     Attributes:
         requirements: what must be installed before anything can be lowered to it.

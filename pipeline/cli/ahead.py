@@ -1,4 +1,4 @@
-"""What a run does before its first action: it checks the toolchain, starts workers, and fetches."""
+"""Prepare a run before its first action: check the toolchain, start workers, and fetch."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _ALLOW_VARIABLE = "PTE_PIPELINE_ALLOW"
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a command line says after the names of tasks, where doit has no options.
+    """Hold what a command line says after the names of tasks, where doit has no options.
 
     Attributes:
         jobs: the number of workers; 0 where it is not said.

@@ -1,4 +1,4 @@
-"""What came of doit's tasks: the runner's half that settles, counts and reports them."""
+"""Settle, count and report what came of doit's tasks: one half of the runner."""
 
 from __future__ import annotations
 

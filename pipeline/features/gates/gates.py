@@ -1,11 +1,10 @@
 """Gates: limits that a config sets on a package, checked against what is known of its build.
 
-A gate is a module of `pipeline/features/gates/kinds/`.
-Nodes that a backend's own kernels run, where it has kernels instead of a delegate, count as
-delegated. A gate that can't be checked fails, and says what would make it checkable. Three are left
-alone, with a word: what this machine can't run, as in the rest of a validation; the delegation of a
-method that has no partitioners on purpose; and, outside of CI, a comparison with a baseline that
-nobody has recorded yet.
+A gate is a module of `pipeline/features/gates/kinds/`. Nodes that a backend's own kernels run,
+where it has kernels instead of a delegate, count as delegated. A gate that can't be checked fails,
+and says what would make it checkable. Three are left alone, with a word: what this machine can't
+run, as in the rest of a validation; the delegation of a method that has no partitioners on purpose;
+and, outside of CI, a comparison with a baseline that nobody has recorded yet.
 """
 
 from __future__ import annotations
