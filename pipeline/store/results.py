@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal
 
+from pipeline.moments import find_features, load
 from pipeline.store.compiled import CompiledUnit, Estimate, TaggedBlob
 from pipeline.store.digest import Digest
 from pipeline.store.forms import (
@@ -103,26 +104,7 @@ _EXPORT = {
     "constant_methods": CONSTANT_METHODS,
     "warnings": list[str],
 }
-_RECIPE = {
-    "steps": list[dict[str, Any]],
-    "guards": [{"view": dict[str, Any], "digest": Digest, "where": str}],
-    "blobs": {Digest: [(Count, None)]},
-    "described": {Digest: [(dict[str, Any], None)]},
-}
-_REFIT = {
-    "base": Digest,
-    "proven": bool,
-    "why": str,
-    "misses": Count,
-    "recipe": (_RECIPE, None),
-}
 _RELINK = {"compiles": dict[str, Digest], "pieces": dict[str, list[Piece]]}
-_FAMILY_FILES = {"files": {FileName: list[Piece]}}
-_FAMILY = {
-    **_FAMILY_FILES,
-    "keys": {str: [Digest, FileName]},
-    "constants": {Digest: FileName},
-}
 _PREPROCESS = {
     "results": [
         {
@@ -159,10 +141,7 @@ OUTLINES: Mapping[str, Any] = {
     "quantize": QuantizedMethod,
     "compile": CompiledUnit,
     "preprocess": _PREPROCESS,
-    "refit": _REFIT,
     "relink": _RELINK,
-    "family": _FAMILY,
-    "family-files": _FAMILY_FILES,
     "link": _LINK,
     "measure": _MEASURE,
     "validate": _VALIDATE,
@@ -172,4 +151,9 @@ OUTLINES: Mapping[str, Any] = {
 @cache
 def check_of_kind(kind: str) -> Check:
     """Return the check of the results of a kind of action; any fits one that is not listed."""
-    return check_of(OUTLINES[kind]) if kind in OUTLINES else lambda result: True
+    if kind in OUTLINES:
+        return check_of(OUTLINES[kind])
+    for feature in find_features():
+        if kind in feature.outlines:
+            return check_of(load(feature.outlines[kind]))
+    return lambda result: True
