@@ -17,8 +17,8 @@ from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
 from pipeline.config.emission import EmitConfig
 from pipeline.program.archive import load_program, save_programs
+from pipeline.program.archive_facts import describe_archive
 from pipeline.program.canonical import VOLATILE_METADATA, canonical_program, summarize_parts
-from pipeline.program.sources import describe_archive
 from pipeline.store.digest import hash_json
 from tests.support.programs import shared_programs
 
