@@ -109,7 +109,7 @@ def _is_a_name(path):
     return path[-1] in ("name", "as_name", "user_input_name")
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.sampled_from([path for path in LEAVES if not _is_a_name(path)]))
 def test_every_field_counts(path):
     changed = copy.deepcopy(PROGRAM)
