@@ -16,7 +16,6 @@ from pipeline.run.expectations import remember
 from pipeline.run.worker import Report
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.files import sweep
-from pipeline.store.maintenance import evict
 from pipeline.store.store import Store
 from pipeline.store.usage import (
     CachesRecord,
@@ -150,6 +149,8 @@ class RunRecord:
         for folder in (workspace.build, workspace.build / ".state", workspace.logs):
             sweep(folder)
         if self.reports and workspace.store.cap is not None:
+            from pipeline.store.maintenance import evict  # only after changes
+
             with suppress(OSError, PipelineError):
                 evict(workspace.store, workspace.store.cap)
 

@@ -13,7 +13,7 @@ from pipeline.backends.linking import kernel_libraries
 from pipeline.backends.options import add_descriptions
 from pipeline.config.schema import DIALECT, SchemaGenerator
 from pipeline.config.targets import KERNEL_PATTERN, PARTS, Target
-from pipeline.program.pte import SCALAR_TYPES
+from pipeline.program.scalar_types import SCALAR_TYPES
 from pipeline.store.sizes import SIZE_PATTERN
 
 _ARENA = "^[1-9][0-9]{0,2}$"

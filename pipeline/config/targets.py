@@ -23,7 +23,7 @@ from pipeline.config.compose import Document
 from pipeline.config.fields import IDENTIFIER_PATTERN, RELEASE_PATTERN, parse_bytes
 from pipeline.config.parser import parse
 from pipeline.config.yaml import Dumper, load_nodes
-from pipeline.program.pte import SCALAR_TYPES
+from pipeline.program.scalar_types import SCALAR_TYPES
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean
 from pipeline.store.files import inside, read_text_file
 from pipeline.store.workspace import TARGETS, target_file

@@ -701,7 +701,7 @@ SNIPPETS = st.binary(max_size=4) | st.sampled_from(
 
 
 @given(st.integers(0, len(YAML)), st.integers(0, 8), SNIPPETS)
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_a_mutated_file_parses_or_has_problems(tmp_path_factory, start, length, snippet):
     folder = tmp_path_factory.mktemp("configs")
     (folder / "p.yaml").write_bytes(YAML[:start] + snippet + YAML[start + length :])
@@ -723,7 +723,7 @@ def places(value):
 
 
 @given(DOCUMENTS, st.data())
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_a_mutated_document_parses_or_gives_config_errors(document, data):
     document = copy.deepcopy(document)  # strategies hand out the same lists again
     container, key = data.draw(st.sampled_from(list(places(document))))

@@ -8,8 +8,9 @@ import torch
 from torch.export import export
 
 from pipeline.program.archive import load_program, save_programs
+from pipeline.program.archive_facts import describe_archive
 from pipeline.program.mapped_files import release_pages, unlocked
-from pipeline.program.sources import MethodSource, describe_archive
+from pipeline.program.sources import MethodSource
 from pipeline.run.build.load import load_method
 from pipeline.run.build.planned import guard_sources
 from pipeline.store.errors import SourceError

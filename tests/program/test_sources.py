@@ -12,12 +12,8 @@ import torch
 from torch.export import Dim, export
 from torch.export.pt2_archive._package import package_pt2
 
-from pipeline.program.sources import (
-    describe_archive,
-    find_sources,
-    method_sources,
-    parse_archive,
-)
+from pipeline.program.archive_facts import describe_archive
+from pipeline.program.sources import find_sources, method_sources, parse_archive
 from pipeline.store.digest import hash_file
 from pipeline.store.errors import SourceError
 from tests.support.resident import run_python
@@ -307,7 +303,8 @@ def test_sources_do_not_import_torch(models):
     archive(models / "m.pt2", a=program())
     code = (
         "import sys, pathlib\n"
-        "from pipeline.program.sources import describe_archive, find_sources, method_sources\n"
+        "from pipeline.program.archive_facts import describe_archive\n"
+        "from pipeline.program.sources import find_sources, method_sources\n"
         "found, _ = find_sources(pathlib.Path(sys.argv[1]))\n"
         "print(list(method_sources(found['m'], describe_archive)))\n"
         "assert 'torch' not in sys.modules\n"

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pipeline.program.sources import MethodSource, ProgramIdentity, identify_program
+from pipeline.program.archive_facts import ProgramIdentity, identify_program
+from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest, hash_file
 from pipeline.store.errors import SourceError
 from pipeline.store.file_digests import read_stamp
