@@ -44,7 +44,8 @@ class Command:
     Attributes:
         summary: one line.
         words: what may follow its name.
-        options: the help of its flags (`--name`), which may stand anywhere after its name.
+        options: the help of its flags (`name`) and of its options with a value (`name VALUE`),
+            which may stand anywhere after its name.
         more: further lines of its help.
         examples: command lines with what they do.
         run: of a feature's verb, the function that takes the plan and the words, and yields lines

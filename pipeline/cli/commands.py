@@ -106,16 +106,6 @@ _CORE_VERBS: Mapping[str, Command] = {
             examples=(("doit check", "all configs"), ("doit check vision", "one")),
         ),
         Command(
-            "auto",
-            "watch the workspace, and build what a saved file touches",
-            "[package ...]",
-            more="It ends with Ctrl-C.",
-            examples=(
-                ("doit auto vision", "lowers and validates one package at each save"),
-            ),
-            builds=True,
-        ),
-        Command(
             "report",
             "render the reports of the last validation again",
             "[package ...]",

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pipeline.program.module_paths import module_frames
+from pipeline.program.module_paths import Frame, module_frames, parse_frames
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -59,11 +59,38 @@ def source_line(node: Node, root: Path | None = None) -> SourceLine | None:
     Args:
         root: the workspace; by default the working directory.
     """
-    frames = parse_trace(node.meta.get("stack_trace") or "")
-    frame = choose_frame(frames, root or Path.cwd())
-    if frame is not None:
-        return name_line(frame, root or Path.cwd(), node)
-    return None
+    trace = node.meta.get("stack_trace") or ""
+    return _find_line(trace, module_frames(node), root or Path.cwd())
+
+
+def list_lines(graph: Mapping[str, Any], root: Path) -> list[str]:
+    """Return the line that each node of a graph in an archive's JSON comes from, or "".
+
+    Nodes are in the order of the archive, which is the same in every archive of one program.
+    """
+    lines = []
+    for node in _iter_archived_nodes(graph):
+        trace = node["metadata"].get("stack_trace") or ""
+        modules = parse_frames(node["metadata"].get("nn_module_stack") or "")
+        lines.append(str(_find_line(trace, modules, root) or ""))
+    return lines
+
+
+def _iter_archived_nodes(graph: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the nodes of a graph, each before those of its control flow."""
+    for node in graph["nodes"]:
+        yield node
+        for node_input in node["inputs"]:
+            if body := node_input["arg"].get("as_graph"):
+                yield from _iter_archived_nodes(body["graph"])
+
+
+def _find_line(trace: str, modules: Sequence[Frame], root: Path) -> SourceLine | None:
+    """Return the line that a node of this trace, in these modules, comes from."""
+    frame = choose_frame(parse_trace(trace), root)
+    if frame is None:
+        return None
+    return name_line(frame, root, modules)
 
 
 def parse_trace(trace: str, tracers: bool = False) -> list[SourceLine]:
@@ -96,18 +123,20 @@ def choose_frame(frames: Sequence[SourceLine], root: Path) -> SourceLine | None:
     return None
 
 
-def name_line(frame: SourceLine, root: Path, node: Node | None = None) -> SourceLine:
+def name_line(
+    frame: SourceLine, root: Path, modules: Sequence[Frame] = ()
+) -> SourceLine:
     """Return the line of a call, with names that people know.
 
     Args:
-        node: the node that the line belongs to; its modules tell a function's class.
+        modules: those around it, outermost first, which tell a function's class.
     """
     workspace_path = _in_workspace(frame.file, root)
     function = ""
     if workspace_path:
         function = _find_function(root / workspace_path, frame.line, frame.code)
-    if not function and node is not None:
-        function = _name_function(frame.function, frame.file, node)
+    if not function:
+        function = _name_function(frame.function, frame.file, modules)
     file = workspace_path or _short_name(frame.file)
     return SourceLine(
         file,
@@ -148,13 +177,13 @@ def _short_name(file: str) -> str:
     return "/".join(path_in_package)
 
 
-def _name_function(function: str, file: str, node: Node) -> str:
+def _name_function(function: str, file: str, modules: Sequence[Frame]) -> str:
     """Return the name of a function whose file can't be read, with the class of the innermost
-    module around the node that the file can define."""
+    module around it that the file can define."""
     if function != "forward":
         return function
     stem = PurePath(file).stem
-    for frame in reversed(module_frames(node)):
+    for frame in reversed(modules):
         module, _, class_name = frame.kind.rpartition(".")
         if class_name and module.rpartition(".")[2] == stem:
             return f"{class_name}.forward"

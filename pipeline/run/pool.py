@@ -21,7 +21,7 @@ from pipeline.run.executors import Executor, ExecutorLostError, WorkerLostError
 from pipeline.run.executors.choice import open_executor
 from pipeline.run.expectations import Expectations
 from pipeline.run.progress import Progress
-from pipeline.run.worker import Report, may_run_here, run_here
+from pipeline.run.worker import Report, may_judge_here, may_refit_here, run_here
 from pipeline.store.costs import Cost
 from pipeline.store.files import make_folder, remove
 from pipeline.store.settings import usable_cores
@@ -105,8 +105,7 @@ class Pool:
         waiting = sorted(
             self._expect(ready, expectations), key=lambda attempt: attempt.order
         )
-        if min(self._jobs, len(waiting)) == 1:
-            yield from self._run_here(waiting, expectations)
+        yield from self._run_here(waiting, expectations)
         for attempt, ending in self._run(waiting):
             if isinstance(ending, Report):
                 yield attempt.action, ending
@@ -125,20 +124,25 @@ class Pool:
     def _run_here(
         self, waiting: list[Attempt], expectations: Expectations
     ) -> Iterator[tuple[Action, Report]]:
-        """Let this process put new weights into what was made before, where no two actions would
-        run at a time: that spares a worker's start. What it doesn't run stays in `waiting`."""
-        if self._always or self._workspace.executor:
+        """Let this process judge what was measured before, and put new weights into what was made
+        before where no two actions would run at a time: that spares a worker's start. What it
+        doesn't run stays in `waiting`."""
+        if self._always:
             return
-        # What never ran has nothing that new weights could be put into.
-        recalled = (e for e in waiting if expectations.recall(e.action) is not None)
-        for attempt in [
-            attempt for attempt in recalled if may_run_here(attempt.action, self._own)
-        ]:
-            if report := run_here(
-                attempt.action, self._own, partial(self._goes_on, attempt)
-            ):
+        alone = min(self._jobs, len(waiting)) == 1 and not self._workspace.executor
+        for attempt in list(waiting):
+            action = attempt.action
+            # What never ran has nothing that new weights could be put into.
+            is_refitted = (
+                alone
+                and may_refit_here(action, self._own)
+                and expectations.recall(action) is not None
+            )
+            if not is_refitted and not may_judge_here(action, self._own):
+                continue
+            if report := run_here(action, self._own, partial(self._goes_on, attempt)):
                 waiting.remove(attempt)
-                yield attempt.action, report
+                yield action, report
 
     def _goes_on(self, attempt: Attempt) -> None:
         """Tell that an attempt has started, and how far it is, while this process has it."""

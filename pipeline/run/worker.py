@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from pipeline.moments import call_all
 from pipeline.plan.actions import Action
+from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.plan.requests import read_names, read_request
 from pipeline.report.events import Event, make_event
 from pipeline.run.action_log import logging_to
@@ -76,16 +77,25 @@ def run(request: str, workspace: Workspace, always: bool) -> Report:
     return report._replace(remote=(remote.counts, remote.problem))
 
 
-def may_run_here(action: Action, workspace: Workspace) -> bool:
+def may_refit_here(action: Action, workspace: Workspace) -> bool:
     """Tell whether an action is of a kind into whose results new weights may be put."""
     return workspace.refit and action.kind in ("compile", "link")
+
+
+def may_judge_here(action: Action, workspace: Workspace) -> bool:
+    """Tell whether an action judges a package that was measured before."""
+    if not isinstance(action.inputs, ValidateInputs):
+        return False
+    from pipeline.run.prove.measured import is_measured
+
+    return is_measured(action, workspace)
 
 
 def run_here(
     action: Action, workspace: Workspace, begins: Callable[[], None]
 ) -> Report | None:
-    """Put new weights into what an action made before, in the process that builds, and files into
-    the package's folder; None where it has to be run.
+    """Put new weights into what an action made before, or judge what was measured before, in the
+    process that builds, without torch; None where it has to be run.
 
     What can't be done here, for whatever reason, a worker tries again and tells. `begins` is called
     when there is something to do, and as it goes on.
@@ -95,11 +105,14 @@ def run_here(
         if stage != "load":  # in which it is found out
             begins()
 
+    perform: Callable[[Stages], Performed | None]
+    if action.kind == "validate":
+        perform = partial(_judge, action, workspace)
+    else:
+        perform = partial(_refit, action, workspace, here=True)
     reset_peak()
     try:
-        return _report(
-            action, workspace, partial(_refit, action, workspace, here=True), note
-        )
+        return _report(action, workspace, perform, note)
     except (OSError, PipelineError):
         return None
     except Exception as error:
@@ -204,6 +217,23 @@ def _refit(
         )
         return Performed("refit") if is_refitted else None
     return _relink(action, workspace, stages, here) if action.kind == "link" else None
+
+
+def _judge(action: Action, workspace: Workspace, stages: Stages) -> Performed:
+    """Judge what was measured of a package, and make its reports."""
+    from pipeline.run.prove.validate import validate
+
+    results: list[Mapping[str, Any]] = []
+    try:
+        validate(action, workspace, stages, results.append)
+    except PipelineError as problem:
+        if not results:
+            raise  # a worker tries again, and has a log
+        error = add_remedy(describe_error(problem), error=problem)
+        with suppress(OSError):
+            log_path(action, workspace).write_text(f"{error}\n")
+        return Performed("failed", error, {}, results[-1])
+    return Performed("built", "", {}, results[-1])
 
 
 def _relink(

@@ -6,7 +6,7 @@ from copy import deepcopy
 
 import pytest
 
-from pipeline.run.prove.measure import check_files
+from pipeline.run.prove.measured import check_files
 from pipeline.run.prove.validate import check_integrity
 from pipeline.store import digest, file_digests
 from pipeline.store.errors import PipelineError

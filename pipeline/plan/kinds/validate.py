@@ -48,8 +48,7 @@ class ValidateInputs:
         examples: the files that the config names for a method, which replace the model's examples.
         baseline: the file with the accepted figures.
         places: file and line of settings, by their path in the config.
-        quotable: the files of the workspace whose lines stand in what is measured, and which the
-            report quotes.
+        quotable: the files of the workspace whose lines what was measured and the report quote.
         config_files: the files that `places` names, which the report quotes too.
         held_to: further fields of the key, which features add, of what the package is held to.
         record: fields that features add to the record of the report.
@@ -94,6 +93,16 @@ class ValidateInputs:
         """The files of the workspace whose lines the report quotes."""
         return {**self.quotable, **self.config_files}
 
+    @property
+    def traced(self) -> Mapping[str, Digest | None]:
+        """The files whose lines what was measured quotes: traces in archives name lines too, of
+        files that aren't here."""
+        archives = {}
+        for source in self.sources.values():
+            if not source.exported:
+                archives[source.archive.name] = source.content
+        return {**archives, **self.quotable}
+
     def renewed(self, workspace: Workspace) -> ValidateInputs:
         """Return the same with files and libraries as a workspace has them now."""
         examples = {
@@ -130,6 +139,7 @@ def validate_key(inputs: ValidateInputs) -> Key:
         "baseline": inputs.baseline,
         "places": dict(inputs.places),
         "configs": dict(inputs.config_files),
+        "sources": dict(inputs.traced),
     }
 
 
@@ -148,11 +158,6 @@ def measured_key(inputs: ValidateInputs) -> Key:
     kept_ranges = {
         name: True for name, method in config.methods.items() if method.edge.keep_ranges
     }
-    # Traces in archives name lines too, of files that aren't here.
-    sources = inputs.sources.values()
-    archives = {
-        source.archive.name: source.content for source in sources if not source.exported
-    }
     return {
         **common_fields("measure", config.distributions(config.methods)),
         "package": config.package,
@@ -170,7 +175,6 @@ def measured_key(inputs: ValidateInputs) -> Key:
         "facts": machine_facts(config, config.methods),
         **({"runs_with": runs_with} if runs_with else {}),
         **operator_fields(inputs.libraries),
-        "sources": {**archives, **inputs.quotable},
         **({"only": unit_name(inputs.only)} if inputs.only else {}),
     }
 

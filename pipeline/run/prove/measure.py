@@ -6,13 +6,11 @@ The record of it is kept in the store, and installed by `prove/validate.py` alon
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import platform
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.compile.inspect.traced_facts import (
     add_source_lines,
@@ -31,12 +29,14 @@ from pipeline.program.mapped_files import unlocked
 from pipeline.run.build.load import Quantized
 from pipeline.run.build.metadata import all_constants
 from pipeline.run.build.planned import guard_sources
+from pipeline.run.prove.measured import check_files
 from pipeline.run.prove.measuring import Measurement, Measuring
+from pipeline.run.prove.quotes import find_quotes
 from pipeline.run.prove.references import judge_references
 from pipeline.run.prove.subject import Subject, lines_of_handles
 from pipeline.run.stages import Stages
 from pipeline.store import digest
-from pipeline.store.errors import PipelineError, plural
+from pipeline.store.errors import plural
 from pipeline.store.file_digests import FileDigests
 from pipeline.store.files import record_bytes
 from pipeline.store.settings import usable_cores
@@ -47,20 +47,8 @@ from pipeline.validate.crashes import CrashLog
 from pipeline.validate.package import validate_package
 from pipeline.validate.results import Validation
 
-if TYPE_CHECKING:
-    pass
-
 Json = Mapping[str, Any]
 _log = logging.getLogger(__name__)
-
-
-def find_measured(action: Action[ValidateInputs], workspace: Workspace) -> Json | None:
-    """Return the record of the same package, measured before under the same conditions."""
-    entry = workspace.store.get_by_key(action.key["measured"])
-    if entry is None or not workspace.store.intact(entry.result["blobs"]):
-        return None
-    record: Json = json.loads(workspace.store.read(entry.result["record"]))
-    return record
 
 
 def measure(
@@ -256,11 +244,13 @@ def _keep(
     stages: Stages,
 ) -> None:
     """Put the record into the store, with what features add to it."""
-    store = subject.workspace.store
+    workspace, store = subject.workspace, subject.workspace.store
     blobs: list[digest.Digest] = []
     for feature in features:
         blobs += feature.before_keeping(record, validation)
-    blob = store.put(record_bytes(record, sort_keys=False))
+    quotes = find_quotes(record, subject.action.inputs, workspace)
+    kept = {**record, "quotes": quotes}
+    blob = store.put(record_bytes(kept, sort_keys=False))
     store.put_result(
         subject.key,
         {"record": blob, "blobs": [blob, *blobs]},
@@ -268,13 +258,3 @@ def _keep(
         stages.seconds(),
         stages.peak,
     )
-
-
-def check_files(
-    folder: Path, files: Mapping[str, digest.Digest], file_digests: FileDigests
-) -> None:
-    for name, content in files.items():
-        if file_digests.hash(folder / name) != content:
-            raise PipelineError(
-                f"{folder.name}/{name}: changed while the build ran; run again"
-            )

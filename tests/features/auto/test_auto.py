@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from pipeline.cli.verbs import auto
+from pipeline.features.auto import watch as auto
 
 
 def write(root, name, text="x"):

@@ -1,0 +1,47 @@
+"""What was measured of a package before, read from the store without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.validate import ValidateInputs
+from pipeline.run.prove.quotes import quote_anew
+from pipeline.store.digest import Digest
+from pipeline.store.errors import PipelineError
+from pipeline.store.file_digests import FileDigests
+from pipeline.store.workspace import Workspace
+
+
+def is_measured(action: Action, workspace: Workspace) -> bool:
+    """Tell whether the package of a validate action was measured before, so that it is judged
+    without being run."""
+    entry = workspace.store.get_by_key(action.key["measured"])
+    return entry is not None and workspace.store.intact(entry.result["blobs"])
+
+
+def find_measured(
+    action: Action[ValidateInputs], workspace: Workspace
+) -> Mapping[str, Any] | None:
+    """Return the record of the same package, measured before under the same conditions, with the
+    lines that its sources have now. Raises SourceError."""
+    entry = workspace.store.get_by_key(action.key["measured"])
+    if entry is None or not workspace.store.intact(entry.result["blobs"]):
+        return None
+    record = json.loads(workspace.store.read(entry.result["record"]))
+    quotes = record.pop("quotes")
+    return quote_anew(record, quotes, action.inputs, workspace)
+
+
+def check_files(
+    folder: Path, files: Mapping[str, Digest], file_digests: FileDigests
+) -> None:
+    """Raise PipelineError where a package's files are not those that were planned."""
+    for name, content in files.items():
+        if file_digests.hash(folder / name) != content:
+            raise PipelineError(
+                f"{folder.name}/{name}: changed while the build ran; run again"
+            )
