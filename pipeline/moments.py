@@ -170,6 +170,8 @@ class Feature:
         sections: the sections that it adds to the report of a package.
         overview_sections: those that it adds to the page over all packages, of
             `report.packages.Entry`s.
+        draw_chart: takes the kind of a chart and its data; returns a `report.elements.Drawing`, or
+            None for a kind that it does not know.
         highlights: takes a package's report; returns a `report.elements.DataTable` that stands
             open at the top of a pull request's comment.
         distribution: the one that brings it by an entry point; "" for a folder of this package.
@@ -206,6 +208,7 @@ class Feature:
     judge: str = _moment("report")
     sections: tuple[Section, ...] = _moment("report", ())
     overview_sections: tuple[Section, ...] = _moment("report", ())
+    draw_chart: str = _moment("report")
     highlights: str = _moment("report")
     distribution: str = ""
 
