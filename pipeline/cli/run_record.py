@@ -16,7 +16,6 @@ from pipeline.run.expectations import remember
 from pipeline.run.worker import Report
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.files import sweep
-from pipeline.store.maintenance import evict
 from pipeline.store.store import Store
 from pipeline.store.usage import (
     CachesRecord,
@@ -151,6 +150,8 @@ class RunRecord:
             sweep(folder)
         store = workspace.store
         if self.reports and store.cap is not None:
+            from pipeline.store.maintenance import evict  # only after changes
+
             for root in filter(None, (store.root, store.overflow)):
                 with suppress(OSError, PipelineError):
                     evict(Store(root), store.cap)

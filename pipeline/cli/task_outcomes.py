@@ -16,7 +16,6 @@ from pipeline.plan.status import Status
 from pipeline.plan.tasks import ActionTask
 from pipeline.report.events import Event, make_event
 from pipeline.run.stored import install_stored
-from pipeline.store.maintenance import lease
 from pipeline.store.usage import Usage
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
@@ -67,6 +66,9 @@ class TaskOutcomes(Runner):  # type: ignore[misc]
 
     def _hold(self, workspace: Workspace) -> None:
         """Keep others from evicting what this run uses from now on."""
+        # A run with nothing to do holds nothing.
+        from pipeline.store.maintenance import lease
+
         if not self._is_held:
             self._is_held = True
             self._lease.enter_context(lease(workspace.store))

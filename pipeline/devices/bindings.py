@@ -34,7 +34,7 @@ from pipeline.devices.runtime_log import (
     runtime_log,
 )
 from pipeline.program.operator_libraries import LIBRARIES, register_operators
-from pipeline.program.pte import SCALAR_TYPES
+from pipeline.program.scalar_types import SCALAR_TYPES
 from pipeline.store.errors import DeviceError, PipelineError
 from pipeline.store.sizes import human_size
 

@@ -340,10 +340,11 @@ class Models:
 
     def _read(self, path: Path, content: Digest | None) -> ArchiveFacts:
         """Read an archive and keep what it is until `remember`. Raises SourceError."""
+        # A run with nothing to do reads no archive.
+        from pipeline.program.archive_facts import describe_archive
+
         started = time.perf_counter()
-        facts = sources.describe_archive(
-            path, content, self.workspace.file_digests.hash
-        )
+        facts = describe_archive(path, content, self.workspace.file_digests)
         seconds = time.perf_counter() - started
         self.usage.setdefault("programs", Usage()).add(Usage(misses=1, spent=seconds))
         self._described[facts.content] = facts, seconds

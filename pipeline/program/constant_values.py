@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pipeline.program.pte import SCALAR_TYPES
+from pipeline.program.scalar_types import SCALAR_TYPES
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 

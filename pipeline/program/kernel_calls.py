@@ -12,7 +12,7 @@ from functools import cache
 from typing import TypeVar
 
 from pipeline.program.flatbuffer import CorruptError, Table, root
-from pipeline.program.pte import SCALAR_TYPES
+from pipeline.program.scalar_types import SCALAR_TYPES
 
 _T = TypeVar("_T")
 _NULL = -1  # in a list of optional tensors

@@ -22,7 +22,7 @@ from pipeline.program.plan_values import (
     used_values,
     written_values,
 )
-from pipeline.program.pte import SCALAR_TYPES
+from pipeline.program.scalar_types import SCALAR_TYPES
 
 _COPIES = frozenset({"clone", "_clone_dim_order", "_to_dim_order_copy", "copy"})
 _VIEW = "executorch_prim::et_view"

@@ -1,31 +1,21 @@
-"""Find model sources in `models/`: the form of each, its methods, and each method's digest.
+"""Find model sources in `models/`: the form of each, and its methods.
 
 Nothing here imports torch. A PT2 archive is a zip whose directory lists the methods, and whose
 members hold a method's graph as JSON and its weights as raw bytes (torch's
-`torch/export/pt2_archive`), so even the digest of the *program* is computed without loading it.
+`torch/export/pt2_archive`), so even the digest of the *program* is computed without loading it
+(`archive_facts.describe_archive`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.program.archive_reader import (
-    KINDS,
-    ArchiveReader,
-    check_method_name,
-    open_archive,
-    shown,
-)
-from pipeline.program.buffers import describe_buffers
-from pipeline.program.canonical import Canonical, canonical_program, summarize_parts
-from pipeline.program.module_paths import outline_archive
-from pipeline.store import digest
+from pipeline.program.archive_reader import check_method_name, shown
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
-from pipeline.store.file_digests import read_stamp
 from pipeline.store.files import stat_file
 
 Form = Literal["archive", "folder", "exporter"]
@@ -154,20 +144,6 @@ class ProgramFacts:
 
 
 @dataclass(frozen=True)
-class ProgramIdentity:
-    """The digests of a program, of its names, and of its structure: of the program without the
-    contents of its weights and constants, but with which of them share storage."""
-
-    program: Digest
-    names: Digest
-    structure: Digest
-
-
-# By archive and entry, with the stamp of the file from which this process read it.
-_identities: dict[tuple[Path, str], tuple[Any, ProgramIdentity]] = {}
-
-
-@dataclass(frozen=True)
 class ArchiveFacts:
     """The digest of a file's bytes, and its entries in their order."""
 
@@ -238,127 +214,3 @@ def _read_methods(path: Path, describe: Describe) -> dict[str, MethodSource]:
             examples_of_export=program.examples is not None,
         )
     return methods
-
-
-def describe_archive(
-    path: Path,
-    content: Digest | None = None,
-    hash_file: Callable[[Path], Digest] = digest.hash_file,
-) -> ArchiveFacts:
-    """Describe the entries of a PT2 archive.
-
-    The digest of a program is that of its canonical graph, its signature and ranges, and the bytes
-    of every weight and constant.
-
-    Args:
-        content: the digest of the file's bytes, if the caller has it.
-        hash_file: computes it, or remembers it by the file's stamp.
-
-    Raises:
-        SourceError: the file isn't such an archive, or changed while it was read.
-    """
-    try:
-        stat_file(path)
-        stamp = read_stamp(path)
-        content = content or hash_file(path)
-    except OSError as error:
-        raise SourceError(f"{shown(path)}: {unreadable(error)}") from error
-    with open_archive(path) as archive:
-        entries = [_describe_entry(archive, entry) for entry in archive.entries()]
-    # Hashed again after reading: the store would serve facts under the digest of another content
-    # ever after.
-    if hash_file(path) != content:
-        raise SourceError(f"{shown(path)}: changed while it was read; run again")
-    for facts, identity in entries:
-        _identities[path, facts.entry] = stamp, identity
-    return ArchiveFacts(content, tuple(facts for facts, _ in entries))
-
-
-def identify_program(path: Path, entry: str) -> ProgramIdentity:
-    """Return the digests of a program in an archive, those of `describe_archive` among them.
-
-    A file that doesn't change is read once. Raises SourceError.
-    """
-    stamp = None
-    if path.exists():
-        stamp = read_stamp(path)
-    stamp_when_read, identity = _identities.get((path, entry), (None, None))
-    if identity is None or stamp != stamp_when_read:
-        with open_archive(path) as archive:
-            canonical = canonical_program(archive.program(entry))
-            identity = _identify(
-                canonical, _tensor_digests(archive, entry, checked=False)
-            )
-        _identities[path, entry] = stamp, identity
-    return identity
-
-
-def _describe_entry(
-    archive: ArchiveReader, entry: str
-) -> tuple[ProgramFacts, ProgramIdentity]:
-    program = archive.program(entry)
-    canonical = canonical_program(program)
-    tensors = _tensor_digests(archive, entry)
-    outline = asdict(outline_archive(program, tensors))
-    parts = {
-        **summarize_parts(canonical, tensors),
-        "outline": outline,
-        "buffers": describe_buffers(program),
-    }
-    examples = f"data/sample_inputs/{entry}.pt"
-    inputs = None
-    if archive.members.has(examples):
-        inputs = archive.members.hash(examples)
-    identity = _identify(canonical, tensors)
-    return ProgramFacts(
-        entry, identity.program, identity.names, inputs, parts
-    ), identity
-
-
-def _identify(
-    canonical: Canonical, tensors: Mapping[str, Mapping[str, Any]]
-) -> ProgramIdentity:
-    # Only the first of the two parts of `path_name` is kept: which tensors share a member.
-    places: dict[str, dict[str, Any]] = {}
-    for kind, records in tensors.items():
-        places[kind] = {
-            name: {**record, "path_name": record["path_name"][0]}
-            for name, record in records.items()
-        }
-    return ProgramIdentity(
-        _digest_program(canonical, tensors),
-        digest.hash_json(canonical.names),
-        _digest_program(canonical, places),
-    )
-
-
-def _digest_program(canonical: Canonical, tensors: Mapping[str, Any]) -> Digest:
-    return digest.hash_json({"program": canonical.program, **tensors})
-
-
-def _tensor_digests(
-    archive: ArchiveReader, entry: str, checked: bool = True
-) -> dict[str, dict[str, Any]]:
-    """Return the records of all tensors, with the digests of their bytes, and their tags."""
-    tensors = {kind: _payload_digests(archive, kind, entry, checked) for kind in KINDS}
-    for name, tag in archive.tags(entry).items():
-        for records in tensors.values():
-            if name in records:
-                records[name]["tag"] = tag
-    return tensors
-
-
-def _payload_digests(
-    archive: ArchiveReader, kind: str, entry: str, checked: bool
-) -> dict[str, Any]:
-    """Return the record of each tensor, with the digest of its member in the place of its name."""
-    records = archive.payloads(kind, entry)
-    members: dict[str, list[Any]] = {}
-    for _, record in sorted(records.items()):
-        name = record["path_name"]
-        if name not in members:
-            content = archive.members.hash(f"data/{kind}/{name}", checked)
-            # The position says which tensors share a member, that is, alias each other.
-            members[name] = [len(members), content]
-        record["path_name"] = members[name]
-    return records

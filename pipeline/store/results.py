@@ -5,11 +5,11 @@ A new field of a result is declared here. `entries.py` says what fields must agr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Literal
 
-from pipeline.store.compiled import CompiledUnit, Estimate, TaggedBlob
+from pipeline.moments import find_features, load
 from pipeline.store.digest import Digest
 from pipeline.store.forms import (
     Check,
@@ -21,7 +21,6 @@ from pipeline.store.forms import (
     SystemName,
     check_of,
 )
-from pipeline.store.quantized import QuantizedMethod
 from pipeline.store.states import Allowed, Verdict
 
 _PROGRAMS = {
@@ -103,37 +102,7 @@ _EXPORT = {
     "constant_methods": CONSTANT_METHODS,
     "warnings": list[str],
 }
-_RECIPE = {
-    "steps": list[dict[str, Any]],
-    "guards": [{"view": dict[str, Any], "digest": Digest, "where": str}],
-    "blobs": {Digest: [(Count, None)]},
-    "described": {Digest: [(dict[str, Any], None)]},
-}
-_REFIT = {
-    "base": Digest,
-    "proven": bool,
-    "why": str,
-    "misses": Count,
-    "recipe": (_RECIPE, None),
-}
 _RELINK = {"compiles": dict[str, Digest], "pieces": dict[str, list[Piece]]}
-_FAMILY_FILES = {"files": {FileName: list[Piece]}}
-_FAMILY = {
-    **_FAMILY_FILES,
-    "keys": {str: [Digest, FileName]},
-    "constants": {Digest: FileName},
-}
-_PREPROCESS = {
-    "results": [
-        {
-            "handles": list[Count],
-            "processed_bytes": Digest,
-            "debug_handles": (list[tuple[Count | str, list[Count]]], None),
-            "named": (list[TaggedBlob], None),
-            "estimate?": Estimate,
-        }
-    ]
-}
 _LINK = {"files": {FileName: Digest}, "joined?": {FileName: list[Piece]}}
 _MEASURE = {"record": Digest, "blobs": list[Digest]}
 _VALIDATE = {
@@ -151,25 +120,61 @@ _VALIDATE = {
     },
 }
 
+
+def _outline_quantize() -> Any:
+    from pipeline.store.quantized import QuantizedMethod
+
+    return QuantizedMethod
+
+
+def _outline_compile() -> Any:
+    from pipeline.store.compiled import CompiledUnit
+
+    return CompiledUnit
+
+
+def _outline_preprocess() -> Any:
+    from pipeline.store.compiled import Estimate, TaggedBlob
+
+    preprocessed = {
+        "handles": list[Count],
+        "processed_bytes": Digest,
+        "debug_handles": (list[tuple[Count | str, list[Count]]], None),
+        "named": (list[TaggedBlob], None),
+        "estimate?": Estimate,
+    }
+    return {"results": [preprocessed]}
+
+
 OUTLINES: Mapping[str, Any] = {
     "programs": _PROGRAMS,
     "program": _PROGRAM_PARTS,
     "reads": _READS,
     "export": _EXPORT,
-    "quantize": QuantizedMethod,
-    "compile": CompiledUnit,
-    "preprocess": _PREPROCESS,
-    "refit": _REFIT,
     "relink": _RELINK,
-    "family": _FAMILY,
-    "family-files": _FAMILY_FILES,
     "link": _LINK,
     "measure": _MEASURE,
     "validate": _VALIDATE,
 }
 
 
+# Made when a result of the kind is read: their records take as long to import as all others, and a
+# run with nothing to do reads none.
+RECORD_OUTLINES: Mapping[str, Callable[[], Any]] = {
+    "quantize": _outline_quantize,
+    "compile": _outline_compile,
+    "preprocess": _outline_preprocess,
+}
+
+
 @cache
 def check_of_kind(kind: str) -> Check:
     """Return the check of the results of a kind of action; any fits one that is not listed."""
-    return check_of(OUTLINES[kind]) if kind in OUTLINES else lambda result: True
+    if kind in RECORD_OUTLINES:
+        return check_of(RECORD_OUTLINES[kind]())
+    if kind in OUTLINES:
+        return check_of(OUTLINES[kind])
+    for feature in find_features():
+        if kind in feature.outlines:
+            return check_of(load(feature.outlines[kind]))
+    return lambda result: True

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
+
+from pipeline.store.git import GitError, run_git
 
 
 class Revision(NamedTuple):
@@ -17,28 +17,15 @@ class Revision(NamedTuple):
 
 def find_revision(root: Path) -> Revision | None:
     """Return the revision that is checked out around a folder; None where there is none, or no
-    git."""
-    # Variables such as GIT_INDEX_FILE, in a hook, name another repository or index.
-    environment = {n: v for n, v in os.environ.items() if not n.startswith("GIT_")}
-    environment["GIT_OPTIONAL_LOCKS"] = "0"
-
-    def ask(*arguments: str) -> str | None:
-        command = ["git", "-C", str(root), *arguments]
-        try:
-            run = subprocess.run(
-                command,
-                capture_output=True,
-                check=False,
-                text=True,
-                env=environment,
-                timeout=10,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return run.stdout.strip() if run.returncode == 0 else None
-
-    if not (commit := ask("rev-parse", "--verify", "HEAD")):
+    git that can say."""
+    # Of a submodule, its commit counts; what is in its work tree is asked of its own git.
+    status = "status --porcelain --untracked-files=no --ignore-submodules=dirty -- ."
+    try:
+        commit = run_git(root, "rev-parse", "--verify", "HEAD")
+        changes = run_git(root, *status.split())
+    except GitError:
         return None
-    return Revision(
-        commit, bool(ask("status", "--porcelain", "--untracked-files=no", "--", "."))
-    )
+    if commit.returncode:
+        return None
+    changed = not changes.returncode and bool(changes.stdout.strip())
+    return Revision(commit.stdout.decode().strip(), changed)

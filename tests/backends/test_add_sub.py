@@ -164,7 +164,7 @@ def survive(payload, data=DATA):
         assert error.reason.startswith("line "), error
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_a_changed_payload_never_crashes(golden, data):
     payload = golden.processed_bytes
@@ -184,7 +184,7 @@ def test_constants_of_any_type_are_returned_or_refused(name, sizes):
     survive(payload_of([constant, {"operation": "output", "operands": [1]}]), data)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.data())
 def test_other_fields_never_crash(data):
     lines = [dict(line) for line in GOLDEN]

@@ -818,7 +818,7 @@ def known(plan):
 
 
 @given(STEPS)
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_what_the_plan_remembers_is_what_it_would_find(steps):
     with (
         tempfile.TemporaryDirectory() as name,

@@ -252,6 +252,7 @@ def test_a_copy_keeps_its_device(placed):
     assert load_package(placed).count.device == "executorch"
 
 
+@pytest.mark.slow
 def test_a_pickle_is_read_in_another_process(placed):
     data = pickle.dumps(load_package(placed))
     code = (
@@ -365,7 +366,7 @@ _VALUES = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(data())
 def test_a_signature_of_a_stranger_is_read_or_told(signatures, data):
     """It may come with the file, as metadata."""

@@ -16,6 +16,7 @@ from torch.export.pt2_archive._package import package_pt2
 from torch.utils import _pytree as pytree
 
 from pipeline.program.archive import load_example_inputs, load_program, save_programs
+from pipeline.program.archive_facts import describe_archive
 from pipeline.program.archive_reader import tags_file
 from pipeline.program.constant_tags import read_tags, write_tags
 from pipeline.program.containers import load_tree
@@ -23,7 +24,6 @@ from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet, as_input_sets
 from pipeline.program.method_spec import make_method_spec
 from pipeline.program.signature import check_inputs
-from pipeline.program.sources import describe_archive
 from pipeline.store.errors import SourceError
 
 

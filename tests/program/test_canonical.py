@@ -17,8 +17,8 @@ from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
 from pipeline.config.emission import EmitConfig
 from pipeline.program.archive import load_program, save_programs
+from pipeline.program.archive_facts import describe_archive
 from pipeline.program.canonical import VOLATILE_METADATA, canonical_program, summarize_parts
-from pipeline.program.sources import describe_archive
 from pipeline.store.digest import hash_json
 from tests.support.programs import shared_programs
 
@@ -109,7 +109,7 @@ def _is_a_name(path):
     return path[-1] in ("name", "as_name", "user_input_name")
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.sampled_from([path for path in LEAVES if not _is_a_name(path)]))
 def test_every_field_counts(path):
     changed = copy.deepcopy(PROGRAM)

@@ -65,6 +65,7 @@ def test_numpy_and_joblib_start_no_threads_and_leave_the_environment_alone(impor
     assert subprocess.check_output(command, text=True) == "1\n"
 
 
+@pytest.mark.slow
 def test_compiler_is_left_out_until_it_is_asked_for():
     subprocess.run([sys.executable, "-c", ALONE], check=True)
 

@@ -12,7 +12,7 @@ from pipeline.store import toolchain
 ROOT = Path(pipeline.__file__).parent
 # What each kind of key must change with: its entry points, and all that these import, lazily too.
 ENTRIES = {
-    "describing": ["pipeline.program.sources", "pipeline.program.canonical"],
+    "describing": ["pipeline.program.sources", "pipeline.program.archive_facts"],
     "planning": ["pipeline.plan.plan"],
     "export": ["pipeline.run.export.*"],
     "compile": ["pipeline.run.build.*"],

@@ -264,7 +264,7 @@ def _late(*_: Any) -> None:
 def attempt(data: bytes, folder: Path, entry: str) -> str:
     """Describe and load an archive; return "read", "refused", or what went wrong."""
     from pipeline.program.archive import load_example_inputs, load_program
-    from pipeline.program.sources import describe_archive
+    from pipeline.program.archive_facts import describe_archive
     from pipeline.store.errors import SourceError
 
     path = folder / "a.pt2"

@@ -25,11 +25,12 @@ from torch.export.pt2_archive._package import package_pt2
 
 from pipeline.program import archive_grammar, archive_schema
 from pipeline.program.archive import load_example_inputs, load_program
+from pipeline.program.archive_facts import describe_archive
 from pipeline.program.archive_schema import ELEMENT_SIZES, SCHEMA, SCHEMA_VERSION
 from pipeline.program.containers import load_tree
 from pipeline.program.input_files import read_file
 from pipeline.program.size_expressions import check_size_expression
-from pipeline.program.sources import describe_archive, find_sources
+from pipeline.program.sources import find_sources
 from pipeline.report.excerpts import named_files
 from pipeline.report.render import read_sources
 from pipeline.store.digest import hash_file
@@ -629,7 +630,7 @@ def test_nothing_is_read_whole_on_its_word(original, tmp_path):
     _bomb(path)
     code = (
         "import pathlib, resource, sys\n"
-        "from pipeline.program.sources import describe_archive\n"
+        "from pipeline.program.archive_facts import describe_archive\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try: describe_archive(pathlib.Path(sys.argv[1]))\n"
         "except Exception as error: print(type(error).__name__)\n"

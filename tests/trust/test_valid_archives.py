@@ -9,7 +9,7 @@ from torch.export import Dim, export
 from torch.export.pt2_archive._package import load_pt2
 
 from pipeline.program.archive import load_program, save_programs
-from pipeline.program.sources import describe_archive
+from pipeline.program.archive_facts import describe_archive
 
 Pair = namedtuple("Pair", "first second")
 torch.utils._pytree._register_namedtuple(Pair, serialized_type_name="tests.Pair")

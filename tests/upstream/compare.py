@@ -25,7 +25,7 @@ from torch.export.pt2_archive._package import load_pt2, package_pt2
 from torch.utils._pytree import tree_leaves
 
 from pipeline.program.archive import save_programs
-from pipeline.program.sources import describe_archive
+from pipeline.program.archive_facts import describe_archive
 from tests.support.bench import Bench
 from tests.support.forked import last_line, run_in_fork, warm_up
 from tests.upstream.collect import Case, collect

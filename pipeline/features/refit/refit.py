@@ -29,8 +29,8 @@ from pipeline.features.refit.unit import (
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs, refit_key
 from pipeline.plan.kinds.parts import Key
+from pipeline.program.archive_facts import identify_program
 from pipeline.program.archive_storages import ArchiveStorages
-from pipeline.program.sources import identify_program
 from pipeline.run.build.listening import CompileListener, LoadedMethod
 from pipeline.run.build.planned import QUANTIZED_ENTRY, guard_sources, identify_source
 from pipeline.run.stages import Stages
@@ -228,8 +228,11 @@ def _open_sources(
         except ValueError as error:
             raise CannotRefitError(str(error)) from error
 
-    hash_archive = workspace.file_digests.hash  # known to the process that planned
-    guard = guard_sources(list(action.inputs.sources.values()), store, hash_archive)
+    guard = guard_sources(
+        list(action.inputs.sources.values()),
+        store,
+        workspace.file_digests,  # known to the process that planned
+    )
     with guard, ExitStack() as files:
         paths = {path for path, _ in places.values()}
         opened = {

@@ -28,8 +28,8 @@ from pipeline.plan.kinds.export import ExportInputs, export_action, reads_key
 from pipeline.plan.kinds.parts import Key
 from pipeline.plan.places import Folders, environment_folders
 from pipeline.plan.reads import MOST_RECORDS, Reads, parse_records
-from pipeline.program import sources
 from pipeline.program.archive import save_programs
+from pipeline.program.archive_facts import describe_archive
 from pipeline.program.fresh_imports import FromText
 from pipeline.program.import_errors import explain_hidden
 from pipeline.program.inputs import InputSet, save_inputs
@@ -142,7 +142,7 @@ def store_exported(
     """Store what an exporter handed over, with the records of its programs; return the result of
     its action."""
     archive = handover.store_all(store, exported["handed"])
-    facts = sources.describe_archive(store.blob_path(archive), archive).programs
+    facts = describe_archive(store.blob_path(archive), archive).programs
     for program in facts:
         store.put_result(program_key(program.program), program.parts)
     programs = {program.entry: program for program in facts}

@@ -596,7 +596,7 @@ def test_a_newer_version_is_read_back(package):
     assert read_runtime_needs(memoryview(_program_to_flatbuffer(program).data)).version == 7
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=75, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 1 << 20), st.integers(0, 255))
 def test_what_a_damaged_file_asks_for_is_read_or_refused(package, place, value):
     data = bytearray(pte_of(package("portable").files).read_bytes())

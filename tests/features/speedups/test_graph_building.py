@@ -65,7 +65,7 @@ def describe(module):
     return nodes, found, new, inside, module.graph.owning_module is module
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(plans())
 def test_a_graph_is_sorted_in_place_as_by_a_copy(plan):
     module = make_module(plan)
