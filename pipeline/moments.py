@@ -146,8 +146,8 @@ class Feature:
             `doit explain`, or "".
         remarks: takes a plan; yields `store.errors.Problem`s that are told in each run and fail
             nothing.
-        check_files: takes the folder of a workspace; yields the mistakes in files that it alone
-            reads, whether or not a config names them, for `doit check`.
+        check_files: takes a plan; yields the mistakes in files that the feature reads, whether or
+            not a config names them, for `doit check`.
         schemas: by the path of a file in a workspace, what returns the JSON Schema that is written
             there for editors, where the folder is there.
         describe_key: takes a `store.json_diff.Difference` of two keys; returns words for one of a
