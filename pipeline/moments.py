@@ -121,6 +121,9 @@ class Feature:
         executors: the functions that open executors, by the name that the setting `executor` begins
             with; each takes the workspace, the number of jobs, whether actions run whatever the
             store holds, and the whole setting; returns a `run.executors.Executor`.
+        other_tasks: takes the plan, and a function that makes our doit tasks again, where a dodo
+            file has other tasks too; returns an object like
+            `features.other_tasks.phases.OtherTasks`, which says in which order tasks run.
         config: functions by the section of a config to which they add keys, such as `validate` or
             `emit`; each returns types and `pydantic.Field`s by name.
         public: modules from which `pte_pipeline` passes on names to exporters and passes.
@@ -164,6 +167,7 @@ class Feature:
     prefetch_exports: str = _moment("")
     prefetch_packages: str = _moment("")
     executors: Mapping[str, str] = _moment("", _NONE)
+    other_tasks: str = _moment("")
     config: Mapping[str, str] = _moment("plan", _NONE)
     public: tuple[str, ...] = _moment("export", ())
     explain_departure: str = _moment("export")

@@ -28,7 +28,7 @@ class Families(FamilySettings):
         super().__init__(units.configs)
         self._units = units
         self._known: dict[tuple[str, str], Any] = {}  # by method and family
-        self._linked: dict[str, tuple[int, dict[str, Files], Digest]] = {}
+        self._linked: dict[str, tuple[Any, dict[str, Files], Digest]] = {}
         self._sizes: dict[Digest, int] = {}
 
     def forget(self) -> None:
@@ -78,19 +78,15 @@ class Families(FamilySettings):
 
     # What is linked
 
-    def hash_files(
-        self, package: str, files: Files, others: Mapping[str, Files] | None = None
-    ) -> Digest | None:
+    def hash_files(self, package: str, files: Files) -> Digest | None:
         """Hash which files the packages of a family have: this one `files`, of the others those
-        that are linked, or `others`. None where the package has no family."""
+        that are linked. None where the package has no family."""
         name = self.name(package)
         if name is None:
             return None
         linked, digest = self._find_linked(name)
-        if linked[package] == files and not others:
+        if linked[package] == files:
             return digest
-        if others is not None:
-            linked = linked | {name: others[name] for name in linked if name in others}
         return hash_json({**linked, package: files})
 
     def describe_files(self, package: str, files: Files) -> FamilyFiles:
@@ -119,10 +115,10 @@ class Families(FamilySettings):
 
     def _find_linked(self, name: str) -> tuple[dict[str, Files], Digest]:
         """Return the files of each package that a device loads, as they are linked now."""
-        writes = self._units.workspace.writes
-        if name not in self._linked or self._linked[name][0] != writes:
+        known_for = self._units.workspace.writes, self._units.foreseen
+        if name not in self._linked or self._linked[name][0] != known_for:
             linked: dict[str, Files] = {}
             for package in self.packages[name]:
                 linked[package] = self._units.linked(package)
-            self._linked[name] = writes, linked, hash_json(linked)
+            self._linked[name] = known_for, linked, hash_json(linked)
         return self._linked[name][1:]

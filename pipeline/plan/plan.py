@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from pipeline.plan.actions import Action
 from pipeline.plan.checks import find_places
 from pipeline.plan.families import Families
-from pipeline.plan.files import loadable
 from pipeline.plan.golden import find_golden
 from pipeline.plan.kinds.link import LinkInputs, describe_package, link_action
 from pipeline.plan.kinds.validate import ValidateInputs, validate_action
@@ -25,7 +24,6 @@ from pipeline.plan.units import Units
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.settings import in_ci
-from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:
     from pipeline.config.models import PackageConfig
@@ -34,11 +32,11 @@ if TYPE_CHECKING:
 class Plan(Units):
     """The actions that a workspace asks for, as its files stand when they are first looked at.
 
-    `forget(export)` makes it look again after an export ran.
+    `forget(export)` makes it look again after an export ran, `look_again()` after anything else.
     """
 
-    def __init__(self, workspace: Workspace) -> None:
-        super().__init__(workspace)
+    def _begin(self) -> None:
+        super()._begin()
         self.families = Families(self)
 
     def _forget_derived(self) -> None:
@@ -149,15 +147,9 @@ class Plan(Units):
         """Hash the file with a package's accepted figures; None where there is none."""
         return self.workspace.find_data(self.workspace.baseline(package))
 
-    def validate_digest(
-        self, package: str, linked: Mapping[str, Mapping[str, Digest]] | None = None
-    ) -> Digest | None:
-        """Return the digest of the validate action, or None while the package is not linked; of the
-        `linked` files of packages, if they are given."""
-        linked_files = {
-            member: loadable(files) for member, files in (linked or {}).items()
-        }
-        files = linked_files.get(package) or self.linked(package)
+    def validate_digest(self, package: str) -> Digest | None:
+        """Return the digest of the validate action, or None while the package is not linked."""
+        files = self.linked(package)
         methods = self.methods(package)
         summary = self.configs.summary(package)
         if methods is None or summary is None or not files:
@@ -169,7 +161,7 @@ class Plan(Units):
             self._baseline(package),
             self.models.quotable(summary.export),
             self.inputs.libraries(package),
-            self.families.hash_files(package, files, linked_files),
+            self.families.hash_files(package, files),
             in_ci(),
             references,
             find_golden(self.workspace, summary.export, methods),

@@ -16,6 +16,7 @@ from pipeline.plan.kinds.table import KINDS, Kind
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status
 from pipeline.store.digest import Digest
+from pipeline.store.errors import PipelineError
 
 # The methods that are compiled together, the one that is quantized, or those that are validated if
 # not all are; otherwise empty.
@@ -115,9 +116,12 @@ class ActionTask:
         """Return whether the action's result is there.
 
         Raises:
-            PipelineError: the package has mistakes, or its model can't be read.
+            PipelineError: the package has mistakes, or no config any more, or its model can't be
+                read.
         """
         if self.package is not None:
+            if not self.plan.configs.has(self.package):
+                raise PipelineError(f"no config makes {self.package} any more")
             self.plan.check(self.package)
         return find_status(
             self.plan,

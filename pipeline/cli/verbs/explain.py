@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.cli.grammar import Target, find_targets
-from pipeline.cli.verbs.plan import VERDICTS, Expected, expected
+from pipeline.cli.verbs.plan import VERDICTS, Expected, expected, foresee_links
 from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
@@ -38,7 +38,8 @@ def explain(plan: Plan, target: Target) -> Iterator[str]:
     """
     plan.check(target.package)
     timed: list[tuple[str, ActionEntry]] = []
-    for expectation in expected(plan, target.package):
+    links = foresee_links(plan, [target.package])
+    for expectation in expected(plan, target.package, links):
         if not expectation.is_of(target):
             continue
         title = f"{expectation.kind} {expectation.title}"
