@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pipeline.plan import status
 from pipeline.plan.actions import Action, unit_name
 from pipeline.plan.kinds.table import KINDS, Kind
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status
-from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 
 # The methods that are compiled together, the one that is quantized, or those that are validated if
@@ -71,15 +69,6 @@ def find_status(plan: Plan, kind: str, name: str, unit: Unit = ()) -> Status:
         case "validate":
             return status.validate_status(plan, name, unit)
     return status.unit_status(plan, name, find_action(plan, kind, name, unit))
-
-
-def find_last(kind: str, state: Mapping[str, Any], unit: Unit) -> Digest | None:
-    """Return the digest of the action that was last done, by the recorded state of its package."""
-    record = state.get(kind, {})
-    digest: Digest | None = record.get(
-        "action" if KINDS[kind].installed else unit_name(unit)
-    )
-    return digest
 
 
 @dataclass(frozen=True)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pipeline.cli.ahead import prefetch_packages
 from pipeline.cli.columns import columns
 from pipeline.cli.grammar import Target, find_targets
 from pipeline.cli.verbs import known_packages
 from pipeline.plan.actions import Action, unit_name
-from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.remarks import find_broken_files, find_remarks
 from pipeline.plan.status import Status
-from pipeline.plan.tasks import find_action, find_last, find_status
+from pipeline.plan.tasks import find_action, find_status
 from pipeline.store.digest import Digest
 from pipeline.store.errors import (
     ConfigErrors,
@@ -113,21 +111,6 @@ class Expected:
         if self.package != target.package:
             return False
         return not target.methods or bool(set(self.unit) & set(target.methods))
-
-    @property
-    def previous(self) -> Digest | None:
-        """The digest of the action that was last done in this workspace."""
-        return find_last(self.kind, self.plan.workspace.state(self.package), self.unit)
-
-    @property
-    def unkept_key(self) -> Mapping[str, Any] | None:
-        """The key of the last action where the store does not hold it: a failed validation's."""
-        if not KINDS[self.kind].installed:
-            return None
-        key: Mapping[str, Any] | None = (
-            self.plan.workspace.state(self.package).get(self.kind, {}).get("key")
-        )
-        return key
 
 
 def foresee_links(plan: Plan, packages: Iterable[str]) -> dict[str, Status]:
