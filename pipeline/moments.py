@@ -44,7 +44,8 @@ class Command:
     Attributes:
         summary: one line.
         words: what may follow its name.
-        options: the help of its flags (`--name`), which may stand anywhere after its name.
+        options: the help of its flags (`name`) and of its options with a value (`name VALUE`),
+            which may stand anywhere after its name.
         more: further lines of its help.
         examples: command lines with what they do.
         run: of a feature's verb, the function that takes the plan and the words, and yields lines
@@ -124,8 +125,13 @@ class Feature:
         other_tasks: takes the plan, and a function that makes our doit tasks again, where a dodo
             file has other tasks too; returns an object like
             `features.other_tasks.phases.OtherTasks`, which says in which order tasks run.
-        config: functions by the section of a config to which they add keys, such as `validate` or
-            `emit`; each returns types and `pydantic.Field`s by name.
+        config: functions by the section of a config to which they add keys, such as `package`, its
+            top, or `validate.gates`; each returns types and `pydantic.Field`s by name.
+        summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in
+            it, which must not be kept as they are; returns JSON that the plan keeps of the config,
+            or None where the feature has no part in the package.
+        planning: a class like `plan.planning.Planning`, of which a plan has one object, for the
+            packages of which `summarize` says something.
         public: modules from which `pte_pipeline` passes on names to exporters and passes.
         explain_departure: says where and why an exported program departs from its eager reference,
             or ""; takes both, the inputs that show it, and the workspace's folder.
@@ -141,6 +147,13 @@ class Feature:
             `run.build.listening.CompileListener`, or None.
         explain_compile: takes a stale compile action and the workspace; returns a sentence for
             `doit explain`, or "".
+        describe_key: takes a `store.json_diff.Difference` of two keys; returns words for one of a
+            field that the feature brings, and None for any other.
+        share_weights: takes a link action, the store, and whether files may be laid out, which
+            needs torch; returns the `compile.sharing.Shared` of the package, or None where files
+            would have to be laid out. Raises MissingBlobError.
+        outlines: by the kind of a result that it keeps in the store, what such a result is made of
+            (`store.results.OUTLINES`).
         after_emit: takes a `run.build.perform_compile.EmittedUnit`; returns blobs by name, which
             the result of the compile action keeps, as JSON.
         after_link: takes a `run.build.link.LinkedPackage`; returns the digests of further files of
@@ -169,6 +182,8 @@ class Feature:
     executors: Mapping[str, str] = _moment("", _NONE)
     other_tasks: str = _moment("")
     config: Mapping[str, str] = _moment("plan", _NONE)
+    summarize: str = _moment("plan")
+    planning: str = _moment("plan")
     public: tuple[str, ...] = _moment("export", ())
     explain_departure: str = _moment("export")
     around_lowering: str = _moment("build")
@@ -176,6 +191,9 @@ class Feature:
     compile_facts: str = _moment("build")
     listen_to_compile: str = _moment("build")
     explain_compile: str = _moment("")
+    describe_key: str = _moment("")
+    share_weights: str = _moment("build")
+    outlines: Mapping[str, str] = _moment("", _NONE)
     after_emit: str = _moment("build")
     after_link: str = _moment("build")
     link_files: tuple[str, ...] = ()

@@ -64,9 +64,9 @@ def find_named(word: str, names: Collection[str], noun: str) -> list[str]:
     return fitting
 
 
-def fit_packages(plan: Plan, word: str) -> list[str]:
-    """Return the packages that a word stands for, none where it means something else."""
-    return [name for name in plan.packages if _fits(name, word)]
+def fit_names(names: Iterable[str], word: str) -> list[str]:
+    """Return the names that a word stands for, none where it means something else."""
+    return [name for name in names if _fits(name, word)]
 
 
 def find_targets(plan: Plan, words: Iterable[str]) -> list[Target]:
@@ -287,20 +287,41 @@ def _refuse_verb(word: str) -> None:
 
 def take_flags(
     verb: Command, words: Sequence[str]
-) -> tuple[list[str], dict[str, bool]]:
-    """Return the words after a verb without its flags, and for each flag whether it was among them,
-    by the name of its parameter. Raises PipelineError for other flags."""
-    flags = {f"--{name}": name.replace("-", "_") for name in verb.options}
-    names = [word for word in words if word not in flags]
-    for word in names:
-        if word.startswith("-"):
-            hint = "it takes none"
-            if flags:
-                hint = did_you_mean(word, flags)
-            raise PipelineError(
-                f"{verb.name}: no option '{word}'; {hint}; usage: {usage(verb)}"
-            )
-    return names, {parameter: flag in words for flag, parameter in flags.items()}
+) -> tuple[list[str], dict[str, bool | str]]:
+    """Return the words after a verb without its options, and the value of each option by the name
+    of its parameter: of a flag whether it was among them, else its text, "" without it. Raises
+    PipelineError for other options."""
+    option_to_value: dict[str, bool | str] = {}
+    for option in verb.options:
+        name, _, placeholder = option.partition(" ")
+        option_to_value[f"--{name}"] = "" if placeholder else False
+    names: list[str] = []
+    iterator = iter(words)
+    for word in iterator:
+        option, equals, text = word.partition("=")
+        if isinstance(option_to_value.get(option), str):
+            option_to_value[option] = text if equals else next(iterator, "")
+            if not option_to_value[option]:
+                raise PipelineError(
+                    f"{verb.name}: {option} takes a value; usage: {usage(verb)}"
+                )
+        elif word in option_to_value:
+            option_to_value[word] = True
+        elif word.startswith("-"):
+            _refuse_option(verb, word, option_to_value)
+        else:
+            names.append(word)
+    parameters = {}
+    for option, value in option_to_value.items():
+        parameters[option.removeprefix("--").replace("-", "_")] = value
+    return names, parameters
+
+
+def _refuse_option(verb: Command, word: str, options: Iterable[str]) -> None:
+    hint = did_you_mean(word, options) if verb.options else "it takes none"
+    raise PipelineError(
+        f"{verb.name}: no option '{word}'; {hint}; usage: {usage(verb)}"
+    )
 
 
 def empty_groups(words: Sequence[str], tasks: Iterable[Any]) -> Iterator[str]:

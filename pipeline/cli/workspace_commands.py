@@ -295,7 +295,9 @@ class VerbAnywhere(Verb):
         return status
 
 
-def run_verb(verb: Command, words: Sequence[str], flags: Mapping[str, bool]) -> int:
+def run_verb(
+    verb: Command, words: Sequence[str], flags: Mapping[str, bool | str]
+) -> int:
     """Print the lines of a verb; return the exit status."""
     function = _find_function(verb)
     plan = tasks.current_plan()

@@ -29,7 +29,7 @@ from pipeline.backends.options import Modules
 from pipeline.backends.quantize_options import OVERRIDE_TAGS
 from pipeline.config.compose import KEYS, Composition, Document
 from pipeline.config.edge import FACTORY, PassSpec
-from pipeline.config.family import Family
+from pipeline.config.features import PACKAGE_KEYS
 from pipeline.config.fields import (
     REFERENCE_PATTERN,
     RULES,
@@ -60,7 +60,6 @@ _REMEDIES = {
     "partitioners": PORTABLE,
 }
 _MAPPINGS: dict[type[Options], str] = {
-    Family: "write its name, or {name: <name>}",
     PackageConfig: "begin with `model:`",
     MethodConfig: PORTABLE,
     QuantizeConfig: "write {quantizer: <name>}",
@@ -160,8 +159,17 @@ def parse(
         raise ConfigErrors(problems) from None
 
 
+def _how_to_write(model: type[Options]) -> str:
+    """Return how a mapping is written, "" for one that needs no such hint."""
+    if model.shorthand:
+        return f"write its {model.shorthand}, or {{{model.shorthand}: <{model.shorthand}>}}"
+    return _MAPPINGS.get(model, "")
+
+
 def _missing_feature(model: type[Options], key: str) -> str:
     """Return the feature that a key needs and that is not installed, or ""."""
+    if model is PackageConfig and key in PACKAGE_KEYS and key not in model.model_fields:
+        return PACKAGE_KEYS[key]
     for name, field in model.model_fields.items():
         if key == (field.alias or name):
             return find_missing_feature(field)
@@ -192,7 +200,6 @@ class _Reader:
         self._more_keys = more_keys
         self._given = unwritten
         self._forms: dict[type[Options], Callable[[Any, _Handler, _Mistakes], Any]] = {
-            Family: self._family,
             PackageConfig: self._package,
             MethodConfig: self._method,
             PartitionerSpec: self._partitioner,
@@ -215,11 +222,10 @@ class _Reader:
     def _mapping(
         self, model: type[Options], data: Any, validate: _Handler, mistakes: _Mistakes
     ) -> Any:
+        if model.shorthand and isinstance(data, str):
+            data = {model.shorthand: data}
         if not isinstance(data, dict):
-            mistakes.add(
-                f"is {shown(data)}, must be a mapping",
-                _MAPPINGS.get(model, ""),
-            )
+            mistakes.add(f"is {shown(data)}, must be a mapping", _how_to_write(model))
             return None
         root = model is self._root
         if root:
@@ -238,7 +244,8 @@ class _Reader:
             more = ()
         values = dict(unwritten)
         for key, value in data.items():
-            if key not in fields:
+            feature = _missing_feature(model, _word(key))
+            if key not in fields and not feature:
                 suggestion = did_you_mean(_word(key), [*fields, *more])
                 hint = find_remedy(model, _word(key))
                 if hint:
@@ -253,7 +260,7 @@ class _Reader:
             elif value is None:
                 hint = _REMEDIES.get(key, "give it a value or leave it out")
                 mistakes.add("is empty", hint, loc=(key,))
-            elif value is not False and (feature := _missing_feature(model, key)):
+            elif value is not False and feature:
                 fault = f'this installation has no feature "{feature}"'
                 mistakes.add(fault, "leave the key out", loc=(key,))
             else:
@@ -277,12 +284,6 @@ class _Reader:
         for loc, fault, hint in _disagreements(_as(dict, data)):
             mistakes.add(fault, hint, loc)
         return self._mapping(PackageConfig, data, validate, mistakes)
-
-    def _family(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
-        """Read a family, of which the name is enough."""
-        if isinstance(data, str):
-            data = {"name": data}
-        return self._mapping(Family, data, validate, mistakes)
 
     def _method(self, data: Any, validate: _Handler, mistakes: _Mistakes) -> Any:
         """Read a method, with what its recipe stands for."""

@@ -3,7 +3,7 @@ where parts of it were written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -386,11 +386,10 @@ def _wrong_modules(
 
 
 def find_places(
-    config: PackageConfig, document: Document, targets: Collection[str] = ()
+    config: PackageConfig, document: Document, more_paths: Iterable[str] = ()
 ) -> dict[str, str]:
     """Return file and line of the methods, settings of the validation and gates that are written,
-    and of its `target` if that is one of the targets that have a file, by their path in the
-    config."""
+    and of further settings, by their path in the config."""
     validation = config.validation
     paths = [f"methods.{name}" for name in config.methods]
     paths += [f"validate.{name}" for name in validation.model_fields_set]
@@ -406,7 +405,7 @@ def find_places(
     ]
     for name in config.methods:
         paths += validation.find_reference_limits(name)
-    paths += ["target"] if config.target in targets else []
+    paths += more_paths
     places = {}
     for path in paths:
         node = document.written(path)

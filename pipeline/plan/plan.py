@@ -4,8 +4,7 @@ It never imports torch: what only torch can tell (which methods an exporter has)
 result of the export action, and a plan made before that result exists says that it waits for it.
 
 Its layers, each on the one before: the files of a workspace (`files`), what is wrong with them
-(`problems`), what is compiled together (`units`), what packages share (`families`), and here what
-is linked and validated.
+(`problems`), what is compiled together (`units`), and here what is linked and validated.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.actions import Action
 from pipeline.plan.checks import find_places
-from pipeline.plan.families import Families
 from pipeline.plan.golden import find_golden
 from pipeline.plan.kinds.link import LinkInputs, describe_package, link_action
 from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 from pipeline.plan.models import once
+from pipeline.plan.planning import LinkAdditions
 from pipeline.plan.units import Units
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
@@ -35,14 +34,6 @@ class Plan(Units):
     `forget(export)` makes it look again after an export ran, `look_again()` after anything else.
     """
 
-    def _begin(self) -> None:
-        super()._begin()
-        self.families = Families(self)
-
-    def _forget_derived(self) -> None:
-        super()._forget_derived()
-        self.families.forget()
-
     @once
     def link(self, package: str) -> Action[LinkInputs] | None:
         """Return the link action, or None while its model, or one of its family, is not
@@ -50,17 +41,35 @@ class Plan(Units):
         compiles = self.compiles(package)
         quantizes = self.quantizes(package)
         methods = self.methods(package)
-        family = self.families.objects(package)
-        if compiles is None or quantizes is None or methods is None or family is None:
+        additions = self._add_to_link(package)
+        if (
+            compiles is None
+            or quantizes is None
+            or methods is None
+            or additions is None
+        ):
             return None
         config = self.complete_config(package)
         revision = ""
         if config.emit.metadata_revision:
             revision = self.revision
         inputs = describe_package(
-            config, compiles, quantizes, methods, family, revision
+            config, compiles, quantizes, methods, additions, revision
         )
         return link_action(inputs)
+
+    @once
+    def _add_to_link(self, package: str) -> LinkAdditions | None:
+        """Return what features add to a link, or None while a model is not exported."""
+        fields: dict[str, Any] = {}
+        compiles: dict[str, Mapping[str, Digest]] = {}
+        for planning in self.find_planning(package):
+            additions = planning.add_to_link(package)
+            if additions is None:
+                return None
+            fields.update(additions.fields)
+            compiles.update(additions.compiles)
+        return LinkAdditions(fields, compiles)
 
     @once
     def link_digest(self, package: str) -> Digest | None:
@@ -68,10 +77,8 @@ class Plan(Units):
         for an export."""
         if not self.is_exported(package):
             return None
-        inputs: list[Any] = []
-        if self.families.name(package) is not None:
-            objects = self.families.objects(package)
-            inputs.append(objects and objects.digest)
+        additions = self._add_to_link(package)
+        inputs = [additions and additions.fields]
 
         def compute() -> Digest | None:
             action = None
@@ -105,7 +112,14 @@ class Plan(Units):
         """Return the action that validates a package of these files."""
         config = self.complete_config(package)
         targets = self._targets(config)
-        places = find_places(config, self.document(package), targets)
+        held_to: dict[str, Any] = {}
+        record: dict[str, Any] = {}
+        paths = ["target"] if config.target in targets else []
+        for planning in self.find_planning(package):
+            held_to.update(planning.held_to(package, files, config))
+            record.update(planning.add_to_record(package, files))
+            paths += planning.find_places(package, config)
+        places = find_places(config, self.document(package), paths)
         examples = {
             name: self.inputs.hash_files(limits.examples or ())
             for name, limits in config.validation.methods.items()
@@ -122,8 +136,8 @@ class Plan(Units):
             quotable=self.models.quotable(export),
             config_files={file: self.configs.content(file) for file in config_files},
             libraries=self.inputs.libraries(package),
-            family=self.families.hash_files(package, files),
-            family_files=self.families.describe_files(package, files),
+            held_to=held_to,
+            record=record,
             only=[name for name in methods if name in only]
             if {*only} != {*methods}
             else (),
@@ -161,7 +175,10 @@ class Plan(Units):
             self._baseline(package),
             self.models.quotable(summary.export),
             self.inputs.libraries(package),
-            self.families.hash_files(package, files),
+            [
+                planning.validate_facts(package, files)
+                for planning in self.find_planning(package)
+            ],
             in_ci(),
             references,
             find_golden(self.workspace, summary.export, methods),

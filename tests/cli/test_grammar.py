@@ -118,6 +118,11 @@ def test_words_that_name_nothing(words, message):
             "lower: option --frob not recognized; known: -n NUMBER, -a, -v, --allow VERDICTS; ",
         ),
         ("lower -n x", "lower: -n: 'x' is no number; "),
+        (
+            "diff --fail-on",
+            "diff: --fail-on takes a value; usage: doit diff [--markdown] [--fail-on ",
+        ),
+        ("diff --fail=x", "diff: no option '--fail=x'; did you mean '--fail-on'?"),
         ("explain pair --all", "explain: no option '--all'; it takes none; usage: doit explain "),
     ],
 )

@@ -118,7 +118,7 @@ def foresee_links(plan: Plan, packages: Iterable[str]) -> dict[str, Status]:
     that a run takes from the store: a validation is known by the files of its package."""
     members = dict.fromkeys(packages)
     for package in list(members):
-        members |= dict.fromkeys(plan.families.members(package))
+        members |= dict.fromkeys(plan.members(package))
     links: dict[str, Status] = {}
     for package in members:
         if not plan.problems(package):
@@ -171,7 +171,7 @@ def expected(
 def _waits_for_family(plan: Plan, package: str, links: Mapping[str, Status]) -> bool:
     """Tell whether a package of the same family is to be linked, whose files count for the
     validation."""
-    for member in plan.families.members(package):
+    for member in plan.members(package):
         if member in links and links[member].state in _NOT_THERE:
             return True
     return False

@@ -11,11 +11,20 @@ DIFF = Command(
     "diff",
     "what tells the build from the accepted one, a revision or another build",
     "[revision | manifest | folder] [package ...]",
-    {"markdown": "write Markdown, for a pull request"},
-    "A revision's objects are read from git: the index and the work tree stay as they are.",
+    {
+        "markdown": "write Markdown, for a pull request",
+        "fail-on CHANGE": "exit with status 1 where packages or methods were `removed`, `renamed`, "
+        "`new` or `changed`; several are joined by commas",
+    },
+    "A revision's objects are read from git: the index and the work tree stay as they are. "
+    "Packages that are new, removed or renamed since are part of what is shown.",
     (
         ("doit diff", "with the accepted baselines"),
         ("doit diff main --markdown", "with a branch"),
+        (
+            "doit diff main --fail-on removed",
+            "fails where a package or a method is gone",
+        ),
         ("doit diff ../other/build vision", "with another build"),
     ),
     run="pipeline.features.gates.diff:run",

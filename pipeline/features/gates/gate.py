@@ -22,8 +22,8 @@ ROUNDING = 1e-12  # of figures: 0.9 - 0.85 is more than 0.05
 
 class Subject(NamedTuple):
     """The package, or one of its methods: its figures now and in the baseline, its records, the
-    files of its family (`keys.FamilyFiles`), its contract, where it is known, with the calls that
-    delegates left, and what runtimes hold by target."""
+    files of its family (digest and bytes by package and name), its contract, where it is known,
+    with the calls that delegates left, and what runtimes hold by target."""
 
     package: str
     method: str | None

@@ -25,6 +25,10 @@ _SETTINGS = (
 )
 
 
+class MissingFolderError(PipelineError):
+    """A commit has no folder at the place of the workspace."""
+
+
 def find_commit(root: Path, revision: str) -> str | None:
     """Return the commit that a revision names in the repository around `root`, None where it names
     none or there is no repository.
@@ -50,7 +54,7 @@ def find_commit(root: Path, revision: str) -> str | None:
 @contextmanager
 def read_revision(root: Path, commit: str) -> Iterator[Path]:
     """Yield a temporary folder that holds what a checkout of a commit would put into `root`,
-    without submodules. Raises PipelineError."""
+    without submodules. Raises PipelineError, and MissingFolderError where it has no such folder."""
     prefix = os.fsdecode(
         _git(root, "rev-parse", "--show-prefix").stdout.removesuffix(b"\n")
     )
@@ -65,20 +69,20 @@ def read_revision(root: Path, commit: str) -> Iterator[Path]:
         def run(*arguments: str, text: bytes = b"") -> bytes:
             answer = _git(root, *arguments, text=text, places=places)
             if answer.returncode:
-                raise _unreadable(commit, _last_line(answer.stderr))
+                raise PipelineError(_unreadable(commit, _last_line(answer.stderr)))
             return answer.stdout
 
         # All of the commit, since attributes of folders above decide how a file is written.
         run("read-tree", commit)
         names = run("ls-files", "-z", "--", f":(top,literal){prefix}")
         if prefix and not names:
-            raise _unreadable(commit, f"it has no folder {prefix}")
+            raise MissingFolderError(_unreadable(commit, f"it has no folder {prefix}"))
         run("checkout-index", "-z", "--stdin", text=names)
         yield tree / prefix
 
 
-def _unreadable(commit: str, why: str) -> PipelineError:
-    return PipelineError(f"{commit[:12]} can't be read: {why}")
+def _unreadable(commit: str, why: str) -> str:
+    return f"{commit[:12]} can't be read: {why}"
 
 
 def _last_line(message: bytes) -> str:

@@ -24,7 +24,7 @@ def find_reads(task: ActionTask) -> Iterator[Place]:
         yield from _find_export_reads(plan, str(task.model))
     else:
         package = str(task.package)
-        for member in (package, *plan.families.deciding(package)):
+        for member in plan.linked_from(package):
             yield from _find_package_reads(plan, member)
     if task.kind == "validate":
         yield from _find_validation_reads(plan, str(task.package))

@@ -8,7 +8,7 @@ import pytest
 from pipeline.cli.columns import columns
 from pipeline.features.gates.baseline import format_baseline, parse_baseline
 from pipeline.features.gates.comparison import compare_builds
-from pipeline.features.gates.diff import _load_records
+from pipeline.features.gates.references import _load_records
 from pipeline.store.entries import ActionEntry
 from pipeline.store.files import CONTENTS, MANIFEST
 from pipeline.store.store import Store
@@ -226,6 +226,16 @@ def test_builds_are_compared_with_the_baseline_a_revision_and_a_manifest(built):
         assert built.doit("diff", *against) == 0
         assert built.output.startswith("pair: no difference from "), built.output
         assert len(built.output.splitlines()) == 1
+
+    configs = built.root / "partition_configs"
+    (configs / "pair.yaml").rename(configs / "duo.yaml")
+    for _ in range(2):  # before it is built, it is known by what it is linked from
+        assert built.doit("diff", "HEAD") == 0
+        assert built.output.startswith("duo: renamed from pair, same bytes, since HEAD (")
+        assert built.doit("lower") == 0, built.output
+    assert built.doit("diff", "build/before", "duo") == 0
+    assert built.output.startswith("duo: no difference from build/before")
+    (configs / "duo.yaml").rename(configs / "pair.yaml")
 
     built.edit("partition_configs/pair.yaml", "[xnnpack]", "[]")
     assert built.doit() == 0, built.output

@@ -1,0 +1,234 @@
+"""What `doit diff` compares packages with: accepted baselines, builds in a folder, or a revision.
+
+A reference knows the packages that it has and finds its build of one; it builds nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.cli.verbs import find_path
+from pipeline.features.gates.baseline import read_baseline
+from pipeline.features.gates.revisions import (
+    MissingFolderError,
+    find_commit,
+    read_revision,
+)
+from pipeline.plan.plan import Plan
+from pipeline.report.records import fits_name
+from pipeline.store.digest import Digest
+from pipeline.store.entries import ActionEntry
+from pipeline.store.errors import PipelineError, SourceError
+from pipeline.store.files import CONTENTS, MANIFEST, REPORT
+from pipeline.store.maintenance import earlier_keys
+from pipeline.store.store import MissingBlobError, Store
+from pipeline.store.workspace import BASELINES
+from pipeline.validate.figures import Build, make_build, read_build
+
+# A build that a package is compared with, its name, and notes on it.
+ReferenceBuild = tuple[Build, str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What packages are compared with.
+
+    Attributes:
+        name: what verdicts call it.
+        packages: those that it has.
+        find: returns its build of a package; raises PipelineError where that is not known.
+        is_complete: whether a package that it lacks is a new one.
+        default: the packages that are meant where none is named; none are all.
+        plan: that of a revision.
+    """
+
+    name: str
+    packages: Sequence[str]
+    find: Callable[[str], ReferenceBuild]
+    is_complete: bool = True
+    default: Sequence[str] = ()
+    plan: Plan | None = None
+
+    def missing_in(self, plan: Plan) -> list[str]:
+        """Return the packages that no config of a workspace makes any more."""
+        return [name for name in self.packages if name not in plan.packages]
+
+
+def open_reference(plan: Plan, word: str, stack: ExitStack) -> Reference | None:
+    """Return the reference that a word names, a file, a folder or a revision; None where it names
+    none. A revision's files are there until the stack is closed. Raises PipelineError."""
+    path = find_path(plan, word)
+    if path.exists():
+        return _open_path(path, word)
+    commit = find_commit(plan.workspace.root, word)
+    if commit is None:
+        return None
+    name = word if commit.startswith(word) else f"{word} ({commit[:12]})"
+    try:
+        root = stack.enter_context(read_revision(plan.workspace.root, commit))
+    except MissingFolderError:  # the workspace is younger
+        return Reference(name, (), _find_nothing)
+    revision = Plan(replace(plan.workspace, root=root))
+    revision.trust_last_exports()
+    return Reference(
+        name,
+        revision.packages,
+        lambda package: _find_at_revision(revision, package, name),
+        plan=revision,
+    )
+
+
+def _find_nothing(package: str) -> ReferenceBuild:
+    raise PipelineError(f"{package}: there was no workspace yet")
+
+
+# Accepted baselines
+
+
+def open_baselines(plan: Plan) -> Reference:
+    """Return the accepted baselines, which a package may not have yet."""
+    paths = (plan.workspace.root / BASELINES).glob("*.yaml")
+    return Reference(
+        "the accepted baseline",
+        sorted(path.stem for path in paths),
+        lambda package: _find_accepted(plan, package),
+        is_complete=False,
+    )
+
+
+def _find_accepted(plan: Plan, package: str) -> ReferenceBuild:
+    """Return the accepted build, with all that the store still knows of it."""
+    figures = read_baseline(plan.workspace.baseline(package))
+    if figures is None:
+        what = f"there is no {BASELINES}/{package}.yaml"
+        raise PipelineError(
+            f"{package}: {what}; `doit baseline {package}` accepts a build"
+        )
+    name = "the accepted baseline"
+    current = read_build(plan.workspace.package(package) / MANIFEST)
+    if current is not None and current.figures.digest == figures.digest:
+        return Build(figures), name, ()
+    for action, key in earlier_keys(plan.workspace.store, "link"):
+        if key["package"] != package:
+            continue
+        build = _load_build(plan.workspace.store, action)
+        if build is not None and build.figures.digest == figures.digest:
+            # Their numerics may be of another machine.
+            accepted = {"methods": figures.methods}
+            merged = build.figures.model_copy(update=accepted)
+            return replace(build, figures=merged), name, ()
+    note = "the build that was accepted is not in the store, so options are left out"
+    return Build(figures), name, (note,)
+
+
+# Builds in folders
+
+
+def _open_path(path: Path, word: str) -> Reference:
+    """Return builds by a manifest, the folder of a package, or a folder with such folders."""
+    if path.is_dir() and not (path / MANIFEST).exists():
+        packages = sorted(
+            manifest.parent.name for manifest in path.glob(f"*/{MANIFEST}")
+        )
+        if not packages:
+            raise PipelineError(
+                f"{word}: holds no {MANIFEST}, nor a folder of a package"
+            )
+        return Reference(
+            word, packages, lambda package: _read(path / package / MANIFEST, word)
+        )
+    reference_build = _read(path / MANIFEST if path.is_dir() else path, word)
+    build, _, _ = reference_build
+    assert build.manifest is not None
+    packages = [str(build.manifest["package"])]
+    return Reference(
+        word,
+        packages,
+        lambda package: reference_build,
+        is_complete=False,
+        default=packages,
+    )
+
+
+def _read(path: Path, name: str) -> ReferenceBuild:
+    if (build := read_build(path)) is None:
+        raise PipelineError(f"{name}: {path.name} is no manifest that can be read")
+    return build, name, ()
+
+
+# Builds of a revision, from the store
+
+
+def _find_at_revision(revision: Plan, package: str, name: str) -> ReferenceBuild:
+    """Find the build of a revision in the store, or its baseline in the revision; build nothing."""
+    build, reason = _find_stored(revision, package)
+    if build is not None:
+        return build, name, ()
+    figures = read_baseline(revision.workspace.baseline(package))
+    if figures is not None:
+        note = f"{reason} at {name}, so this is the baseline of that revision"
+        return Build(figures), f"the baseline of {name}", (note,)
+    reason += (
+        f" at {name}, and it has no {BASELINES}/{package}.yaml; check it out and run"
+    )
+    reason += f" `doit validate:{package}` with this store"
+    raise PipelineError(f"{package}: {reason}")
+
+
+def _find_stored(revision: Plan, package: str) -> tuple[Build | None, str]:
+    """Return the build that the store has of a package, or why there is none."""
+    if problems := revision.problems(package):
+        return None, f"its config has mistakes ({problems[0]})"
+    store = revision.workspace.store
+    try:
+        link = revision.link(package)
+        methods = revision.methods(package)
+    except SourceError as error:
+        return None, f"its model can't be read ({error})"
+    if link is None or methods is None:
+        model = revision.model(package)
+        return None, f"its model {model} is not exported in this store"
+    entry = store.get(link.digest)
+    build = _load_build(store, link.digest)
+    if entry is None or build is None:
+        return None, "it is not in this store as the present tools would build it"
+    files = {}
+    for name, blob in entry.result["files"].items():
+        if name.endswith((".pte", ".ptd")):
+            files[name] = blob
+    validation = store.get(revision.make_validation(package, files, methods).digest)
+    report = None
+    if validation:
+        report = _load_records(store, validation, REPORT).get(REPORT)
+    return _load_build(store, link.digest, report) or build, ""
+
+
+def _load_build(store: Store, link: Digest, report: Any = None) -> Build | None:
+    """Return what the store knows of a package that was linked."""
+    entry = store.get(link)
+    records = _load_records(store, entry, MANIFEST, CONTENTS) if entry else {}
+    manifest = records.get(MANIFEST)
+    if manifest:
+        return make_build(manifest, records.get(CONTENTS), report)
+    return None
+
+
+def _load_records(store: Store, entry: ActionEntry, *names: str) -> dict[str, Any]:
+    """Return those of the records that a result has; none where one of them can't be read, or is no
+    record of its name."""
+    files = entry.result["files"]
+    try:
+        records = {}
+        for name in names:
+            if name in files:
+                records[name] = json.loads(store.read(files[name]))
+    except (MissingBlobError, ValueError, RecursionError):
+        return {}
+    if all(fits_name(*record) for record in records.items()):
+        return records
+    return {}

@@ -1,0 +1,167 @@
+"""What a comparison of a package holds, and how it is shown: as text or as Markdown.
+
+It knows no build and no figure; `comparison.py` makes comparisons of builds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from pipeline.cli.columns import columns
+from pipeline.store.errors import listed, plural
+
+# What may have happened to a package or a method, in the order in which headings count them.
+Change = Literal["changed", "removed", "renamed", "new"]
+CHANGES: tuple[Change, ...] = ("changed", "removed", "renamed", "new")
+
+# The figures that a verdict names, and how many.
+_HEADLINES, _MOST_HEADLINES = ("size", "nodes delegated", "SQNR"), 4
+
+
+class Row(NamedTuple):
+    """A figure that differs, before and after; cells may be empty."""
+
+    what: str
+    before: str = ""
+    after: str = ""
+    change: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    title: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The differences of a package from a build that `against` names.
+
+    Attributes:
+        change: what happened to the package, if `sections` say that anything did.
+        previous: the name of a renamed package before.
+        methods: those that are not in both builds, and those that were renamed.
+    """
+
+    package: str
+    against: str
+    sections: tuple[Section, ...] = ()
+    notes: tuple[str, ...] = ()
+    change: Change = "changed"
+    previous: str = ""
+    methods: Mapping[str, Change] = field(default_factory=dict)
+
+    @property
+    def same(self) -> bool:
+        return self.change == "changed" and not self.sections
+
+    @property
+    def verdict(self) -> str:
+        return f"{self.package}: {self._words} {self.against}"
+
+    @property
+    def _words(self) -> str:
+        if self.same:
+            return "no difference from"
+        if self.change == "changed":
+            return "compared with"
+        if self.change == "renamed":
+            return f"renamed from {self.previous}, same bytes, since"
+        return f"{self.change} since"
+
+    def names_of(self, change: Change) -> list[str]:
+        """Return what a change happened to: the package, or methods of one that is in both."""
+        if self.same:
+            return []
+        if self.change == change:
+            return [self.package]
+        if self.change in ("new", "removed"):
+            return []
+        methods = [name for name, made in self.methods.items() if made == change]
+        return [f"{self.package}/{method}" for method in methods]
+
+    def text(self) -> Iterator[str]:
+        """Yield lines for a terminal: the verdict, and a table of what differs."""
+        yield self.verdict
+        for note in self.notes:
+            yield f"  {note}"
+        if self.sections:
+            yield from columns(
+                [("", "before", "after", "change"), *self.rows()], right=(1, 2)
+            )
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows of all sections, each section under its title."""
+        for section in self.sections:
+            yield Row(section.title)
+            for row in section.rows:
+                yield row._replace(what=f"  {row.what}")
+
+    @property
+    def headline(self) -> str:
+        """Return the changes that count most, for a line: methods, size, delegation and SQNR."""
+        changes = []
+        for method, change in self.methods.items():
+            changes.append(f"method {method} {change}")
+        for section in self.sections:
+            place = "" if section.title == "package" else f" of {section.title}"
+            for row in section.rows:
+                if row.change and row.what.startswith(_HEADLINES):
+                    changes.append(f"{row.what}{place} {row.change}")
+        titles = ", ".join(section.title for section in self.sections)
+        return listed(changes, _MOST_HEADLINES) or f"other {titles}"
+
+    def markdown(self) -> Iterator[str]:
+        """Yield lines of Markdown for a pull request: what changed most, and then all in a folded
+        table."""
+        package = f"**`{self.package}`**"
+        against = _escape(self.against)
+        if self.change == "changed" and not self.same:
+            yield f"{package}: {_escape(self.headline)}"
+        else:
+            yield f"{package}: {_escape(self._words)} {against}"
+        for note in self.notes:
+            yield from ("", f"> {_escape(note)}")
+        if not self.sections:
+            return
+        yield from ("", f"<details><summary>compared with {against}</summary>", "")
+        yield from self._table()
+        yield from ("", "</details>")
+
+    def _table(self) -> Iterator[str]:
+        yield from ("| | before | after | change |", "| --- | ---: | ---: | --- |")
+        for section in self.sections:
+            yield f"| **{_escape(section.title)}** | | | |"
+            for row in section.rows:
+                yield f"| {' | '.join(map(_escape, row))} |"
+
+
+def heading(comparisons: Sequence[Comparison], refused: int) -> str:
+    """Return the heading over comparisons: how many packages changed, of those that are in both,
+    how many are not, and how many could not be compared."""
+    numbers = dict.fromkeys(CHANGES, 0)
+    unchanged = 0
+    for comparison in comparisons:
+        if comparison.same:
+            unchanged += 1
+        else:
+            numbers[comparison.change] += 1
+    changed = numbers.pop("changed")
+    in_both = changed + unchanged + refused
+    counts = []
+    if in_both:
+        counts.append(f"{changed or 'None'} of {plural(in_both, 'package')} changed")
+    for change, number in numbers.items():
+        if number:
+            counts.append(f"{number if counts else plural(number, 'package')} {change}")
+    if refused:
+        counts.append(f"{refused} not compared")
+    return f"## {', '.join(counts)}"
+
+
+def _escape(text: str) -> str:
+    for mark in "\\|*_`<":
+        text = text.replace(mark, f"\\{mark}")
+    return " ".join(text.split())

@@ -1,0 +1,173 @@
+"""The rows of one method in a comparison of two builds, and how figures of all sorts are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pipeline.features.gates.rendering import Row
+from pipeline.report.formatting import percent
+from pipeline.store.json_diff import Difference, diff_json, diff_names, show_value
+from pipeline.validate.figures import (
+    Build,
+    MethodFigures,
+    describe_left,
+    output_names,
+)
+
+Json = Mapping[str, Any]
+
+
+def method_rows(previous: str, name: str, old: Build, new: Build) -> Iterator[Row]:
+    """Yield the rows of a method; `previous` is its name in the old build."""
+    before = old.figures.methods.get(previous)
+    after = new.figures.methods.get(name)
+    if before is None or after is None:
+        cells = (describe_delegated(before), describe_delegated(after))
+        yield Row("method", *cells, Difference((name,), before, after).change())
+        return
+    if previous != name:
+        yield Row("method", previous, name, "renamed, same program")
+    theirs = facts_of(old, previous)
+    ours = facts_of(new, name)
+    yield from _delegation(before, after, (ours or {}).get("delegation", {}))
+    yield from size_rows(_memory(before), _memory(after))
+    if old.figures.digest != new.figures.digest:
+        yield from _numerics(before, after, ours or {})
+    if theirs is None or ours is None:
+        return
+    if theirs["program"] != ours["program"]:
+        yield Row(
+            "program", theirs["program"][:12], ours["program"][:12], "another program"
+        )
+    yield from manifest_rows(theirs, ours, ["lowering", "signature"])
+    unquantized = theirs.get("left_float", 0)
+    now_unquantized = ours.get("left_float", 0)
+    if unquantized != now_unquantized:
+        yield Row("not quantized", str(unquantized), str(now_unquantized))
+
+
+def _memory(figures: MethodFigures) -> dict[str, int | None]:
+    return {
+        "planned memory": figures.planned_memory,
+        "constants": figures.constants,
+        "delegated payloads and weights": figures.delegated,
+    }
+
+
+def facts_of(build: Build, method: str) -> Json | None:
+    """Return what a build's manifest says of a method; None where it is not known."""
+    if build.manifest is None:
+        return None
+    facts: Json | None = build.manifest["methods"].get(method)
+    return facts
+
+
+def describe_delegated(figures: MethodFigures | None) -> str:
+    if figures is None:
+        return ""
+    return f"{figures.delegated_nodes} of {figures.nodes} nodes delegated"
+
+
+def _delegation(
+    before: MethodFigures, after: MethodFigures, delegation: Json
+) -> Iterator[Row]:
+    for noun in ("nodes", "operators"):
+        cells = (_describe_share(before, noun), _describe_share(after, noun))
+        if cells[0] != cells[1]:
+            points = 100 * (after.share(noun) - before.share(noun))
+            change = f"{points:+.1f} points" if points else ""
+            yield Row(f"{noun} delegated", *cells, change)
+    for (backend,), old, new in diff_names(before.partitions, after.partitions, 0):
+        yield Row(f"partitions of {backend}", str(old), str(new), f"{new - old:+}")
+    for (operator,), old, new in diff_names(before.left, after.left, 0):
+        if not old:
+            change = "newly left"
+        elif not new:
+            change = "no longer left"
+        else:
+            change = f"{new - old:+}"
+        if new > old:
+            change += describe_left(delegation, operator)
+        yield Row(f"left: {operator}", str(old), str(new), change)
+
+
+def _describe_share(figures: MethodFigures, noun: str) -> str:
+    delegated = getattr(figures, f"delegated_{noun}")
+    total = getattr(figures, noun)
+    return f"{delegated} of {total} ({percent(figures.share(noun))})"
+
+
+def _numerics(
+    before: MethodFigures, after: MethodFigures, facts: Json
+) -> Iterator[Row]:
+    old = before.sqnr_db
+    new = after.sqnr_db
+    if old is None or new is None or old == new:
+        return
+    if len(old) != len(new):
+        yield Row("outputs", str(len(old)), str(len(new)))
+        return
+    names = output_names(facts.get("signature", {}), len(new))
+    for name, then, now in zip(names, old, new, strict=True):
+        if then == now:
+            continue
+        change = ""
+        if then is not None and now is not None:
+            change = f"{now - then:+.1f} dB"
+        yield Row(f"SQNR of {name}", _decibels(then), _decibels(now), change)
+    if before.max_abs != after.max_abs:
+        yield Row(
+            "max abs error", _show_error(before.max_abs), _show_error(after.max_abs)
+        )
+
+
+def _decibels(sqnr: float | None) -> str:
+    if sqnr is None:
+        return "undefined"
+    return f"{sqnr:g} dB"
+
+
+def _show_error(error: float | None) -> str:
+    if error is None:
+        return "float32's own"
+    return f"{error:g}"
+
+
+def manifest_rows(before: Json, after: Json, names: Iterable[str]) -> Iterator[Row]:
+    for name in names:
+        for difference in diff_json({name: before.get(name)}, {name: after.get(name)}):
+            name_of_field = ".".join(difference.path).removeprefix("toolchain.")
+            yield Row(name_of_field, _show(difference.old), _show(difference.new))
+
+
+def _show(value: Any) -> str:
+    """Show a value of a manifest; of a list of partitioners or passes, their names."""
+    if isinstance(value, list) and all(
+        isinstance(e, dict) and "name" in e for e in value
+    ):
+        return ", ".join(element["name"] for element in value) or "none"
+    if value is None:
+        return "none"
+    return show_value(value)
+
+
+def size_rows(
+    before: Mapping[str, int | None],
+    after: Mapping[str, int | None],
+    absent: int | None = None,
+) -> Iterator[Row]:
+    """Yield the sizes that differ; those that one side does not know, None, are left out."""
+    for (figure,), old, new in diff_names(before, after, absent):
+        if old is not None and new is not None:
+            yield Row(figure, f"{old:,}", f"{new:,}", describe_change(old, new))
+
+
+def describe_change(before: int, after: int) -> str:
+    """Describe a change of a size; empty where there is none."""
+    if before == after:
+        return ""
+    share = ""
+    if before:
+        share = f" ({100 * (after / before - 1):+.1f} %)"
+    return f"{after - before:+,}{share}"
