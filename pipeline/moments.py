@@ -147,6 +147,12 @@ class Feature:
             `run.build.listening.CompileListener`, or None.
         explain_compile: takes a stale compile action and the workspace; returns a sentence for
             `doit explain`, or "".
+        remarks: takes a plan; yields `store.errors.Problem`s that are told in each run and fail
+            nothing.
+        check_files: takes the folder of a workspace; yields the mistakes in files that it alone
+            reads, whether or not a config names them, for `doit check`.
+        schemas: by the path of a file in a workspace, what returns the JSON Schema that is written
+            there for editors, where the folder is there.
         describe_key: takes a `store.json_diff.Difference` of two keys; returns words for one of a
             field that the feature brings, and None for any other.
         share_weights: takes a link action, the store, and whether files may be laid out, which
@@ -191,6 +197,9 @@ class Feature:
     compile_facts: str = _moment("build")
     listen_to_compile: str = _moment("build")
     explain_compile: str = _moment("")
+    remarks: str = _moment("")
+    check_files: str = _moment("")
+    schemas: Mapping[str, str] = _moment("", _NONE)
     describe_key: str = _moment("")
     share_weights: str = _moment("build")
     outlines: Mapping[str, str] = _moment("", _NONE)

@@ -222,18 +222,6 @@ class PackageConfig(Options):
     validation: ValidateConfig = Field(default=ValidateConfig(), alias="validate")
 
     @property
-    def target_names(self) -> list[str]:
-        """The names of targets that it holds the package to, if they have a file; its own `target`
-        comes first."""
-        package_gates = self.validation.gates
-        names = set(package_gates.runs_on or ())
-        for method in self.validation.methods.values():
-            names.update(method.gates.runs_on or ())
-        if not self.target or package_gates.runs_on is not None:
-            return sorted(names)
-        return [self.target, *sorted(names - {self.target})]
-
-    @property
     def needs_baseline(self) -> bool:
         """Return whether a gate of the package or of a method compares it with its baseline."""
         methods = self.validation.methods.values()

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from pipeline.config.parser import Parsed
 
 
-ANY_TARGET = "*"
-
-
 @dataclass(frozen=True)
 class ConfigSummary:
     """The part of a config from which tasks and the digests of keys are made.
@@ -47,9 +44,6 @@ class ConfigSummary:
         files: the files of the workspace that options name.
         features: what features keep of the config, by the name of each that it concerns.
         revision: whether the package names the commit that it was built from.
-        label: its `target`, unless `runs_on` says which runtimes it is held to.
-        targets: the names of targets that it is held to, if they have a file; `ANY_TARGET` where
-            they may be values of variables, as `label` is None.
     """
 
     model: str
@@ -65,8 +59,6 @@ class ConfigSummary:
     files: tuple[str, ...]
     features: Mapping[str, Any]
     revision: bool
-    label: str | None
-    targets: tuple[str, ...]
 
     @property
     def machine(self) -> dict[str, Any]:
@@ -254,10 +246,6 @@ class ConfigCache:
 
         def compute(path: Path) -> dict[str, Any] | None:
             summary = self._summarize(package, bool(composed["variables"]))
-            if (
-                summary and composed["variables"]
-            ):  # whose values are not kept as they are
-                summary |= {"label": None, "targets": [ANY_TARGET]}
             return summary and {
                 "for": self._environment(_parse(summary)),
                 "summary": summary,
@@ -340,8 +328,6 @@ def _summarize(config: PackageConfig, has_variables: bool) -> dict[str, Any]:
         "files": sorted(set(named)),
         "features": _ask_features(config, has_variables),
         "revision": config.emit.metadata_revision,
-        "label": None if config.validation.gates.runs_on is not None else config.target,
-        "targets": config.target_names,
     }
 
 

@@ -25,7 +25,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.settings import in_ci
 
 if TYPE_CHECKING:
-    from pipeline.config.models import PackageConfig
+    pass
 
 
 class Plan(Units):
@@ -111,10 +111,9 @@ class Plan(Units):
     ) -> Action[ValidateInputs]:
         """Return the action that validates a package of these files."""
         config = self.complete_config(package)
-        targets = self._targets(config)
         held_to: dict[str, Any] = {}
         record: dict[str, Any] = {}
-        paths = ["target"] if config.target in targets else []
+        paths: list[str] = []
         for planning in self.find_planning(package):
             held_to.update(planning.held_to(package, files, config))
             record.update(planning.add_to_record(package, files))
@@ -141,21 +140,12 @@ class Plan(Units):
             only=[name for name in methods if name in only]
             if {*only} != {*methods}
             else (),
-            targets=targets,
             in_ci=in_ci(),
             golden=find_golden(self.workspace, export, methods),
             written=self.written(package),
             quantizes=self.workspace.state(package).get("quantize", {}),
         )
         return validate_action(inputs)
-
-    def _targets(self, config: PackageConfig) -> dict[str, dict[str, Any]]:
-        """Return what the runtimes hold that a package without mistakes is held to, by target."""
-        from pipeline.config.targets import find_targets, read_target
-
-        files = find_targets(self.workspace.root)
-        names = [name for name in config.target_names if name in files]
-        return {name: read_target(files[name]).resolved() for name in names}
 
     def _baseline(self, package: str) -> Digest | None:
         """Hash the file with a package's accepted figures; None where there is none."""

@@ -1,8 +1,8 @@
 """Identifies installed distributions: a version, and the content of what no `RECORD` vouches for.
 
 A version alone doesn't tell that a file was patched in place, that a folder is installed editable,
-or that another folder on the path is imported instead. A file is what its wheel brought where it has
-the digest that the distribution's RECORD states; all others count by content. That is computed
+or that another folder on the path is imported instead. A file is what its wheel brought where it
+has the digest that the distribution's RECORD states; all others count by content. That is computed
 once: it holds while the times of the last changes of all files stay as they are, which takes one
 `stat` a file. Nothing is imported.
 """

@@ -53,8 +53,6 @@ class ValidateInputs:
         held_to: further fields of the key, which features add, of what the package is held to.
         record: fields that features add to the record of the report.
         only: the methods that are validated, if not all are.
-        targets: what the runtimes hold that the package is held to, by name; its own `target` is
-            one of them unless `runs_on` names others.
         in_ci: whether a baseline that is missing is a failure.
         golden: the file of recorded outputs of each method that has one.
         written: the config as it was written, with the values of its variables.
@@ -73,7 +71,6 @@ class ValidateInputs:
     held_to: Json = field(default_factory=dict)
     record: Json = field(default_factory=dict)
     only: Sequence[str] = ()
-    targets: Mapping[str, Json] = field(default_factory=dict)
     in_ci: bool = False
     golden: GoldenFiles = field(default_factory=dict)
     written: Any = None
@@ -227,12 +224,9 @@ def _held_to(inputs: ValidateInputs) -> Key:
     """Return what measured values are held to."""
     config = inputs.config
     settings = config.validation.resolved()
-    if settings["gates"]["runs_on"] is None and config.target in inputs.targets:
-        settings["gates"]["runs_on"] = [config.target]
     methods = settings["methods"].items()
     optional = {
         **inputs.held_to,
-        "targets": inputs.targets,
         "requires_baseline": inputs.in_ci and config.needs_baseline,
     }
     return {
