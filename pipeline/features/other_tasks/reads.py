@@ -10,10 +10,11 @@ from pipeline.plan.places import Kind
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
 from pipeline.store.errors import SourceError
-from pipeline.store.workspace import BASELINES, TARGETS
+from pipeline.store.workspace import BASELINES
 
 _SOURCE_SUFFIXES = (".py", ".pt2")
 _NO_PATH = ("import ", "$", "lib:")  # begins of other names of a pass's inputs
+_TARGETS = "targets"  # a folder of files that packages are held to
 Place = tuple[Kind, str]
 
 
@@ -75,4 +76,4 @@ def _find_validation_reads(plan: Plan, package: str) -> Iterator[Place]:
 def find_config_folders(plan: Plan) -> Iterator[Place]:
     """Yield the folders whose files say which packages there are."""
     yield "listing", plan.workspace.configs.name
-    yield "listing", TARGETS
+    yield "listing", _TARGETS
