@@ -38,6 +38,7 @@ from pipeline.store.errors import (
     PipelineError,
     Problem,
     format_new_problems,
+    listed,
 )
 from pipeline.store.files import temporary
 from pipeline.store.usage import Usage
@@ -309,7 +310,11 @@ class BatchRunner(TaskOutcomes):
         if action.kind == "export" and not event.error:
             task.plan.note_export(action)
             self._warn_of_export(task)
-        if self._others is not None and self._others.exports_again(node):
+        makers = self._others.exports_again(node) if self._others is not None else ()
+        if makers:
+            self._warn(
+                f"{task.model}: reads what {listed(makers)} makes; exported again"
+            )
             if not event.error:
                 self._note(task, task_event)
             return
@@ -337,10 +342,13 @@ class BatchRunner(TaskOutcomes):
         entry = None
         if action:
             entry = task.plan.workspace.store.get(action.digest)
-        warn = getattr(self.reporter, "warn", None)
-        if entry is not None and warn is not None:
-            for warning in entry.result["warnings"]:
-                warn(f"{task.model}: {warning}")
+        for warning in entry.result["warnings"] if entry is not None else ():
+            self._warn(f"{task.model}: {warning}")
+
+    def _warn(self, warning: str) -> None:
+        """Tell it at once, if doit's reporter is ours."""
+        if hasattr(self.reporter, "warn"):
+            self.reporter.warn(warning)
 
     def _close(self, task_dispatcher: Any, interrupted: bool) -> None:
         if self._pool is not None:

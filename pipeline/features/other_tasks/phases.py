@@ -123,12 +123,12 @@ class OtherTasks:
             self._restart(node, names)
         return bool(names)
 
-    def exports_again(self, node: Any) -> bool:
+    def exports_again(self, node: Any) -> list[str]:
         """Let an export that has just run, or failed, wait for the tasks that make what it turned
-        out to read and that did not run yet, and run again; return whether there are any."""
+        out to read and that did not run yet, and run again; return these."""
         task = action_task(node.task)
         if task is None or task.kind != "export":
-            return False
+            return []
         self._plan.forget(str(task.model))
         names = []
         for name in self._find_producers(self.dispatcher.tasks).find(task):
@@ -137,7 +137,7 @@ class OtherTasks:
         if names:
             self._restart(node, names)
             self.dispatcher.ready.append(node)
-        return bool(names)
+        return names
 
     def export_again(self, node: Any, task: ActionTask) -> bool:
         """Let a task wait for its export once more, whose inputs changed after it ran; return

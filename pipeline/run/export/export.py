@@ -175,10 +175,11 @@ def _record(store: Store, key: Key, reads: Reads, last: Digest | None = None) ->
     entry = store.get_by_key(key)
     result = entry.result if entry else {}
     runs = [reads, *(run for run in parse_records(result) if run != reads)]
-    record = {
-        "runs": [run.to_json() for run in runs[:MOST_RECORDS]],
-        "last": last or result.get("last"),
-    }
+    record: dict[str, Any] = {"runs": [run.to_json() for run in runs[:MOST_RECORDS]]}
+    if last is None:
+        last = result.get("last")
+    if last is not None:
+        record["last"] = last
     store.put_result(key, record)
 
 
