@@ -364,7 +364,9 @@ def test_a_dodo_file_with_settings_of_its_own_keeps_ours(bench):
     workspace.edit("partition_configs/many.yaml", "model: many", "model: none")
     assert workspace.doit() == 1
     assert "no model 'none'" in workspace.output
-    assert workspace.outcomes()["link one"] == "built" and "validate one" not in workspace.outcomes()
+    assert (
+        workspace.outcomes()["link one"] == "built" and "validate one" not in workspace.outcomes()
+    )
     assert "package  build" in workspace.output
     assert (workspace.root / ".doit.sqlite3").exists()
 
