@@ -152,5 +152,6 @@ def open_workspace(root: Path) -> Workspace:
     """Open the workspace at `root`. Raises PipelineError for wrong settings."""
     root = root.resolve()
     settings = read_settings(root)
-    store = Store(settings.store, settings.remote, settings.cap)
+    overflow = root / "build" / ".store"
+    store = Store(settings.store, settings.remote, settings.cap, overflow)
     return Workspace(root, store, settings.jobs, **vars(settings.build))
