@@ -122,6 +122,9 @@ class Feature:
         executors: the functions that open executors, by the name that the setting `executor` begins
             with; each takes the workspace, the number of jobs, whether actions run whatever the
             store holds, and the whole setting; returns a `run.executors.Executor`.
+        other_tasks: takes the plan, and a function that makes our doit tasks again, where a dodo
+            file has other tasks too; returns an object like
+            `features.other_tasks.phases.OtherTasks`, which says in which order tasks run.
         config: functions by the section of a config to which they add keys, such as `package`, its
             top, or `validate.gates`; each returns types and `pydantic.Field`s by name.
         summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in
@@ -186,6 +189,7 @@ class Feature:
     prefetch_exports: str = _moment("")
     prefetch_packages: str = _moment("")
     executors: Mapping[str, str] = _moment("", _NONE)
+    other_tasks: str = _moment("")
     config: Mapping[str, str] = _moment("plan", _NONE)
     summarize: str = _moment("plan")
     planning: str = _moment("plan")

@@ -105,9 +105,7 @@ class TargetPlanning(Planning):
                 digests[name] = self.plan.inputs.hash_file(target_file(name))
         return digests
 
-    def validate_facts(
-        self, package: str, files: Files, linked: Mapping[str, Files] | None
-    ) -> Any:
+    def validate_facts(self, package: str, files: Files) -> Any:
         return self.problem_facts(package)
 
     def held_to(
