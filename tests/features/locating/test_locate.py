@@ -15,9 +15,9 @@ from pipeline.backends import BACKENDS, make_partitioners
 from pipeline.backends.add_sub import runtime as add_sub
 from pipeline.config.validation import Limits
 from pipeline.devices import bindings
-from pipeline.devices.interpreter import prims
 from pipeline.features.locating import locate as locating
 from pipeline.features.locating.case import Located
+from pipeline.features.locating.interpreter import prims
 from pipeline.features.locating.locate import locate
 from pipeline.features.locating.walk import Tolerance, returns_state
 from pipeline.program.inputs import InputSet
