@@ -147,8 +147,7 @@ class Feature:
             `run.build.listening.CompileListener`, or None.
         explain_compile: takes a stale compile action and the workspace; returns a sentence for
             `doit explain`, or "".
-        remarks: takes a plan; yields `store.errors.Problem`s that are told in each run and fail
-            nothing.
+        remarks: takes a plan; yields `store.errors.Problem`s for each run to report as warnings.
         check_files: takes a plan; yields the mistakes in files that the feature reads, whether or
             not a config names them, for `doit check`.
         schemas: by the path of a file in a workspace, what returns the JSON Schema that is written
@@ -175,6 +174,8 @@ class Feature:
             `report.packages.Entry`s.
         draw_chart: takes the kind of a chart and its data; returns a `report.elements.Drawing`, or
             None for a kind that it does not know.
+        report_formats: by the name of a file beside each package's report and in `build/`, what
+            returns its bytes; takes reports, and the errors of packages without one.
         highlights: takes a package's report; returns a `report.elements.DataTable` that stands
             open at the top of a pull request's comment.
         distribution: the one that brings it by an entry point; "" for a folder of this package.
@@ -213,6 +214,7 @@ class Feature:
     sections: tuple[Section, ...] = _moment("report", ())
     overview_sections: tuple[Section, ...] = _moment("report", ())
     draw_chart: str = _moment("report")
+    report_formats: Mapping[str, str] = _moment("report", _NONE)
     highlights: str = _moment("report")
     distribution: str = ""
 
@@ -261,12 +263,12 @@ def find_sections(moment: str = "sections") -> list[Section]:
     ]
 
 
-def find_executors() -> dict[str, str]:
-    """Return the functions that open the executors of features, by name."""
-    executors: dict[str, str] = {}
+def find_functions(moment: str) -> dict[str, str]:
+    """Return the functions of a moment such as `executors`, by the names that features give."""
+    references: dict[str, str] = {}
     for feature in find_features():
-        executors.update(feature.executors)
-    return executors
+        references.update(getattr(feature, moment))
+    return references
 
 
 def find_link_files() -> list[str]:
