@@ -149,8 +149,8 @@ class Feature:
             `doit explain`, or "".
         remarks: takes a plan; yields `store.errors.Problem`s that are told in each run and fail
             nothing.
-        check_files: takes the folder of a workspace; yields the mistakes in files that it alone
-            reads, whether or not a config names them, for `doit check`.
+        check_files: takes a plan; yields the mistakes in files that the feature reads, whether or
+            not a config names them, for `doit check`.
         schemas: by the path of a file in a workspace, what returns the JSON Schema that is written
             there for editors, where the folder is there.
         describe_key: takes a `store.json_diff.Difference` of two keys; returns words for one of a
@@ -173,6 +173,8 @@ class Feature:
         sections: the sections that it adds to the report of a package.
         overview_sections: those that it adds to the page over all packages, of
             `report.packages.Entry`s.
+        draw_chart: takes the kind of a chart and its data; returns a `report.elements.Drawing`, or
+            None for a kind that it does not know.
         highlights: takes a package's report; returns a `report.elements.DataTable` that stands
             open at the top of a pull request's comment.
         distribution: the one that brings it by an entry point; "" for a folder of this package.
@@ -210,6 +212,7 @@ class Feature:
     judge: str = _moment("report")
     sections: tuple[Section, ...] = _moment("report", ())
     overview_sections: tuple[Section, ...] = _moment("report", ())
+    draw_chart: str = _moment("report")
     highlights: str = _moment("report")
     distribution: str = ""
 

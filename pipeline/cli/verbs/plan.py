@@ -11,7 +11,7 @@ from pipeline.cli.grammar import Target, find_targets
 from pipeline.cli.verbs import known_packages
 from pipeline.plan.actions import Action, unit_name
 from pipeline.plan.plan import Plan
-from pipeline.plan.remarks import find_broken_files, find_remarks
+from pipeline.plan.remarks import find_remarks
 from pipeline.plan.status import Status
 from pipeline.plan.tasks import find_action, find_status
 from pipeline.store.digest import Digest
@@ -53,7 +53,7 @@ def run(plan: Plan, words: Sequence[str], resolved: bool = False) -> Iterator[st
     else:
         yield from preview(plan, find_targets(plan, words))
         if not words:
-            for remark in (*find_broken_files(plan), *find_remarks(plan)):
+            for remark in find_remarks(plan):
                 yield f"warning: {remark}"
 
 

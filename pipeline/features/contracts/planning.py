@@ -138,6 +138,13 @@ def find_remarks(plan: Plan) -> Iterator[Problem]:
     yield from _find_unread_targets(plan)
 
 
+def check_files(plan: Plan) -> Iterator[Problem]:
+    """Yield the mistakes in all targets of a workspace."""
+    from pipeline.features.contracts.targets import check_targets
+
+    yield from check_targets(plan.workspace.root)
+
+
 def _iter_summaries(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the packages that name targets, with what is kept of their configs."""
     for package in plan.packages:
