@@ -25,7 +25,7 @@ from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
 from pipeline.validate.results import MethodValidation, Run, Validation
 from tests.devices.test_bindings import Counter, exported
-from tests.devices.test_interpreter import Branches
+from tests.features.locating.test_interpreter import Branches
 from tests.support.configs import parse_config
 from tests.support.located import build, opened, plan_of, written
 
