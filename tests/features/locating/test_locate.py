@@ -171,7 +171,7 @@ def test_a_kernel_in_a_branch(monkeypatch):
     assert built.located("run", [torch.ones(3)]).culprits == ()
     culprit = only(built.located("run", [negative]))
     assert culprit["operator"] == "aten.div.Tensor"
-    assert culprit["line"].startswith("tests/devices/test_interpreter.py:")
+    assert culprit["line"].startswith("tests/features/locating/test_interpreter.py:")
 
 
 def test_a_weight_of_a_delegate():
