@@ -154,6 +154,19 @@ def test_a_model_that_a_task_makes_is_built_as_it_is(workspace, version_of, dodo
         assert "-- train" in bench.output
 
 
+def test_a_plan_names_the_tasks_that_a_run_does_first(workspace):
+    """Before anything was built, before doit has a file of states, and after a change."""
+    bench = workspace(TRAIN + RELEASE)
+    for version in ("1", "2"):
+        (bench.root / "version").write_text(version)
+        assert bench.doit("plan") == 0, bench.output
+        assert "link      m          waits  train runs first" in bench.output
+        assert bench.output.endswith("3 wait\n")
+        assert bench.doit("lower") == 0, bench.output
+    assert bench.doit("plan") == 0
+    assert "2 current" in bench.output and "train" not in bench.output
+
+
 def test_tasks_run_in_the_order_of_the_command_line(workspace, version_of):
     bench = workspace(UNDECLARED, "abm")
     assert bench.doit("train", "lower") == 0, bench.output
