@@ -29,7 +29,7 @@ from pipeline.validate.conclusions import (
 )
 from pipeline.validate.determinism import outputs_of_runs
 from pipeline.validate.interface import (
-    NarrowedSize,
+    NarrowedInput,
     add_range_remedy,
     compare_declared,
     find_outside,
@@ -74,7 +74,7 @@ class MethodValidator(MethodCalls):
 
     cases: Sequence[str] = ()
     departs: str = ""
-    narrowed: Sequence[NarrowedSize] = ()
+    narrowed: Sequence[NarrowedInput] = ()
     shapes: Shapes | None = None
     sets: list[InputSet] = field(default_factory=list)
     is_observed: bool = False

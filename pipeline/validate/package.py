@@ -28,7 +28,7 @@ from pipeline.program.training import MISCOUNTED, trained_method, training_metho
 from pipeline.report.records import UNASKED
 from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
-from pipeline.validate.interface import NarrowedSize
+from pipeline.validate.interface import NarrowedInput
 from pipeline.validate.limits import LIMITS
 from pipeline.validate.method import MethodValidator
 from pipeline.validate.method_calls import Keep
@@ -59,7 +59,7 @@ def validate_package(
     selected: Collection[str] | None = None,
     describe_instruction: Callable[[str, int], str] = lambda method, instruction: "",
     departures: Mapping[str, str] | None = None,
-    narrowed: Mapping[str, Sequence[NarrowedSize]] | None = None,
+    narrowed: Mapping[str, Sequence[NarrowedInput]] | None = None,
     without_examples: Collection[str] = (),
     shapes: Mapping[str, Shapes] | None = None,
 ) -> Validation:
