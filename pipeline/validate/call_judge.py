@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
-from pipeline.report.records import FailureSubject
+from pipeline.report.method_records import FailureSubject
 from pipeline.validate.call_limits import CallLimits, DerivedLimits
 from pipeline.validate.default_limits import MOST_SHARE_QUANTIZED
 from pipeline.validate.limits import OutputLimits, judge_output

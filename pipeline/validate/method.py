@@ -18,7 +18,7 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.mapped_files import release_pages
 from pipeline.program.random_inputs import Shapes, generate_inputs
 from pipeline.program.signature import check_inputs, flatten, signature
-from pipeline.report.records import ALL
+from pipeline.report.method_records import ALL
 from pipeline.store.errors import PipelineError
 from pipeline.validate.call_judge import Call
 from pipeline.validate.cases import CaseMaker

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
-from pipeline.report.records import MovementRecord
+from pipeline.report.method_records import MovementRecord
 from pipeline.validate.limits import judge_output
 from pipeline.validate.metrics import compare, json_number
 

@@ -25,7 +25,7 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import Shapes
 from pipeline.program.signature import signature
 from pipeline.program.training import MISCOUNTED, trained_method, training_methods
-from pipeline.report.records import UNASKED
+from pipeline.report.method_records import UNASKED
 from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
 from pipeline.validate.interface import NarrowedInput

@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from pipeline.config.validation import ValidateConfig
 from pipeline.program.eager import Source
 from pipeline.program.recordings import RecordedCall, Recording
-from pipeline.report.records import ReferenceRecord
+from pipeline.report.method_records import ReferenceRecord
 from pipeline.report.verdicts import Verdict
 from pipeline.store.errors import PipelineError, listed
 from pipeline.validate.budget import Budget

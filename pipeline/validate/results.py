@@ -7,7 +7,7 @@ from typing import Any
 
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
-from pipeline.report.records import (
+from pipeline.report.method_records import (
     UNASKED,
     FailureRecord,
     FailureSubject,

@@ -23,7 +23,7 @@ from pipeline.program.eager import functionalized
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import fill_random, is_floating
 from pipeline.program.signature import flatten, in_dim_order, signature
-from pipeline.report.records import MovementRecord
+from pipeline.report.method_records import MovementRecord
 from pipeline.store.errors import plural
 from pipeline.validate.budget import Budget
 from pipeline.validate.limits import judge_output

@@ -28,7 +28,7 @@ from pipeline.features.locating.lost_cond import locate_lost_results
 from pipeline.features.locating.quantization_noise import locate_quantization
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
-from pipeline.report.records import CulpritRecord as Culprit
+from pipeline.report.method_records import CulpritRecord as Culprit
 from pipeline.store.reasons import reason
 from pipeline.validate.budget import Budget, OutOfTimeError
 from pipeline.validate.call_limits import MARGIN_DB

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from pipeline.report.cells import name, verdict_cell
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
-from pipeline.report.records import UNASKED
+from pipeline.report.method_records import UNASKED
 from pipeline.report.sections.call_outputs import Output, outputs
 from pipeline.report.sections.error_chart import errors_by_limit
 from pipeline.report.sections.method_comparisons import figure_cells, method_rows
