@@ -22,12 +22,13 @@ def family(folder: Path, sizes: Sizes) -> Result:
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 
     from pipeline.compile.emit import emit
-    from pipeline.compile.family import lay_out_files
     from pipeline.compile.link import link
     from pipeline.compile.lower import lower
     from pipeline.compile.objects import MethodObject, make_object
-    from pipeline.compile.sharing import Shared, choose
+    from pipeline.compile.sharing import Shared
     from pipeline.config.emission import EmitConfig
+    from pipeline.features.families.choice import choose
+    from pipeline.features.families.layout import lay_out_files
     from pipeline.features.speedups.patches import fast_lowering
     from pipeline.store.store import Store
 

@@ -122,8 +122,13 @@ class Feature:
         executors: the functions that open executors, by the name that the setting `executor` begins
             with; each takes the workspace, the number of jobs, whether actions run whatever the
             store holds, and the whole setting; returns a `run.executors.Executor`.
-        config: functions by the section of a config to which they add keys, such as `validate` or
-            `emit`; each returns types and `pydantic.Field`s by name.
+        config: functions by the section of a config to which they add keys, such as `package`, its
+            top, or `validate.gates`; each returns types and `pydantic.Field`s by name.
+        summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in
+            it, which must not be kept as they are; returns JSON that the plan keeps of the config,
+            or None where the feature has no part in the package.
+        planning: a class like `plan.planning.Planning`, of which a plan has one object, for the
+            packages of which `summarize` says something.
         public: modules from which `pte_pipeline` passes on names to exporters and passes.
         explain_departure: says where and why an exported program departs from its eager reference,
             or ""; takes both, the inputs that show it, and the workspace's folder.
@@ -139,6 +144,19 @@ class Feature:
             `run.build.listening.CompileListener`, or None.
         explain_compile: takes a stale compile action and the workspace; returns a sentence for
             `doit explain`, or "".
+        remarks: takes a plan; yields `store.errors.Problem`s that are told in each run and fail
+            nothing.
+        check_files: takes the folder of a workspace; yields the mistakes in files that it alone
+            reads, whether or not a config names them, for `doit check`.
+        schemas: by the path of a file in a workspace, what returns the JSON Schema that is written
+            there for editors, where the folder is there.
+        describe_key: takes a `store.json_diff.Difference` of two keys; returns words for one of a
+            field that the feature brings, and None for any other.
+        share_weights: takes a link action, the store, and whether files may be laid out, which
+            needs torch; returns the `compile.sharing.Shared` of the package, or None where files
+            would have to be laid out. Raises MissingBlobError.
+        outlines: by the kind of a result that it keeps in the store, what such a result is made of
+            (`store.results.OUTLINES`).
         after_emit: takes a `run.build.perform_compile.EmittedUnit`; returns blobs by name, which
             the result of the compile action keeps, as JSON.
         after_link: takes a `run.build.link.LinkedPackage`; returns the digests of further files of
@@ -166,6 +184,8 @@ class Feature:
     prefetch_packages: str = _moment("")
     executors: Mapping[str, str] = _moment("", _NONE)
     config: Mapping[str, str] = _moment("plan", _NONE)
+    summarize: str = _moment("plan")
+    planning: str = _moment("plan")
     public: tuple[str, ...] = _moment("export", ())
     explain_departure: str = _moment("export")
     around_lowering: str = _moment("build")
@@ -173,6 +193,12 @@ class Feature:
     compile_facts: str = _moment("build")
     listen_to_compile: str = _moment("build")
     explain_compile: str = _moment("")
+    remarks: str = _moment("")
+    check_files: str = _moment("")
+    schemas: Mapping[str, str] = _moment("", _NONE)
+    describe_key: str = _moment("")
+    share_weights: str = _moment("build")
+    outlines: Mapping[str, str] = _moment("", _NONE)
     after_emit: str = _moment("build")
     after_link: str = _moment("build")
     link_files: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """`python -m pte_pipeline.schema [FILE]` writes the JSON Schema of package configs, for editors.
 
-By default to partition_configs/schema.json of the workspace that the current folder is, and, where
-it has targets, theirs to targets/schema.json."""
+By default to partition_configs/schema.json of the workspace that the current folder is, and those
+of other files where it has such, as of targets to targets/schema.json."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 from pipeline.config.schema import json_schema
-from pipeline.config.target_schema import target_schema
-from pipeline.store.workspace import TARGETS
+from pipeline.moments import find_features, load
 
 DEFAULT = Path("partition_configs", "schema.json")
 
@@ -25,8 +24,10 @@ def main(words: list[str]) -> int:
         )
         return 2
     schemas = {Path(*words) if words else DEFAULT: json_schema}
-    if not words and Path(TARGETS).is_dir():
-        schemas[Path(TARGETS, "schema.json")] = target_schema
+    for feature in () if words else find_features():
+        for name, reference in feature.schemas.items():
+            if Path(name).parent.is_dir():
+                schemas[Path(name)] = load(reference)
     for path, make in schemas.items():
         try:
             path.write_text(json.dumps(make(), indent=2) + "\n", encoding="utf-8")

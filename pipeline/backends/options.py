@@ -13,7 +13,7 @@ from functools import cache
 from itertools import pairwise
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -43,6 +43,8 @@ class Options(BaseModel):
         strict=True,
         defer_build=True,  # most belong to backends that a config doesn't name
     )
+
+    shorthand: ClassVar[str] = ""  # the key whose value alone may stand for the mapping
 
     def resolved(self) -> dict[str, Any]:
         """Return the options with every default filled in, as plain JSON values: a part of keys."""

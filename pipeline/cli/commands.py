@@ -114,12 +114,6 @@ _CORE_VERBS: Mapping[str, Command] = {
             ),
         ),
         Command(
-            "backends",
-            "the backends that methods can be lowered to, and their options",
-            "[name ...]",
-            examples=(("doit backends vulkan", "what one needs and takes"),),
-        ),
-        Command(
             "cache",
             "the store: what it holds and has saved; check it; evict",
             "stats | verify | gc",

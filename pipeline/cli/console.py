@@ -22,6 +22,8 @@ from pipeline.run.batch import Outlook, Show
 from pipeline.run.install import find_orphans
 from pipeline.store.errors import listed, plural
 from pipeline.store.files import CONTENTS, REPORT
+from pipeline.store.places import describe_remedy
+from pipeline.store.store import Store
 from pipeline.store.visible import one_line
 
 _PAGE = "report.html"
@@ -102,10 +104,18 @@ class Reporter(ConsoleReporter):
         lines += describe_standing(standing)
         lines += _orphan_lines(plan)
         lines += _remark_lines(plan)
+        lines += _overflow_lines(plan.workspace.store)
         tier = plan.workspace.store.remote
         if tier is not None and (line := tier.describe(remote)):
             lines.append(line)
         self.write("".join(f"{line}\n" for line in lines))
+
+
+def _overflow_lines(store: Store) -> Iterator[str]:
+    """Yield a line where the store could not take what the run made."""
+    if why := store.why_overflow():
+        yield describe_remedy(store.root, one_line(why))
+        yield f"  what this run made is in {store.overflow}, for this workspace alone"
 
 
 def describe_failures(plan: Plan, events: Sequence[Event]) -> Iterator[str]:

@@ -148,11 +148,13 @@ class RunRecord:
         remember(workspace.store, (report.event for report in self.reports))
         for folder in (workspace.build, workspace.build / ".state", workspace.logs):
             sweep(folder)
-        if self.reports and workspace.store.cap is not None:
+        store = workspace.store
+        if self.reports and store.cap is not None:
             from pipeline.store.maintenance import evict  # only after changes
 
-            with suppress(OSError, PipelineError):
-                evict(workspace.store, workspace.store.cap)
+            for root in filter(None, (store.root, store.overflow)):
+                with suppress(OSError, PipelineError):
+                    evict(Store(root), store.cap)
 
     def _sum_remote(self, plan: Plan) -> dict[str, Any]:
         """Return what all processes asked of the remote tier, summed, and why it was given up."""

@@ -111,6 +111,7 @@ class BatchRunner(TaskOutcomes):
         """Start the workers that the selected packages need, if it is sure that they need some."""
         if tasks:
             workspace = tasks[0].plan.workspace
+            workspace.store.forget_overflow()
             workers = min(self._jobs or workspace.jobs, count_units(tasks))
             start_ahead(workspace, workers, self.always_execute)
 
@@ -345,11 +346,10 @@ def _find_plan(task_dispatcher: Any) -> Plan | None:
 
 def _try_to_write(plan: Plan) -> None:
     """Fail now rather than after minutes of compiling. Raises OSError."""
-    logs = plan.workspace.logs
-    store = plan.workspace.store.root
-    for folder, root in ((logs, plan.workspace.build), (store, store)):
-        with temporary(folder, root):
-            pass
+    with temporary(plan.workspace.logs, plan.workspace.build):
+        pass
+    with plan.workspace.store.scratch():
+        pass
 
 
 def _prepare_reports() -> None:

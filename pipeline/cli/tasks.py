@@ -88,7 +88,7 @@ def _with_families(plan: Plan) -> list[str]:
     them."""
     packages = dict.fromkeys(_packages(plan))
     for package in list(packages):
-        packages |= dict.fromkeys(plan.families.members(package))
+        packages |= dict.fromkeys(plan.members(package))
     return list(packages)
 
 
@@ -152,13 +152,8 @@ def _method_tasks_of(plan: Plan, package: str, kind: str) -> Iterator[dict[str, 
 def _make_method_tasks(plan: Plan, package: str) -> Iterator[Task]:
     """Make the tasks of the methods that a package is linked from, for doit, after it has made all
     others."""
-    for linked_package in _linked_from(plan, package):
+    for linked_package in plan.linked_from(package):
         yield from _method_tasks_once(plan, linked_package)
-
-
-def _linked_from(plan: Plan, package: str) -> dict[str, None]:
-    """Return the packages whose objects linking a package looks at."""
-    return dict.fromkeys([package, *plan.families.deciding(package)])
 
 
 @cache
@@ -208,7 +203,7 @@ def task_lower() -> Iterator[dict[str, Any]]:
 def _unit_tasks(plan: Plan, package: str) -> list[str]:
     """Return the names of the compile tasks of the objects that a package is linked from."""
     names = []
-    for linked_package in _linked_from(plan, package):
+    for linked_package in plan.linked_from(package):
         if plan.problems(linked_package):
             continue
         for unit in plan.units(linked_package):
@@ -241,8 +236,9 @@ def task_validate() -> Iterator[dict[str, Any]]:
     for package in _packages(plan):
         task = ActionTask(plan, "validate", plan.model(package), package)
         lowered = [f"lower:{quoted(package)}"]
-        if (family := plan.families.name(package)) is not None:
-            lowered.append(f"{FAMILY}:{quoted(family)}")
+        members = plan.members(package)
+        if members:
+            lowered.append(f"{FAMILY}:{quoted(members[0])}")
         yield _task(task, f"validate {package}", task_dep=lowered)
         part = _selection.parts.get(quoted(package), ())
         if part and {*part} <= {*chain.from_iterable(plan.units(package))}:
@@ -251,17 +247,18 @@ def task_validate() -> Iterator[dict[str, Any]]:
 
 
 def task__family() -> Iterator[dict[str, Any]]:
-    """Group the packages of each family, for whose sizes validations wait; `doit list` hides it."""
+    """Group packages that belong together, by the first of them; for their sizes validations wait.
+    `doit list` hides it."""
     plan = current_plan()
-    yield {"name": None, "doc": "packages that share weights"}
-    family_to_packages = {}
+    yield {"name": None, "doc": "packages that belong together"}
+    families: dict[str, list[str]] = {}
     for package in _packages(plan):
-        family = plan.families.name(package)
-        if family is not None:
-            family_to_packages[family] = plan.families.members(package)
-    for family, packages in family_to_packages.items():
-        lowered = [f"lower:{quoted(package)}" for package in packages]
-        yield {"name": quoted(family), "actions": None, "task_dep": lowered}
+        members = plan.members(package)
+        if members:
+            families[members[0]] = members
+    for first_package, members in families.items():
+        lowered = [f"lower:{quoted(member)}" for member in members]
+        yield {"name": quoted(first_package), "actions": None, "task_dep": lowered}
 
 
 __all__ = ["DOIT_CONFIG", *(name for name in globals() if name.startswith("task_"))]

@@ -39,7 +39,6 @@ from executorch.extension.flat_tensor.serialize.serialize import (
 )
 
 from pipeline.compile.cords import find_pieces
-from pipeline.compile.family import find_constant, is_external, name_constant
 from pipeline.compile.objects import (
     Blob,
     BlobBytes,
@@ -47,8 +46,11 @@ from pipeline.compile.objects import (
     TaggedBlob,
     check_file_names,
     confused_with_constant,
+    find_constant,
+    is_external,
     merge_named_data,
     mutable_name,
+    name_constant,
     program_from_bytes,
 )
 from pipeline.compile.sharing import NOTHING_SHARED, Shared

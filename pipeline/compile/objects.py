@@ -222,3 +222,27 @@ def _check_named_mutable_buffers(output: EmitterOutput) -> None:
     for number, (index, name) in enumerate(stored, 1):
         if index != number or number > last:
             raise confused_with_constant(name)
+
+
+def name_constant(blob: Blob, tensor: Tensor) -> str:
+    """Return the name of a shared constant: its digest, and its dtype, sizes and order of
+    dimensions, which a runtime compares with those stored next to the data."""
+    dtype = str(int(tensor.scalar_type))
+    sizes = "x".join(map(str, tensor.sizes))
+    order = "x".join(str(int(dimension)) for dimension in tensor.dim_order)
+    return ".".join([blob.digest, dtype, sizes, order])
+
+
+def find_constant(owner: MethodObject, tensor: Tensor) -> Blob | None:
+    """Return the data of a tensor that is never written, None for any other."""
+    if is_external(tensor):
+        return owner.external_constants[tensor.data_buffer_idx]
+    if tensor.data_buffer_idx > 0 and tensor.allocation_info is None:
+        return owner.constants[tensor.data_buffer_idx]
+    return None
+
+
+def is_external(tensor: Tensor) -> bool:
+    """Tell whether a `.ptd` file holds a tensor's data."""
+    extra = tensor.extra_tensor_info
+    return extra is not None and extra.location is TensorDataLocation.EXTERNAL

@@ -24,7 +24,7 @@ from pipeline.backends.options import Distinct, Modules, rule
 from pipeline.backends.workspace_files import located, named_files
 from pipeline.config.edge import EdgeConfig, PassSpec
 from pipeline.config.emission import EmitConfig, MethodEmit
-from pipeline.config.family import Family
+from pipeline.config.features import open_to_features
 from pipeline.config.fields import (
     Constant,
     Label,
@@ -178,6 +178,7 @@ class MethodConfig(Options):
         }
 
 
+@open_to_features("package")
 class PackageConfig(Options):
     """A package: which model it is made of, and how each method is lowered."""
 
@@ -203,9 +204,6 @@ class PackageConfig(Options):
 
     Example: seq2seq-v2
     """
-    family: Family | None = None
-    """The packages that share their weights with this one: the family's name, or {name, base,
-    share}."""
     methods: dict[MethodName, MethodConfig] = Field(min_length=1)
     """Every method of the model, and how it is lowered, or `omit` for one that is left out."""
     omitted: tuple[MethodName, ...] = ()
@@ -222,18 +220,6 @@ class PackageConfig(Options):
     """
     emit: EmitConfig = EmitConfig()
     validation: ValidateConfig = Field(default=ValidateConfig(), alias="validate")
-
-    @property
-    def target_names(self) -> list[str]:
-        """The names of targets that it holds the package to, if they have a file; its own `target`
-        comes first."""
-        package_gates = self.validation.gates
-        names = set(package_gates.runs_on or ())
-        for method in self.validation.methods.values():
-            names.update(method.gates.runs_on or ())
-        if not self.target or package_gates.runs_on is not None:
-            return sorted(names)
-        return [self.target, *sorted(names - {self.target})]
 
     @property
     def needs_baseline(self) -> bool:

@@ -23,7 +23,7 @@ from pipeline.backends import (
 from pipeline.backends.options import Modules
 from pipeline.config.contradictions import as_kind, find_contradictions
 from pipeline.config.edge import FACTORY, PassSpec
-from pipeline.config.family import Family
+from pipeline.config.features import PACKAGE_KEYS
 from pipeline.config.fields import (
     REFERENCE_PATTERN,
     RULES,
@@ -41,15 +41,23 @@ from pipeline.store.errors import (
 
 _Handler = Callable[[Any], Any]
 _MAPPINGS: dict[type[Options], str] = {
-    Family: "write its name, or {name: <name>}",
     PackageConfig: "begin with `model:`",
     MethodConfig: PORTABLE,
     QuantizeConfig: "write {quantizer: <name>}",
 }
 
 
+def _how_to_write(model: type[Options]) -> str:
+    """Return how a mapping is written, "" for one that needs no such hint."""
+    if model.shorthand:
+        return f"write its {model.shorthand}, or {{{model.shorthand}: <{model.shorthand}>}}"
+    return _MAPPINGS.get(model, "")
+
+
 def _missing_feature(model: type[Options], key: str) -> str:
     """Return the feature that a key needs and that is not installed, or ""."""
+    if model is PackageConfig and key in PACKAGE_KEYS and key not in model.model_fields:
+        return PACKAGE_KEYS[key]
     for name, field in model.model_fields.items():
         if key == (field.alias or name):
             return find_missing_feature(field)
@@ -67,7 +75,6 @@ class Reader:
         self._more_keys = more_keys
         self._given = unwritten
         self._forms: dict[type[Options], Callable[[Any, _Handler, Mistakes], Any]] = {
-            Family: self._family,
             PackageConfig: self._package,
             MethodConfig: self._method,
             PartitionerSpec: self._partitioner,
@@ -90,11 +97,10 @@ class Reader:
     def _mapping(
         self, model: type[Options], data: Any, validate: _Handler, mistakes: Mistakes
     ) -> Any:
+        if model.shorthand and isinstance(data, str):
+            data = {model.shorthand: data}
         if not isinstance(data, dict):
-            mistakes.add(
-                f"is {shown(data)}, must be a mapping",
-                _MAPPINGS.get(model, ""),
-            )
+            mistakes.add(f"is {shown(data)}, must be a mapping", _how_to_write(model))
             return None
         root = model is self._root
         if root:
@@ -113,7 +119,8 @@ class Reader:
             more = ()
         values = dict(unwritten)
         for key, value in data.items():
-            if key not in fields:
+            feature = _missing_feature(model, word(key))
+            if key not in fields and not feature:
                 suggestion = did_you_mean(word(key), [*fields, *more])
                 hint = find_remedy(model, word(key))
                 if hint:
@@ -128,7 +135,7 @@ class Reader:
             elif value is None:
                 hint = REMEDIES.get(key, "give it a value or leave it out")
                 mistakes.add("is empty", hint, loc=(key,))
-            elif value is not False and (feature := _missing_feature(model, key)):
+            elif value is not False and feature:
                 fault = f'this installation has no feature "{feature}"'
                 mistakes.add(fault, "leave the key out", loc=(key,))
             else:
@@ -152,12 +159,6 @@ class Reader:
         for loc, fault, hint in find_contradictions(as_kind(dict, data)):
             mistakes.add(fault, hint, loc)
         return self._mapping(PackageConfig, data, validate, mistakes)
-
-    def _family(self, data: Any, validate: _Handler, mistakes: Mistakes) -> Any:
-        """Read a family, of which the name is enough."""
-        if isinstance(data, str):
-            data = {"name": data}
-        return self._mapping(Family, data, validate, mistakes)
 
     def _method(self, data: Any, validate: _Handler, mistakes: Mistakes) -> Any:
         """Read a method, with what its recipe stands for."""

@@ -24,7 +24,6 @@ from pipeline.backends import (
 )
 from pipeline.backends.options import add_descriptions
 from pipeline.config.edge import FACTORY, PassSpec
-from pipeline.config.family import Family
 from pipeline.config.fields import REFERENCE_PATTERN
 from pipeline.config.matrix import AXIS_PATTERN
 from pipeline.config.models import OMIT, MethodConfig, PackageConfig
@@ -173,9 +172,9 @@ class SchemaGenerator(GenerateJsonSchema):
             }
             return _name_or_mapping({"enum": list(BACKENDS)}, "properties", options)
         generated = super().model_schema(schema)
-        if model is Family:  # of which the name is enough
+        if model.shorthand:
             add_descriptions(model, generated["properties"])
-            name = generated["properties"]["name"]
+            name = generated["properties"][model.shorthand]
             return {
                 "anyOf": [
                     {k: v for k, v in name.items() if k != "description"},

@@ -15,7 +15,6 @@ from pipeline.config.fields import (
     NeedsFeature,
     Share,
     Size,
-    TargetNames,
     Tolerance,
 )
 
@@ -41,13 +40,6 @@ _OTHER = {
 @open_to_features("validate.methods.<method>.gates")
 class MethodGates(Options):
     """Gates of each method; without a limit nothing is checked."""
-
-    runs_on: Annotated[TargetNames | None, NeedsFeature("contracts")] = None
-    """The targets whose runtimes must hold all that the package needs, by their names in targets/;
-    by default the config's `target`, if it has a file there, and [] is none.
-
-    Example: [phone]
-    """
 
     @property
     def needs_baseline(self) -> bool:

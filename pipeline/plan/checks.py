@@ -3,7 +3,7 @@ where parts of it were written."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from pipeline.plan.shared_state import check_shared_state
 from pipeline.program.module_names import check_names
 from pipeline.program.module_paths import Outline
 from pipeline.program.sources import MethodSource
-from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, listed
+from pipeline.store.errors import Problem, did_you_mean, join, listed
 from pipeline.store.names import METADATA
 from pipeline.store.workspace import Workspace
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.compose import Document
     from pipeline.config.emission import MemoryPlan
     from pipeline.config.models import MethodConfig, PackageConfig
-    from pipeline.config.validation import MethodGates
 
 
 def check_backends(document: Document) -> Iterator[Problem]:
@@ -79,33 +78,6 @@ def check_config(
     yield from _mixed_edges(config, document)
     yield from _foreign_quantizers(config, document)
     yield from _emission_conflicts(config, document)
-    yield from _wrong_targets(config, document, workspace.root)
-
-
-def _wrong_targets(
-    config: PackageConfig, document: Document, root: Path
-) -> Iterator[Problem]:
-    """Find targets without a file, and the mistakes in the files of the others."""
-    from pipeline.config.targets import find_targets, missing_target, read_target
-
-    files = find_targets(root)
-    validation = config.validation
-    gates: dict[str, MethodGates] = {"validate": validation.gates}
-    gates |= {
-        join("validate.methods", n): limits.gates
-        for n, limits in validation.methods.items()
-    }
-    for path, gate_settings in gates.items():
-        for number, name in enumerate(gate_settings.runs_on or ()):
-            if name not in files:
-                where = join(f"{path}.gates.runs_on", number)
-                yield document.problem(where, *missing_target(name, root))
-    for name in config.target_names:
-        if name in files:
-            try:
-                read_target(files[name])
-            except ConfigErrors as errors:
-                yield from errors.problems
 
 
 def check_options(config: PackageConfig, document: Document) -> Iterator[Problem]:
@@ -386,11 +358,10 @@ def _wrong_modules(
 
 
 def find_places(
-    config: PackageConfig, document: Document, targets: Collection[str] = ()
+    config: PackageConfig, document: Document, more_paths: Iterable[str] = ()
 ) -> dict[str, str]:
     """Return file and line of the methods, settings of the validation and gates that are written,
-    and of its `target` if that is one of the targets that have a file, by their path in the
-    config."""
+    and of further settings, by their path in the config."""
     validation = config.validation
     paths = [f"methods.{name}" for name in config.methods]
     paths += [f"validate.{name}" for name in validation.model_fields_set]
@@ -406,7 +377,7 @@ def find_places(
     ]
     for name in config.methods:
         paths += validation.find_reference_limits(name)
-    paths += ["target"] if config.target in targets else []
+    paths += more_paths
     places = {}
     for path in paths:
         node = document.written(path)

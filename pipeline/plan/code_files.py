@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import operators, passes
-from pipeline.plan.config_cache import ANY_TARGET
 from pipeline.plan.plan import Plan
 from pipeline.program.workspace_modules import find_elsewhere
 from pipeline.store.errors import Problem
 from pipeline.store.toolchain import code
-from pipeline.store.workspace import TARGETS
 
 _SHARED = (".so", ".dylib", ".dll")
 _TEXT_OF_MODULE = re.compile(r"(passes|operators)[./][\w./-]+")
@@ -191,23 +189,3 @@ def _imported_names(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
             "/",
             ".",
         )
-
-
-def find_unread_targets(plan: Plan) -> Iterator[Problem]:
-    """Yield the files in `targets/` that no config names, or that are called in another way."""
-    folder = plan.workspace.root / TARGETS
-    summaries = [plan.configs.summary(package) for package in plan.packages]
-    named = {name for summary in summaries if summary for name in summary.targets}
-    is_known = all(summaries) and ANY_TARGET not in named
-    for path in sorted(folder.glob("[!.]*")):
-        name = f"{TARGETS}/{path.name}"
-        if path.suffix.lower() in (".yml", ".yaml") and path.suffix != ".yaml":
-            yield Problem(
-                name,
-                "",
-                "is not read",
-                f"call it {path.stem}.yaml",
-            )
-        elif path.suffix == ".yaml" and is_known and path.stem not in named:
-            remark = "no config names it in `target` or `runs_on`, so no package is held to it"
-            yield Problem(name, "", remark)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.secrets import Secret
+from pipeline.moments import find_features, load
 from pipeline.plan.export_parameters import name_export
 from pipeline.store.digest import Digest, hash_bytes, hash_json
 from pipeline.store.toolchain import code, toolchain
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from pipeline.config.compose import Folder
     from pipeline.config.models import PackageConfig
     from pipeline.config.parser import Parsed
-
-
-ANY_TARGET = "*"
 
 
 @dataclass(frozen=True)
@@ -44,11 +42,8 @@ class ConfigSummary:
         operators: the libraries of operators that the config names.
         quantized: the methods that are quantized.
         files: the files of the workspace that options name.
-        family: the resolved family of the package, if it has one.
+        features: what features keep of the config, by the name of each that it concerns.
         revision: whether the package names the commit that it was built from.
-        label: its `target`, unless `runs_on` says which runtimes it is held to.
-        targets: the names of targets that it is held to, if they have a file; `ANY_TARGET` where
-            they may be values of variables, as `label` is None.
     """
 
     model: str
@@ -62,10 +57,8 @@ class ConfigSummary:
     operators: tuple[str, ...]
     quantized: tuple[str, ...]
     files: tuple[str, ...]
-    family: Mapping[str, Any] | None
+    features: Mapping[str, Any]
     revision: bool
-    label: str | None
-    targets: tuple[str, ...]
 
     @property
     def machine(self) -> dict[str, Any]:
@@ -248,11 +241,7 @@ class ConfigCache:
         inputs = hash_json([code(), composed])
 
         def compute(path: Path) -> dict[str, Any] | None:
-            summary = self._summarize(package)
-            if (
-                summary and composed["variables"]
-            ):  # whose values are not kept as they are
-                summary |= {"label": None, "targets": [ANY_TARGET]}
+            summary = self._summarize(package, bool(composed["variables"]))
             return summary and {
                 "for": self._environment(_parse(summary)),
                 "summary": summary,
@@ -271,11 +260,13 @@ class ConfigCache:
         )
         return cached and cached["summary"]
 
-    def _summarize(self, package: str) -> dict[str, Any] | None:
+    def _summarize(
+        self, package: str, has_variables: bool = False
+    ) -> dict[str, Any] | None:
         config = self.parsed(package).config
         if config is None:
             return None
-        return _summarize(config)
+        return _summarize(config, has_variables)
 
     def derived(
         self, package: str, name: str, inputs: Any, compute: Callable[[], Any]
@@ -296,7 +287,7 @@ class ConfigCache:
         )
 
 
-def _summarize(config: PackageConfig) -> dict[str, Any]:
+def _summarize(config: PackageConfig, has_variables: bool) -> dict[str, Any]:
     """Return the fields of a config's summary."""
     from pipeline.backends import BACKENDS, QUANTIZERS
 
@@ -331,11 +322,20 @@ def _summarize(config: PackageConfig) -> dict[str, Any]:
         "operators": list(config.operators),
         "quantized": config.quantized,
         "files": sorted(set(named)),
-        "family": config.family and config.family.resolved(),
+        "features": _ask_features(config, has_variables),
         "revision": config.emit.metadata_revision,
-        "label": None if config.validation.gates.runs_on is not None else config.target,
-        "targets": config.target_names,
     }
+
+
+def _ask_features(config: PackageConfig, has_variables: bool) -> dict[str, Any]:
+    """Return what features keep of a config, by name."""
+    summaries = {}
+    for feature in find_features():
+        if feature.summarize:
+            summary = load(feature.summarize)(config, has_variables)
+            if summary is not None:
+                summaries[feature.name] = summary
+    return summaries
 
 
 def _parse(fields: Mapping[str, Any]) -> ConfigSummary:

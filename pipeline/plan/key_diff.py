@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from pipeline.moments import call_all
 from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.kinds.words import describe_common, describe_setting
 from pipeline.store.digest import Digest
@@ -50,6 +51,9 @@ def describe_differences(
 def _describe(difference: Difference, file: str) -> str:
     """Describe a difference that is neither of a program nor of another action; "" for one that is
     not worth a line."""
+    for words in call_all("describe_key", difference):
+        if words is not None:
+            return str(words)
     describers = [describe_common, *(kind.describe for kind in KINDS.values())]
     for describe in describers:
         words = describe(difference, file)

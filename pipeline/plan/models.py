@@ -344,7 +344,7 @@ class Models:
         from pipeline.program.archive_facts import describe_archive
 
         started = time.perf_counter()
-        facts = describe_archive(path, content, self.workspace.file_digests.hash)
+        facts = describe_archive(path, content, self.workspace.file_digests)
         seconds = time.perf_counter() - started
         self.usage.setdefault("programs", Usage()).add(Usage(misses=1, spent=seconds))
         self._described[facts.content] = facts, seconds

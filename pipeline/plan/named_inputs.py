@@ -1,5 +1,5 @@
-"""Digests of what configs name in the workspace: files of options, passes, libraries of operators,
-targets."""
+"""Digests of what configs name in the workspace: files of options, passes, libraries of
+operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.plan.config_cache import ConfigCache
 from pipeline.plan.models import Models, once
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.store.digest import Digest
-from pipeline.store.workspace import TARGETS, Workspace
+from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:
     from pipeline.config.models import MethodConfig
@@ -89,10 +89,3 @@ class NamedInputs:
     @cached_property
     def _code_inputs(self) -> PassInputs:
         return PassInputs(self._workspace)
-
-    @cached_property
-    def targets(self) -> list[Any]:
-        """The names and digests of all targets: which of them a package names is no part of what is
-        cached of it, since a label can come from a variable."""
-        files = sorted((self._workspace.root / TARGETS).glob("*.yaml"))
-        return [[path.name, self.hash_file(f"{TARGETS}/{path.name}")] for path in files]

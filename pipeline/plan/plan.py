@@ -4,8 +4,7 @@ It never imports torch: what only torch can tell (which methods an exporter has)
 result of the export action, and a plan made before that result exists says that it waits for it.
 
 Its layers, each on the one before: the files of a workspace (`files`), what is wrong with them
-(`problems`), what is compiled together (`units`), what packages share (`families`), and here what
-is linked and validated.
+(`problems`), what is compiled together (`units`), and here what is linked and validated.
 """
 
 from __future__ import annotations
@@ -14,21 +13,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.actions import Action
-from pipeline.plan.checks import find_places
-from pipeline.plan.families import Families
 from pipeline.plan.files import loadable
 from pipeline.plan.golden import find_golden
 from pipeline.plan.kinds.link import LinkInputs, describe_package, link_action
 from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 from pipeline.plan.models import once
+from pipeline.plan.planning import LinkAdditions
 from pipeline.plan.units import Units
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.settings import in_ci
-from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:
-    from pipeline.config.models import PackageConfig
+    pass
 
 
 class Plan(Units):
@@ -37,14 +34,6 @@ class Plan(Units):
     `forget(export)` makes it look again after an export ran.
     """
 
-    def __init__(self, workspace: Workspace) -> None:
-        super().__init__(workspace)
-        self.families = Families(self)
-
-    def _forget_derived(self) -> None:
-        super()._forget_derived()
-        self.families.forget()
-
     @once
     def link(self, package: str) -> Action[LinkInputs] | None:
         """Return the link action, or None while its model, or one of its family, is not
@@ -52,17 +41,35 @@ class Plan(Units):
         compiles = self.compiles(package)
         quantizes = self.quantizes(package)
         methods = self.methods(package)
-        family = self.families.objects(package)
-        if compiles is None or quantizes is None or methods is None or family is None:
+        additions = self._add_to_link(package)
+        if (
+            compiles is None
+            or quantizes is None
+            or methods is None
+            or additions is None
+        ):
             return None
         config = self.complete_config(package)
         revision = ""
         if config.emit.metadata_revision:
             revision = self.revision
         inputs = describe_package(
-            config, compiles, quantizes, methods, family, revision
+            config, compiles, quantizes, methods, additions, revision
         )
         return link_action(inputs)
+
+    @once
+    def _add_to_link(self, package: str) -> LinkAdditions | None:
+        """Return what features add to a link, or None while a model is not exported."""
+        fields: dict[str, Any] = {}
+        compiles: dict[str, Mapping[str, Digest]] = {}
+        for planning in self.find_planning(package):
+            additions = planning.add_to_link(package)
+            if additions is None:
+                return None
+            fields.update(additions.fields)
+            compiles.update(additions.compiles)
+        return LinkAdditions(fields, compiles)
 
     @once
     def link_digest(self, package: str) -> Digest | None:
@@ -70,10 +77,8 @@ class Plan(Units):
         for an export."""
         if not self.is_exported(package):
             return None
-        inputs: list[Any] = []
-        if self.families.name(package) is not None:
-            objects = self.families.objects(package)
-            inputs.append(objects and objects.digest)
+        additions = self._add_to_link(package)
+        inputs = [additions and additions.fields]
 
         def compute() -> Digest | None:
             action = None
@@ -105,9 +110,17 @@ class Plan(Units):
         only: Sequence[str] = (),
     ) -> Action[ValidateInputs]:
         """Return the action that validates a package of these files."""
+        from pipeline.plan.checks import find_places  # a no-op run checks nothing
+
         config = self.complete_config(package)
-        targets = self._targets(config)
-        places = find_places(config, self.document(package), targets)
+        held_to: dict[str, Any] = {}
+        record: dict[str, Any] = {}
+        paths: list[str] = []
+        for planning in self.find_planning(package):
+            held_to.update(planning.held_to(package, files, config))
+            record.update(planning.add_to_record(package, files))
+            paths += planning.find_places(package, config)
+        places = find_places(config, self.document(package), paths)
         examples = {
             name: self.inputs.hash_files(limits.examples or ())
             for name, limits in config.validation.methods.items()
@@ -124,26 +137,17 @@ class Plan(Units):
             quotable=self.models.quotable(export),
             config_files={file: self.configs.content(file) for file in config_files},
             libraries=self.inputs.libraries(package),
-            family=self.families.hash_files(package, files),
-            family_files=self.families.describe_files(package, files),
+            held_to=held_to,
+            record=record,
             only=[name for name in methods if name in only]
             if {*only} != {*methods}
             else (),
-            targets=targets,
             in_ci=in_ci(),
             golden=find_golden(self.workspace, export, methods),
             written=self.written(package),
             quantizes=self.workspace.state(package).get("quantize", {}),
         )
         return validate_action(inputs)
-
-    def _targets(self, config: PackageConfig) -> dict[str, dict[str, Any]]:
-        """Return what the runtimes hold that a package without mistakes is held to, by target."""
-        from pipeline.config.targets import find_targets, read_target
-
-        files = find_targets(self.workspace.root)
-        names = [name for name in config.target_names if name in files]
-        return {name: read_target(files[name]).resolved() for name in names}
 
     def _baseline(self, package: str) -> Digest | None:
         """Hash the file with a package's accepted figures; None where there is none."""
@@ -169,7 +173,10 @@ class Plan(Units):
             self._baseline(package),
             self.models.quotable(summary.export),
             self.inputs.libraries(package),
-            self.families.hash_files(package, files, linked_files),
+            [
+                planning.validate_facts(package, files, linked_files)
+                for planning in self.find_planning(package)
+            ],
             in_ci(),
             references,
             find_golden(self.workspace, summary.export, methods),

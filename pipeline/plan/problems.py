@@ -7,12 +7,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.operators import may_load
-from pipeline.plan.checks import check_backends, check_config, check_model
-from pipeline.plan.family_settings import FamilySettings
+from pipeline.moments import find_features, load
 from pipeline.plan.files import Files
 from pipeline.plan.golden import find_golden_mistakes
 from pipeline.plan.models import once
-from pipeline.store.errors import ConfigErrors, Problem, SourceError, did_you_mean
+from pipeline.plan.planning import Planning
+from pipeline.store.errors import ConfigErrors, Problem, SourceError
 from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -24,7 +24,39 @@ class CheckedFiles(Files):
 
     def __init__(self, workspace: Workspace) -> None:
         super().__init__(workspace)
-        self.family_settings = FamilySettings(self.configs)
+        self._planning: dict[str, Planning] = {}  # by feature
+
+    def find_planning(self, package: str) -> list[Planning]:
+        """Return what features plan of a package, those that its config concerns."""
+        summary = self.configs.summary(package)
+        if summary is None or not summary.features:
+            return []
+        concerned = []
+        for feature in find_features():
+            if feature.planning and feature.name in summary.features:
+                if feature.name not in self._planning:
+                    self._planning[feature.name] = load(feature.planning)(self)
+                concerned.append(self._planning[feature.name])
+        return concerned
+
+    def members(self, package: str) -> list[str]:
+        """Return the packages that are built whenever this one is asked for, if there are any."""
+        members: dict[str, None] = {}
+        for planning in self.find_planning(package):
+            members |= dict.fromkeys(planning.members(package))
+        return list(members)
+
+    def linked_from(self, package: str) -> list[str]:
+        """Return the packages whose objects the link of a package looks at, itself first."""
+        packages = {package: None}
+        for planning in self.find_planning(package):
+            packages |= dict.fromkeys(planning.deciding(package))
+        return list(packages)
+
+    def _forget_derived(self) -> None:
+        super()._forget_derived()
+        for planning in self._planning.values():
+            planning.forget()
 
     @once
     def problems(self, package: str) -> tuple[Problem, ...]:
@@ -75,8 +107,8 @@ class CheckedFiles(Files):
         more = [self.configs.toolchain(summary), passes, libraries, permissions]
         if summary.revision:
             more.append(self.revision)
-        if summary.family is not None:
-            more.append(self._family_facts(package))
+        for planning in self.find_planning(package):
+            more.append(planning.problem_facts(package))
         return self.derive(package, what, [*more, *inputs], compute)
 
     def _find_golden_problems(self, package: str) -> tuple[Problem, ...]:
@@ -96,6 +128,9 @@ class CheckedFiles(Files):
         return ()
 
     def _find_problems(self, package: str) -> tuple[Problem, ...]:
+        # Which a no-op run, of sound packages, does without.
+        from pipeline.plan.checks import check_backends, check_config
+
         parsed = self.configs.parsed(package)
         config = parsed.config
         document = parsed.document
@@ -106,7 +141,8 @@ class CheckedFiles(Files):
         if config is None:
             return (*problems, *self.models.unknown_names(document))
         problems += check_config(config, document, self.workspace)
-        problems += self._find_family_problems(package, document)
+        for planning in self.find_planning(package):
+            problems += planning.find_problems(package, config, document)
         if config.emit.metadata_revision and not self.revision:
             mistake = "has no commit to name: the workspace is in no git repository"
             problems.append(
@@ -128,6 +164,8 @@ class CheckedFiles(Files):
         self, package: str, document: Document
     ) -> Iterator[Problem]:
         """Yield what is wrong between a config, which has no mistakes, and its model."""
+        from pipeline.plan.checks import check_model
+
         config = self.config(package)
         yield from self.models.problems(config.model, document)
         if config.model not in self.models.sources:
@@ -142,47 +180,3 @@ class CheckedFiles(Files):
                 yield from check_model(complete, document, methods, outline, buffers)
         except SourceError as error:
             yield document.problem("model", str(error))
-
-    def _find_family_problems(
-        self, package: str, document: Document
-    ) -> Iterator[Problem]:
-        """Yield what is wrong between a package and its family."""
-        families = self.family_settings
-        settings = families.of(package)
-        if settings is None:
-            return
-        for variant, first_package in families.variants(str(settings["name"])):
-            if variant != settings:
-                mistake = f"shares otherwise than the package '{first_package}' of this family"
-                yield document.problem(
-                    "family", mistake, "give all the same `base` and `share`"
-                )
-                return
-        base = settings["base"]
-        if base is None or base == package:
-            return
-        if base not in self.packages:
-            similar = did_you_mean(base, families.members(package))
-            yield document.problem(
-                "family.base", f"there is no package '{base}'", similar
-            )
-        elif self.problems(base):
-            mistake = f"the package '{base}', whose weights are shared, has mistakes"
-            yield document.problem("family.base", mistake, "mend those first")
-        elif base not in families.members(package):
-            mistake = f"the package '{base}' is not of this family"
-            remedy = f"give it `family: {settings['name']}` too"
-            yield document.problem("family.base", mistake, remedy)
-
-    def _family_facts(self, package: str) -> Any:
-        """Return what the problems of a package with its family depend on, but for its config."""
-        families = self.family_settings
-        name = families.name(package)
-        if name is None:
-            return None
-        settings = [variant for variant, _ in families.variants(name)]
-        base = settings[0]["base"]
-        if len(settings) > 1 or base in (None, package):
-            return settings
-        is_sound = base in self.packages and not self.problems(base)
-        return [settings, is_sound, base in families.members(package)]

@@ -172,7 +172,7 @@ def _hit_or_stale(plan: Plan, action: Digest, reason: str) -> Status:
 
 def _waiting(plan: Plan, package: str) -> Status:
     waits = []
-    for member in (package, *plan.families.deciding(package)):
+    for member in plan.linked_from(package):
         if plan.waits(member):
             waits.append(member)
     export = plan.export(waits[0] if waits else package)
@@ -210,10 +210,10 @@ def _link_changes(plan: Plan, package: str, previous: Digest | None) -> str:
         for unit in plan.compiles(package) or ()
     ]
     stale = [f"{unit.method}: {s.reason}" for unit, s in compiles if not s.current]
-    family = [
-        f"{member}, of its family, changed" for member in plan.families.changed(package)
-    ]
-    return "; ".join(stale) or _first(family) or _changes(plan, previous, action)
+    reasons: list[str] = []
+    for planning in plan.find_planning(package):
+        reasons += planning.explain_link(package)
+    return "; ".join(stale) or _first(reasons) or _changes(plan, previous, action)
 
 
 def _changes(

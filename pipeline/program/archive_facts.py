@@ -6,7 +6,8 @@ ranges, and the bytes of its tensors. Nothing here imports torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from pipeline.program.sources import ArchiveFacts, ProgramFacts, unreadable
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
-from pipeline.store.file_digests import read_stamp
+from pipeline.store.file_digests import FileDigests, read_stamp, stamp_of
 from pipeline.store.files import stat_file
 
 
@@ -40,7 +41,7 @@ _identities: dict[tuple[Path, str], tuple[Any, ProgramIdentity]] = {}
 def describe_archive(
     path: Path,
     content: Digest | None = None,
-    hash_file: Callable[[Path], Digest] = digest.hash_file,
+    digests: FileDigests | None = None,
 ) -> ArchiveFacts:
     """Describe the entries of a PT2 archive.
 
@@ -49,26 +50,29 @@ def describe_archive(
 
     Args:
         content: the digest of the file's bytes, if the caller has it.
-        hash_file: computes it, or remembers it by the file's stamp.
+        digests: may know it by the file's stamp.
 
     Raises:
         SourceError: the file isn't such an archive, or changed while it was read.
     """
+    digests = digests or FileDigests()
     try:
         stat_file(path)
-        stamp = read_stamp(path)
-        content = content or hash_file(path)
     except OSError as error:
         raise SourceError(f"{shown(path)}: {unreadable(error)}") from error
+    # Described and hashed by one open file, whose stamp tells a change in between: the store would
+    # serve facts under the digest of another content ever after.
     with open_archive(path) as archive:
+        file = archive.members.file
+        stamp = stamp_of(os.fstat(file.fileno()))
         entries = [_describe_entry(archive, entry) for entry in archive.entries()]
-    # Hashed again after reading: the store would serve facts under the digest of another content
-    # ever after.
-    if hash_file(path) != content:
+        content_read = digests.hash_open(path, file)
+        is_unchanged = stamp == stamp_of(os.fstat(file.fileno()))
+    if not is_unchanged or content not in (None, content_read):
         raise SourceError(f"{shown(path)}: changed while it was read; run again")
     for facts, identity in entries:
         _identities[path, facts.entry] = stamp, identity
-    return ArchiveFacts(content, tuple(facts for facts, _ in entries))
+    return ArchiveFacts(content_read, tuple(facts for facts, _ in entries))
 
 
 def identify_program(path: Path, entry: str) -> ProgramIdentity:

@@ -7,6 +7,7 @@ tensors. No torch here: torch gets what was checked, and never reads the file it
 from __future__ import annotations
 
 import json
+import os
 import re
 import zipfile
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from typing import Any
 from pipeline.program.archive_schema import ELEMENT_SIZES, SCHEMA_VERSION, STRIDED
 from pipeline.program.stored_zip import StoredZip
 from pipeline.store.errors import SourceError
+from pipeline.store.file_digests import stamp_of
 from pipeline.store.files import stat_file
 from pipeline.store.names import METHOD_NAME, METHOD_RULE
 
@@ -41,12 +43,20 @@ def shown(path: Path) -> str:
     return f"{path.parent.name}/{path.name}"
 
 
+# The stamps of archives that must stay what they are, by their paths as they are opened.
+expected_stamps: dict[Path, list[int]] = {}
+
+
 @contextmanager
 def open_archive(path: Path) -> Iterator[ArchiveReader]:
-    """Open a PT2 archive. Raises SourceError if it is damaged, or isn't an archive."""
+    """Open a PT2 archive. Raises SourceError if it is damaged, isn't an archive, or is another file
+    than `expected_stamps` says."""
     try:
         stat_file(path)
         with open(path, "rb") as file, zipfile.ZipFile(file) as members:
+            expected = expected_stamps.get(path)
+            if expected and stamp_of(os.fstat(file.fileno())) != expected:
+                raise SourceError(changed(path))
             yield ArchiveReader(StoredZip(members))
     except SourceError:
         raise
@@ -66,6 +76,11 @@ def open_archive(path: Path) -> Iterator[ArchiveReader]:
         raise SourceError(
             f"{shown(path)}: is a zip file, but not a PT2 archive ({error!r})"
         ) from error
+
+
+def changed(path: Path) -> str:
+    """Return the message for an archive that is no longer the one that was planned with."""
+    return f"{path.name}: changed while the build ran; run again"
 
 
 class ArchiveReader:

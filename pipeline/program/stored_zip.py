@@ -80,7 +80,8 @@ class StoredZip:
                 offset = end
 
     @property
-    def _file(self) -> IO[bytes]:
+    def file(self) -> IO[bytes]:
+        """The open file."""
         assert self._zip.fp is not None  # it is open
         return self._zip.fp
 
@@ -88,10 +89,10 @@ class StoredZip:
         """Return where the bytes of a member begin in the file; None if the file is too short."""
         info = self._infos[name]
         # Only the local header says how much it is padded.
-        self._file.seek(info.header_offset + _LENGTHS_AT)
-        name_length, padding_length = struct.unpack("<HH", self._file.read(4))
+        self.file.seek(info.header_offset + _LENGTHS_AT)
+        name_length, padding_length = struct.unpack("<HH", self.file.read(4))
         begin = info.header_offset + _LOCAL_HEADER + name_length + padding_length
-        file_size = self._file.seek(0, os.SEEK_END)
+        file_size = self.file.seek(0, os.SEEK_END)
         if begin + info.file_size <= file_size:
             return begin
         return None
@@ -106,7 +107,7 @@ class StoredZip:
         if begin is None or begin % _ALIGNMENT:
             return None
         if self._mapped is None:
-            self._mapped = map_file(self._file)
+            self._mapped = map_file(self.file)
         return self._mapped, begin
 
     def hash(self, name: str, checked: bool = True) -> Digest:
@@ -122,7 +123,7 @@ class StoredZip:
             begin = self.place(name)
         if begin is not None:
             pieces = pieces_at(
-                self._file.fileno(),
+                self.file.fileno(),
                 begin,
                 self.size(name),
             )

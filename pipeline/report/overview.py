@@ -6,17 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pipeline.report.cells import figure, name, text
-from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
+from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import percent
 from pipeline.report.method_records import ALL, UNASKED
 from pipeline.report.packages import Entry
 from pipeline.report.records import name_kernels
-from pipeline.report.sections import family
 from pipeline.store.errors import listed
 from pipeline.store.sizes import human_size
 
 _MOST_METHODS = 4  # named in a cell
-_MOST_CHARTS = 6  # of families
 # Of what was left out of a method.
 _UNSEEN = {
     UNASKED: UNASKED,
@@ -136,27 +134,6 @@ def _make_drop_rows(drops: Drops) -> list[Row]:
 def _make_drops_section(rows: list[Row]) -> ReportSection:
     table = DataTable("drops", "Methods without a baseline", rows)
     return ReportSection("drops", "What is delegated less than before", table)
-
-
-def families_section(entries: Sequence[Entry]) -> ReportSection:
-    """Return the section of packages that share weights, family by family."""
-    families: dict[str, dict[str, family.Files]] = {}
-    pages: dict[str, str] = {}
-    for entry in entries:
-        record = (entry.report or {}).get("family")
-        if record:
-            packages = families.setdefault(record["name"], {})
-            packages[entry.package] = record["packages"][entry.package]
-            pages[entry.package] = entry.page
-    rows: list[Row] = []
-    drawn: list[Chart] = []
-    for family_name, packages in sorted(families.items()):
-        rows.append(family.summarize(family_name, packages))
-        if len(drawn) < _MOST_CHARTS:
-            drawn.append(family.make_chart(packages, pages, family_name))
-    return ReportSection(
-        "families", "Families", DataTable("families", "Families", rows), *drawn
-    )
 
 
 def sums_section(entries: Sequence[Entry]) -> ReportSection:

@@ -90,7 +90,6 @@ def render_all(
         (10, overview.not_run_section(entries)),
         (30, overview.drops_section(entries)),
         (40, ReportSection("packages", "All packages", packages.table(entries))),
-        (50, overview.families_section(entries)),
         (60, overview.sums_section(entries)),
         (70, caches.section(timeline)),
         (80, run.section(timeline, pages)),

@@ -146,7 +146,7 @@ class Batch:
         links = [str(action.package) for action in lost if action.kind == "link"]
         packages: dict[str, None] = {}
         for package in links:
-            packages |= dict.fromkeys([package, *plan.families.deciding(package)])
+            packages |= dict.fromkeys(plan.linked_from(package))
         compiles = self._lost(
             unit for package in packages for unit in plan.compiles(package) or ()
         )

@@ -4,13 +4,17 @@ Nothing is trusted because of its name: a blob is hashed again when it is read. 
 dropped and then simply not there, so corruption, a torn write or a concurrent eviction are misses,
 never errors. What is not there is asked of the remote tier, if there is one, and checked in the
 same way. A file's mtime is the time of its last use.
+
+A store may be another user's, on a read-only mount, or on a full disk. What can't be written there
+goes to a folder of the workspace, the overflow, which has the same names in it.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
@@ -21,6 +25,7 @@ from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import (
+    copy_atomically,
     is_plain,
     make_folder,
     publish,
@@ -35,6 +40,10 @@ if TYPE_CHECKING:
 
 AT_ONCE = 16  # questions to the remote
 _CORRUPT = "was corrupt and has been dropped"
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_UNWRITABLE = (*_FULL, errno.EACCES, errno.EPERM, errno.EROFS)
+_LEAST_FREE = 1 << 20  # bytes of a disk, below which it counts as full
+_WHY = "why.txt"  # the file of the overflow that says why a run needed it
 _T = TypeVar("_T")
 
 
@@ -63,8 +72,15 @@ class BlobWriter:
 class BlobStore:
     """Blobs in a folder, and those of a remote as they are asked for."""
 
-    def __init__(self, root: Path, remote: RemoteTierSettings | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        remote: RemoteTierSettings | None = None,
+        overflow: Path | None = None,
+    ) -> None:
         self.root = root
+        self.overflow = overflow
+        self._is_full = False
         self._remote = remote
         self._verified: set[Digest] = set()
         _ = self.remote  # made before threads ask for it, who would each make one
@@ -75,7 +91,14 @@ class BlobStore:
         return None if self._remote is None else _connect(self._remote)
 
     def blob_path(self, blob: Digest) -> Path:
-        return self.root / blob_name(blob)
+        return self.find(blob_name(blob))
+
+    def find(self, name: str) -> Path:
+        """Return the path of a file: in the overflow if it is there, which is newer than what stood
+        in its place in the store, and could not be dropped."""
+        if self.overflow is not None and is_plain(self.overflow / name):
+            return self.overflow / name
+        return self.root / name
 
     def has(self, blob: Digest) -> bool:
         """Tell whether a blob is there, whatever its content. It is fetched from the remote if only
@@ -151,11 +174,21 @@ class BlobStore:
         self, blob: Digest, pieces: Callable[[], Iterable[bytes | memoryview]]
     ) -> Digest:
         if not self._keep(blob):
-            with self.writing(self.blob_path(blob)) as file:
-                for piece in pieces():
-                    _write(file, piece)
+            try:
+                self._write_pieces(blob, pieces())
+            except OSError as error:
+                if self._is_full or error.errno not in _FULL:
+                    raise
+                self._find_overflow(error)
+                self._is_full = True  # since a moment ago
+                self._write_pieces(blob, pieces())
             self._verified.add(blob)
         return blob
+
+    def _write_pieces(self, blob: Digest, pieces: Iterable[bytes | memoryview]) -> None:
+        with self.writing(blob_name(blob)) as file:
+            for piece in pieces:
+                _write(file, piece)
 
     def _keep(self, blob: Digest) -> bool:
         """Tell whether a blob is here. It is kept as one that is used now: until a result refers to
@@ -175,7 +208,7 @@ class BlobStore:
 
     def adopt(self, file: BinaryIO, blob: Digest) -> None:
         """Store what was written to a `scratch` file and hashed on the way."""
-        self._publish(file, self.blob_path(blob))
+        self._publish(file, blob_name(blob))
         self._verified.add(blob)
 
     def put_file(self, path: Path) -> Digest:
@@ -267,7 +300,7 @@ class BlobStore:
         """Fetch a blob from the remote, which hashes it on its way; tell whether it came."""
         if self.remote is None:
             return False
-        with suppress(OSError), self.writing(self.blob_path(blob)) as file:
+        with suppress(OSError), self.writing(blob_name(blob)) as file:
             if self.remote.fetch_blob(blob, file):
                 self._verified.add(blob)
                 return True
@@ -282,26 +315,85 @@ class BlobStore:
     # Writing
 
     @contextmanager
-    def writing(self, path: Path) -> Iterator[BinaryIO]:
+    def writing(self, name: str) -> Iterator[BinaryIO]:
         """Open a file that is at its place once the context has ended, and not if it raises."""
         with self.scratch() as file:
             yield file
-            self._publish(file, path)
+            self._publish(file, name)
 
-    def _publish(self, file: BinaryIO, path: Path) -> None:
-        # Not flushed to the disk, which would take a tenth of the time of a build that puts new
-        # weights in: of what power loss leaves the content is not that of its name, and so a miss.
-        make_folder(path.parent, self.root)
-        publish(file, path, mode=0o444)
+    def _publish(self, file: BinaryIO, name: str) -> None:
+        try:
+            _move(file, self.root, name)
+        except OSError as error:
+            _move(file, self._find_overflow(error), name)
 
     @contextmanager
     def scratch(self) -> Iterator[BinaryIO]:
         """Open a file that is in the store's folder for as long as the context lasts."""
-        readme = self.root / "README"
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(self._open_scratch(self.root))
+            except OSError as error:
+                overflow = self._find_overflow(error)
+                file = stack.enter_context(self._open_scratch(overflow))
+            yield file
+
+    @contextmanager
+    def _open_scratch(self, root: Path) -> Iterator[BinaryIO]:
+        """Open a file in the folder `tmp` of a root. Raises OSError, for a full disk too."""
+        readme = root / "README"
         if not is_plain(readme):
             write_atomically(readme, README.encode())
-        with temporary(self.root / "tmp", self.root) as file:
+        if root == self.root and (self._is_full or _is_full(root)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root))
+        with temporary(root / "tmp", root) as file:
             yield file
+
+    def _find_overflow(self, error: OSError) -> Path:
+        """Return the folder that takes what the store can't, and note why it can't. Raises the
+        error where it is another one, or that folder can't be written either."""
+        if self.overflow is None or error.errno not in _UNWRITABLE:
+            raise error
+        why = self.overflow / _WHY
+        if not is_plain(why):
+            try:
+                text = f"{error.strerror}: {error.filename or self.root}"
+                write_atomically(why, text.encode())
+            except OSError:
+                raise error from None
+        return self.overflow
+
+    def forget_overflow(self) -> None:
+        """Forget why the last run needed the overflow."""
+        if self.overflow is not None:
+            drop(self.overflow / _WHY)
+
+    def why_overflow(self) -> str:
+        """Return why this run needed the overflow; "" where it did not."""
+        with suppress(OSError):
+            if self.overflow is not None:
+                return (self.overflow / _WHY).read_text()
+        return ""
+
+
+def _move(file: BinaryIO, root: Path, name: str) -> None:
+    """Move a `temporary` to its place in a store's folder. Raises OSError."""
+    # Not flushed to the disk, which would take a tenth of the time of a build that puts new
+    # weights in: of what power loss leaves the content is not that of its name, and so a miss.
+    path = root / name
+    make_folder(path.parent, root)
+    try:
+        publish(file, path, mode=0o444)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy_atomically(Path(file.name), path, root, durable=False)
+
+
+def _is_full(folder: Path) -> bool:
+    status = os.statvfs(folder)
+    # Some filesystems tell no sizes.
+    return status.f_blocks > 0 and status.f_bavail * status.f_frsize < _LEAST_FREE
 
 
 def _write(file: BinaryIO, data: bytes | memoryview) -> int:

@@ -1,10 +1,10 @@
 """Identifies installed distributions: a version, and the content of what no `RECORD` vouches for.
 
 A version alone doesn't tell that a file was patched in place, that a folder is installed editable,
-or that another folder on the path is imported instead. A file is what its wheel brought where it is
-as old as the distribution's RECORD, or has the digest that stands there; all others count by
-content. That is computed once: it holds while the times of the last changes of all files stay as
-they are, which takes one `stat` a file. Nothing is imported.
+or that another folder on the path is imported instead. A file is what its wheel brought where it
+has the digest that the distribution's RECORD states; all others count by content. That is computed
+once: it holds while the times of the last changes of all files stay as they are, which takes one
+`stat` a file. Nothing is imported.
 """
 
 from __future__ import annotations
@@ -226,7 +226,6 @@ def _look(
     places = _find_places(info, names)
     installed = {name for name, _, is_own in places if is_own}
     missing = {name for name in listed if name.split("/")[0] in installed}
-    limits = _limits(info)
     for top, start, is_own in places:
         for path, is_file in _walk(start):
             (files if is_file else folders).append(path)
@@ -236,7 +235,7 @@ def _look(
             entry = listed.get(name) if is_own else None
             if entry is not None:
                 missing.discard(name)
-            if entry is None or not _is_vouched(path, entry, limits):
+            if entry is None or not _is_vouched(path, entry):
                 changes.append([name, hash_file(Path(path))])
     changes += [[name, None] for name in missing]
     return {
@@ -281,25 +280,14 @@ def _counts(path: str) -> bool:
     return not path.endswith(_UNREAD) and "__pycache__/" not in path
 
 
-def _limits(info: Path) -> tuple[int, int]:
-    """Return until when files may have been written, which are as old as RECORD."""
-    try:
-        about = os.stat(info / "RECORD")
-    except OSError:
-        return 0, 0
-    return about.st_mtime_ns, about.st_ctime_ns
-
-
-def _is_vouched(path: str, listed: _Listed, limits: tuple[int, int]) -> bool:
+def _is_vouched(path: str, listed: _Listed) -> bool:
     """Tell whether a file is what RECORD lists."""
-    about = os.stat(path)
-    if about.st_size != listed.size:
+    if os.stat(path).st_size != listed.size:
         return False
-    if about.st_mtime_ns <= limits[0] and about.st_ctime_ns <= limits[1]:
-        return True
     import hashlib
     from base64 import urlsafe_b64encode
 
+    # Times vouch for nothing: a copied environment is as old as its RECORD.
     try:
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, listed.algorithm).digest()

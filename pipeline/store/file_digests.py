@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from pipeline.store.digest import Digest, hash_file
+from pipeline.store.digest import Digest, hash_file, hash_stream
 from pipeline.store.files import (
     own_record_bytes,
     read_own_record,
@@ -24,6 +24,7 @@ from pipeline.store.files import (
 # A file that changed this recently could change again within the resolution of its timestamps
 # and keep its stat, so nothing is cached of it (git calls this "racily clean").
 RACY_NS = 100_000_000
+_SECOND = 1_000_000_000  # ns
 
 
 class FileDigests:
@@ -49,6 +50,16 @@ class FileDigests:
         except OSError:
             return None
 
+    def hash_open(self, path: Path, file: IO[bytes]) -> Digest:
+        """Return the digest of the content of an open file, whatever stands at its path by now.
+        Raises OSError."""
+        status = os.fstat(file.fileno())
+        known_digest = self.find_cached(str(path), status)
+        if known_digest:
+            return known_digest
+        file.seek(0)
+        return hash_stream(file)
+
     def find_plain(self, path: str) -> Digest | None:
         """Return the digest of a file that is no link, or None if it can't be read."""
         try:
@@ -65,7 +76,7 @@ class FileDigests:
         entry = self._entries.get(path)
         if (
             entry
-            and entry["stat"] == _stamp_of(status)
+            and entry["stat"] == stamp_of(status)
             and (content := entry.get("digest"))
         ):
             return Digest(content[1])
@@ -134,14 +145,20 @@ def _is_entry(entry: Any) -> bool:
 
 def read_stamp(path: Path) -> list[int]:
     """Return size, mtime in ns, ctime in ns and inode of a file. Raises OSError."""
-    return _stamp_of(stat_file(path))
+    return stamp_of(stat_file(path))
 
 
-def _stamp_of(status: os.stat_result) -> list[int]:
+def stamp_of(status: os.stat_result) -> list[int]:
+    """Return size, mtime in ns, ctime in ns and inode."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def is_settled(stamp: list[int], now: int) -> bool:
     """Tell whether a file of this stamp can't change any more without getting another one; `now` is
-    from before it was read."""
-    return now - max(stamp[1:3]) > RACY_NS
+    from before it was read.
+
+    A ctime of whole seconds tells too little: file systems such as ext3 and FAT keep no fraction,
+    and images (squashfs, ISO 9660) may give all files one time, so that two images agree in it.
+    """
+    has_fraction = stamp[2] % _SECOND != 0
+    return has_fraction and now - max(stamp[1:3]) > RACY_NS

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.store.digest import Digest, hash_file
+from pipeline.store.errors import PipelineError
 from pipeline.store.files import clear_place, is_plain, remove, sweep, temporary
 from pipeline.store.index import Index, Row, open_index, subject
+from pipeline.store.places import describe_remedy
 from pipeline.store.store import Store
 from pipeline.store.usage import Moved, Usage, read_moved, read_usage
 
@@ -155,12 +157,14 @@ def evict(store: Store, cap: int) -> Evicted:
 
     The unit is an action's result with the blobs that no other result names. What a build that is
     under way has used stays, even above the cap. The order of removal is such that a kill leaves
-    blobs without a result, never a result without its blobs.
+    blobs without a result, never a result without its blobs. Raises PipelineError for a store that
+    can't be written.
     """
     from filelock import FileLock, Timeout
 
     if not store.root.exists():
         return Evicted()
+    store = Store(store.root)  # without an overflow, which has files of the same names
     try:
         clear_place(store.root / ".gc.lock")
         with FileLock(store.root / ".gc.lock", timeout=0):
@@ -173,6 +177,8 @@ def evict(store: Store, cap: int) -> Evicted:
             return _evict(store, cap)
     except Timeout:
         return Evicted(busy=True)
+    except OSError as error:
+        raise PipelineError(describe_remedy(store.root, str(error.strerror))) from error
 
 
 def _evict(store: Store, cap: int) -> Evicted:

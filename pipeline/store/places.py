@@ -33,6 +33,14 @@ def action_name(action: Digest) -> str:
     return f"actions/{action[:2]}/{action[2:]}.json"
 
 
+def describe_remedy(root: Path, why: str) -> str:
+    """Return a sentence on a store that this user can't write."""
+    return (
+        f"store {root}: can't be written ({why}); share it with a group "
+        "(docs/guides/scaling.md#a-store-for-several-users), or name another in PTE_PIPELINE_STORE"
+    )
+
+
 def default_root() -> Path:
     """Return `$XDG_CACHE_HOME/pte-pipeline`, which all checkouts of a user share. Raises
     PipelineError where that is not set and the user has no home."""

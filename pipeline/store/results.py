@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Literal
 
+from pipeline.moments import find_features, load
 from pipeline.store.digest import Digest
 from pipeline.store.forms import (
     Check,
@@ -101,26 +102,7 @@ _EXPORT = {
     "constant_methods": CONSTANT_METHODS,
     "warnings": list[str],
 }
-_RECIPE = {
-    "steps": list[dict[str, Any]],
-    "guards": [{"view": dict[str, Any], "digest": Digest, "where": str}],
-    "blobs": {Digest: [(Count, None)]},
-    "described": {Digest: [(dict[str, Any], None)]},
-}
-_REFIT = {
-    "base": Digest,
-    "proven": bool,
-    "why": str,
-    "misses": Count,
-    "recipe": (_RECIPE, None),
-}
 _RELINK = {"compiles": dict[str, Digest], "pieces": dict[str, list[Piece]]}
-_FAMILY_FILES = {"files": {FileName: list[Piece]}}
-_FAMILY = {
-    **_FAMILY_FILES,
-    "keys": {str: [Digest, FileName]},
-    "constants": {Digest: FileName},
-}
 _LINK = {"files": {FileName: Digest}, "joined?": {FileName: list[Piece]}}
 _MEASURE = {"record": Digest, "blobs": list[Digest]}
 _VALIDATE = {
@@ -169,10 +151,7 @@ OUTLINES: Mapping[str, Any] = {
     "program": _PROGRAM_PARTS,
     "reads": _READS,
     "export": _EXPORT,
-    "refit": _REFIT,
     "relink": _RELINK,
-    "family": _FAMILY,
-    "family-files": _FAMILY_FILES,
     "link": _LINK,
     "measure": _MEASURE,
     "validate": _VALIDATE,
@@ -193,4 +172,9 @@ def check_of_kind(kind: str) -> Check:
     """Return the check of the results of a kind of action; any fits one that is not listed."""
     if kind in RECORD_OUTLINES:
         return check_of(RECORD_OUTLINES[kind]())
-    return check_of(OUTLINES[kind]) if kind in OUTLINES else lambda result: True
+    if kind in OUTLINES:
+        return check_of(OUTLINES[kind])
+    for feature in find_features():
+        if kind in feature.outlines:
+            return check_of(load(feature.outlines[kind]))
+    return lambda result: True

@@ -44,12 +44,13 @@ class Store(BlobStore):
         root: Path,
         remote: RemoteTierSettings | None = None,
         cap: int | None = None,
+        overflow: Path | None = None,
     ) -> None:
-        super().__init__(root, remote)
+        super().__init__(root, remote, overflow)
         self.cap = cap
 
     def __reduce__(self) -> Any:  # a worker verifies for itself
-        return Store, (self.root, self._remote, self.cap)
+        return Store, (self.root, self._remote, self.cap, self.overflow)
 
     @property
     def believes_all(self) -> bool:
@@ -63,7 +64,7 @@ class Store(BlobStore):
         return own_places(self.root)
 
     def action_path(self, action: Digest) -> Path:
-        return self.root / action_name(action)
+        return self.find(action_name(action))
 
     def ask(self, actions: Iterable[Digest]) -> None:
         """Fetch the entries of actions that are not here."""
@@ -103,7 +104,10 @@ class Store(BlobStore):
 
     def has_results(self) -> bool:
         """Return whether any action was done with this store, or could be at its remote."""
-        return self.remote is not None or os.path.isdir(self.root / "actions")
+        folders = [self.root] if self.overflow is None else [self.root, self.overflow]
+        return self.remote is not None or any(
+            os.path.isdir(folder / "actions") for folder in folders
+        )
 
     def put_result(
         self,
@@ -154,7 +158,7 @@ class Store(BlobStore):
             self.remote.push_result(action, replace(entry, unsigned=False).to_json())
 
     def _write_entry(self, action: Digest, entry: ActionEntry) -> None:
-        with self.writing(self.action_path(action)) as file:
+        with self.writing(action_name(action)) as file:
             file.write(digest.canonical_json(entry.to_json()))
 
     # Between processes

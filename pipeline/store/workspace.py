@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,13 +21,11 @@ from pipeline.store.files import (
     write_atomically,
 )
 from pipeline.store.forms import fits
-from pipeline.store.names import NAME_PATTERN
 from pipeline.store.settings import BuildSettings, read_settings
 from pipeline.store.states import PackageState
 from pipeline.store.store import Store
 
 BASELINES = "baselines"
-TARGETS = "targets"
 CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
@@ -146,16 +143,6 @@ def config_files(folder: Path) -> dict[str, list[Path]]:
     return files
 
 
-def is_target_name(label: str) -> bool:
-    """Tell whether the `target` of a config can be the name of a file in `targets/`."""
-    return re.fullmatch(NAME_PATTERN, label) is not None
-
-
-def target_file(name: str) -> str:
-    """Return the path of a target's file in the workspace."""
-    return f"{TARGETS}/{name}.yaml"
-
-
 def makes_packages(stem: str) -> bool:
     """Tell whether a config of this name makes packages. Others are there to be extended only."""
     return not stem.startswith("_")
@@ -165,5 +152,6 @@ def open_workspace(root: Path) -> Workspace:
     """Open the workspace at `root`. Raises PipelineError for wrong settings."""
     root = root.resolve()
     settings = read_settings(root)
-    store = Store(settings.store, settings.remote, settings.cap)
+    overflow = root / "build" / ".store"
+    store = Store(settings.store, settings.remote, settings.cap, overflow)
     return Workspace(root, store, settings.jobs, **vars(settings.build))

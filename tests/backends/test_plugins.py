@@ -144,7 +144,7 @@ def test_it_stands_in_catalogue_and_schema_without_torch(site):
         import sys, json
         from pipeline.backends import BACKENDS, PLUGIN_PROBLEMS
         from tests.support.configs import parse_config
-        from pipeline.cli.verbs.backends import list_backends, describe_backend
+        from pipeline.features.catalogue.listing import list_backends, describe_backend
         acme = BACKENDS["acme"]
         assert acme.plugin == "acme-delegate" and not PLUGIN_PROBLEMS
         assert "acme-delegate" in acme.host.distributions

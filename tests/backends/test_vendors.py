@@ -11,7 +11,7 @@ import yaml
 
 from pipeline.backends import BACKENDS, vendors
 from pipeline.backends.constructors import constructors
-from pipeline.cli.verbs.backends import describe_backend
+from pipeline.features.catalogue.listing import describe_backend
 from pipeline.plan.plan import Plan
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace

@@ -236,7 +236,7 @@ def test_a_quantizers_options_are_resolved():
 NAME_RULE = "letters, digits, '_', '-' and single dots inside"
 MISTAKES = [
     ("modle", 1, "unknown key 'modle'; did you mean 'model'? known: model, export, target, "
-     "file, family, methods, operators, constant_methods, emit, validate"),
+     "file, methods, operators, constant_methods, emit, validate, family"),
     ("model", ..., "model: is missing; name one of models/"),
     ("model", None, "model: is empty; name one of models/"),
     ("model", 5, "model: is 5, must be text; quote it"),

@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 
 from pipeline.config.schema import DIALECT, json_schema
-from pipeline.config.target_schema import target_schema
+from pipeline.features.contracts.target_schema import target_schema
 from pipeline.schema import main
 from pipeline.store.errors import ConfigErrors
 from tests.support.bench import REPOSITORY

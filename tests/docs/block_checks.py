@@ -105,6 +105,7 @@ def _find_module(module: str) -> Path | None:
 # Programs that a page may call, and what they are.
 PROGRAMS = {
     ".": "shell", "apt-get": "Debian", "cat": "shell", "cd": "shell", "cp": "shell",
+    "chgrp": "shell", "chmod": "shell",
     "dask": "of the extra `dask`", "eval": "shell", "git": "git", "grep": "shell",
     "cmake": "a reader's own",
     "hf": "of transformers' hub client", "jq": "a reader's own", "mkdir": "shell",
@@ -113,7 +114,7 @@ PROGRAMS = {
     "source": "shell", "rsync": "a reader's own", "scp": "a reader's own",
     "examples/arm/setup.sh": "ExecuTorch's", "backends/arm/test/setup_testing.sh": "ExecuTorch's",
     "python3.12": "checked below", "python3": "checked below",
-    "sed": "shell", "sh": "shell", "tail": "shell",
+    "sed": "shell", "sh": "shell", "tail": "shell", "umask": "shell",
 }  # fmt: skip
 # Variables of others that a page may set, and whose they are.
 _VARIABLES_OF_OTHERS = {"VK_DRIVER_FILES": "the Vulkan loader"}

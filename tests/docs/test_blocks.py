@@ -16,7 +16,7 @@ import executorch
 import pytest
 import yaml
 
-from pipeline.config.targets import read_target
+from pipeline.features.contracts.targets import read_target
 from tests.docs.block_checks import (
     check_doit,
     check_json,

@@ -19,6 +19,7 @@ USES = {
     "bundles": ("validate: {bundle: true}", "validate.bundle"),
     "contracts": ("validate: {gates: {runs_on: [phone]}}", "validate.gates.runs_on"),
     "etrecord": ("emit: {etrecord: true}", "emit.etrecord"),
+    "families": ("family: ours", "family"),
     "gates": ("validate: {gates: {max_size: 1MB}}", "validate.gates"),
     "inspection": ("validate: {gates: {max_planned_memory: 2MB}}", "validate.gates.max_planned"),
     "latency": ("validate: {latency: {seconds: 1}}", "validate.latency"),

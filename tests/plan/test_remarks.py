@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.cli import console
 from pipeline.cli.verbs import check, plan
-from pipeline.config.target_labels import KNOWN_LABELS, near_labels
+from pipeline.features.contracts.labels import KNOWN_LABELS, near_labels
 from pipeline.plan.plan import Plan
 from pipeline.plan.remarks import _find_hidden_modules, find_broken_files, find_remarks
 from pipeline.store.errors import PipelineError

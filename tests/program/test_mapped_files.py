@@ -15,6 +15,7 @@ from pipeline.run.build.load import load_method
 from pipeline.run.build.planned import guard_sources
 from pipeline.store.errors import SourceError
 from pipeline.store.store import MissingBlobError, Store
+from tests.program.test_sources import exchange_file, exchange_folder, exchange_link
 
 MIB = 1 << 20
 
@@ -105,6 +106,29 @@ def test_archive_that_changes_while_it_is_used_is_noticed(archive, tmp_path, exp
     else:
         with pytest.raises(MissingBlobError if exported else SourceError):
             use()
+
+
+@pytest.mark.parametrize("exchange", [exchange_file, exchange_link, exchange_folder])
+def test_another_archive_that_stood_there_for_a_while_is_noticed(tmp_path, exchange):
+    """It is put back before anyone looks at the path again."""
+    path = tmp_path / "models" / "m.pt2"
+    for folder, size in (("one", 2), ("two", 3)):
+        (tmp_path / folder).mkdir()
+        module = torch.nn.Linear(size, size)
+        programs = {"forward": export(module, (torch.ones(size),))}
+        save_programs(programs, tmp_path / folder / "m.pt2")
+    exchange(path, tmp_path / "one")
+    store = Store(tmp_path / "store")
+    source = source_of(path, store, exported=False)
+    changed = pytest.raises(SourceError, match=r"m\.pt2: changed while the build ran; run again")
+    with changed, guard_sources([source], store):
+        exchange(path, tmp_path / "two")
+        try:
+            load_program(path, "forward")
+        finally:
+            exchange(path, tmp_path / "one")
+    with guard_sources([source], store):
+        load_method(source, store)
 
 
 def test_nothing_is_locked_into_memory():

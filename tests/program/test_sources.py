@@ -12,6 +12,7 @@ import torch
 from torch.export import Dim, export
 from torch.export.pt2_archive._package import package_pt2
 
+from pipeline.program import archive_reader
 from pipeline.program.archive_facts import describe_archive
 from pipeline.program.sources import find_sources, method_sources, parse_archive
 from pipeline.store.digest import hash_file
@@ -97,6 +98,24 @@ def test_what_an_archive_holds_survives_json(models):
     assert [dataclasses.replace(each, parts={}) for each in facts.programs] == list(again.programs)
 
 
+def exchange_file(path, folder):
+    path.parent.mkdir(exist_ok=True)
+    copy = path.with_suffix(".new")
+    copy.write_bytes((folder / "m.pt2").read_bytes())
+    copy.replace(path)
+
+
+def exchange_link(path, folder):
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to(folder / "m.pt2")
+
+
+def exchange_folder(path, folder):
+    path.parent.unlink(missing_ok=True)
+    path.parent.symlink_to(folder)
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_archive_that_changes_while_it_is_read_is_refused(models, monkeypatch, known):
     path = archive(models / "m.pt2", a=program())
@@ -122,17 +141,40 @@ def test_archive_that_changed_since_it_was_hashed_is_refused(models):
         describe_archive(path, content)
 
 
-@pytest.mark.parametrize(("known", "times"), [(False, 2), (True, 1)])
-def test_archive_is_hashed_before_and_after_it_is_read(models, known, times):
-    path = archive(models / "m.pt2", a=program())
-    content, hashed = hash_file(path), []
+@pytest.mark.parametrize("back", [False, True], ids=["once", "and back"])
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("exchange", [exchange_file, exchange_link, exchange_folder])
+def test_facts_are_those_of_the_content(tmp_path, monkeypatch, exchange, known, back):
+    """Whatever stands at the path meanwhile: the store keeps the facts under that digest."""
+    path = tmp_path / "models" / "m.pt2"
+    for folder, module in (("one", Scale()), ("two", Other())):
+        (tmp_path / folder).mkdir()
+        archive(tmp_path / folder / "m.pt2", a=program(module))
+    expected = {}
+    for folder in ("one", "two"):
+        facts = describe_archive(tmp_path / folder / "m.pt2")
+        expected[facts.content] = facts
+    exchange(path, tmp_path / "one")
+    content = hash_file(path) if known else None
+    look, read = archive_reader.stat_file, zipfile.ZipFile.read
 
-    def hash_it(path):
-        hashed.append(path)
-        return content
+    def look_before_opening(place):
+        exchange(path, tmp_path / "two")
+        return look(place)
 
-    assert describe_archive(path, content if known else None, hash_it).content == content
-    assert hashed == [path] * times
+    def read_and_put_back(members, name):
+        if back:
+            exchange(path, tmp_path / "one")
+        return read(members, name)
+
+    monkeypatch.setattr(archive_reader, "stat_file", look_before_opening)
+    monkeypatch.setattr(zipfile.ZipFile, "read", read_and_put_back)
+    try:
+        facts = describe_archive(path, content)
+    except SourceError as error:
+        assert "changed while it was read" in str(error)
+    else:
+        assert facts == expected[facts.content]
 
 
 def only(path):

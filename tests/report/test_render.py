@@ -14,12 +14,12 @@ import jsonschema
 import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
 
+from pipeline.features.families.section import section as family_section
 from pipeline.report.elements import MOST_ROWS
 from pipeline.report.excerpts import excerpts, named_files, named_places
 from pipeline.report.formatting import Place, parse_place
 from pipeline.report.render import Entry, render, render_all
 from pipeline.report.schema import DIALECT, report_schema
-from pipeline.report.sections.family import section as family_section
 from tests.support import golden
 from tests.support.bench import REPOSITORY
 

@@ -51,6 +51,24 @@ def test_change_with_size_and_mtime_restored_is_seen(tmp_path, old_file, monkeyp
     assert digests.hash(old_file) != before
 
 
+@pytest.mark.parametrize("seconds", [1, 2])
+def test_content_decides_where_times_have_no_fractions(tmp_path, old_file, monkeypatch, seconds):
+    """On FAT or ext3 a file may change twice within a time; two images may agree in all times."""
+    whole, stamp_of = seconds * 1_000_000_000, file_digests.stamp_of
+
+    def rounded(status):
+        size, modified, changed, inode = stamp_of(status)
+        return [size, modified // whole * whole, changed // whole * whole, inode]
+
+    _settle(monkeypatch)
+    monkeypatch.setattr(file_digests, "stamp_of", rounded)
+    digests = FileDigests(tmp_path / "cache.json")
+    for content in ("one", "two", "six"):
+        old_file.write_text(content)
+        assert digests.hash(old_file) == hash_bytes(content.encode())
+        assert digests.find_plain(str(old_file)) == hash_bytes(content.encode())
+
+
 def test_file_that_changed_just_now_is_not_cached(tmp_path, old_file):
     digests, compute = FileDigests(tmp_path / "cache.json"), CountingFile()
     digests.cached(old_file, "text", compute)

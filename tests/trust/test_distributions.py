@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import os
+import shutil
 import sys
 import time
 
@@ -117,6 +118,17 @@ def test_a_copied_environment_is_what_it_was(site, tmp_path, monkeypatch):
     assert identity() == "1.0"
     write(site / "acme/native.so", b"\x7fELg" * 50)
     assert identity() != "1.0"
+
+
+@pytest.mark.parametrize("copy", [shutil.copy, shutil.copy2], ids=["new times", "kept times"])
+def test_a_copy_of_a_patched_environment_is_patched(site, tmp_path, monkeypatch, copy):
+    """All files of a copy are as old as its RECORD."""
+    exchange(site / "acme/deep/kernel.py", b"SCALE = 3\n")
+    patched = identity()
+    shutil.copytree(site, tmp_path / "copy", copy_function=copy)
+    monkeypatch.syspath_prepend(str(tmp_path / "copy"))
+    (tmp_path / "copy/acme-1.0.dist-info/RECORD").touch()
+    assert identity() == patched != "1.0"
 
 
 def test_a_folder_on_the_path_in_its_place_counts(site, tmp_path, monkeypatch):

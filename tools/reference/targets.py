@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeline.backends.options import read_descriptions
-from pipeline.config.targets import Target
+from pipeline.features.contracts.targets import Target
 from tools.reference.markdown import row
 
 EXAMPLES = {

@@ -9,6 +9,7 @@ from pipeline.plan.plan import Plan
 from pipeline.report.formatting import duration, percent
 from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.maintenance import evict, statistics, verify
+from pipeline.store.places import describe_remedy
 from pipeline.store.sizes import human_size
 from pipeline.store.store import Store
 from pipeline.store.usage import LEVELS, Usage
@@ -39,6 +40,8 @@ def _show_statistics(store: Store) -> Iterator[str]:
     yield f"  {number} results, {human_size(stats.result_bytes)}" + (
         f": {kinds}" if kinds else ""
     )
+    if store.overflow is not None and store.overflow.is_dir():
+        yield f"  {store.overflow} has what this store could not take; it may be deleted"
     if stats.usage:
         yield ""
         yield from _usage_table(stats.usage)
@@ -94,3 +97,7 @@ def _collect_garbage(store: Store) -> Iterator[str]:
     yield f"evicted {freed}; {human_size(eviction.left)} left of at most {human_size(store.cap)}"
     if eviction.left > store.cap and eviction.in_use:
         yield f"{human_size(eviction.in_use)} are in use by builds that are under way"
+    elif eviction.left > store.cap:
+        raise PipelineError(
+            describe_remedy(store.root, "this user may not remove more")
+        )

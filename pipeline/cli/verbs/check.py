@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pipeline.cli.verbs import find_path, known_packages
-from pipeline.config.targets import check_targets
+from pipeline.moments import call_all
 from pipeline.plan.plan import Plan
 from pipeline.plan.remarks import find_broken_files, find_remarks
 from pipeline.store.errors import PipelineError, Problem, format_new_problems, plural
@@ -31,7 +31,9 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         wrong += bool(problems)
         yield from format_new_problems(problems, package, shown)
     if not words:  # those that no package names too
-        faults = [*check_targets(plan.workspace.root), *find_broken_files(plan)]
+        faults = find_broken_files(plan)
+        for problems in call_all("check_files", plan.workspace.root):
+            faults += problems
         faults = [fault for fault in faults if fault not in shown]
         yield from map(str, faults)
         wrong += bool(faults)

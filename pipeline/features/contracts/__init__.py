@@ -1,4 +1,5 @@
-"""Contracts: what packages ask of the runtime that loads them."""
+"""Contracts: what packages ask of the runtime that loads them, and what the runtimes of targets
+hold."""
 
 from __future__ import annotations
 
@@ -22,8 +23,15 @@ CONTRACT = Command(
 )
 FEATURE = Feature(
     "contracts",
-    "describe what packages ask of their runtime, which gates hold to targets",
+    "describe what packages ask of their runtime, and hold them to files in targets/",
     verbs=(CONTRACT,),
+    summarize="pipeline.features.contracts.planning:summarize",
+    planning="pipeline.features.contracts.planning:TargetPlanning",
+    remarks="pipeline.features.contracts.planning:find_remarks",
+    check_files="pipeline.features.contracts.targets:check_targets",
+    schemas={
+        "targets/schema.json": "pipeline.features.contracts.target_schema:target_schema"
+    },
     after_link="pipeline.features.contracts.link:write_contract",
     link_files=("contract.json", "selected_operators.yaml"),
 )

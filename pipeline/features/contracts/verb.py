@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.cli.verbs import known_packages
 from pipeline.features.contracts.cmake import cmake_lines
+from pipeline.features.contracts.planning import TARGETS, target_file
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
 from pipeline.report.records import read_fitting
 from pipeline.store.errors import PipelineError, plural
 from pipeline.store.files import CONTRACT, SELECTION, record_bytes, write_atomically
-from pipeline.store.workspace import TARGETS, target_file
+from pipeline.store.names import NAME_PATTERN
 
 Json = Mapping[str, Any]
 _WHEEL = "wheel"  # the target that is written where none is named
@@ -141,14 +143,13 @@ def _describe_memory(contract: Json) -> Iterator[str]:
 
 def _write_target(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     """Write what the runtime of the wheel holds to targets/<name>.yaml. Raises PipelineError."""
-    from pipeline.config.targets import HEAD, format_target
     from pipeline.devices.bindings import describe_runtime
-    from pipeline.store.workspace import is_target_name
+    from pipeline.features.contracts.targets import HEAD, format_target
 
     if len(words) > 1:
         raise PipelineError("name one target: doit contract --of-runtime [name]")
     name = next(iter(words), _WHEEL)
-    if not is_target_name(name):
+    if not re.fullmatch(NAME_PATTERN, name):
         raise PipelineError(f"'{name}' can't name a file in {TARGETS}/")
     root = plan.workspace.root
     path = root / target_file(name)

@@ -22,8 +22,8 @@ ROUNDING = 1e-12  # of figures: 0.9 - 0.85 is more than 0.05
 
 class Subject(NamedTuple):
     """The package, or one of its methods: its figures now and in the baseline, its records, the
-    files of its family (`keys.FamilyFiles`), its contract, where it is known, with the calls that
-    delegates left, and what runtimes hold by target."""
+    files of its family (digest and bytes by package and name), its contract, where it is known,
+    with the calls that delegates left, and what runtimes hold by target."""
 
     package: str
     method: str | None
@@ -56,7 +56,6 @@ class Gate:
         needs_partitioners: is left alone where the method has none, unless it is set for this
             method itself.
         is_timed: is left alone where the budget left no time for timing.
-        in_core: whether the core has its field, since the plan reads it.
     """
 
     name: str
@@ -71,7 +70,6 @@ class Gate:
     needs_run: bool = False
     needs_partitioners: bool = False
     is_timed: bool = False
-    in_core: bool = False
 
     def holds(self, figure: float, limit: float) -> bool:
         beyond = limit - figure if self.name.startswith("min_") else figure - limit

@@ -55,7 +55,7 @@ def check_gates(
             of calls that delegates left.
         places: by path in the config (`validate.gates.max_size`), file and line where it was
             written.
-        family: the files of the packages of its family (`keys.FamilyFiles`).
+        family: digest and bytes of the files of the packages of its family, by package and name.
     """
     package = manifest["package"]
     now = make_figures(manifest, contents, validation)

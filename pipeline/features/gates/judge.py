@@ -37,7 +37,7 @@ def prepare_judging(
                 measured,
                 baseline,
                 action.inputs.places,
-                action.inputs.family_files,
+                action.inputs.record.get("family", {}).get("packages", {}),
                 read_fitting(folder / CONTRACT),
             )
         return Judgement(

@@ -33,7 +33,7 @@ _ALIGNED_BY = {
 
 @dataclass(frozen=True)
 class Runtime:
-    """The runtime of a target: its name, and what it holds (`config.targets.Target`, resolved)."""
+    """The runtime of a target: its name, and what it holds (`targets/<name>.yaml`, resolved)."""
 
     name: str
     facts: Json

@@ -57,9 +57,9 @@ def find_toolchain(plan: Plan, package: str) -> dict[str, str]:
 
 
 def _makers(plan: Plan, package: str) -> list[str]:
-    """Return a package and those of its family whose weights stand in its files."""
-    family = plan.families.objects(package)
-    return sorted({package, *(family.compiles if family else ())})
+    """Return a package and those whose weights stand in its files."""
+    link = plan.link(package)
+    return sorted({package, *(link.inputs.related_compiles if link else ())})
 
 
 def _find(plan: Plan, package: str) -> Iterator[Material]:

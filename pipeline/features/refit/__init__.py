@@ -14,4 +14,5 @@ FEATURE = Feature(
     instead_of_compile="pipeline.features.refit.refit:refit_unit",
     listen_to_compile="pipeline.features.refit.refit:begin_lesson",
     explain_compile="pipeline.features.refit.refit:explain_refit",
+    outlines={"refit": "pipeline.features.refit.outlines:REFIT"},
 )

@@ -228,8 +228,11 @@ def _open_sources(
         except ValueError as error:
             raise CannotRefitError(str(error)) from error
 
-    hash_archive = workspace.file_digests.hash  # known to the process that planned
-    guard = guard_sources(list(action.inputs.sources.values()), store, hash_archive)
+    guard = guard_sources(
+        list(action.inputs.sources.values()),
+        store,
+        workspace.file_digests,  # known to the process that planned
+    )
     with guard, ExitStack() as files:
         paths = {path for path, _ in places.values()}
         opened = {

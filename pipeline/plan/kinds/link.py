@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.plan.kinds.parts import NOTHING, Key, common_fields
 from pipeline.plan.kinds.quantize import QuantizeInputs
 from pipeline.plan.kinds.words import describe_setting
+from pipeline.plan.planning import LinkAdditions
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.json_diff import Difference
@@ -22,15 +23,7 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
 Json = Mapping[str, Any]
 
 
-class FamilyObjects(NamedTuple):
-    """The compile actions, by package and unit, of what decides on the files that a family shares,
-    and their digest."""
-
-    digest: Digest
-    compiles: Mapping[str, Mapping[str, Digest]]
-
-
-NO_OBJECTS = FamilyObjects(hash_json({}), {})
+NO_ADDITIONS = LinkAdditions({}, {})
 
 
 @dataclass(frozen=True)
@@ -43,14 +36,14 @@ class LinkInputs:
         compiles: the compile actions, by unit.
         constant_methods: names and values.
         allow_none: the methods that may be delegated or quantized nowhere.
-        family: the settings of the package's family, and the digest of what it shares.
+        additions: further fields of the key, which features add.
         metadata: what the package says of its build, if it says anything.
         quantizes: the quantize actions, by method; this and what follows is for the manifest.
         lowering: the resolved configs of the methods, with the digests of their files.
         emit: the resolved settings of emission.
         programs: the digests of the methods' programs.
         host: the facts of the machine that calibrates, or None where no method is calibrated.
-        family_compiles: the compile actions, by package and unit, of what decides on shared files.
+        related_compiles: compile actions of further packages that are read, by package and unit.
     """
 
     package: str = ""
@@ -62,14 +55,14 @@ class LinkInputs:
     compiles: Mapping[str, Digest] = field(default_factory=dict)
     constant_methods: Sequence[Sequence[Any]] = ()
     allow_none: Sequence[str] = ()
-    family: Json | None = None
+    additions: Json = field(default_factory=dict)
     metadata: Json | None = None
     quantizes: Mapping[str, Digest] = field(default_factory=dict)
     lowering: Mapping[str, Json] = field(default_factory=dict)
     emit: Json = field(default_factory=dict)
     programs: Mapping[str, Digest] = field(default_factory=dict)
     host: Json | None = None
-    family_compiles: Mapping[str, Mapping[str, Digest]] = field(default_factory=dict)
+    related_compiles: Mapping[str, Mapping[str, Digest]] = field(default_factory=dict)
 
     sources: ClassVar[Mapping[str, MethodSource]] = NOTHING
     configs: ClassVar[Mapping[str, Any]] = NOTHING
@@ -78,7 +71,7 @@ class LinkInputs:
     @property
     def results(self) -> Sequence[Digest]:
         objects = list(self.compiles.values())
-        for compiles in self.family_compiles.values():
+        for compiles in self.related_compiles.values():
             objects += compiles.values()
         return list(dict.fromkeys(objects))
 
@@ -92,13 +85,13 @@ def describe_package(
     compiles: Sequence[Action[CompileInputs]],
     quantizes: Mapping[str, Action[QuantizeInputs]],
     methods: Mapping[str, MethodSource],
-    family: FamilyObjects = NO_OBJECTS,
+    additions: LinkAdditions = NO_ADDITIONS,
     revision: str = "",
 ) -> LinkInputs:
     """Return the inputs of the link of a package.
 
     Args:
-        family: what decides on the files that its family shares, if it has one.
+        additions: what features add.
         revision: the commit that its metadata names, if they name one.
     """
     names = sorted(name for name, method in config.methods.items() if method.allow_none)
@@ -116,28 +109,15 @@ def describe_package(
         compiles={str(action.method): action.digest for action in compiles},
         constant_methods=constants,
         allow_none=names,
-        family=_describe_family(config, family),
+        additions=additions.fields,
         metadata=_describe_metadata(config, revision),
         quantizes={name: action.digest for name, action in quantizes.items()},
         lowering=_describe_lowering(config, compiles),
         emit=config.emit.resolved(),
         programs={name: source.program for name, source in methods.items()},
         host=hosts[0] if hosts else None,
-        family_compiles=family.compiles,
+        related_compiles=additions.compiles,
     )
-
-
-def _describe_family(config: PackageConfig, family: FamilyObjects) -> Json | None:
-    if config.family is None:
-        return None
-    return {
-        "name": config.family.name,
-        "base": config.family.base,
-        "share": [
-            [file, list(patterns)] for file, patterns in config.family.files.items()
-        ],
-        "objects": family.digest,
-    }
 
 
 def _describe_metadata(config: PackageConfig, revision: str) -> Json | None:
@@ -196,25 +176,10 @@ def link_key(inputs: LinkInputs) -> Key:
     }
     optional = {
         "allow_none": inputs.allow_none,
-        "family": inputs.family,
+        **inputs.additions,
         "metadata": inputs.metadata,
     }
     return key | {name: value for name, value in optional.items() if value}
-
-
-def family_key(link: Json) -> Key:
-    """Return the key of the record of the files that a family shares, by the key of a link of
-    it."""
-    return {"kind": "family", **_tools(link), **link["family"]}
-
-
-def family_files_key(link: Json, content: Digest) -> Key:
-    """Return the key of the record of `.ptd` files of this content, by the key of a link."""
-    return {"kind": "family-files", **_tools(link), "content": content}
-
-
-def _tools(link: Json) -> Key:
-    return {"code": link["code"], "toolchain": link["toolchain"]}
 
 
 def describe_link(difference: Difference, file: str) -> str | None:
@@ -232,6 +197,4 @@ def describe_link(difference: Difference, file: str) -> str | None:
             return describe_setting("emit.metadata", difference)
         case ("etrecord",):
             return describe_setting("emit.etrecord", difference)
-        case ("family", "objects"):
-            return "what its family shares is chosen among other weights"
     return None

@@ -34,8 +34,6 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.models import MethodConfig, PackageConfig
 
 Json = Mapping[str, Any]
-# By package and name, the digest and the size in bytes of each file that a device loads.
-FamilyFiles = Mapping[str, Mapping[str, tuple[str, int]]]
 # By method, the path and the digest of a file of recorded outputs.
 GoldenFiles = Mapping[str, tuple[str, Digest]]
 
@@ -52,11 +50,9 @@ class ValidateInputs:
         places: file and line of settings, by their path in the config.
         quotable: the files of the workspace whose lines what was measured and the report quote.
         config_files: the files that `places` names, which the report quotes too.
-        family: the digest of the files of all packages of its family, if it has one.
-        family_files: these files, with their sizes.
+        held_to: further fields of the key, which features add, of what the package is held to.
+        record: fields that features add to the record of the report.
         only: the methods that are validated, if not all are.
-        targets: what the runtimes hold that the package is held to, by name; its own `target` is
-            one of them unless `runs_on` names others.
         in_ci: whether a baseline that is missing is a failure.
         golden: the file of recorded outputs of each method that has one.
         written: the config as it was written, with the values of its variables.
@@ -72,10 +68,9 @@ class ValidateInputs:
     quotable: Mapping[str, Digest] = field(default_factory=dict)
     config_files: Mapping[str, Digest] = field(default_factory=dict)
     libraries: Libraries = ()
-    family: Digest | None = None
-    family_files: FamilyFiles = field(default_factory=dict)
+    held_to: Json = field(default_factory=dict)
+    record: Json = field(default_factory=dict)
     only: Sequence[str] = ()
-    targets: Mapping[str, Json] = field(default_factory=dict)
     in_ci: bool = False
     golden: GoldenFiles = field(default_factory=dict)
     written: Any = None
@@ -229,12 +224,9 @@ def _held_to(inputs: ValidateInputs) -> Key:
     """Return what measured values are held to."""
     config = inputs.config
     settings = config.validation.resolved()
-    if settings["gates"]["runs_on"] is None and config.target in inputs.targets:
-        settings["gates"]["runs_on"] = [config.target]
     methods = settings["methods"].items()
     optional = {
-        "family": inputs.family,
-        "targets": inputs.targets,
+        **inputs.held_to,
         "requires_baseline": inputs.in_ci and config.needs_baseline,
     }
     return {
@@ -284,8 +276,6 @@ def describe_validate(difference: Difference, file: str) -> str | None:
             )
         case ("held_to", "share_mutable_buffers"):
             return describe_setting(WHERE, difference)
-        case ("held_to", "family"):
-            return "files of its family changed"
         case ("held_to", "requires_baseline"):
             return "gates that compare with a baseline need one in CI only"
         case ("held_to" | "settings", *path):

@@ -15,7 +15,6 @@ from pipeline.plan.kinds.link import LinkInputs
 from pipeline.plan.patterns import find_unfitting
 from pipeline.program.constant_values import find_blobs
 from pipeline.run.build.called_operators import join_libraries
-from pipeline.run.build.family import LayOut, find_shared
 from pipeline.run.build.metadata import all_constants, make_metadata
 from pipeline.run.build.unmet import find_unmet
 from pipeline.run.stages import Stages
@@ -57,7 +56,6 @@ def link_package(
     deliver: Deliver,
 ) -> None:
     """Link the objects of a package, and deliver the result with its files."""
-    from pipeline.compile.family import lay_out_files
     from pipeline.compile.link import lay_out
     from pipeline.compile.objects import parse_object
 
@@ -69,11 +67,7 @@ def link_package(
         objects = [parse_object(parts) for parts in _in_order(units, order)]
         metadata = make_metadata(action.key, units)
         constants = all_constants({**action.key, "metadata": metadata})
-
-        def lay_out_shared(shared: Shared, records: Sequence[Json]) -> Any:
-            return lay_out_files(shared, [*map(parse_object, records)], store)
-
-        shared = _find_shared(action, store, lay_out_shared)
+        shared = _find_shared(action, store, may_lay_out=True)
         assert shared is not None
         pieces = lay_out(objects, constants, store, order, layout, shared)
     with stages.stage("store"):
@@ -100,7 +94,7 @@ def relink_package(
             units, spent = _load_units(action, store)
             if not _is_relinked(action, units):
                 return False
-            if (shared := _find_shared(action, store)) is None:
+            if (shared := _find_shared(action, store, may_lay_out=False)) is None:
                 return False
             record = store.get_by_key(_shape_key(action, units, shared))
         if record is None:
@@ -119,11 +113,15 @@ def relink_package(
 
 
 def _find_shared(
-    action: Action[LinkInputs], store: Store, lay_out: LayOut | None = None
+    action: Action[LinkInputs], store: Store, may_lay_out: bool
 ) -> Shared | None:
-    if "family" not in action.key:
-        return NOTHING_SHARED
-    return find_shared(action, store, lay_out)
+    """Return the weights that the package shares, by the first feature that shares some; None where
+    their files would have to be laid out and may not."""
+    for shared in call_all("share_weights", action, store, may_lay_out):
+        if shared is not NOTHING_SHARED:
+            weights: Shared | None = shared
+            return weights
+    return NOTHING_SHARED
 
 
 def _in_order(units: Units, order: Sequence[str]) -> list[Json]:
@@ -188,7 +186,6 @@ _NOT_LAID_OUT = (
     "target",
     "file",
     "compiles",
-    "family",
 )
 
 
@@ -199,7 +196,9 @@ def _shape_key(
     of another."""
     objects = [unit["object"] for unit in units.values()]
     key = {
-        name: value for name, value in action.key.items() if name not in _NOT_LAID_OUT
+        name: value
+        for name, value in action.key.items()
+        if name not in (*_NOT_LAID_OUT, *action.inputs.additions)
     }
     if metadata := make_metadata(action.key, units):
         key["metadata"] = metadata  # which stands in the file, between blobs
@@ -317,25 +316,11 @@ def _make_manifest(
         "emit": inputs.emit,
         "constant_methods": dict(action.key["constant_methods"]),
         **({"metadata": metadata} if metadata else {}),
-        **(
-            {"family": _describe_family(family)}
-            if (family := action.key.get("family"))
-            else {}
-        ),
         "order": action.key["order"],
         "operators": join_libraries_of(units),
         "methods": methods,
         "objects": objects,
         "files": files,
-    }
-
-
-def _describe_family(family: Json) -> dict[str, Any]:
-    """Return what a config says of a family, of a link's key."""
-    return {
-        "name": family["name"],
-        "base": family["base"],
-        "share": dict(family["share"]),
     }
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from pipeline.program.archive_facts import ProgramIdentity, identify_program
+from pipeline.program.archive_reader import changed, expected_stamps
 from pipeline.program.sources import MethodSource
-from pipeline.store.digest import Digest, hash_file
+from pipeline.store.digest import Digest
 from pipeline.store.errors import SourceError
-from pipeline.store.file_digests import read_stamp
+from pipeline.store.file_digests import FileDigests, read_stamp, stamp_of
 from pipeline.store.store import MissingBlobError, Store
 
 QUANTIZED_ENTRY = "forward"  # what the archive of a quantized program calls it
@@ -38,14 +40,13 @@ def identify_source(source: MethodSource, store: Store) -> tuple[Path, ProgramId
 def guard_sources(
     sources: Sequence[MethodSource],
     store: Store,
-    hash_archive: Callable[[Path], Digest] = hash_file,
+    digests: FileDigests | None = None,
 ) -> Iterator[None]:
     """Make sure that archives are what was planned while their programs are used, whose weights are
     mapped.
 
     Args:
-        hash_archive: gives the digest of a user's file. The process that planned with it may know
-            it by the stamp, as `FileDigests.hash` does.
+        digests: may know the digest of a user's file by its stamp, in the process that planned.
 
     Raises SourceError where a user's is another file by now, and MissingBlobError where one of the
     store is.
@@ -54,18 +55,12 @@ def guard_sources(
         source.archive: source.content for source in sources if not source.exported
     }
     blobs = {source.content for source in sources if source.exported and source.content}
-    before = {path: path.exists() and read_stamp(path) for path in contents}
     places = {blob: _find_inode(store.blob_path(blob)) for blob in blobs}
-    try:
-        yield
-    finally:  # whatever went wrong, this is why
+    with ExitStack() as stack:
         for path, content in contents.items():
-            # The stamp tells a file that was exchanged and put back while it was read.
-            unchanged = path.exists() and before[path] == read_stamp(path)
-            if not unchanged or hash_archive(path) != content:
-                raise SourceError(
-                    f"{path.name}: changed while the build ran; run again"
-                )
+            assert content is not None  # a user's file was hashed for the plan
+            stack.enter_context(_guard_file(path, content, digests or FileDigests()))
+        yield
         for (
             blob,
             inode,
@@ -74,6 +69,36 @@ def guard_sources(
                 raise MissingBlobError(
                     f"the exported program {blob} is another file by now"
                 )
+
+
+@contextmanager
+def _guard_file(path: Path, content: Digest, digests: FileDigests) -> Iterator[None]:
+    """Open a user's archive, and make sure that whoever opens it meanwhile reads that very file,
+    which keeps its content. What stands at the path may be exchanged and put back."""
+    try:
+        file = open(path, "rb")  # noqa: SIM115  closed below
+    except OSError as error:
+        raise SourceError(changed(path)) from error
+    with file:
+        stamp = stamp_of(os.fstat(file.fileno()))
+        expected_stamps[path] = stamp
+        try:
+            yield
+        finally:  # whatever went wrong, this is why
+            del expected_stamps[path]
+            is_same = (
+                stamp == stamp_of(os.fstat(file.fileno()))
+                and stamp == _find_stamp(path)
+                and content == digests.hash_open(path, file)
+            )
+            if not is_same:
+                raise SourceError(changed(path))
+
+
+def _find_stamp(path: Path) -> list[int]:
+    with suppress(OSError):
+        return read_stamp(path)
+    return []
 
 
 def _find_inode(path: Path) -> int:

@@ -202,7 +202,7 @@ def _make_record(
         "baseline": None,
         "contents": contents,
         "places": places,
-        **_describe_family(action.inputs),
+        **action.inputs.record,
         "sources": action.inputs.quoted,
     }
     for judgement in judgements:
@@ -218,15 +218,3 @@ def _find_unsaid_sharing(inputs: ValidateInputs, measured: Json) -> list[str]:
     return [
         f"{WHERE}: {'; '.join(describe_unsaid(measured['common_state']['buffers']))}"
     ]
-
-
-def _describe_family(inputs: ValidateInputs) -> dict[str, Any]:
-    if (family := inputs.config.family) is None:
-        return {}
-    return {
-        "family": {
-            "name": family.name,
-            "base": family.base,
-            "packages": inputs.family_files,
-        }
-    }

@@ -15,7 +15,6 @@ from torch.export import export
 
 import pipeline
 from pipeline.backends import BACKENDS, Backend
-from pipeline.cli.verbs.backends import describe_backend
 from pipeline.compile.lower import lower
 from pipeline.compile.preprocess import cache as preprocess
 from pipeline.compile.preprocess import registry as preprocessors
@@ -30,6 +29,7 @@ from pipeline.compile.preprocess.registry import (
     unregister_preprocess,
 )
 from pipeline.compile.to_backend import to_backend, to_backend_multiple
+from pipeline.features.catalogue.listing import describe_backend
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
 from tests.support import functions
@@ -304,7 +304,7 @@ def test_the_class_that_an_entry_names_is_the_installed_one(backend: Backend):
 def test_it_is_told_by_doit_backends(monkeypatch):
     def told(**fields):
         table = {"text": entry(**fields)}
-        monkeypatch.setattr("pipeline.cli.verbs.backends.BACKENDS", table)
+        monkeypatch.setattr("pipeline.features.catalogue.listing.BACKENDS", table)
         return [" ".join(line.split()) for line in describe_backend("text")]
 
     assert f"preprocess: {PREPROCESS}" in told()

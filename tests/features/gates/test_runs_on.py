@@ -1,11 +1,17 @@
 """The gate `runs_on`: what a runtime lacks, with the line that asks for it and the option."""
 
+import json
+
 import pytest
 
-from pipeline.config.targets import Target
+from pipeline.features.contracts.planning import TargetPlanning, find_target_names
+from pipeline.features.contracts.targets import Target
 from pipeline.features.gates.gates import check_gates, failed_gates
 from pipeline.features.gates.runs_on import Method, Runtime, _lacking_memory
 from pipeline.plan.kinds.validate import ValidateInputs, validate_action
+from pipeline.plan.plan import Plan
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
 from tests.support.builds import delegation, manifest
 from tests.support.configs import parse_config
 
@@ -213,7 +219,7 @@ def test_a_method_may_be_held_to_another_target_or_none():
     assert failures({}, own={"encode": {"gates": {"runs_on": []}}}) == []
 
 
-def test_the_target_of_a_config_is_held_to_unless_others_are_named():
+def test_the_target_of_a_config_is_held_to_unless_others_are_named(tmp_path):
     facts = Target.model_validate(HOLDS).resolved()
 
     def held_to(targets, **validate):
@@ -224,9 +230,14 @@ def test_the_target_of_a_config_is_held_to_unless_others_are_named():
             "validate": validate,
         }
         config = parse_config("asr", data, "asr.yaml")
-        inputs = ValidateInputs(config, {}, {}, targets=dict.fromkeys(targets, facts))
-        action = validate_action(inputs)
-        return config.target_names, action.key["held_to"]
+        root = tmp_path / "-".join(["root", *targets])
+        (root / "targets").mkdir(parents=True, exist_ok=True)
+        for name in targets:
+            (root / "targets" / f"{name}.yaml").write_text(json.dumps(HOLDS))
+        plan = Plan(Workspace(root, Store(tmp_path / "store"), 1))
+        further_fields = TargetPlanning(plan).held_to("asr", {}, config)
+        action = validate_action(ValidateInputs(config, {}, {}, held_to=further_fields))
+        return find_target_names(config), action.key["held_to"]
 
     names, key = held_to(["phone"])
     assert names == ["phone"] and key["gates"]["runs_on"] == ["phone"]

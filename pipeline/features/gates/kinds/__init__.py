@@ -24,11 +24,7 @@ def find_gates(holder: str = "") -> tuple[Gate, ...]:
 
 def add_method_fields() -> dict[str, tuple[Any, Any]]:
     """Return the fields of gates that can be set for one method, too."""
-    return {
-        gate.name: _make_field(gate)
-        for gate in find_gates("method")
-        if not gate.in_core
-    }
+    return {gate.name: _make_field(gate) for gate in find_gates("method")}
 
 
 def add_package_fields() -> dict[str, tuple[Any, Any]]:

@@ -31,4 +31,5 @@ GATE = Gate(
     ),
     example="500kB",
     measure=measure,
+    needs_feature="families",
 )

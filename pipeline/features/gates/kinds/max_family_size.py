@@ -34,4 +34,5 @@ GATE = Gate(
     ),
     example="40MB",
     measure=measure,
+    needs_feature="families",
 )

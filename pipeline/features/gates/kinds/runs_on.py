@@ -40,5 +40,4 @@ GATE = Gate(
     example="[phone]",
     measure=measure,
     needs_feature="contracts",
-    in_core=True,
 )

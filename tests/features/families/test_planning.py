@@ -70,11 +70,12 @@ def test_a_package_is_made_from_its_recorded_outputs_too(archives):
 
 def test_what_a_family_has_now_counts_for_each(archives):
     plan = plan_of(archives, a="x", b="x")
+    (families,) = plan.find_planning("a")
     files = {name: {f"{name}.pte": name * 64} for name in "ab"}
-    digests = {plan.families.hash_files(name, files[name], files) for name in "ab"}
+    digests = {families.validate_facts(name, files[name], files) for name in "ab"}
     assert len(digests) == 1
     plan.workspace.write_state("b", {"link": {"action": "b" * 64, "files": files["b"]}})
-    assert {plan.families.hash_files("a", files["a"])} == digests  # a state is read when it is new
+    assert {families.validate_facts("a", files["a"])} == digests  # a state is read when it is new
 
 
 @pytest.mark.parametrize(

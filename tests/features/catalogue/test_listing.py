@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pipeline.backends import BACKENDS, QUANTIZERS
-from pipeline.cli.verbs import backends as listing
-from pipeline.cli.verbs.backends import describe_backend, list_backends
+from pipeline.features.catalogue import listing
+from pipeline.features.catalogue.listing import describe_backend, list_backends
 from pipeline.store.errors import PipelineError
 
 
@@ -79,7 +79,7 @@ def test_a_name_that_is_not_there():
 
 def test_no_torch_is_imported():
     code = (
-        "import sys; from pipeline.cli.verbs.backends import *; list(list_backends());"
+        "import sys; from pipeline.features.catalogue.listing import *; list(list_backends());"
         "[list(describe_backend(n)) for n in ('xnnpack', 'vgf', 'qualcomm')];"
         "assert not {'torch', 'executorch'} & set(sys.modules)"
     )

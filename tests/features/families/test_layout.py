@@ -11,14 +11,15 @@ from torch import nn
 from torch.export import export
 
 from pipeline.compile.emit import emit
-from pipeline.compile.family import lay_out_files
 from pipeline.compile.link import LinkedFiles, link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import Blob, MethodObject, NamedBlob, make_object
-from pipeline.compile.sharing import Shared, choose
+from pipeline.compile.sharing import Shared
 from pipeline.config.emission import EmitConfig
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import DeviceError, PackageFiles
+from pipeline.features.families.choice import choose
+from pipeline.features.families.layout import lay_out_files
 from pipeline.program.pte import read_data
 from pipeline.store.errors import PipelineError
 from pipeline.store.pieces import join_pieces

@@ -2,43 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from pipeline.compile.sharing import Shared, choose, hash_content
+from pipeline.compile.sharing import NOTHING_SHARED, Shared
+from pipeline.features.families.choice import choose, hash_content
 from pipeline.plan.actions import Action
-from pipeline.plan.kinds.link import LinkInputs, family_files_key, family_key
+from pipeline.plan.kinds.link import LinkInputs
 from pipeline.plan.kinds.parts import Key
+from pipeline.run.build.link import LinkedPackage
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.pieces import Piece
 from pipeline.store.store import MissingBlobError, Store
 
 Json = Mapping[str, Any]
-LayOut = Callable[[Shared, Sequence[Json]], dict[str, list[Piece]]]
 
 
 def find_shared(
-    action: Action[LinkInputs], store: Store, lay_out: LayOut | None = None
+    action: Action[LinkInputs], store: Store, may_lay_out: bool
 ) -> Shared | None:
-    """Return what a package's family shares, with its files; None where those are to be laid out
-    and `lay_out`, which needs torch, is not given. Raises MissingBlobError."""
-    family, key = action.key["family"], family_key(action.key)
+    """Return what a package's family shares, with its files; None where those would have to be laid
+    out and may not. Raises MissingBlobError."""
+    family = action.key.get("family")
+    if family is None:
+        return NOTHING_SHARED
+    key = {"kind": "family", **_tools(action.key), **family}
     with store.lock(hash_json(key)):
         if (record := _find(key, store)) is not None:
             return Shared(**record)
         records, names = _load(action, store)
         chosen = choose(records, names, family["share"], family["base"])
         objects = [unit for member in records.values() for unit in member]
-        files_key = family_files_key(action.key, hash_content(chosen, objects))
+        content = hash_content(chosen, objects)
+        files_key = {"kind": "family-files", **_tools(action.key), "content": content}
         if (record := _find(files_key, store)) is None:
-            if lay_out is None:
+            if not may_lay_out:
                 return None
-            record = {"files": lay_out(chosen, objects)}
+            record = {"files": _lay_out(chosen, objects, store)}
             store.put_result(files_key, record)
         shared = replace(chosen, files=record["files"])
         store.put_result(key, asdict(shared))
     return shared
+
+
+def describe_family(package: LinkedPackage) -> Json:
+    """Add to the manifest what a config says of its family."""
+    family = package.action.key.get("family")
+    if family is not None:
+        package.manifest["family"] = {
+            "name": family["name"],
+            "base": family["base"],
+            "share": dict(family["share"]),
+        }
+    return {}
+
+
+def _tools(link: Json) -> Key:
+    return {"code": link["code"], "toolchain": link["toolchain"]}
+
+
+def _lay_out(
+    shared: Shared, records: Sequence[Json], store: Store
+) -> dict[str, list[Piece]]:
+    # Torch, which a link by pieces does without.
+    from pipeline.compile.objects import parse_object
+    from pipeline.features.families.layout import lay_out_files
+
+    objects = [parse_object(parts) for parts in records]
+    return lay_out_files(shared, objects, store)
 
 
 def _find(key: Key, store: Store) -> Json | None:
@@ -62,7 +94,7 @@ def _load(
     of the bytes that a constant is stored in."""
     members: dict[str, list[Json]] = {}
     names: dict[Digest, set[str]] = {}
-    for package, compiles in sorted(action.inputs.family_compiles.items()):
+    for package, compiles in sorted(action.inputs.related_compiles.items()):
         for unit, digest in sorted(compiles.items()):
             if (entry := store.get(digest)) is None:
                 raise MissingBlobError(

@@ -1,7 +1,7 @@
 """Targets: what the runtime of a device holds, as `targets/<name>.yaml` says.
 
-A package that names a target is held to it (`pipeline/features/gates/runs_on.py`). These files are
-data; they are parsed as configs are, without variables and without other files.
+A package that names a target is held to it by the gate `runs_on`. These files
+are data; they are parsed as configs are, without variables and without other files.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pipeline.config.compose import Document
 from pipeline.config.fields import IDENTIFIER_PATTERN, RELEASE_PATTERN, parse_bytes
 from pipeline.config.parser import parse
 from pipeline.config.yaml import Dumper, load_nodes
+from pipeline.features.contracts.planning import find_targets, target_file
 from pipeline.program.scalar_types import SCALAR_TYPES
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean
 from pipeline.store.files import inside, read_text_file
-from pipeline.store.workspace import TARGETS, target_file
 
 HEAD = "# The runtime of ExecuTorch's wheel: `doit contract --of-runtime` writes this file anew.\n"
 KERNEL_PATTERN = r"[A-Za-z_]\w*::([A-Za-z_]\w*(\.[A-Za-z_]\w*)?|\*)"
@@ -169,12 +169,6 @@ class Target(Options):
     is aligned: {segments: 4096, constants: 16}."""
 
 
-def find_targets(root: Path) -> dict[str, Path]:
-    """Return the files of the targets of the workspace at `root`, by name."""
-    paths = sorted((root / TARGETS).glob("*.yaml"))
-    return {path.stem: path for path in paths if not path.name.startswith(".")}
-
-
 def read_target(path: Path) -> Target:
     """Read a target. Raises ConfigErrors, with every mistake and its line."""
     file = f"{path.parent.name}/{path.name}"
@@ -213,7 +207,7 @@ def check_targets(root: Path) -> Iterator[Problem]:
             yield from errors.problems
 
 
-def missing_target(name: str, root: Path) -> tuple[str, str]:
+def missing_target(name: str, targets: Iterable[str]) -> tuple[str, str]:
     """Return what is wrong with the name of a target that has no file, and what would be right."""
     fault = f"no target '{name}': there is no {target_file(name)}"
-    return fault, did_you_mean(name, find_targets(root))
+    return fault, did_you_mean(name, targets)

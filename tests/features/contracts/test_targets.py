@@ -6,8 +6,8 @@ import jsonschema
 import pytest
 import yaml
 
-from pipeline.config.target_schema import target_schema
-from pipeline.config.targets import (
+from pipeline.features.contracts.target_schema import target_schema
+from pipeline.features.contracts.targets import (
     check_targets,
     find_targets,
     format_target,
@@ -67,7 +67,7 @@ SCHEMA = jsonschema.Draft202012Validator(target_schema())
 def test_the_schema_is_one_and_the_file_is_current():
     SCHEMA.check_schema(SCHEMA.schema)
     path = REPOSITORY / "docs" / "reference" / "targets.schema.json"
-    module = "pipeline.config.target_schema"
+    module = "pipeline.features.contracts.target_schema"
     assert json.loads(path.read_text()) == SCHEMA.schema, f"run `python -m {module} > {path}`"
     assert all("description" in each for each in SCHEMA.schema["properties"].values())
 
@@ -175,7 +175,7 @@ def test_a_file_that_is_elsewhere_or_huge_is_not_read(tmp_path):
 
 def test_a_name_without_a_file_suggests_another(tmp_path):
     write(tmp_path, "kernels: [portable]")
-    assert missing_target("phon", tmp_path) == (
+    assert missing_target("phon", find_targets(tmp_path)) == (
         "no target 'phon': there is no targets/phon.yaml",
         "did you mean 'phone'? known: phone",
     )

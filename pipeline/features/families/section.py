@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pipeline.report import charts
 from pipeline.report.cells import figure, name, names
 from pipeline.report.elements import Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import percent
+from pipeline.report.packages import Entry
 from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size
 
@@ -18,6 +19,7 @@ Packages = Mapping[str, Files]
 Piece = tuple[int, str, str]  # of a bar: bytes, colour and description
 
 _MOST_BARS = 24
+_MOST_CHARTS = 6  # on the page over all packages
 _COLOURS = 7
 _TOGETHER = "all together"
 
@@ -44,6 +46,27 @@ def section(report: Json) -> ReportSection:
         _describe_payloads(report),
         make_chart(packages, pages),
         DataTable("family", "Who loads what", list(_rows(packages, pages)), brief=20),
+    )
+
+
+def overview_section(entries: Sequence[Entry]) -> ReportSection:
+    """Return the section of packages that share weights, family by family."""
+    families: dict[str, dict[str, Files]] = {}
+    pages: dict[str, str] = {}
+    for entry in entries:
+        record = (entry.report or {}).get("family")
+        if record:
+            packages = families.setdefault(record["name"], {})
+            packages[entry.package] = record["packages"][entry.package]
+            pages[entry.package] = entry.page
+    rows: list[Row] = []
+    drawn: list[Chart] = []
+    for family, packages in sorted(families.items()):
+        rows.append(summarize(family, packages))
+        if len(drawn) < _MOST_CHARTS:
+            drawn.append(make_chart(packages, pages, family))
+    return ReportSection(
+        "families", "Families", DataTable("families", "Families", rows), *drawn
     )
 
 

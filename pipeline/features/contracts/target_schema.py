@@ -1,4 +1,5 @@
-"""The JSON Schema of `targets/*.yaml`, for editors: `python -m pipeline.config.target_schema`.
+"""The JSON Schema of `targets/*.yaml`, for editors: `python -m
+pipeline.features.contracts.target_schema` prints it.
 
 Made from the model that parses a target, with the names that it takes.
 """
@@ -12,7 +13,7 @@ from pipeline.backends import BACKENDS
 from pipeline.backends.linking import kernel_libraries
 from pipeline.backends.options import add_descriptions
 from pipeline.config.schema import DIALECT, SchemaGenerator
-from pipeline.config.targets import KERNEL_PATTERN, PARTS, Target
+from pipeline.features.contracts.targets import KERNEL_PATTERN, PARTS, Target
 from pipeline.program.scalar_types import SCALAR_TYPES
 from pipeline.store.sizes import SIZE_PATTERN
 

@@ -1,4 +1,4 @@
-"""Lays out the files that a family shares (sharing.py).
+"""Lays out the files that a family shares (choice.py).
 
 Constants of portable operators get names, as `external_constants` gives them
 (exir/emit/_emitter.py), but by content, since two packages may call one tensor differently.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from executorch.exir._serialize.data_serializer import DataPayload
-from executorch.exir.schema import Tensor, TensorDataLocation
+from executorch.exir.schema import Tensor
 from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSerializer
 
 from pipeline.compile.cords import find_pieces
@@ -18,7 +18,9 @@ from pipeline.compile.objects import (
     BlobBytes,
     MethodObject,
     NamedBlob,
+    find_constant,
     merge_named_data,
+    name_constant,
     program_from_bytes,
 )
 from pipeline.compile.sharing import Shared
@@ -53,15 +55,6 @@ def lay_out_files(
     }
 
 
-def name_constant(blob: Blob, tensor: Tensor) -> str:
-    """Return the name of a shared constant: its digest, and its dtype, sizes and order of
-    dimensions, which a runtime compares with those stored next to the data."""
-    dtype = str(int(tensor.scalar_type))
-    sizes = "x".join(map(str, tensor.sizes))
-    order = "x".join(str(int(dimension)) for dimension in tensor.dim_order)
-    return ".".join([blob.digest, dtype, sizes, order])
-
-
 def _iter_shared(
     owner: MethodObject, shared: Shared, store: Store
 ) -> Iterator[tuple[Blob, Tensor]]:
@@ -76,21 +69,6 @@ def _iter_shared(
                 blob = find_constant(owner, tensor)
             if blob is not None and blob.digest in shared.constants:
                 yield blob, tensor
-
-
-def find_constant(owner: MethodObject, tensor: Tensor) -> Blob | None:
-    """Return the data of a tensor that is never written, None for any other."""
-    if is_external(tensor):
-        return owner.external_constants[tensor.data_buffer_idx]
-    if tensor.data_buffer_idx > 0 and tensor.allocation_info is None:
-        return owner.constants[tensor.data_buffer_idx]
-    return None
-
-
-def is_external(tensor: Tensor) -> bool:
-    """Tell whether a `.ptd` file holds a tensor's data."""
-    extra = tensor.extra_tensor_info
-    return extra is not None and extra.location is TensorDataLocation.EXTERNAL
 
 
 def _lay_out(entries: dict[str, NamedBlob], store: Store) -> list[Piece]:

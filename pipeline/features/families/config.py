@@ -1,8 +1,9 @@
-"""Families: packages that an app ships together, and that share their weights."""
+"""The key `family` of a package config."""
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -10,9 +11,14 @@ from pipeline.backends import Options
 from pipeline.backends.options import rule
 from pipeline.config.fields import WEIGHTS_FILE, Name, Weights
 
+if TYPE_CHECKING:  # whose fields this module adds to
+    from pipeline.config.models import PackageConfig
+
 
 class Family(Options):
     """The packages that share weights with this one, in `.ptd` files that all of them load."""
+
+    shorthand: ClassVar[str] = "name"
 
     name: Name
     """The name of the family, the same in all its packages.
@@ -47,3 +53,21 @@ class Family(Options):
         for file, policy in self.share.items():
             files[self.name if file == WEIGHTS_FILE else file] = policy
         return files
+
+
+def add_fields() -> dict[str, tuple[Any, Any]]:
+    """Return the field of packages."""
+    text = (
+        "The packages that share their weights with this one: the family's name, or {name, base, "
+        "share}."
+    )
+    return {"family": (Family | None, Field(default=None, description=text))}
+
+
+def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any] | None:
+    """Return what the key of a link has of a package's family, None where it has none."""
+    family: Family | None = getattr(config, "family")  # noqa: B009 - mypy knows no such field
+    if family is None:
+        return None
+    share = [[file, list(patterns)] for file, patterns in family.files.items()]
+    return {"name": family.name, "base": family.base, "share": share}

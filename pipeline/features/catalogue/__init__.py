@@ -1,0 +1,19 @@
+"""Catalogue: the backends are listed, each with its options."""
+
+from __future__ import annotations
+
+from pipeline.moments import Command, Feature
+
+FEATURE = Feature(
+    "catalogue",
+    "list the backends that methods can be lowered to, and their options",
+    verbs=(
+        Command(
+            "backends",
+            "the backends that methods can be lowered to, and their options",
+            "[name ...]",
+            examples=(("doit backends vulkan", "what one needs and takes"),),
+            run="pipeline.features.catalogue.listing:run",
+        ),
+    ),
+)

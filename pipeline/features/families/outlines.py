@@ -1,0 +1,13 @@
+"""The results that the store keeps of what families share, kind by kind."""
+
+from __future__ import annotations
+
+from pipeline.store.digest import Digest
+from pipeline.store.forms import FileName, Piece
+
+FAMILY_FILES = {"files": {FileName: list[Piece]}}
+FAMILY = {
+    **FAMILY_FILES,
+    "keys": {str: [Digest, FileName]},
+    "constants": {Digest: FileName},
+}
