@@ -8,6 +8,7 @@ may be there. `python -m pte_pipeline.report.schema` prints these shapes as a JS
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +17,9 @@ from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
 from pipeline.report.method_records import Figure, MethodRecord, SkipRecord
 from pipeline.report.package_records import (
+    MANIFEST_OUTLINE,
     ContentsRecord,
     ContractRecord,
-    ManifestRecord,
 )
 from pipeline.report.verdicts import Verdict
 from pipeline.store.compiled import (
@@ -28,7 +29,7 @@ from pipeline.store.compiled import (
     OperatorLibrary,
 )
 from pipeline.store.files import CONTENTS, CONTRACT, MANIFEST, REPORT, read_record
-from pipeline.store.forms import fits
+from pipeline.store.forms import Check, check_of
 from pipeline.store.quantized import Quantization
 from pipeline.store.workspace import Workspace
 
@@ -59,7 +60,12 @@ def read_drops(workspace: Workspace, package: str) -> dict[str, Sequence[float]]
 
 def fits_name(name: str, record: Any) -> bool:
     """Tell whether a value has the form of the records of this name."""
-    return fits(record, FORMS[name], open_fields=True)
+    return _check_of_name(name)(record)
+
+
+@cache
+def _check_of_name(name: str) -> Check:
+    return check_of(FORMS[name], open_fields=True)
 
 
 def delegated_share(methods: Iterable[Mapping[str, Any]]) -> float | None:
@@ -226,8 +232,8 @@ class ReportRecord(TypedDict):
     seconds: NotRequired[dict[str, float]]
 
 
-FORMS = {
-    MANIFEST: ManifestRecord,
+FORMS: Mapping[str, Any] = {
+    MANIFEST: MANIFEST_OUTLINE,
     CONTENTS: ContentsRecord,
     CONTRACT: ContractRecord,
     REPORT: ReportRecord,

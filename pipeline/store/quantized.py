@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from pipeline.store.digest import Digest
 from pipeline.store.forms import Count
 
 # In dB or as an error; strict JSON has no infinities.
@@ -121,13 +120,3 @@ class Prepared(TypedDict):
     calls: Count
     outputs: list[PreparedOutput]
     departure: PreparedDeparture | None
-
-
-class QuantizedMethod(TypedDict):
-    """The result of quantizing a method: its program, facts, and agreement before rounding."""
-
-    program: Digest
-    blobs: list[Digest]
-    origins: list[dict[str, Count]]
-    facts: Quantization
-    prepared: Prepared | None

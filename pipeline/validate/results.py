@@ -36,8 +36,8 @@ class Run:
     `case` is the kind of a generated set that is not random (cases.py). `step` counts the calls of
     a sequence from 1, which `sequence` names and which began on a package just opened; it is 0 for
     a method without state. `limits` are those that each output was held to, and `of_limits` how
-    far it went, as `limits.Judgement` has it. `unjudged` are the places of outputs whose limits are
-    too wide to mean anything, and that did not keep to narrower ones.
+    far it went, as `limits.judge_output` has it. `unjudged` are the places of outputs whose limits
+    are too wide to mean anything, and that did not keep to narrower ones.
     """
 
     origin: str

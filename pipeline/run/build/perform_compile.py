@@ -57,7 +57,7 @@ def perform_compile(
     always: bool = False,
     keep: Keep | None = None,
 ) -> None:
-    """Compile the methods of one action and record the result, a `CompiledUnit`.
+    """Compile the methods of one action and record the result (`store.results`).
 
     `always` preprocesses every partition, whatever the store holds; `keep` is called instead of the
     store's `put_result`. Raises SourceError for a program that can't be read, or is not the one
@@ -86,8 +86,8 @@ def _compile(
     cache: Store | None,
     learners: Sequence[CompileListener],
 ) -> dict[str, Any]:
-    """Compile the methods of an action; `cache` has results of preprocessing. Return a
-    `CompiledUnit`."""
+    """Compile the methods of an action, and return the result (`store.results`); `cache` has
+    results of preprocessing."""
     inputs, store, root = action.inputs, workspace.store, workspace.root
     own_facts = MethodFacts(inputs.configs, _library_inputs(action.key, root))
     listeners = [own_facts, *call_all("compile_facts"), *learners]
