@@ -64,7 +64,7 @@ _READS = {
             "unfollowed?": list[SystemName],
         }
     ],
-    "last": Digest,
+    "last?": Digest,
 }
 _TENSOR_LEAF = {
     "tensor": {
@@ -123,14 +123,14 @@ _VALIDATE = {
 
 
 def _outline_quantize() -> Any:
-    from pipeline.store.quantized import Prepared, Quantization
+    from pipeline.store.quantized import PREPARED, Quantization
 
     return {
         "program": Digest,
         "blobs": list[Digest],
         "origins": list[dict[str, Count]],
         "facts": Quantization,
-        "prepared": (Prepared, None),  # its agreement before rounding
+        "prepared": (PREPARED, None),  # its agreement before rounding
     }
 
 

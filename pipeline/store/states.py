@@ -27,7 +27,7 @@ _INSTALLED = {
     "only?": list[str],
     "no_baseline?": list[str],
     "measured?": Digest,
-    "unsigned?": bool,
+    "vouchers?": list[str],
     "drops?": {MethodName: tuple[float, float]},
     "key?": dict[str, Any],  # of a validation that the store does not hold
 }

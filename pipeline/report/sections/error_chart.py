@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.report import charts
 from pipeline.report.elements import Chart, Json
 from pipeline.report.formatting import error
 from pipeline.report.sections.call_outputs import Output, outputs
@@ -43,7 +42,8 @@ def errors_by_limit(report: Json) -> Chart | None:
     if not all(dot["ok"] for dot in dots):
         legend = [("within limits", "var(--c0)"), ("failed", "var(--bad)")]
     label = "Errors divided by their limits, by method and input set"
-    return Chart("Errors by their limits.", about, legend, label, charts.errors(drawn))
+    data = {"dots": drawn}
+    return Chart("Errors by their limits.", about, legend, label, "errors", data)
 
 
 def _of_limit(output: Output, report: Json) -> float | str | None:
