@@ -16,11 +16,12 @@ from pipeline.report.method_records import FailureSubject
 from pipeline.validate.call_limits import CallLimits, DerivedLimits
 from pipeline.validate.default_limits import MOST_SHARE_QUANTIZED
 from pipeline.validate.limits import OutputLimits, check_limits, judge_output
+from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.metrics import OutputError, compare
 from pipeline.validate.movement import MethodMovement, add_call
 from pipeline.validate.quantization import QuantizationJudge
 from pipeline.validate.references import References
-from pipeline.validate.results import MethodValidation, Run
+from pipeline.validate.runs import Run
 
 _OF_FLOAT = ", against the float program: quantization loses it"
 _OF_QUANTIZED = ", against the quantized program that it was made of"

@@ -41,8 +41,8 @@ from pipeline.validate.payloads import checks, find_payload_faults
 from pipeline.validate.quantization import QuantizationJudge
 from pipeline.validate.randomness import REPEATS, judge_random
 from pipeline.validate.references import References
-from pipeline.validate.results import Run
 from pipeline.validate.rounding import finds_ranges
+from pipeline.validate.runs import Run
 
 # How often a method with state is called on one case: the next call reads the state of the last.
 _STEPS_OF_A_CASE = 2

@@ -32,9 +32,11 @@ from pipeline.validate.interface import NarrowedInput
 from pipeline.validate.limits import LIMITS
 from pipeline.validate.method import MethodValidator
 from pipeline.validate.method_calls import Keep
+from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.metrics import compare
 from pipeline.validate.references import References
-from pipeline.validate.results import MethodValidation, Run, Validation
+from pipeline.validate.results import Validation
+from pipeline.validate.runs import Run
 from pipeline.validate.sequences import rounds, usual_sequences
 
 _AMOUNTS = ("inputs", "seed", "steps")

@@ -25,7 +25,7 @@ from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import flatten
 from pipeline.report.method_records import LATENCY, LatencyRecord, SpreadRecord
 from pipeline.validate.budget import Budget
-from pipeline.validate.results import MethodValidation
+from pipeline.validate.method_result import MethodValidation
 
 _MOST_LOADS = 5
 _MOST_RUNS = 1000
