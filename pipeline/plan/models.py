@@ -299,7 +299,10 @@ class Models:
 
         with _reading(path):
             described = digests.cached(
-                path, "programs", describe, origin=code("describe")
+                path,
+                "programs",
+                describe,
+                origin=code("describe") + self.workspace.store.corrections,
             )
         return sources.parse_archive(*described)
 
