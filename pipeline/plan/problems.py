@@ -128,7 +128,7 @@ class CheckedFiles(Files):
 
     def _find_problems(self, package: str) -> tuple[Problem, ...]:
         # Which a no-op run, of sound packages, does without.
-        from pipeline.plan.checks import check_backends, check_config
+        from pipeline.plan.config_checks import check_backends, check_config
 
         parsed = self.configs.parsed(package)
         config = parsed.config
