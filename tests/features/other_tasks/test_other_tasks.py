@@ -274,6 +274,33 @@ def test_what_an_exporter_turns_out_to_read_is_made_first(workspace, version_of)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "text",
+    [
+        'INPUTS = ["data/**"]\n' + EXPORTER,
+        'INPUTS = ["data/seeds"]\n' + EXPORTER,
+        EXPORTER.replace('float(Path("data/seeds/seed.txt").read_text())', "made.NUMBER").replace(
+            "import torch", "import torch\nimport made", 1
+        ),
+    ],
+)
+def test_inputs_that_an_exporter_names_or_imports_are_made_first(workspace, version_of, text):
+    bench = workspace(
+        FETCH
+        + """
+def task_module():
+    return {"actions": ["echo NUMBER = float\\\\($(cat version)\\\\) > models/made.py"],
+            "file_dep": ["version"], "targets": ["models/made.py"]}
+"""
+    )
+    (bench.root / "models" / "m.py").write_text(text)
+    for version in ("1", "2"):
+        (bench.root / "version").write_text(version)
+        assert bench.doit("lower") == 0, bench.output
+        assert version_of(bench) == version
+
+
+@pytest.mark.slow
 def test_a_plugin_that_a_task_changes_lowers_again(workspace, tmp_path):
     """Here between two of ours, when workers have imported it already."""
     patch = """
