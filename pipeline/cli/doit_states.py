@@ -7,7 +7,6 @@ is lost with it, so that these run again.
 from __future__ import annotations
 
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -72,24 +71,6 @@ class States(SqliteDB):  # type: ignore[misc]
         if task_id in self.names:
             return super()._get_task_data(task_id)
         return {}
-
-
-class RecordedStates(States):
-    """doit's file as it is, for a command that only looks: it writes nothing, and a file that can't
-    be read has no states."""
-
-    def _sqlite3(self, name: str) -> Any:
-        import sqlite3
-
-        connection = self._open(Path(":memory:"))
-        address = f"{Path(name).absolute().as_uri()}?mode=ro"
-        try:
-            with closing(sqlite3.connect(address, uri=True)) as file:
-                file.backup(connection)
-            self._read_names(connection)
-        except (DatabaseException, sqlite3.Error, ValueError, AttributeError):
-            self.names = set()
-        return connection
 
 
 def _is_busy(error: BaseException) -> bool:
