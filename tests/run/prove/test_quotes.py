@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from pipeline.program.archive import save_programs
-from pipeline.program.sources import describe_archive, find_sources, method_sources
+from pipeline.program.archive_facts import describe_archive
+from pipeline.program.sources import find_sources, method_sources
 from pipeline.run.prove.quotes import find_quotes, quote_anew
 from pipeline.store.file_digests import FileDigests
 
