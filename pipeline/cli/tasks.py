@@ -9,7 +9,9 @@ tasks but commands: `pipeline.cli.workspace_commands`.
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
+import os
 from collections.abc import Iterator
 from functools import cache, partial
 from itertools import chain
@@ -60,14 +62,21 @@ def select(selection: Selection) -> None:
 @cache
 def _plan_at(root: Path) -> Plan:
     try:
-        workspace = open_workspace(root)
-        workspace.build.mkdir(parents=True, exist_ok=True)
+        return Plan(open_workspace(root))
     except PipelineError as error:
         raise InvalidDodoFile(str(error)) from error
+
+
+def make_build_folder(plan: Plan) -> None:
+    """Make the folder that a run writes to. Raises InvalidDodoFile."""
+    build = plan.workspace.build
+    try:
+        build.mkdir(parents=True, exist_ok=True)
+        if not os.access(build, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        needed = "it must be a folder that can be written"
+        needed = "it must be a folder that can be written, or a link to one elsewhere"
         raise InvalidDodoFile(f"build/: {error.strerror}; {needed}") from error
-    return Plan(workspace)
 
 
 def current_plan() -> Plan:

@@ -143,8 +143,6 @@ def test_a_build_reads_what_it_can_and_keeps_the_rest_beside_its_packages(built)
         assert {*built.outcomes().values()} == {"up-to-date"}
         code, output = doit("cache", "stats")
         assert code == 0 and "could not take" in output, output
-        code, output = doit("cache", "verify")
-        assert code == 0 and "all good" in output, output
         environment["PTE_PIPELINE_STORE_SIZE"] = "1B"
         code, output = doit("cache", "gc")
         assert code == 1 and "cache: store" in output and "can't be written (" in output, output
