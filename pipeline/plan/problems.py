@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.config.operators import may_load
 from pipeline.moments import find_features, load
-from pipeline.plan.checks import check_backends, check_config, check_model
 from pipeline.plan.files import Files
 from pipeline.plan.golden import find_golden_mistakes
 from pipeline.plan.models import once
@@ -129,6 +128,9 @@ class CheckedFiles(Files):
         return ()
 
     def _find_problems(self, package: str) -> tuple[Problem, ...]:
+        # Which a no-op run, of sound packages, does without.
+        from pipeline.plan.checks import check_backends, check_config
+
         parsed = self.configs.parsed(package)
         config = parsed.config
         document = parsed.document
@@ -162,6 +164,8 @@ class CheckedFiles(Files):
         self, package: str, document: Document
     ) -> Iterator[Problem]:
         """Yield what is wrong between a config, which has no mistakes, and its model."""
+        from pipeline.plan.checks import check_model
+
         config = self.config(package)
         yield from self.models.problems(config.model, document)
         if config.model not in self.models.sources:

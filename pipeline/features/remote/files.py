@@ -23,6 +23,16 @@ _PART = 1 << 23  # bytes of a part of an upload; S3 wants at least 5 MiB
 # Where a server that does not know ranges answers with all that it likes.
 _STREAMED = {"http", "https"}
 
+# What tells absent files from those that may not be read, by the address; S3 and Google's storage
+# answer 403 to both without it.
+_RIGHTS_TO_LIST = {
+    "s3": "s3:ListBucket",
+    "s3a": "s3:ListBucket",
+    "gs": "storage.objects.list",
+    "gcs": "storage.objects.list",
+}
+_PROBE = "readable"  # a file that shows whether anything can be read
+
 # Where a file appears when its upload is complete, and a move is a copy.
 _ATOMIC = {"abfs", "abfss", "az", "gcs", "gs", "oss", "s3", "s3a"}
 
@@ -144,6 +154,26 @@ class RemoteFiles:
             return None
         except (LookupError, TypeError, ValueError) as error:
             raise RemoteError("errors", error) from error
+
+    @property
+    def right_to_list(self) -> str:
+        return _RIGHTS_TO_LIST.get(self._protocol, "the right to list")
+
+    def probe(self, may_write: bool) -> bool:
+        """Tell whether a file can be read that is there, and was put there now where that may be
+        done."""
+        if self._probe():
+            return True
+        if may_write:
+            with suppress(RemoteError):
+                self.write(_PROBE, [b"1"])
+        return may_write and self._probe()
+
+    def _probe(self) -> bool:
+        try:
+            return b"".join(self.read(_PROBE, 1)) == b"1"
+        except RemoteError:
+            return False
 
     def write(self, name: str, pieces: Iterable[bytes]) -> int:
         """Write a file, so that its name has the old content or the whole new one. Return its size

@@ -34,6 +34,7 @@ from pipeline.store.signing import Keys, load_keys
 RESULT_LIMIT = 1 << 26  # bytes, as the one below
 BLOB_LIMIT = 1 << 34
 MAX_ERRORS = 3  # in a row
+MAX_DENIED = 50  # in a row, where nothing shows that anything can be read
 REMEMBERED = 60.0  # seconds for which an answer holds: others push, and wipe, meanwhile
 _DOMAIN = b"pte-pipeline result\n"
 _EMPTY = digest.hash_bytes(b"")
@@ -89,6 +90,8 @@ class Remote:
         self._given_up = False
         self._denied = False
         self._errors_in_a_row = 0
+        self._can_read: bool | None = None  # known once something was denied
+        self._denied_in_a_row = 0
         # "there", or the count of the failed fetch, and when it was learnt, by name
         self._answers: dict[str, tuple[str, float]] = {}
         self._keys: Keys | None = None
@@ -220,8 +223,17 @@ class Remote:
             self._transfer(name, pushing=True),
         ):
             # A file of this name and size probably has this content.
-            if answer != "misses" or self._files.size(name) != path.stat().st_size:
+            if answer != "misses" or self._size(name) != path.stat().st_size:
                 self._write(name, digest.verified(digest.read_pieces(path), blob))
+
+    def _size(self, name: str) -> int | None:
+        """Return the size of a file that is to be written; None where it may not be asked."""
+        try:
+            return self._files.size(name)
+        except RemoteError as error:
+            if error.denied:
+                return None
+            raise
 
     def _pushes(self) -> bool:
         return self.settings.pushes and not self._denied and self._usable()
@@ -261,20 +273,49 @@ class Remote:
         try:
             yield
         except RemoteError as error:
+            is_absent = not pushing and error.denied and self._may_be_absent()
             with self._lock:
-                if pushing or error.count == "errors":
+                if is_absent:
+                    self._count_miss("misses", name)
+                elif pushing or error.count == "errors":
                     self._count_error(error, pushing)
                 else:
-                    setattr(
-                        self.counts, error.count, getattr(self.counts, error.count) + 1
-                    )
-                    self._errors_in_a_row = 0
-                    self._learn(name, error.count)
+                    self._denied_in_a_row = 0
+                    self._count_miss(error.count, name)
         else:
             with self._lock:
                 self.counts.hits += counts and not pushing
                 self._errors_in_a_row = 0
+                if not pushing:
+                    self._can_read = True
                 self._learn(name, "there")
+
+    def _may_be_absent(self) -> bool:
+        """Tell whether a file that may not be read may just not be there: it may where another one
+        can be read, and a while where nothing shows that."""
+        if self._can_read is None:
+            self._can_read = self._files.probe(self._pushes())
+        with self._lock:
+            shown = self._files.shown
+            if self._can_read:
+                right = self._files.right_to_list
+                self.problem = self.problem or (
+                    f"{shown}: forbids what is absent, taken as absent; {right} is missing"
+                )
+                return True
+            self._denied_in_a_row += 1
+            self.problem = self.problem or f"{shown}: {self._missing_rights}"
+            return self._denied_in_a_row < MAX_DENIED
+
+    @property
+    def _missing_rights(self) -> str:
+        right = self._files.right_to_list
+        return f"all that was asked for is forbidden: the right to read is missing, or {right}"
+
+    def _count_miss(self, count: str, name: str) -> None:
+        setattr(self.counts, count, getattr(self.counts, count) + 1)
+        self._errors_in_a_row = 0
+        self._learn(name, count)
 
     def _count_error(self, error: RemoteError, pushing: bool) -> None:
         self.counts.errors += 1
@@ -288,6 +329,8 @@ class Remote:
         if self._errors_in_a_row >= MAX_ERRORS and not self._given_up:
             self._given_up = True
             why = f"given up after {MAX_ERRORS} errors in a row: {error}"
+            if error.denied:
+                why = f"{why}; {self._missing_rights}"
             self.problem = f"{self._files.shown}: {why}"
 
     def _usable(self) -> bool:
