@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from doit.runner import FAILURE
@@ -37,6 +38,7 @@ from pipeline.store.errors import (
     ConfigErrors,
     PipelineError,
     Problem,
+    find_widespread,
     format_new_problems,
 )
 from pipeline.store.files import temporary
@@ -78,6 +80,7 @@ class BatchRunner(TaskOutcomes):
         self.reporter.methods_of = options.methods_of
         self._pool: Any = None
         self._shown: dict[Problem, str] = {}
+        self._widespread: dict[Problem, list[str]] = {}
 
     # Which tasks run when
 
@@ -213,6 +216,7 @@ class BatchRunner(TaskOutcomes):
 
     def _run_together(self, nodes: list[Any]) -> None:
         digest_to_waiting: dict[Digest, list[Waiting]] = {}
+        self._widespread = find_widespread(_find_problems(nodes))
         for node in nodes:
             waiting = self._prepare(node)
             if waiting is not None:
@@ -233,12 +237,11 @@ class BatchRunner(TaskOutcomes):
                 problems = error.problems
             else:
                 problems = ()
-            lines = format_new_problems(problems, str(task.package), self._shown)
-            self._fail(
-                node,
-                describe_failure(task, error),
-                "\n".join(lines),
+            lines = format_new_problems(
+                problems, str(task.package), self._shown, self._widespread
             )
+            shown = "\n".join(lines) if problems else None
+            self._fail(node, describe_failure(task, error), shown)
             return None
         if action is None:  # its result is not there and will never be
             self._fail(node, make_event(task, "failed", error=status.reason))
@@ -342,6 +345,19 @@ def _find_plan(task_dispatcher: Any) -> Plan | None:
         if action is not None:
             return action.plan
     return None
+
+
+def _find_problems(nodes: Sequence[Any]) -> dict[str, Sequence[Problem]]:
+    """Return what is wrong with the packages of tasks of ours, by package."""
+    package_to_problems: dict[str, Sequence[Problem]] = {}
+    for node in nodes:
+        task = action_task(node.task)
+        if task is not None and task.package:
+            with contextlib.suppress(
+                PipelineError, OSError
+            ):  # shown when its turn comes
+                package_to_problems[task.package] = task.plan.problems(task.package)
+    return package_to_problems
 
 
 def _try_to_write(plan: Plan) -> None:

@@ -239,6 +239,20 @@ def clean_orphans(dryrun: bool) -> int:
     return 0
 
 
+def renew_overview() -> None:
+    """Write the pages over all packages again, where there are some, since they link to reports
+    that may be gone."""
+    plan = current_plan()
+    if not (plan.workspace.build / "index.html").exists():
+        return
+    from pipeline.report.render import write_overview  # imports templates and charts
+
+    try:
+        write_overview(plan.workspace, plan.packages)
+    except (OSError, PipelineError) as error:
+        raise SystemExit(f"clean: {describe_error(error)}") from error
+
+
 def task_validate() -> Iterator[dict[str, Any]]:
     plan = current_plan()
     yield _group("validate")

@@ -224,10 +224,14 @@ class Clean(_States, cmd_clean.Clean):  # type: ignore[misc]
         orphans: bool,
         pos_args: Any = None,
     ) -> Any:
-        if not orphans:
-            return super()._execute(dryrun, cleandep, cleanall, cleanforget, pos_args)
-        self.dep_manager.close()
-        return tasks.clean_orphans(dryrun)
+        if orphans:
+            self.dep_manager.close()
+            status = tasks.clean_orphans(dryrun)
+        else:
+            status = super()._execute(dryrun, cleandep, cleanall, cleanforget, pos_args)
+        if not dryrun:
+            tasks.renew_overview()
+        return status
 
 
 class Help(_States, cmd_help.Help):  # type: ignore[misc]
