@@ -18,7 +18,11 @@ _PUBLIC = {
     ),
     "pipeline.compile.to_backend": ("to_backend",),
     "pipeline.compile.to_backend_multiple": ("to_backend_multiple",),
-    "pipeline.devices.load_package": ("LoadedMethod", "LoadedPackage", "load_package"),
+    "pipeline.features.loading.load_package": (
+        "LoadedMethod",
+        "LoadedPackage",
+        "load_package",
+    ),
     "pipeline.store.errors": ("PipelineError",),
     "pipeline.store.store": ("Store",),
 }

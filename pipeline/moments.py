@@ -122,6 +122,9 @@ class Feature:
         executors: the functions that open executors, by the name that the setting `executor` begins
             with; each takes the workspace, the number of jobs, whether actions run whatever the
             store holds, and the whole setting; returns a `run.executors.Executor`.
+        other_tasks: takes the plan, and a function that makes our doit tasks again, where a dodo
+            file has other tasks too; returns an object like
+            `features.other_tasks.phases.OtherTasks`, which says in which order tasks run.
         config: functions by the section of a config to which they add keys, such as `package`, its
             top, or `validate.gates`; each returns types and `pydantic.Field`s by name.
         summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in
@@ -146,8 +149,8 @@ class Feature:
             `doit explain`, or "".
         remarks: takes a plan; yields `store.errors.Problem`s that are told in each run and fail
             nothing.
-        check_files: takes the folder of a workspace; yields the mistakes in files that it alone
-            reads, whether or not a config names them, for `doit check`.
+        check_files: takes a plan; yields the mistakes in files that the feature reads, whether or
+            not a config names them, for `doit check`.
         schemas: by the path of a file in a workspace, what returns the JSON Schema that is written
             there for editors, where the folder is there.
         describe_key: takes a `store.json_diff.Difference` of two keys; returns words for one of a
@@ -170,6 +173,8 @@ class Feature:
         sections: the sections that it adds to the report of a package.
         overview_sections: those that it adds to the page over all packages, of
             `report.packages.Entry`s.
+        draw_chart: takes the kind of a chart and its data; returns a `report.elements.Drawing`, or
+            None for a kind that it does not know.
         highlights: takes a package's report; returns a `report.elements.DataTable` that stands
             open at the top of a pull request's comment.
         distribution: the one that brings it by an entry point; "" for a folder of this package.
@@ -183,6 +188,7 @@ class Feature:
     prefetch_exports: str = _moment("")
     prefetch_packages: str = _moment("")
     executors: Mapping[str, str] = _moment("", _NONE)
+    other_tasks: str = _moment("")
     config: Mapping[str, str] = _moment("plan", _NONE)
     summarize: str = _moment("plan")
     planning: str = _moment("plan")
@@ -206,6 +212,7 @@ class Feature:
     judge: str = _moment("report")
     sections: tuple[Section, ...] = _moment("report", ())
     overview_sections: tuple[Section, ...] = _moment("report", ())
+    draw_chart: str = _moment("report")
     highlights: str = _moment("report")
     distribution: str = ""
 

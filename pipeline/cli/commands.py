@@ -91,14 +91,6 @@ _CORE_VERBS: Mapping[str, Command] = {
             ),
         ),
         Command(
-            "explain",
-            "why an action is current or not, and where its time went",
-            "package[/method] ...",
-            examples=(
-                ("doit explain vision/classify", "the file, key, tensor or library"),
-            ),
-        ),
-        Command(
             "check",
             "check configs alone, without torch: for editors and pre-commit",
             "[package | config file ...]",

@@ -17,7 +17,7 @@ from pipeline.cli.terminal import guard
 from pipeline.plan.actions import Action
 from pipeline.plan.patterns import find_unknown_names, find_unwritten
 from pipeline.plan.plan import Plan
-from pipeline.plan.remarks import find_broken_files, find_remarks
+from pipeline.plan.remarks import find_remarks
 from pipeline.report.events import DONE, INTERRUPTED, Event, outcome_word
 from pipeline.run.batch import Outlook, Show
 from pipeline.run.install import find_orphans
@@ -166,7 +166,7 @@ def _orphan_lines(plan: Plan) -> Iterator[str]:
 
 def _remark_lines(plan: Plan) -> Iterator[str]:
     """Yield what is ignored, or is hardly meant, in the workspace."""
-    for remark in (*find_broken_files(plan), *find_remarks(plan)):
+    for remark in find_remarks(plan):
         yield f"warning: {remark}"
 
 

@@ -2,7 +2,7 @@
 
 doit walks the graph and yields tasks as their dependencies end. Ours are gathered until doit has no
 other task to give, and then run together; any other task in the same dodo file is executed at once,
-as doit would.
+as doit would. A feature says what that changes for ours.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from pipeline.store.errors import (
     Problem,
     find_widespread,
     format_new_problems,
+    listed,
 )
 from pipeline.store.files import temporary
 from pipeline.store.usage import Usage
@@ -68,9 +69,11 @@ class BatchRunner(TaskOutcomes):
         stream: Any,
         jobs: int,
         options: RunOptions,
+        others: Any = None,
     ) -> None:
-        """Take doit's arguments for a runner, the number of processes of `doit -n`, and the options
-        that stood behind the names of tasks."""
+        """Take doit's arguments for a runner, the number of processes of `doit -n`, the options
+        that stood behind the names of tasks, and what a feature gives for the other tasks of the
+        dodo file, if there are any."""
         self._jobs = options.jobs or jobs
         always = always_execute or options.always
         super().__init__(dep_manager, reporter, continue_, always, stream, self._jobs)
@@ -78,6 +81,10 @@ class BatchRunner(TaskOutcomes):
         is_verbose = options.verbose or (stream.force_global and stream.verbosity > 1)
         self.reporter.verbose = is_verbose
         self.reporter.methods_of = options.methods_of
+        self._others = others
+        self._exported: dict[
+            str, Event
+        ] = {}  # by task, of exports that are looked at again
         self._pool: Any = None
         self._shown: dict[Problem, str] = {}
         self._widespread: dict[Problem, list[str]] = {}
@@ -106,7 +113,11 @@ class BatchRunner(TaskOutcomes):
             check_toolchain_of(tasks)
             self._prepare_workers(tasks)
             self._fetch_ahead(tasks)
-            self._walk(task_dispatcher, ready)
+            if self._others is None:
+                self._walk(task_dispatcher, ready)
+            else:
+                for phase in self._others.phases(task_dispatcher):
+                    self._walk(phase, ready)
         finally:
             interrupts.hold()
 
@@ -146,25 +157,32 @@ class BatchRunner(TaskOutcomes):
                 if any(node.task.name.startswith("export:") for node in ready):
                     # Now it is known what follows.
                     self._fetch_ahead(find_selected_tasks(task_dispatcher))
-                settled.extend(ready)
+                settled.extend(node for node in ready if node.run_status is not None)
                 ready.clear()
+                if node is None and task_dispatcher.ready:  # tasks that begin once more
+                    task_dispatcher.generator = task_dispatcher._dispatcher_generator(
+                        []
+                    )
             elif node != "hold on":
-                self._take(node, task_dispatcher.tasks, ready, settled)
+                self._take(node, task_dispatcher, ready, settled)
 
     def _take(
-        self, node: Any, tasks: Any, ready: list[Any], settled: deque[Any]
+        self, node: Any, dispatcher: Any, ready: list[Any], settled: deque[Any]
     ) -> None:
-        """Gather a task of ours that is stale; settle any other task now."""
+        """Gather a task of ours that is stale; settle any other task now, unless it has to wait for
+        others first."""
         task = action_task(node.task)
         if task is not None:
             node.bad_deps = _without_family(node.bad_deps)
+            if self._others is not None and self._others.has_to_wait(node):
+                return
         if node.bad_deps and (task is not None or not node.task.actions):
             names = ", ".join(dependency.task.name for dependency in node.bad_deps)
             self._not_run(node, f"{names} failed")
             self._failed()
         elif task is not None and self._comes_from_store(node, task):
             pass
-        elif not self.select_task(node, tasks):
+        elif not self._select(node, dispatcher):
             if task is not None and node.run_status == "up-to-date":
                 self._note(task, make_event(task, "up-to-date", reason="unchanged"))
         elif task is not None:
@@ -173,20 +191,23 @@ class BatchRunner(TaskOutcomes):
         else:
             with as_it_is() if is_foreign(node.task) else contextlib.nullcontext():
                 self.process_task_result(node, self.execute_task(node.task))
+            if self._others is not None and is_foreign(node.task):
+                self._others.note_run()
         settled.append(node)
 
-    def select_task(self, node: Any, tasks: Any) -> Any:
+    def _select(self, node: Any, dispatcher: Any) -> Any:
         """Make the tasks of the methods of a package that is stale, and let doit look at it."""
         check = up_to_date(node.task)
         if check is not None and check.setup is not None and node.run_status is None:
-            if self.always_execute or not check.is_current():
-                for task in check.setup():
-                    # Another package of a family may have made it.
-                    tasks.setdefault(task.name, task)
-                    if task.name.startswith("compile:"):
-                        node.task.setup_tasks.append(task.name)
-            check.setup = None
-        return super().select_task(node, tasks)
+            is_stale = self.always_execute or not check.is_current()
+            node.task.setup_tasks = []
+            for task in check.setup() if is_stale else ():
+                # Another package of a family may have made it, and it may run already.
+                if task.name not in dispatcher.nodes:
+                    dispatcher.tasks[task.name] = task
+                if task.name.startswith("compile:"):
+                    node.task.setup_tasks.append(task.name)
+        return self.select_task(node, dispatcher.tasks)
 
     def _comes_from_store(self, node: Any, task: ActionTask) -> bool:
         """Return whether a package was linked before, so that doit need not look at its methods, or
@@ -216,6 +237,8 @@ class BatchRunner(TaskOutcomes):
 
     def _run_together(self, nodes: list[Any]) -> None:
         digest_to_waiting: dict[Digest, list[Waiting]] = {}
+        if self._others is not None:
+            self._others.look_again()
         self._widespread = find_widespread(_find_problems(nodes))
         for node in nodes:
             waiting = self._prepare(node)
@@ -244,6 +267,8 @@ class BatchRunner(TaskOutcomes):
             self._fail(node, describe_failure(task, error), shown)
             return None
         if action is None:  # its result is not there and will never be
+            if self._others is not None and self._others.export_again(node, task):
+                return None
             self._fail(node, make_event(task, "failed", error=status.reason))
             return None
         if not self.always_execute and self._settle(node, task, status, action):
@@ -289,6 +314,14 @@ class BatchRunner(TaskOutcomes):
         if action.kind == "export" and not event.error:
             task.plan.note_export(action)
             self._warn_of_export(task)
+        makers = self._others.exports_again(node) if self._others is not None else ()
+        if makers:
+            self._warn(
+                f"{task.model}: reads what {listed(makers)} makes; exported again"
+            )
+            if not event.error:
+                self._note(task, task_event)
+            return
         if event.error:
             names = ("seconds", "peak_bytes", "stage", "error", "log", "host")
             facts = {name: getattr(event, name) for name in names}
@@ -313,10 +346,13 @@ class BatchRunner(TaskOutcomes):
         entry = None
         if action:
             entry = task.plan.workspace.store.get(action.digest)
-        warn = getattr(self.reporter, "warn", None)
-        if entry is not None and warn is not None:
-            for warning in entry.result["warnings"]:
-                warn(f"{task.model}: {warning}")
+        for warning in entry.result["warnings"] if entry is not None else ():
+            self._warn(f"{task.model}: {warning}")
+
+    def _warn(self, warning: str) -> None:
+        """Tell it at once, if doit's reporter is ours."""
+        if hasattr(self.reporter, "warn"):
+            self.reporter.warn(warning)
 
     def _close(self, task_dispatcher: Any, interrupted: bool) -> None:
         if self._pool is not None:

@@ -49,9 +49,8 @@ def find_selection(
     Args:
         namespace: that of the dodo file, whose own tasks may depend on any of ours.
         executes: whether doit's command executes tasks, and doesn't list them, say.
-        words: the command's, without its options.
+        words: the command's, without its options, or the default tasks.
     """
-    words = words or namespace.get("DOIT_CONFIG", {}).get("default_tasks", ())
     parts: dict[str, tuple[str, ...]] = {}
     packages: set[str] = set()
     names_packages = True

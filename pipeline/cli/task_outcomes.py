@@ -38,6 +38,7 @@ class TaskOutcomes(Runner):  # type: ignore[misc]
         self.final_result: int
         self._lease = contextlib.ExitStack()
         self._is_held = False
+        self._noted: set[ActionTask] = set()
 
     def _settle(
         self, node: Any, task: ActionTask, status: Status, action: Action
@@ -81,7 +82,11 @@ class TaskOutcomes(Runner):  # type: ignore[misc]
         )
 
     def _note(self, task: ActionTask | None, event: Event) -> None:
+        """Record what came of a task, unless it was only looked at again."""
         assert task is not None
+        if event.outcome == "up-to-date" and task in self._noted:
+            return
+        self._noted.add(task)
         self.record.add(task.plan.workspace, event)
 
     def _succeed(self, node: Any, event: Event) -> None:

@@ -12,14 +12,14 @@ import atexit
 import errno
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from doit.exceptions import InvalidDodoFile
-from doit.loader import generate_tasks
+from doit.loader import generate_tasks, load_tasks
 from doit.task import Task
 
 from pipeline.cli.ahead import prefetch_exports
@@ -159,8 +159,8 @@ def _method_tasks_of(plan: Plan, package: str, kind: str) -> Iterator[dict[str, 
 
 
 def _make_method_tasks(plan: Plan, package: str) -> Iterator[Task]:
-    """Make the tasks of the methods that a package is linked from, for doit, after it has made all
-    others."""
+    """Make the tasks of the exports and methods that a package is linked from, for doit, after it
+    has made all others."""
     for linked_package in plan.linked_from(package):
         yield from _method_tasks_once(plan, linked_package)
 
@@ -168,11 +168,23 @@ def _make_method_tasks(plan: Plan, package: str) -> Iterator[Task]:
 @cache
 def _method_tasks_once(plan: Plan, package: str) -> list[Task]:
     """Make the tasks of a package's methods, which all of its family wait for."""
+    makers = {
+        "export": _export_tasks(plan, [package]),
+        "quantize": _method_tasks_of(plan, package, "quantize"),
+        "compile": _method_tasks_of(plan, package, "compile"),
+    }
     tasks = []
-    for kind in ("quantize", "compile"):
-        for task in generate_tasks(kind, _method_tasks_of(plan, package, kind), ""):
+    for kind, maker in makers.items():
+        for task in generate_tasks(kind, maker, ""):
             if task.subtask_of:
                 tasks.append(task)
+    return tasks
+
+
+def make_tasks_again() -> list[Task]:
+    """Make all of our tasks for doit again, of the workspace's files as they are now."""
+    _method_tasks_once.cache_clear()
+    tasks: list[Task] = load_tasks(globals())
     return tasks
 
 
@@ -181,6 +193,11 @@ def task_export() -> Iterator[dict[str, Any]]:
     yield _group("export")
     packages = _with_families(plan)
     prefetch_exports(plan, packages)
+    yield from _export_tasks(plan, packages)
+
+
+def _export_tasks(plan: Plan, packages: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield the tasks of the exports of packages."""
     for model in sorted({model for model in map(plan.exporter, packages) if model}):
         yield _task(ActionTask(plan, "export", model), f"export the methods of {model}")
 
@@ -198,12 +215,11 @@ def task_lower() -> Iterator[dict[str, Any]]:
     yield _group("lower")
     for package in _with_families(plan):
         model, file = plan.model(package), plan.file(package)
-        whole = _selection.whole
         yield _task(
             ActionTask(plan, "link", model, package),
             f"lower {package} to {file}" if file else f"lower {package}",
-            partial(_make_method_tasks, plan, package) if whole else None,
-            setup=[] if whole else _unit_tasks(plan, package),
+            partial(_make_method_tasks, plan, package),
+            setup=[] if _selection.whole else _unit_tasks(plan, package),
             targets=[f"build/{package}/{file}"] if file else [],
             clean=[(remove_what_was_built, (plan, package))],
         )

@@ -36,7 +36,7 @@ from pipeline.cli.run_options import drop_database, number_verbosity, take_allow
 from pipeline.cli.runner import BatchRunner
 from pipeline.cli.toolchain_check import check_toolchain
 from pipeline.cli.workspace_loader import WorkspaceLoader
-from pipeline.moments import load
+from pipeline.moments import call_all, load
 from pipeline.store.errors import PipelineError
 from pipeline.store.visible import one_line
 
@@ -143,6 +143,12 @@ class Run(_States, cmd_run.Run):  # type: ignore[misc]
                     self.outstream, {"failure_verbosity": failure_verbosity}
                 )
             stream = Stream(verbosity, force_verbosity)
+            others = None
+            if self.loader.has_foreign_tasks and not single:
+                makers = call_all(
+                    "other_tasks", tasks.current_plan(), tasks.make_tasks_again
+                )
+                others = next(makers, None)
             runner = BatchRunner(
                 self.dep_manager,
                 reporter,
@@ -151,6 +157,7 @@ class Run(_States, cmd_run.Run):  # type: ignore[misc]
                 stream,
                 num_process,
                 self.loader.run_options,
+                others,
             )
             return runner.run_all(self.control.task_dispatcher())
 

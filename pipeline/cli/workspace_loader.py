@@ -39,6 +39,7 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
         door: doit's own command, which has looked up its plugins.
         dodo: the dodo file; None in a folder without one.
         run_options: those that stood behind the names of tasks.
+        has_foreign_tasks: whether the dodo file makes other tasks than ours.
     """
 
     def __init__(self, door: Any, dodo: Path | None, verbs: Sequence[str]) -> None:
@@ -46,6 +47,7 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
         self.door = door
         self.dodo = dodo
         self.run_options = RunOptions()
+        self.has_foreign_tasks = False
         self.config = door.loader.config
         self.task_opts = door.loader.task_opts
         # No task may be called as a command is.
@@ -71,6 +73,14 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
                 raise
             raise InvalidDodoFile(f"{self.dodo.name}: {error}; {hint}") from None
 
+    def load_doit_config(self) -> dict[str, Any]:
+        """Return the dodo file's `DOIT_CONFIG`, with our values for the keys that it leaves out."""
+        config = super().load_doit_config()
+        defaults = dict(tasks.DOIT_CONFIG)
+        if "backend" in config:  # which can't read a file of ours
+            defaults.pop("dep_file")
+        return {**defaults, **config}
+
     def load_tasks(self, cmd: Any, pos_args: list[str]) -> Any:
         """Make the tasks that a command line asks for. `pos_args` become their names in place,
         since doit selects tasks by the same list. Raises PipelineError for words without meaning.
@@ -79,6 +89,7 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
         if cmd.execute_tasks:
             tasks.make_build_folder(plan)
         foreign_tasks = find_foreign_tasks(self.namespace or {})
+        self.has_foreign_tasks = bool(foreign_tasks)
         if cmd.execute_tasks and not {*foreign_tasks} & {*pos_args}:
             pos_args[:], self.run_options = take_options(pos_args)
             if not pos_args or pos_args[0].partition(":")[0] in GROUPS:
@@ -88,19 +99,19 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
         pos_args[:] = rewrite(
             pos_args, tasks.current_plan, foreign_tasks, cmd.execute_tasks
         )
-        tasks.select(find_selection(self.namespace or {}, cmd.execute_tasks, pos_args))
+        words = pos_args or self.load_doit_config()["default_tasks"] or ()
+        tasks.select(find_selection(self.namespace or {}, cmd.execute_tasks, words))
         loaded = super().load_tasks(cmd, pos_args)
         check_words(pos_args, loaded, (*self.cmd_names, *plan.packages))
         if cmd.execute_tasks:
-            self._refuse_nothing(pos_args, loaded, plan)
+            self._refuse_nothing(words, loaded, plan)
         else:
             plan.remember()
         return loaded
 
-    def _refuse_nothing(self, words: Sequence[str], loaded: Any, plan: Plan) -> None:
+    def _refuse_nothing(self, names: Sequence[str], loaded: Any, plan: Plan) -> None:
         """Say which groups have no tasks. Raises PipelineError where packages are asked for and
         there are none."""
-        names = words or self.load_doit_config().get("default_tasks", ())
         if not plan.packages and any(name in GROUPS for name in names):
             raise PipelineError(describe_no_packages(plan.workspace))
         for line in empty_groups(names, loaded):

@@ -197,6 +197,10 @@ class ConfigCache:
         """All packages that a config asks for, those with mistakes too."""
         return tuple(sorted(self._files))
 
+    def has(self, package: str) -> bool:
+        """Tell whether a config makes a package."""
+        return package in self._files
+
     def made_by(self, file: str) -> Iterator[str]:
         """Yield the packages that a file of the folder makes, or has a part in."""
         for package, paths in self._files.items():

@@ -31,13 +31,21 @@ class Files:
     """The configs and models of a workspace, as its files stand when they are first looked at.
 
     `forget(export)` makes it look again after an export ran.
+
+    Attributes:
+        foreseen: the files of packages, by their names, that a run would take from the store.
     """
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        self.configs = ConfigCache(workspace)
         self.models = Models(workspace)
-        self.inputs = NamedInputs(workspace, self.configs, self.models)
+        self.foreseen: Mapping[str, Mapping[str, Digest]] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        """Know nothing of the workspace's files yet."""
+        self.configs = ConfigCache(self.workspace)
+        self.inputs = NamedInputs(self.workspace, self.configs, self.models)
         self._known: dict[tuple[str, str], Any] = {}  # by method and package
 
     # Configs
@@ -174,7 +182,10 @@ class Files:
 
     def linked(self, package: str) -> dict[str, Digest]:
         """Return the files of a linked package that a device loads."""
-        return loadable(self.workspace.state(package).get("link", {}).get("files", {}))
+        files = self.foreseen.get(package)
+        if files is None:
+            files = self.workspace.state(package).get("link", {}).get("files", {})
+        return loadable(files)
 
     # What is remembered, and forgotten
 
@@ -228,6 +239,14 @@ class Files:
                 with suppress(OSError):  # only what `doit plan` says depends on it
                     self.workspace.write_state(package, state)
         self.forget(action.model)
+
+    def look_again(self) -> None:
+        """Forget all that was read of the workspace's files, which another task may have
+        changed."""
+        for name in ("exporters", "revision"):
+            self.__dict__.pop(name, None)
+        self.models.look_again()
+        self._begin()
 
     def forget(self, export: str) -> None:
         """Forget what was known of an export, which ran since."""

@@ -377,6 +377,13 @@ class Models:
     def clear(self) -> None:
         self._known.clear()
 
+    def look_again(self) -> None:
+        """Forget all that was read of models, and where exporters are run."""
+        self.clear()
+        for name in ("_search", "finder", "libraries"):
+            self.__dict__.pop(name, None)
+        self.surroundings = Surroundings.present()
+
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:

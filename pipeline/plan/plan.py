@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.actions import Action
-from pipeline.plan.files import loadable
 from pipeline.plan.golden import find_golden
 from pipeline.plan.kinds.link import LinkInputs, describe_package, link_action
 from pipeline.plan.kinds.validate import ValidateInputs, validate_action
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 class Plan(Units):
     """The actions that a workspace asks for, as its files stand when they are first looked at.
 
-    `forget(export)` makes it look again after an export ran.
+    `forget(export)` makes it look again after an export ran, `look_again()` after anything else.
     """
 
     @once
@@ -153,15 +152,9 @@ class Plan(Units):
         """Hash the file with a package's accepted figures; None where there is none."""
         return self.workspace.find_data(self.workspace.baseline(package))
 
-    def validate_digest(
-        self, package: str, linked: Mapping[str, Mapping[str, Digest]] | None = None
-    ) -> Digest | None:
-        """Return the digest of the validate action, or None while the package is not linked; of the
-        `linked` files of packages, if they are given."""
-        linked_files = {
-            member: loadable(files) for member, files in (linked or {}).items()
-        }
-        files = linked_files.get(package) or self.linked(package)
+    def validate_digest(self, package: str) -> Digest | None:
+        """Return the digest of the validate action, or None while the package is not linked."""
+        files = self.linked(package)
         methods = self.methods(package)
         summary = self.configs.summary(package)
         if methods is None or summary is None or not files:
@@ -174,7 +167,7 @@ class Plan(Units):
             self.models.quotable(summary.export),
             self.inputs.libraries(package),
             [
-                planning.validate_facts(package, files, linked_files)
+                planning.validate_facts(package, files)
                 for planning in self.find_planning(package)
             ],
             in_ci(),

@@ -63,14 +63,8 @@ class Planning:
         """Yield why a package is linked again of which nothing changed."""
         yield from ()
 
-    def validate_facts(
-        self, package: str, files: Files, linked: Mapping[str, Files] | None
-    ) -> Any:
-        """Return as JSON what it adds to a validation depends on, but for the package's config.
-
-        Args:
-            linked: files of packages that were linked since, if they are known.
-        """
+    def validate_facts(self, package: str, files: Files) -> Any:
+        """Return as JSON what it adds to a validation depends on, but for the package's config."""
         return None
 
     def held_to(self, package: str, files: Files, config: PackageConfig) -> Json:

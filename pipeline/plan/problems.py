@@ -13,7 +13,6 @@ from pipeline.plan.golden import find_golden_mistakes
 from pipeline.plan.models import once
 from pipeline.plan.planning import Planning
 from pipeline.store.errors import ConfigErrors, Problem, SourceError
-from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:
     from pipeline.config.compose import Document
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 class CheckedFiles(Files):
     """The configs and models of a workspace, and what is wrong with them."""
 
-    def __init__(self, workspace: Workspace) -> None:
-        super().__init__(workspace)
+    def _begin(self) -> None:
+        super()._begin()
         self._planning: dict[str, Planning] = {}  # by feature
 
     def find_planning(self, package: str) -> list[Planning]:

@@ -12,6 +12,7 @@ from pipeline.plan.key_diff import describe_differences
 from pipeline.plan.kinds.export import find_exported_blobs, reads_key
 from pipeline.plan.plan import Plan
 from pipeline.store.digest import Digest
+from pipeline.store.entries import ANYONE
 from pipeline.store.pieces import blobs_of_files
 
 State = Literal["up-to-date", "hit", "stale", "waiting"]
@@ -188,8 +189,8 @@ def _waiting(plan: Plan, package: str) -> Status:
 def find_damage(plan: Plan, package: str, recorded: Mapping[str, Any]) -> str:
     """Describe what is wrong with the files that a build left and recorded; empty where nothing
     is."""
-    if recorded.get("unsigned") and not plan.workspace.store.believes_all:
-        return "it was built while unsigned results of a remote were believed"
+    if mistrust := _describe_mistrust(plan, recorded.get("vouchers", ())):
+        return mistrust
     folder = plan.workspace.package(package)
     for name, content in recorded["files"].items():
         present = plan.workspace.file_digests.find_plain(f"{folder}/{name}")
@@ -197,6 +198,18 @@ def find_damage(plan: Plan, package: str, recorded: Mapping[str, Any]) -> str:
             return f"{folder.name}/{name} is missing"
         if present != content:
             return f"{folder.name}/{name} was edited"
+    return ""
+
+
+def _describe_mistrust(plan: Plan, vouchers: Sequence[str]) -> str:
+    """Say whose results, which may be in a package, are no longer believed; empty for nobody's."""
+    doubtful = [
+        voucher for voucher in vouchers if not plan.workspace.store.trusts([voucher])
+    ]
+    if ANYONE in doubtful:
+        return "it was built while unsigned results of a remote were believed"
+    if doubtful:
+        return f"results of a key that is not trusted now ({doubtful[0][:12]}) may be in it"
     return ""
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pipeline.plan import status
 from pipeline.plan.actions import Action, unit_name
 from pipeline.plan.kinds.table import KINDS, Kind
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status
-from pipeline.store.digest import Digest
+from pipeline.store.errors import PipelineError
 
 # The methods that are compiled together, the one that is quantized, or those that are validated if
 # not all are; otherwise empty.
@@ -72,15 +71,6 @@ def find_status(plan: Plan, kind: str, name: str, unit: Unit = ()) -> Status:
     return status.unit_status(plan, name, find_action(plan, kind, name, unit))
 
 
-def find_last(kind: str, state: Mapping[str, Any], unit: Unit) -> Digest | None:
-    """Return the digest of the action that was last done, by the recorded state of its package."""
-    record = state.get(kind, {})
-    digest: Digest | None = record.get(
-        "action" if KINDS[kind].installed else unit_name(unit)
-    )
-    return digest
-
-
 @dataclass(frozen=True)
 class ActionTask:
     """An action by its names."""
@@ -115,9 +105,12 @@ class ActionTask:
         """Return whether the action's result is there.
 
         Raises:
-            PipelineError: the package has mistakes, or its model can't be read.
+            PipelineError: the package has mistakes, or no config any more, or its model can't be
+                read.
         """
         if self.package is not None:
+            if not self.plan.configs.has(self.package):
+                raise PipelineError(f"no config makes {self.package} any more")
             self.plan.check(self.package)
         return find_status(
             self.plan,

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
+
+from pipeline.moments import call_all
 
 Json = Mapping[str, Any]
 MOST_ROWS = 400  # of a table in a page, which stays below a megabyte
+WIDTH = 400  # of a drawing, in pixels
 
 
 @dataclass(frozen=True)
@@ -100,15 +104,28 @@ class Drawing:
 class Chart:
     """A chart with its caption and legend (names and colours). Markdown leaves it out.
 
-    `label` says what the picture shows; `links` maps titles of shapes to where they lead.
+    `label` says what the picture shows; `kind` is how `data` are drawn: as bars, treemap, errors
+    or latency (pipeline/features/charts/draw.py); `links` maps titles of shapes to where they lead.
     """
 
     title: str
     about: str
     legend: Sequence[tuple[str, str]]
     label: str
-    drawing: Drawing
+    kind: str
+    data: Json
     links: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def drawing(self) -> Drawing | None:
+        """Return what a feature draws, None where none draws such charts."""
+        for drawing in call_all("draw_chart", self.kind, self.data):
+            if isinstance(drawing, Drawing):
+                return drawing
+        return None
+
+    def __bool__(self) -> bool:
+        return self.drawing is not None
 
 
 @dataclass(frozen=True)

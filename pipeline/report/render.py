@@ -16,8 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pipeline.moments import find_sections, load
 from pipeline.report import overview, packages
-from pipeline.report.charts.shapes import WIDTH
-from pipeline.report.elements import MOST_ROWS, Json, ReportSection
+from pipeline.report.elements import MOST_ROWS, WIDTH, Json, ReportSection
 from pipeline.report.events import RUN, TIMELINE
 from pipeline.report.excerpts import excerpts, named_files
 from pipeline.report.formatting import NOTHING

@@ -76,8 +76,8 @@ def install(
         source = workspace.store.verified_path(blob, once=True)
         copy_atomically(source, folder / name, workspace.build)
     record = {"action": action.digest, "files": files, **result.get("facts", {})}
-    if workspace.store.believes_all:
-        record["unsigned"] = True
+    if vouchers := workspace.store.find_vouchers():
+        record["vouchers"] = list(vouchers)
     if compare is not None:
         record |= compare()
     if isinstance(action.inputs, LinkInputs):

@@ -19,6 +19,8 @@ from pipeline.store.files import ETRECORD, MANIFEST, REPORT
 from pipeline.store.names import are_distinct
 
 REPORTS = frozenset({REPORT, "report.md", "report.html", "junit.xml"})
+# Who vouches for what nobody signed.
+ANYONE = "anyone"
 Json = Mapping[str, Any]
 _STAGE = re.compile(r"[\w.+:() -]{1,200}")  # a name that can be shown
 _REFERENCE = re.compile(rb'"([0-9a-f]{64})"')
@@ -29,14 +31,15 @@ class ActionEntry:
     """The key and the result of an action, and the seconds of wall time that it took; `peak` are
     the bytes of memory that its process held at the most, 0 where that is not known.
 
-    `unsigned`: it came of a run that believed unsigned results of a remote, and counts where that
-    is so again. `stages`: the seconds of its stages by name, and of the steps within them.
+    `vouchers`: the names of the keys that signed it, or the results of a remote that it may be made
+    of. It counts where all of them are trusted; there are none where all was made here. `stages`:
+    the seconds of its stages by name, and of the steps within them.
     """
 
     key: Mapping[str, Any]
     result: Mapping[str, Any]
     seconds: float
-    unsigned: bool = False
+    vouchers: tuple[str, ...] = ()
     stages: Mapping[str, float] = field(default_factory=dict)
     peak: int = 0
 
@@ -49,7 +52,7 @@ class ActionEntry:
 
     def to_json(self) -> dict[str, Any]:
         fields = {"key": self.key, "result": self.result, "seconds": self.seconds}
-        optional = ("unsigned", "stages", "peak")
+        optional = ("vouchers", "stages", "peak")
         more = {name: value for name in optional if (value := getattr(self, name))}
         return {**fields, "check": self.checksum, **more}
 
@@ -58,14 +61,14 @@ class ActionEntry:
         """Read the entry of an action; None if the record is damaged or of another action, or its
         result is none that such an action can have."""
         try:
-            unsigned = record.get("unsigned", False) is not False
+            vouchers = tuple(record.get("vouchers", ()))
             stages = record.get("stages", {})
             peak = record.get("peak", 0)
             entry = cls(
                 record["key"],
                 record["result"],
                 record["seconds"],
-                unsigned,
+                vouchers,
                 stages,
                 peak,
             )

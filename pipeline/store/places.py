@@ -13,12 +13,16 @@ This folder is the store of pte-pipeline: compiled methods and linked packages, 
 It can be deleted at any time; what is needed again is built again.
 """
 
+VOUCHERS = (
+    "vouchers"  # the keys that results of a remote were believed for, a line each
+)
 _FILES = (
     "README",
     "costs.json",
     "usage.json",
     "index.sqlite3",
     "index.sqlite3-journal",
+    VOUCHERS,
 )
 _OWN = ("blobs", "actions", "tmp", "locks", "runs", ".gc.lock", *_FILES)
 

@@ -33,6 +33,13 @@ class RemoteTierSettings(Protocol):
     def believes_all(self) -> bool:
         """Tell whether unsigned results are believed."""
 
+    def trusts(self, voucher: str) -> bool:
+        """Tell whether results are believed that the key of this name vouched for, or nobody did
+        (`entries.ANYONE`)."""
+
+    def fingerprint(self) -> str:
+        """Return a name that changes with whose results are believed."""
+
     def open(self) -> RemoteTier:
         """Return the remote tier. It is called once in a process, and asks nothing yet."""
 
@@ -83,10 +90,12 @@ class RemoteTier(Protocol):
         """Raise PipelineError for settings that can't work, whatever the remote does."""
 
     def fetch_result(
-        self, action: Digest, parse: Callable[[Any], _T | None] = lambda record: record
+        self,
+        action: Digest,
+        parse: Callable[[Any, str], _T | None] = lambda record, voucher: record,
     ) -> _T | None:
-        """Return what `parse` makes of the record of an action; None if there is none that may be
-        believed, or `parse` makes nothing of it."""
+        """Return what `parse` makes of the record of an action and of who vouched for it; None if
+        there is none that may be believed, or `parse` makes nothing of it."""
 
     def fetch_blob(self, blob: Digest, file: BinaryIO) -> bool:
         """Write a blob to a file, and verify its digest; tell whether all of it came."""

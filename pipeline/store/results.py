@@ -63,7 +63,7 @@ _READS = {
             "unfollowed?": list[SystemName],
         }
     ],
-    "last": Digest,
+    "last?": Digest,
 }
 _TENSOR_LEAF = {
     "tensor": {

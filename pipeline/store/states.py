@@ -27,7 +27,7 @@ class _Installed(TypedDict):
     only: NotRequired[list[str]]
     no_baseline: NotRequired[list[str]]
     measured: NotRequired[Digest]
-    unsigned: NotRequired[bool]
+    vouchers: NotRequired[list[str]]
     drops: NotRequired[dict[MethodName, tuple[float, float]]]
     key: NotRequired[dict[str, Any]]  # of a validation that the store does not hold
 

@@ -19,10 +19,10 @@ from pipeline.store import digest
 from pipeline.store.blobs import BlobStore, drop, touch
 from pipeline.store.blobs import MissingBlobError as MissingBlobError
 from pipeline.store.digest import Digest
-from pipeline.store.entries import ActionEntry, find_references, fits_action
+from pipeline.store.entries import ANYONE, ActionEntry, find_references, fits_action
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import clear_place, is_plain, make_folder
-from pipeline.store.places import action_name, own_places
+from pipeline.store.places import VOUCHERS, action_name, own_places
 
 if TYPE_CHECKING:
     from pipeline.store.remote_tier import RemoteTierSettings
@@ -33,6 +33,11 @@ LOCK_TIMEOUT = 900.0  # seconds to wait for another process that computes the sa
 @lru_cache(maxsize=8)  # a build asks for those of its last methods again and again
 def _parse_entry(content: bytes, action: Digest) -> ActionEntry | None:
     return ActionEntry.from_json(json.loads(content), action)
+
+
+def _parse_fetched(action: Digest, record: Any, voucher: str) -> ActionEntry | None:
+    entry = ActionEntry.from_json(record, action)
+    return entry and replace(entry, vouchers=(voucher,))
 
 
 class Store(BlobStore):
@@ -58,6 +63,11 @@ class Store(BlobStore):
         return self._remote is not None and self._remote.believes_all
 
     @property
+    def trust(self) -> str:
+        """A suffix of names of files, by whose results of a remote are believed."""
+        return "" if self._remote is None else f"-{self._remote.fingerprint()}"
+
+    @property
     def own_places(self) -> list[Path]:
         """The folders and files that builds write; whatever else stands in the store's folder is
         somebody else's."""
@@ -75,20 +85,51 @@ class Store(BlobStore):
 
     def get(self, action: Digest) -> ActionEntry | None:
         """Return the entry of an action, or None if there is none or it is damaged, or came of
-        unsigned results that are not believed now."""
+        results of a remote that are not believed now."""
         path = self.action_path(action)
         entry = self.read_entry(path, action)
-        if entry is not None and entry.unsigned and not self.believes_all:
+        if entry is not None and not self.trusts(entry.vouchers):
             entry = None
         if entry is not None:
             touch(path)
         elif self.remote is not None:
-            parse = partial(ActionEntry.from_json, action=action)
+            parse = partial(_parse_fetched, action)
             if (entry := self.remote.fetch_result(action, parse)) is not None:
-                entry = replace(entry, unsigned=self.believes_all)
+                self._remember_vouchers(entry.vouchers)
                 with suppress(OSError):
                     self._write_entry(action, entry)
         return entry
+
+    def trusts(self, vouchers: Iterable[str]) -> bool:
+        """Tell whether all who vouch for a result are believed now."""
+        remote = self._remote
+        return all(
+            remote is not None and remote.trusts(voucher) for voucher in vouchers
+        )
+
+    def find_vouchers(self) -> tuple[str, ...]:
+        """Return who vouches for what is made here now: all whose results this store took from a
+        remote, since it may be made of these."""
+        vouchers = {
+            voucher for voucher in self._read_vouchers() if self.trusts([voucher])
+        }
+        if self.believes_all:
+            vouchers.add(ANYONE)
+        return tuple(sorted(vouchers))
+
+    def _read_vouchers(self) -> set[str]:
+        with suppress(OSError, ValueError):
+            return set(self.find(VOUCHERS).read_text(encoding="ascii").split())
+        return set()
+
+    def _remember_vouchers(self, vouchers: Iterable[str]) -> None:
+        """Keep who vouched for what is fetched, before anything is made of it."""
+        new = set(vouchers) - self._read_vouchers()
+        if new:
+            lines = "".join(f"{voucher}\n" for voucher in sorted(new))
+            for folder in filter(None, (self.root, self.overflow)):
+                with suppress(OSError), open(folder / VOUCHERS, "a") as file:
+                    file.write(lines)
 
     def read_entry(self, path: Path, action: Digest) -> ActionEntry | None:
         """Read an entry's file, which is removed if it is bad. This does not count as a use."""
@@ -125,7 +166,7 @@ class Store(BlobStore):
         action = digest.hash_json(key)
         timed = {name: round(duration, 3) for name, duration in (stages or {}).items()}
         entry = ActionEntry(
-            key, result, round(seconds, 3), self.believes_all, timed, peak
+            key, result, round(seconds, 3), self.find_vouchers(), timed, peak
         )
         if not fits_action(key, json.loads(digest.canonical_json(result))):
             kind = key.get("kind")
@@ -137,7 +178,7 @@ class Store(BlobStore):
             self.each_at_once(
                 self.push, list(find_references(digest.canonical_json(result)))
             )
-            self.remote.push_result(action, replace(entry, unsigned=False).to_json())
+            self.remote.push_result(action, replace(entry, vouchers=()).to_json())
         return action
 
     def share(self, actions: Iterable[Digest], blobs: Iterable[Digest]) -> None:
@@ -153,9 +194,10 @@ class Store(BlobStore):
         if (
             entry is not None
             and self.remote is not None
+            and self.trusts(entry.vouchers)
             and not self.remote.has_result(action)
         ):
-            self.remote.push_result(action, replace(entry, unsigned=False).to_json())
+            self.remote.push_result(action, replace(entry, vouchers=()).to_json())
 
     def _write_entry(self, action: Digest, entry: ActionEntry) -> None:
         with self.writing(action_name(action)) as file:

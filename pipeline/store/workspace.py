@@ -74,9 +74,8 @@ class Workspace(BuildSettings):
 
     @cached_property
     def file_digests(self) -> FileDigests:
-        # What follows from files may come of unsigned results, which other runs don't believe.
-        unsigned = "-unsigned" if self.store.believes_all else ""
-        return FileDigests(self.build / f".files{unsigned}.json")
+        # What follows from files may come of results of a remote, which other runs don't believe.
+        return FileDigests(self.build / f".files{self.store.trust}.json")
 
     def state(self, package: str) -> Mapping[str, Any]:
         """Read what the last build of a package recorded; empty if nothing can be trusted. It is

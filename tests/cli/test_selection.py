@@ -17,7 +17,7 @@ OURS = vars(tasks)
         (["lower:a"], {"a"}, True),
         (["lower:a", "validate:b", "compile:c/x+y"], {"a", "b", "c"}, False),
         (["quantize:a/x"], {"a"}, False),
-        ([], None, True),
+        (["lower", "validate"], None, True),
         (["lower"], None, True),
         (["lower:*"], None, False),
         (["lower:a", "validate"], None, True),
@@ -32,11 +32,6 @@ def test_words_that_name_packages_select_them(words, packages, whole):
     wanted = Selection(None if packages is None else frozenset(packages), whole)
     assert find_selection(OURS, True, words) == wanted
     assert find_selection(OURS, False, words) == ALL  # `doit list` and the like
-
-
-def test_a_dodo_file_with_other_default_tasks_has_all():
-    for config in ({"default_tasks": ["compile"]}, {}):
-        assert find_selection({**OURS, "DOIT_CONFIG": config}, True, []) == ALL
 
 
 def test_tasks_of_the_user_may_depend_on_any():

@@ -361,6 +361,19 @@ def test_other_tasks_of_the_same_dodo_file_run_as_ever(built):
     assert "-- copy" in built.output
 
 
+def test_a_dodo_file_with_settings_of_its_own_keeps_ours(bench):
+    workspace = bench("archives")
+    workspace.edit("dodo.py", "*", "*\nDOIT_CONFIG = {'default_tasks': ['lower'], 'verbosity': 1}")
+    workspace.edit("partition_configs/many.yaml", "model: many", "model: none")
+    assert workspace.doit() == 1
+    assert "no model 'none'" in workspace.output
+    assert (
+        workspace.outcomes()["link one"] == "built" and "validate one" not in workspace.outcomes()
+    )
+    assert "package  build" in workspace.output
+    assert (workspace.root / ".doit.sqlite3").exists()
+
+
 @pytest.mark.slow
 def test_doits_own_reporters_and_options_work(built):
     """`-n` sets the number of workers, `-P` means nothing, and other reporters tell our tasks."""

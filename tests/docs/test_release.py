@@ -35,9 +35,18 @@ def test_notice_names_files_that_are_there():
     assert [path for path in paths if not (REPOSITORY / path).exists()] == []
 
 
-def test_the_first_entry_of_the_changelog_is_the_release_of_this_version():
-    first = re.search(r"^## (.*)$", read("CHANGELOG.md"), re.MULTILINE)
-    assert re.fullmatch(rf"{re.escape(PROJECT['version'])} \(\d{{4}}-\d\d-\d\d\)", first[1])
+def test_the_first_entry_of_the_changelog_is_of_this_version():
+    """Between releases it is what the next one will be, and the last release follows."""
+    entries = re.findall(r"^## (.*)$", read("CHANGELOG.md"), re.MULTILINE)
+    release, is_development, _ = PROJECT["version"].partition(".dev")
+    if is_development:
+        assert entries.pop(0) == "Unreleased"
+        last, date = entries[0].split(" ")
+        assert tuple(map(int, last.split("."))) < tuple(map(int, release.split(".")))
+    else:
+        last, date = entries[0].split(" ")
+        assert last == release
+    assert re.fullmatch(r"\(\d{4}-\d\d-\d\d\)", date)
 
 
 def test_the_version_stands_in_one_place():

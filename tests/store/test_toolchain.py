@@ -81,9 +81,9 @@ def test_a_line_more_in_any_module_changes_every_key_that_can_reach_it(
 
 def test_reports_are_made_without_measuring_and_packages_measured_without_building(reached):
     for kind, rooms in {
-        "export": ("cli", "run.prove", "report.sections", "report.charts"),
+        "export": ("cli", "run.prove", "report.sections", "features.charts"),
         "compile": ("cli", "devices", "report", "run.prove", "validate"),
-        "measure": ("cli", "report.html", "report.sections", "report.charts"),
+        "measure": ("cli", "report.html", "report.sections", "features.charts"),
     }.items():
         strays = [m for m in reached[kind] if m.startswith(tuple(f"pipeline.{r}." for r in rooms))]
         assert not strays

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.verbs.explain import run as explain
+from pipeline.features.explain.explain import run as explain
 from pipeline.plan.places import Places
 from pipeline.plan.plan import Plan
 from pipeline.plan.reads import parse_records

@@ -18,6 +18,7 @@ from pipeline.store.entries import ActionEntry, fits_action
 from pipeline.store.errors import PipelineError
 from pipeline.store.forms import Count, FileName, SystemName, fits
 from pipeline.store.names import is_file_name
+from pipeline.store.signing import load_keys, name_public_key
 from pipeline.store.store import Store
 from pipeline.store.workspace import open_workspace
 from tests.support.keys import write_keys
@@ -141,6 +142,55 @@ def test_what_was_believed_unsigned_is_no_result_where_signatures_are_asked_for(
     signer.put_result(key, {"own": 1})
     doubter = Store(tmp_path / "c", site.settings(trusted_keys=(public,), unsigned=False))
     assert doubter.get_by_key(key).result == {"own": 1}
+
+
+def test_a_revoked_key_vouches_for_nothing(tmp_path, folder):
+    """Neither for what it signed, nor for what was made of that, which we would sign next."""
+    (one, one_public), (two, two_public) = (write_keys(tmp_path / name) for name in ("one", "two"))
+    site = lambda **more: folder.settings(unsigned=False, **more)  # noqa: E731
+    fetched, made, earlier = ({"kind": "test", "number": n} for n in range(3))
+    Store(tmp_path / "a", site(signing_key=one)).put_result(fetched, {"value": 1})
+
+    both = Store(tmp_path / "b", site(trusted_keys=(one_public, two_public), writable=False))
+    both.put_result(earlier, {"value": 3})
+    assert both.get_by_key(fetched).result == {"value": 1}
+    both.put_result(made, {"value": 2})
+    again = Store(tmp_path / "b", site(trusted_keys=(one_public,), writable=False))
+    assert all(again.get_by_key(key) for key in (fetched, made, earlier))
+
+    revoked = Store(tmp_path / "b", site(trusted_keys=(two_public,), signing_key=two))
+    assert revoked.get_by_key(fetched) is None
+    assert revoked.get_by_key(made) is None
+    assert revoked.get_by_key(earlier).result == {"value": 3}
+    revoked.share([hash_json(key) for key in (fetched, made, earlier)], [])
+    reader = Store(tmp_path / "c", site(trusted_keys=(two_public,)))
+    assert [reader.get_by_key(key) is not None for key in (fetched, made, earlier)] == [
+        False,
+        False,
+        True,
+    ]
+    assert Store(tmp_path / "b").get_by_key(fetched) is None  # without the remote
+
+
+def test_a_public_key_has_one_name(tmp_path):
+    private, public = write_keys(tmp_path)
+    assert {name_public_key(public)} == load_keys(private, ()).trusted.keys()
+    assert name_public_key(private) is None and name_public_key(tmp_path) is None
+
+
+def test_a_package_of_a_revoked_key_is_built_again(victim):
+    forged = victim(signed=True)
+    assert forged.checkout.doit("lower:pair", **forged.environment) == 0, forged.checkout.output
+    assert forged.checkout.outcomes()["link pair"] == "hit"
+    assert forged.checkout.doit("lower:pair", **forged.environment) == 0
+    assert forged.checkout.output.startswith("up to date")
+    _, public = write_keys(forged.folder / "other")
+    other = {**forged.environment, "PTE_PIPELINE_TRUSTED_KEYS": str(public)}
+    assert forged.checkout.doit("lower:pair", **other) == 0, forged.checkout.output
+    (link,) = (each for each in forged.checkout.actions() if each["kind"] == "link")
+    assert link["outcome"] == "built" and "a key that is not trusted now" in link["reason"]
+    assert forged.checkout.doit("lower:pair", **other) == 0
+    assert forged.checkout.output.startswith("up to date")
 
 
 def test_a_package_of_unsigned_results_is_not_up_to_date_where_they_are_not_believed(victim):

@@ -12,7 +12,7 @@ from torch.export.experimental import _export_forward_backward
 
 from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import PackageFiles
-from pipeline.devices.load_package import LoadedPackage
+from pipeline.features.loading.load_package import LoadedPackage
 from pipeline.program.archive import load_program, save_programs
 from pipeline.program.method_spec import make_method_spec
 from pipeline.program.training import training_methods

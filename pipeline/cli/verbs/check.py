@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pipeline.cli.verbs import find_path, known_packages
 from pipeline.moments import call_all
 from pipeline.plan.plan import Plan
-from pipeline.plan.remarks import find_broken_files, find_remarks
+from pipeline.plan.remarks import find_remarks
 from pipeline.store.errors import (
     PipelineError,
     Problem,
@@ -37,17 +37,20 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     for package, problems in package_to_problems.items():
         wrong += bool(problems)
         yield from format_new_problems(problems, package, shown, widespread)
-    if not words:  # those that no package names too
-        faults = find_broken_files(plan)
-        for problems in call_all("check_files", plan.workspace.root):
-            faults += problems
+    remarks: list[Problem] = []
+    if not words:  # what no package names, too
+        faults: list[Problem] = []
+        for problems_of_feature in call_all("check_files", plan):
+            faults += problems_of_feature
         faults = [fault for fault in faults if not {fault, fault.cause} & shown.keys()]
         yield from map(str, faults)
         wrong += bool(faults)
-    if not words:
-        remarks = find_remarks(plan)
-    else:
-        remarks = []
+        mistakes = {*faults, *shown}
+        remarks = [
+            remark
+            for remark in find_remarks(plan)
+            if not {remark, remark.cause} & mistakes
+        ]
     for remark in remarks:
         yield f"warning: {remark}"
     if wrong:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pipeline.cli.ahead import prefetch_packages
 from pipeline.cli.columns import columns
 from pipeline.cli.grammar import Target, find_targets
 from pipeline.cli.verbs import known_packages
 from pipeline.plan.actions import Action, unit_name
-from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
-from pipeline.plan.remarks import find_broken_files, find_remarks
+from pipeline.plan.remarks import find_remarks
 from pipeline.plan.status import Status
-from pipeline.plan.tasks import find_action, find_last, find_status
+from pipeline.plan.tasks import find_action, find_status
 from pipeline.store.digest import Digest
 from pipeline.store.errors import (
     ConfigErrors,
@@ -38,6 +36,7 @@ _LINKED = Status("up-to-date", "its package is lowered")
 _TO_FETCH = Status("hit", "its package is in the store")
 _COMPILED = Status("up-to-date", "its method is compiled")
 _UNLINKED = Status("waiting", "the package is to be linked first")
+_UNLINKED_FAMILY = Status("waiting", "packages of its family are to be linked first")
 
 
 def run(plan: Plan, words: Sequence[str], resolved: bool = False) -> Iterator[str]:
@@ -55,7 +54,7 @@ def run(plan: Plan, words: Sequence[str], resolved: bool = False) -> Iterator[st
     else:
         yield from preview(plan, find_targets(plan, words))
         if not words:
-            for remark in (*find_broken_files(plan), *find_remarks(plan)):
+            for remark in find_remarks(plan):
                 yield f"warning: {remark}"
 
 
@@ -114,28 +113,39 @@ class Expected:
             return False
         return not target.methods or bool(set(self.unit) & set(target.methods))
 
-    @property
-    def previous(self) -> Digest | None:
-        """The digest of the action that was last done in this workspace."""
-        return find_last(self.kind, self.plan.workspace.state(self.package), self.unit)
 
-    @property
-    def unkept_key(self) -> Mapping[str, Any] | None:
-        """The key of the last action where the store does not hold it: a failed validation's."""
-        if not KINDS[self.kind].installed:
-            return None
-        key: Mapping[str, Any] | None = (
-            self.plan.workspace.state(self.package).get(self.kind, {}).get("key")
-        )
-        return key
+def foresee_links(plan: Plan, packages: Iterable[str]) -> dict[str, Status]:
+    """Return the statuses of links, of the packages' families too, and let the plan know the files
+    that a run takes from the store: a validation is known by the files of its package."""
+    members = dict.fromkeys(packages)
+    for package in list(members):
+        members |= dict.fromkeys(plan.members(package))
+    links: dict[str, Status] = {}
+    for package in members:
+        if not plan.problems(package):
+            links[package] = find_status(plan, "link", package)
+    foreseen: dict[str, Mapping[str, Digest]] = {}
+    for package, status in links.items():
+        link = plan.link_digest(package)
+        entry = link and plan.workspace.store.get(link)
+        if entry and status.state == "hit":
+            foreseen[package] = entry.result["files"]
+    plan.foreseen = foreseen
+    return links
 
 
-def expected(plan: Plan, package: str, whole: bool = False) -> Iterator[Expected]:
-    """Yield the actions of a package without problems, in the order of a run; where the store has
-    it `whole`, that is all that is asked about its methods, as by a run."""
+def expected(
+    plan: Plan, package: str, links: Mapping[str, Status], whole: bool = False
+) -> Iterator[Expected]:
+    """Yield the actions of a package without problems, in the order of a run.
+
+    Args:
+        links: what `foresee_links` returned.
+        whole: whether a run asks nothing about the methods of a package that the store has.
+    """
     if (model := plan.exporter(package)) is not None:
         yield _expect(plan, "export", model)
-    link = _expect(plan, "link", package)
+    link = Expected(plan, "link", package, (), links[package])
     for unit in plan.units(package):
         if link.status.current:  # a run doesn't look at them, whatever the store has
             compile_ = Expected(plan, "compile", package, unit, _LINKED)
@@ -153,8 +163,19 @@ def expected(plan: Plan, package: str, whole: bool = False) -> Iterator[Expected
     yield link
     if link.status.state in _NOT_THERE:
         yield Expected(plan, "validate", package, (), _UNLINKED)
+    elif _waits_for_family(plan, package, links):
+        yield Expected(plan, "validate", package, (), _UNLINKED_FAMILY)
     else:
         yield _expect(plan, "validate", package)
+
+
+def _waits_for_family(plan: Plan, package: str, links: Mapping[str, Status]) -> bool:
+    """Tell whether a package of the same family is to be linked, whose files count for the
+    validation."""
+    for member in plan.members(package):
+        if member in links and links[member].state in _NOT_THERE:
+            return True
+    return False
 
 
 def _expect(
@@ -174,10 +195,11 @@ def preview(plan: Plan, targets: Sequence[Target]) -> Iterator[str]:
     sound = [package for package in packages if package not in faulty]
     whole = not any(target.methods for target in targets)
     plan.workspace.store.look(prefetch_packages(plan, sound, True, not whole))
+    links = foresee_links(plan, sound)
     table = _Preview(plan, targets)
     table.add_problems(faulty)
     for package in sound:
-        for action in expected(plan, package, whole):
+        for action in expected(plan, package, links, whole):
             table.add(action)
     yield from (line.strip() for line in columns(table.rows))
     if table.rows:

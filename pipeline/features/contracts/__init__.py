@@ -28,7 +28,7 @@ FEATURE = Feature(
     summarize="pipeline.features.contracts.planning:summarize",
     planning="pipeline.features.contracts.planning:TargetPlanning",
     remarks="pipeline.features.contracts.planning:find_remarks",
-    check_files="pipeline.features.contracts.targets:check_targets",
+    check_files="pipeline.features.contracts.planning:check_files",
     schemas={
         "targets/schema.json": "pipeline.features.contracts.target_schema:target_schema"
     },

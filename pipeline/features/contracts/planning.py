@@ -105,9 +105,7 @@ class TargetPlanning(Planning):
                 digests[name] = self.plan.inputs.hash_file(target_file(name))
         return digests
 
-    def validate_facts(
-        self, package: str, files: Files, linked: Mapping[str, Files] | None
-    ) -> Any:
+    def validate_facts(self, package: str, files: Files) -> Any:
         return self.problem_facts(package)
 
     def held_to(
@@ -138,6 +136,13 @@ def find_remarks(plan: Plan) -> Iterator[Problem]:
     """Yield what is strange about labels and about files in `targets/`."""
     yield from _find_strange_targets(plan)
     yield from _find_unread_targets(plan)
+
+
+def check_files(plan: Plan) -> Iterator[Problem]:
+    """Yield the mistakes in all targets of a workspace."""
+    from pipeline.features.contracts.targets import check_targets
+
+    yield from check_targets(plan.workspace.root)
 
 
 def _iter_summaries(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:

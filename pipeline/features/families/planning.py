@@ -34,7 +34,7 @@ class FamilyPlanning(Planning):
         super().__init__(plan)
         self._known: dict[tuple[str, str], Any] = {}  # by method and family
         self._variants: dict[str, list[tuple[Settings, str]]] = {}
-        self._linked: dict[str, tuple[int, dict[str, Files], Digest]] = {}
+        self._linked: dict[str, tuple[Any, dict[str, Files], Digest]] = {}
         self._sizes: dict[Digest, int] = {}
 
     def forget(self) -> None:
@@ -174,18 +174,12 @@ class FamilyPlanning(Planning):
 
     # What a validation depends on: the files of all
 
-    def validate_facts(
-        self, package: str, files: Files, linked: Mapping[str, Files] | None = None
-    ) -> Digest:
+    def validate_facts(self, package: str, files: Files) -> Digest:
         """Hash which files the packages of a family have: this one `files`, of the others those
-        that are linked, or `linked`."""
+        that are linked."""
         present, digest = self._find_linked(self.name(package))
-        if present[package] == files and not linked:
+        if present[package] == files:
             return digest
-        if linked is not None:
-            present = present | {
-                name: linked[name] for name in present if name in linked
-            }
         return hash_json({**present, package: files})
 
     def held_to(
@@ -227,12 +221,12 @@ class FamilyPlanning(Planning):
 
     def _find_linked(self, family: str) -> tuple[dict[str, Files], Digest]:
         """Return the files of each package that a device loads, as they are linked now."""
-        writes = self.plan.workspace.writes
-        if family not in self._linked or self._linked[family][0] != writes:
+        known_for = self.plan.workspace.writes, self.plan.foreseen
+        if family not in self._linked or self._linked[family][0] != known_for:
             linked: dict[str, Files] = {}
             for package in self.packages[family]:
                 linked[package] = self.plan.linked(package)
-            self._linked[family] = writes, linked, hash_json(linked)
+            self._linked[family] = known_for, linked, hash_json(linked)
         return self._linked[family][1:]
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from pipeline.report import charts
 from pipeline.report.cells import figure, name, names
+from pipeline.report.colours import LEFT
 from pipeline.report.elements import Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import percent
 from pipeline.report.packages import Entry
@@ -151,7 +151,7 @@ def make_chart(packages: Packages, pages: Mapping[str, str], family: str = "") -
     for number, file in enumerate(files):
         colours[file.digest] = f"var(--c{number % _COLOURS})"
         legend.append((f"{file.name} {human_size(file.size)}", colours[file.digest]))
-    legend.append(("a package's own", charts.LEFT))
+    legend.append(("a package's own", LEFT))
     largest = set(sorted(splits, key=lambda package: -splits[package][1])[:_MOST_BARS])
     bars = {_TOGETHER: (files, sum(unshared for _, unshared in splits.values()))}
     for package, split in splits.items():
@@ -176,7 +176,8 @@ def make_chart(packages: Packages, pages: Mapping[str, str], family: str = "") -
         about,
         legend,
         f"Files of {plural(len(splits), 'package')}: {apart} apart, {together} together",
-        charts.bars(rows, whole=max(totals)),
+        "bars",
+        {"rows": rows, "whole": max(totals)},
         links,
     )
 
@@ -187,7 +188,7 @@ def _pieces(
     for file in shared:
         words = f"{package}: {file.name} {human_size(file.size)}"
         yield file.size, colours[file.digest], words
-    yield unshared, charts.LEFT, f"{package}: its own {human_size(unshared)}"
+    yield unshared, LEFT, f"{package}: its own {human_size(unshared)}"
 
 
 def _rows(packages: Packages, pages: Mapping[str, str]) -> Iterator[Row]:

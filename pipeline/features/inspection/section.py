@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from pipeline.report import charts
 from pipeline.report.cells import code, figure, name, names, text
+from pipeline.report.colours import colour_of
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import percent
 from pipeline.report.records import in_order
@@ -90,11 +90,11 @@ def _treemap(segments: Sequence[Json]) -> Chart:
         totals[segment["kind"]] += segment["size"]
     legend = []
     for kind, total in totals.most_common():
-        legend.append((f"{_kind(kind)} {human_size(total)}", charts.colour_of(kind)))
+        legend.append((f"{_kind(kind)} {human_size(total)}", colour_of(kind)))
     about = "As areas, by what they are. Hover or tap for names."
     label = "Size of each segment of the package"
-    drawing = charts.treemap(list(_tiles(segments)))
-    return Chart("Bytes of the package.", about, legend, label, drawing)
+    data = {"segments": list(_tiles(segments))}
+    return Chart("Bytes of the package.", about, legend, label, "treemap", data)
 
 
 def _tiles(segments: Sequence[Json]) -> Iterator[Json]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pipeline.report import charts
 from pipeline.report.cells import figure, name
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection
 from pipeline.report.formatting import milliseconds
@@ -42,7 +41,8 @@ def section(report: Json) -> ReportSection:
         "is another matter.",
         [("package", "var(--c0)"), ("source program", "var(--soft)")],
         "Latency of the package and of its source program",
-        charts.latency(spreads),
+        "latency",
+        {"spreads": spreads},
     )
     table = DataTable("times", "Medians, with quartiles", rows)
     return ReportSection("latency", "Latency on the host", chart, table)

@@ -23,6 +23,7 @@ from pipeline.plan.status import link_status, validate_status
 from pipeline.report.records import read_manifest
 from pipeline.run.install import ATTEST
 from pipeline.store.digest import hash_file
+from pipeline.store.entries import ANYONE
 from pipeline.store.errors import PipelineError, plural
 from pipeline.store.files import MANIFEST, record_bytes, write_atomically
 from pipeline.store.revision import find_revision
@@ -118,7 +119,12 @@ def _find_build(plan: Plan, package: str) -> tuple[dict[str, Any], list[str]]:
         raise PipelineError(
             f"{package}: not validated as it is now ({validated.reason}); {first}"
         )
-    if state["link"].get("unsigned") or state["validate"].get("unsigned"):
+    vouchers = [
+        voucher
+        for section in ("link", "validate")
+        for voucher in state[section].get("vouchers", ())
+    ]
+    if ANYONE in vouchers:
         what = "was built while unsigned results of a remote were believed"
         raise PipelineError(f"{package}: {what}; build it with trusted_keys instead")
     manifest = read_manifest(plan.workspace, package)

@@ -113,8 +113,11 @@ def _ask_for_units(plan: Plan, packages: Sequence[str]) -> list[Digest]:
 def _ask_for_validations(plan: Plan, linked: Mapping[str, ActionEntry]) -> list[Digest]:
     """Fetch the entries of the validations of linked packages; return their blobs."""
     store = plan.workspace.store
-    files = {package: entry.result["files"] for package, entry in linked.items()}
-    digests = [plan.validate_digest(package, files) for package in linked]
+    plan.foreseen = {
+        package: entry.result["files"] for package, entry in linked.items()
+    }
+    digests = [plan.validate_digest(package) for package in linked]
+    plan.foreseen = {}
     validations = [digest for digest in digests if digest]
     store.ask(validations)
     blobs: list[Digest] = []

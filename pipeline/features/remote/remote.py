@@ -19,17 +19,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from pipeline.features.remote.files import RemoteError, RemoteFiles
 from pipeline.features.remote.use import describe_use
 from pipeline.store import digest
-from pipeline.store.digest import Digest
+from pipeline.store.digest import Digest, hash_file
+from pipeline.store.entries import ANYONE
 from pipeline.store.errors import PipelineError
 from pipeline.store.places import action_name, blob_name
 from pipeline.store.remote_tier import RemoteCounts
-from pipeline.store.signing import Keys, load_keys
+from pipeline.store.signing import Keys, load_keys, name_public_key
 
 RESULT_LIMIT = 1 << 26  # bytes, as the one below
 BLOB_LIMIT = 1 << 34
@@ -39,6 +41,19 @@ REMEMBERED = 60.0  # seconds for which an answer holds: others push, and wipe, m
 _DOMAIN = b"pte-pipeline result\n"
 _EMPTY = digest.hash_bytes(b"")
 _T = TypeVar("_T")
+
+
+@cache
+def _name_public_keys(trusted_keys: tuple[Path, ...]) -> frozenset[str | None]:
+    return frozenset(map(name_public_key, trusted_keys))
+
+
+@cache
+def _name_signer(signing_key: Path) -> str | None:
+    """Return the name of the key that signs, for which cryptography is imported."""
+    with suppress(PipelineError):
+        return next(iter(load_keys(signing_key, ()).trusted))
+    return None
 
 
 @dataclass(frozen=True)
@@ -75,6 +90,22 @@ class RemoteSettings:
         ignored."""
         return self.writable and (self.signing_key is not None or not self.trusted_keys)
 
+    def trusts(self, voucher: str) -> bool:
+        """Tell whether results are believed that the key of this name vouched for."""
+        if self.believes_all or voucher in _name_public_keys(self.trusted_keys):
+            return True
+        return self.signing_key is not None and voucher == _name_signer(
+            self.signing_key
+        )
+
+    def fingerprint(self) -> str:
+        """Return a name that changes with whose results are believed."""
+        if self.believes_all:
+            return ANYONE
+        keys = [*self.trusted_keys, *filter(None, [self.signing_key])]
+        contents = [hash_file(key) if key.is_file() else "" for key in keys]
+        return digest.hash_json(sorted(contents))[:16]
+
     def open(self) -> Remote:
         """Return the remote, which asks nothing yet."""
         return Remote(self)
@@ -107,15 +138,18 @@ class Remote:
     # Fetching
 
     def fetch_result(
-        self, action: Digest, parse: Callable[[Any], _T | None] = lambda record: record
+        self,
+        action: Digest,
+        parse: Callable[[Any, str], _T | None] = lambda record, voucher: record,
     ) -> _T | None:
-        """Return what `parse` makes of the record that someone trusted pushed; None if there is
-        none, or for a record, perhaps of another action, of which `parse` makes nothing."""
+        """Return what `parse` makes of the record that someone trusted pushed, and of their key;
+        None if there is none, or for a record, perhaps of another action, of which `parse` makes
+        nothing."""
         name = action_name(action)
         if self._may_have(name):
             with self._transfer(name):
                 content = b"".join(self._read(name, RESULT_LIMIT))
-                parsed = parse(self._read_record(content))
+                parsed = parse(*self._read_record(content))
                 if parsed is None:
                     raise RemoteError("corrupt")
                 return parsed
@@ -179,7 +213,8 @@ class Remote:
                 self.counts.bytes_fetched += len(piece)
             yield piece
 
-    def _read_record(self, content: bytes) -> Any:
+    def _read_record(self, content: bytes) -> tuple[Any, str]:
+        """Return a record, and who vouches for it."""
         try:
             envelope = json.loads(content)
             record = envelope["record"]
@@ -190,11 +225,11 @@ class Remote:
             raise RemoteError("corrupt")
         assert self._keys is not None
         signer, signature = envelope.get("signer"), envelope.get("signature")
-        if not (
-            self.settings.believes_all or self._keys.accept(signer, signature, message)
-        ):
+        if self.settings.believes_all:
+            return record, ANYONE
+        if not self._keys.accept(signer, signature, message):
             raise RemoteError("unsigned")
-        return record
+        return record, signer
 
     # Pushing
 

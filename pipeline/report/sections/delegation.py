@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pipeline.report import charts
 from pipeline.report.cells import code, figure, name, source, text
+from pipeline.report.colours import LEFT, backend_colours
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import percent
 from pipeline.report.records import delegated_share, in_order, name_kernels
@@ -94,11 +94,11 @@ def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
     about = "A node is a call of an operator, in control flow too."
     names = sorted(
         legend.items(),
-        key=lambda entry: entry[1] == charts.LEFT,
+        key=lambda entry: entry[1] == LEFT,
     )
     label = "Share of nodes delegated, by method"
-    drawing = charts.bars(rows, percents=True)
-    return Chart("Nodes by who runs them.", about, names, label, drawing)
+    data = {"rows": rows, "percents": True}
+    return Chart("Nodes by who runs them.", about, names, label, "bars", data)
 
 
 def _share_words(amount: int, nodes: int) -> str:
@@ -117,14 +117,14 @@ def _parts(counts: Json) -> Iterator[tuple[str, str, int]]:
     kernels: dict[str, int] = {}
     for backend, calls in counts.get("kernels", {}).items():
         kernels[backend] = sum(calls.values())
-    colours = charts.backend_colours([*backends, *kernels])
+    colours = backend_colours([*backends, *kernels])
     for backend, nodes in sorted(backends.items()):
         yield backend, colours[backend], nodes
     for backend, nodes in sorted(kernels.items()):
         yield f"{backend} kernels", colours[backend], nodes
     portable = counts["nodes"] - counts["delegated_nodes"] - sum(kernels.values())
     if portable:
-        yield f"left to {name_kernels(counts['undelegated'])}", charts.LEFT, portable
+        yield f"left to {name_kernels(counts['undelegated'])}", LEFT, portable
 
 
 def _segments_chart(methods: Mapping[str, Json]) -> Chart | None:
@@ -139,11 +139,11 @@ def _segments_chart(methods: Mapping[str, Json]) -> Chart | None:
         "left between. Hover or tap for the operators."
     )
     label = "Delegated regions in the order of each method's graph"
-    return Chart("Regions of the graph.", about, [], label, charts.bars(rows))
+    return Chart("Regions of the graph.", about, [], label, "bars", {"rows": rows})
 
 
 def _segments(method: str, segments: Sequence[Json]) -> Iterator[Piece]:
-    colours = charts.backend_colours(
+    colours = backend_colours(
         segment["backend"] for segment in segments if segment["backend"]
     )
     start = 1
@@ -154,7 +154,7 @@ def _segments(method: str, segments: Sequence[Json]) -> Iterator[Piece]:
         where = f"nodes {start}–{end - 1}, {backend or 'left'}"
         operators = listed(_describe_calls(segment["operators"]), 6)
         description = f"{method}, {where}: {operators} [{index}]"
-        yield nodes, colours.get(backend, charts.LEFT), description
+        yield nodes, colours.get(backend, LEFT), description
         start = end
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pipeline.report import charts
 from pipeline.report.cells import figure, name, source, text, verdict_cell
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import NOTHING, decibel, error, percent, ratio, short
@@ -385,7 +384,8 @@ def _errors(report: Json) -> Chart | None:
     if not all(dot["ok"] for dot in dots):
         legend = [("within limits", "var(--c0)"), ("failed", "var(--bad)")]
     label = "Errors divided by their limits, by method and input set"
-    return Chart("Errors by their limits.", about, legend, label, charts.errors(drawn))
+    data = {"dots": drawn}
+    return Chart("Errors by their limits.", about, legend, label, "errors", data)
 
 
 def _of_limit(output: Output, report: Json) -> float | str | None:

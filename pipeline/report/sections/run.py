@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import floor, log10
 
-from pipeline.report import charts
 from pipeline.report.cells import figure, name
+from pipeline.report.colours import colour_of
 from pipeline.report.elements import (
     Bar,
     Cell,
@@ -104,7 +104,7 @@ def _timeline(
         "Workers.",
         f"What each did when; {percent(share, 0)} of their time was used. Red edges: failed. Hover "
         "or tap for stages.",
-        [(kind, charts.colour_of(kind)) for kind in kinds],
+        [(kind, colour_of(kind)) for kind in kinds],
         "Actions of the last run by worker and time",
         lanes,
         list(_ticks(seconds)),
@@ -118,7 +118,7 @@ def _bar(event: Event, first: float, whole: float, page: str) -> Bar:
         start=(event.start - first) / whole,
         length=length,
         name=event.name if _fits(event.name, length) else "",
-        colour=charts.colour_of(event.kind),
+        colour=colour_of(event.kind),
         description=f"{event.title}: {outcome}; {_longest_stages(event, 6)}",
         href=page,
         ok=event.outcome != "failed",

@@ -61,7 +61,7 @@ from pipeline.run.trace.isolated import has_kernel_view, run_isolated
 from pipeline.run.trace.watch import Watch, running_files
 from pipeline.store import digest
 from pipeline.store.digest import Digest
-from pipeline.store.errors import SourceError
+from pipeline.store.errors import PipelineError, SourceError
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
@@ -87,9 +87,13 @@ def export(
     content = digest.hash_bytes(text)
     inputs = ExportReads(workspace, action.inputs, kernel and has_kernel_view())
     with handing_over(store) as handover:
-        exported = run_exporter(
-            action, root, text, handover, stages, inputs.watch, kernel
-        )
+        try:
+            exported = run_exporter(
+                action, root, text, handover, stages, inputs.watch, kernel
+            )
+        except PipelineError:
+            _record(store, reads_key(action.model, content), inputs.find_looked_at())
+            raise
         with stages.stage("store"):
             if digest.hash_file(path) != content:
                 raise SourceError(
@@ -165,14 +169,17 @@ def store_exported(
     }
 
 
-def _record(store: Store, key: Key, reads: Reads, last: Digest) -> None:
-    """Record where an export looked, before the runs that went other ways."""
+def _record(store: Store, key: Key, reads: Reads, last: Digest | None = None) -> None:
+    """Record where an export looked, before the runs that went other ways; `last` is the action of
+    one that ended well."""
     entry = store.get_by_key(key)
-    runs = [
-        reads,
-        *(run for run in parse_records(entry.result if entry else {}) if run != reads),
-    ]
-    record = {"runs": [run.to_json() for run in runs[:MOST_RECORDS]], "last": last}
+    result = entry.result if entry else {}
+    runs = [reads, *(run for run in parse_records(result) if run != reads)]
+    record: dict[str, Any] = {"runs": [run.to_json() for run in runs[:MOST_RECORDS]]}
+    if last is None:
+        last = result.get("last")
+    if last is not None:
+        record["last"] = last
     store.put_result(key, record)
 
 

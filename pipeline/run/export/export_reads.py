@@ -155,6 +155,16 @@ class ExportReads:
             unfollowed=tuple(unfollowed),
         )
 
+    def find_looked_at(self) -> Reads:
+        """Return where an exporter looked that failed: what it needs may be made there."""
+        observed = self._seen()
+        return Reads(
+            files=tuple(sorted(name for kind, name in observed if kind == "file")),
+            listings=tuple(
+                sorted(name for kind, name in observed if kind == "listing")
+            ),
+        )
+
     def _seen(self) -> Seen:
         """Return what was seen, as records spell it. Folders above the workspace are looked at
         whenever a path is resolved, those of modules for each import."""

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from pipeline.devices.load_package import load_package
+from pipeline.features.loading.load_package import load_package
 from pipeline.store.errors import PipelineError
 from tests.support.bench import REPOSITORY, Bench
 from tests.support.keys import write_keys

@@ -72,8 +72,11 @@ def test_what_a_family_has_now_counts_for_each(archives):
     plan = plan_of(archives, a="x", b="x")
     (families,) = plan.find_planning("a")
     files = {name: {f"{name}.pte": name * 64} for name in "ab"}
-    digests = {families.validate_facts(name, files[name], files) for name in "ab"}
+    plan.foreseen = files
+    digests = {families.validate_facts(name, files[name]) for name in "ab"}
     assert len(digests) == 1
+    plan.foreseen = {}
+    assert families.validate_facts("a", files["a"]) not in digests
     plan.workspace.write_state("b", {"link": {"action": "b" * 64, "files": files["b"]}})
     assert {families.validate_facts("a", files["a"])} == digests  # a state is read when it is new
 

@@ -8,9 +8,9 @@ same bytes, without a script, and without a process that draws.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from pipeline.report.charts.axes import (
+from pipeline.features.charts.axes import (
     Axis,
     draw_axis,
     linear_axis,
@@ -18,16 +18,16 @@ from pipeline.report.charts.axes import (
     percent_axis,
     spans_decades,
 )
-from pipeline.report.charts.shapes import (
-    WIDTH,
+from pipeline.features.charts.shapes import (
     circle,
     cut_text,
     label,
     line,
     rectangle,
 )
-from pipeline.report.charts.treemap import Box, split_box
-from pipeline.report.elements import Drawing, Json, Shape
+from pipeline.features.charts.treemap import Box, split_box
+from pipeline.report.colours import colour_of
+from pipeline.report.elements import WIDTH, Drawing, Json, Shape
 from pipeline.store.sizes import human_size
 
 # Pixels.
@@ -37,39 +37,6 @@ _ROW = _LABEL + _BAR + 8
 _LANE = 9  # between dots of one row
 _MARGIN = 2  # above and below a chart
 _TREEMAP = 300  # the height of a treemap
-
-# Colours are variables of the style, the same on every page.
-LEFT = "var(--left)"
-_CATEGORIES = 8
-# Backends of the catalogue have colours of their own; others share the rest.
-_BACKENDS = (
-    "XnnpackBackend",
-    "VulkanBackend",
-    "CoreMLBackend",
-    "EthosUBackend",
-    "OpenvinoBackend",
-    "VgfBackend",
-)
-_SEGMENTS = ("delegate", "named_data", "constants", "mutable", "program")
-_ACTIONS = ("export", "quantize", "compile", "link", "validate")
-
-
-def backend_colours(backends: Iterable[str]) -> dict[str, str]:
-    """Return the colour of each backend."""
-    names = set(backends)
-    places = {backend: index for index, backend in enumerate(_BACKENDS)}
-    rest = _CATEGORIES - len(_BACKENDS)
-    for index, backend in enumerate(sorted(names.difference(_BACKENDS))):
-        places[backend] = len(_BACKENDS) + index % rest
-    return {backend: f"var(--c{places[backend]})" for backend in names}
-
-
-def colour_of(kind: str) -> str:
-    """Return the colour of a kind of segment or of action."""
-    for kinds in (_ACTIONS, _SEGMENTS):
-        if kind in kinds:
-            return f"var(--c{kinds.index(kind)})"
-    return LEFT
 
 
 def bars(
@@ -242,3 +209,18 @@ def _chart(shapes: Sequence[Shape], height: float, axis: Axis | None) -> Drawing
         height + _LABEL + _MARGIN,
         [*draw_axis(axis, height), *shapes],
     )
+
+
+_KINDS: Mapping[str, Callable[..., Drawing]] = {
+    "bars": bars,
+    "treemap": treemap,
+    "errors": errors,
+    "latency": latency,
+}
+
+
+def draw(kind: str, data: Json) -> Drawing | None:
+    """Draw a chart of a kind from its data; None for a kind that is not known."""
+    if kind in _KINDS:
+        return _KINDS[kind](**data)
+    return None

@@ -1,4 +1,5 @@
-"""The files of code and of targets in a workspace that nothing uses, or that are no Python.
+"""The files of code in a workspace that nothing uses, or that are no Python, and a module that the
+package of this build hides.
 
 A file in `passes/` or `operators/` is used where a config or a setting names it, or where a module
 of the workspace imports it. Nothing is imported to find out.
@@ -13,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pipeline
 from pipeline.config import operators, passes
 from pipeline.plan.plan import Plan
 from pipeline.program.workspace_modules import find_elsewhere
@@ -189,3 +191,35 @@ def _imported_names(node: ast.AST, package: tuple[str, ...]) -> Iterator[str]:
             "/",
             ".",
         )
+
+
+def find_remarks(plan: Plan) -> Iterator[Problem]:
+    """Yield what is strange about the files of code of a workspace."""
+    files = CodeFiles(plan)
+    mistakes = list(files.find_broken())
+    broken_files = {mistake.file for mistake in mistakes}
+    yield from mistakes
+    for remark in files.find_unused():
+        if remark.file not in broken_files:
+            yield remark
+    yield from _find_hidden_modules(plan.workspace.root)
+
+
+def find_broken_files(plan: Plan) -> list[Problem]:
+    """Return the mistakes in files of code, whether or not a config names them."""
+    return list(CodeFiles(plan).find_broken())
+
+
+def _find_hidden_modules(root: Path) -> Iterator[Problem]:
+    """Yield a workspace's own module `pipeline`: all its code is imported beside this package."""
+    package = Path(str(pipeline.__file__)).resolve().parent
+    for place, name in (
+        (root / "pipeline", "pipeline/"),
+        (root / "pipeline.py", "pipeline.py"),
+    ):
+        is_module = place.is_file() or any(place.glob("*.py"))
+        if is_module and place.resolve() != package:
+            remark = (
+                "is hidden here: `import pipeline` means the package of pte-pipeline"
+            )
+            yield Problem(name, "", remark, "rename it if models or passes import it")

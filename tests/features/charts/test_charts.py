@@ -1,25 +1,28 @@
 """Charts: where shapes are, what they say to screen readers, and that none leaves its picture."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 from xml.etree import ElementTree as Xml
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.report import charts
-from pipeline.report.charts.axes import linear_axis, logarithmic_axis
-from pipeline.report.charts.shapes import WIDTH, cut_text
-from pipeline.report.charts.treemap import Box, split_box
-from pipeline.report.elements import Chart
+from pipeline import moments
+from pipeline.features.charts import draw as charts
+from pipeline.features.charts.axes import linear_axis, logarithmic_axis
+from pipeline.features.charts.shapes import cut_text
+from pipeline.features.charts.treemap import Box, split_box
+from pipeline.report.colours import LEFT
+from pipeline.report.elements import WIDTH, Chart, DataTable, ReportSection
 from pipeline.report.render import _environment
 
-PIECES = [(30, "var(--c0)", "encode: XnnpackBackend: 30"), (10, charts.LEFT, "encode: left: 10")]
+PIECES = [(30, "var(--c0)", "encode: XnnpackBackend: 30"), (10, LEFT, "encode: left: 10")]
 
 
 def drawn(drawing, links=None):
     """The SVG that a page holds."""
-    chart = Chart("Title.", "about", [], 'Bytes of "all"', drawing, links or {})
+    chart = SimpleNamespace(label='Bytes of "all"', drawing=drawing, links=links or {})
     module = _environment().get_template("parts.html.j2").make_module({})
     return Xml.fromstring(str(module.chart(chart))).find("svg")
 
@@ -153,3 +156,16 @@ def test_areas_of_a_treemap_are_in_proportion_and_within(sizes):
 def test_equal_areas_are_nearly_square():
     boxes = split_box([1] * 12, Box(0, 0, 400, 300))
     assert {(round(box.width), round(box.height)) for box in boxes} == {(100, 100)}
+
+
+def test_without_the_feature_a_section_keeps_its_tables(monkeypatch):
+    table = DataTable("times", "Times", [{"method": "encode"}])
+
+    def parts():
+        chart = Chart("Title.", "about", [], "label", "bars", {"rows": {"encode": PIECES}})
+        return [type(part) for part in ReportSection("times", "Times", chart, table).parts]
+
+    assert parts() == [Chart, DataTable]
+    features = [feature for feature in moments.find_features() if feature.name != "charts"]
+    monkeypatch.setattr(moments, "find_features", lambda: features)
+    assert parts() == [DataTable]

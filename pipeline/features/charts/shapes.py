@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pipeline.report.charts.treemap import Box
-from pipeline.report.elements import Shape
+from pipeline.features.charts.treemap import Box
+from pipeline.report.elements import WIDTH, Shape
 
-WIDTH = 400  # of a chart, in pixels
 _LETTER = 7  # the width of a letter of 12 pixels, on average and in a wide font
 
 

@@ -53,7 +53,7 @@ def test_fresh_checkout_with_a_warm_store(built):
     shutil.rmtree(built.root / "build")
     assert built.doit("plan") == 0
     assert "link      pair         in the store" in built.output
-    assert built.output.endswith("1 current, 3 in the store, 1 waits\n")
+    assert built.output.endswith("1 current, 4 in the store\n")
 
 
 def test_config_key_is_named(built):

@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pipeline.report.charts.shapes import WIDTH, label, line
-from pipeline.report.elements import Shape
+from pipeline.features.charts.shapes import label, line
+from pipeline.report.elements import WIDTH, Shape
 
 _DECADES = (
     2  # between the least and the greatest value, from which on an axis is logarithmic

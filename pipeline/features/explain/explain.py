@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.cli.grammar import Target, find_targets
-from pipeline.cli.verbs.plan import VERDICTS, Expected, expected
+from pipeline.cli.verbs.plan import VERDICTS, Expected, expected, foresee_links
 from pipeline.moments import call_all
-from pipeline.plan.actions import Action
+from pipeline.plan.actions import Action, unit_name
+from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import describe_changes
 from pipeline.store.digest import Digest
@@ -38,7 +39,8 @@ def explain(plan: Plan, target: Target) -> Iterator[str]:
     """
     plan.check(target.package)
     timed: list[tuple[str, ActionEntry]] = []
-    for expectation in expected(plan, target.package):
+    links = foresee_links(plan, [target.package])
+    for expectation in expected(plan, target.package, links):
         if not expectation.is_of(target):
             continue
         title = f"{expectation.kind} {expectation.title}"
@@ -111,10 +113,9 @@ def _nearest_key(
     """Return the key of the last build in this workspace, else the most similar one of this package
     in the store, and which of them it is; of equally similar ones the latest used."""
     store = expectation.plan.workspace.store
-    previous = expectation.previous
+    previous, old = _find_last(expectation)
     if previous is not None and previous != action.digest:
         entry = store.get(previous)
-        old = expectation.unkept_key
         if entry:
             old = entry.key
         if old is not None:
@@ -132,6 +133,18 @@ def _nearest_key(
 
     nearest = min(comparable, key=count_differences, default=None)
     return "the nearest one in the store", nearest
+
+
+def _find_last(
+    expectation: Expected,
+) -> tuple[Digest | None, Mapping[str, Any] | None]:
+    """Return the digest of the action that was last done in this workspace and, of a failed
+    validation, which the store does not hold, its key."""
+    state = expectation.plan.workspace.state(expectation.package)
+    record = state.get(expectation.kind, {})
+    if KINDS[expectation.kind].installed:
+        return record.get("action"), record.get("key")
+    return record.get(unit_name(expectation.unit)), None
 
 
 def _is_of_package(

@@ -1,0 +1,11 @@
+"""Charts: the pictures of reports, drawn without a library."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "charts",
+    "draw the charts of reports; their tables hold the same figures",
+    draw_chart="pipeline.features.charts.draw:draw",
+)

@@ -1,0 +1,11 @@
+"""Loading: packages as Python objects, by `pte_pipeline.load_package`."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "loading",
+    "call the methods of packages from Python by pte_pipeline.load_package",
+    public=("pipeline.features.loading.load_package",),
+)

@@ -1,0 +1,11 @@
+"""Other tasks of a dodo file: ours run in their order, and build what they have made."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "other_tasks",
+    "run tasks of the user's that make what is built first, and look again at what they changed",
+    other_tasks="pipeline.features.other_tasks.phases:OtherTasks",
+)

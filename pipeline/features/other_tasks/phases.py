@@ -1,0 +1,178 @@
+"""Our tasks among the other tasks of a dodo file: what runs first, and what is looked at again.
+
+Selected tasks run in the order of the command line, as doit runs them; ours that stand next to each
+other run together. A task that makes what one of ours reads comes before it. After each other task
+the workspace may be another one: the plan forgets what it read, and our tasks are made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from doit.control import TaskDispatcher
+from doit.task import Task
+
+from pipeline.cli.commands import GROUPS
+from pipeline.cli.doit_link import action_task
+from pipeline.cli.grammar import quoted
+from pipeline.cli.runner import FAMILY
+from pipeline.features.other_tasks.producers import Producers
+from pipeline.plan.plan import Plan
+from pipeline.plan.tasks import ActionTask
+
+_NOT_ENDED = (None, "run")
+
+
+class OtherTasks:
+    """The other tasks of a dodo file, and how ours run between them.
+
+    Attributes:
+        dispatcher: doit's, of the phase that runs.
+    """
+
+    def __init__(self, plan: Plan, make_tasks: Callable[[], list[Task]]) -> None:
+        """Take the plan, and what makes our tasks again."""
+        self.dispatcher: Any = None
+        self._plan = plan
+        self._make_tasks = make_tasks
+        self._producers: Producers | None = None
+        self._plan_is_old = False
+        self._tasks_are_old = False
+        self._renewed: set[str] = set()
+
+    def note_run(self) -> None:
+        """Note that another task ran, which may have changed anything."""
+        self._plan_is_old = True
+        self._tasks_are_old = True
+
+    def look_again(self) -> None:
+        """Let the plan look at the workspace again if another task ran since."""
+        if self._plan_is_old:
+            self._plan_is_old = False
+            self._renewed.clear()
+            self._plan.look_again()
+            self._find_producers(self.dispatcher.tasks).look_again(self._plan)
+
+    # Phases
+
+    def phases(self, dispatcher: Any) -> Iterator[Any]:
+        """Yield a dispatcher for each part of the selected tasks, one after the other."""
+        self.dispatcher = dispatcher
+        for names in self._divide(dispatcher):
+            phase = TaskDispatcher(dispatcher.tasks, dispatcher.targets, names)
+            phase.nodes = dispatcher.nodes
+            self.dispatcher = phase
+            if self._tasks_are_old and self._are_ours(names):
+                self._renew_tasks()
+            yield phase
+
+    def _divide(self, dispatcher: Any) -> Iterator[list[str]]:
+        """Yield the names of the tasks that make configs, then the selected ones in their order:
+        ours that stand together, or another one."""
+        selected = list(dispatcher.selected_tasks)
+        if any(self._are_ours([name]) for name in selected):
+            makers = self._find_producers(dispatcher.tasks).find_of_configs(self._plan)
+            if makers:
+                yield makers
+        ours: list[str] = []
+        for name in selected:
+            if self._are_ours([name]):
+                ours.append(name)
+                continue
+            if ours:
+                yield ours
+                ours = []
+            yield [name]
+        if ours:
+            yield ours
+
+    def _are_ours(self, names: Iterable[str]) -> bool:
+        return all(_is_ours(self.dispatcher.tasks[name]) for name in names)
+
+    def _renew_tasks(self) -> None:
+        """Make our tasks again and forget which of them ended well, so that doit looks at those
+        again that another one needs."""
+        self.look_again()
+        self._tasks_are_old = False
+        tasks = self.dispatcher.tasks
+        nodes = self.dispatcher.nodes
+        for name, node in list(nodes.items()):
+            if _is_ours(node.task) and node.run_status != "failure":
+                del nodes[name]
+        for task in self._make_tasks():
+            if task.name not in nodes:
+                tasks[task.name] = task
+            for target in task.targets:
+                self.dispatcher.targets.setdefault(target, task.name)
+
+    # What comes first
+
+    def has_to_wait(self, node: Any) -> bool:
+        """Let a task of ours that doit hasn't looked at yet wait for those that make what it reads;
+        return whether there are any that it doesn't wait for yet."""
+        task = action_task(node.task)
+        if task is None or node.run_status is not None:
+            return False
+        self.look_again()
+        names = []
+        for name in self._find_producers(self.dispatcher.tasks).find(task):
+            if name not in node.task.task_dep:
+                names.append(name)
+        if names:
+            self._restart(node, names)
+        return bool(names)
+
+    def exports_again(self, node: Any) -> list[str]:
+        """Let an export that has just run, or failed, wait for the tasks that make what it turned
+        out to read and that did not run yet, and run again; return these."""
+        task = action_task(node.task)
+        if task is None or task.kind != "export":
+            return []
+        self._plan.forget(str(task.model))
+        names = []
+        for name in self._find_producers(self.dispatcher.tasks).find(task):
+            if self._is_to_run(name):
+                names.append(name)
+        if names:
+            self._restart(node, names)
+            self.dispatcher.ready.append(node)
+        return names
+
+    def export_again(self, node: Any, task: ActionTask) -> bool:
+        """Let a task wait for its export once more, whose inputs changed after it ran; return
+        whether there is one."""
+        export = self._plan.export(str(task.package))
+        name = f"export:{quoted(str(export))}"
+        if name in self._renewed or name not in self.dispatcher.tasks:
+            return False
+        self._renewed.add(name)
+        self.dispatcher.nodes.pop(name, None)
+        self._restart(node, [name])
+        self.dispatcher.ready.append(node)
+        return True
+
+    def _is_to_run(self, name: str) -> bool:
+        node = self.dispatcher.nodes.get(name)
+        return node is None or node.run_status in _NOT_ENDED
+
+    def _restart(self, node: Any, names: Iterable[str]) -> None:
+        """Let doit begin with a task once more, after these."""
+        node.task.task_dep += [n for n in names if n not in node.task.task_dep]
+        node.run_status = None
+        node.bad_deps = []
+        node.ignored_deps = []
+        node.reset_task(node.task, self.dispatcher._add_task(node))
+
+    def _find_producers(self, tasks: Any) -> Producers:
+        if self._producers is None:
+            self._producers = Producers(tasks)
+            self._producers.look_again(self._plan)
+        return self._producers
+
+
+def _is_ours(task: Task) -> bool:
+    """Tell whether a task is an action of ours, or a group of them."""
+    if task.actions:
+        return action_task(task) is not None
+    return task.name in GROUPS or task.name.partition(":")[0] == FAMILY

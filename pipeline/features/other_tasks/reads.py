@@ -1,0 +1,79 @@
+"""The places that actions read in a workspace, by which another task that makes one comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from pipeline.plan.golden import FOLDER as GOLDEN
+from pipeline.plan.places import Kind
+from pipeline.plan.plan import Plan
+from pipeline.plan.tasks import ActionTask
+from pipeline.store.errors import SourceError
+from pipeline.store.workspace import BASELINES
+
+_SOURCE_SUFFIXES = (".py", ".pt2")
+_NO_PATH = ("import ", "$", "lib:")  # begins of other names of a pass's inputs
+_TARGETS = "targets"  # a folder of files that packages are held to
+Place = tuple[Kind, str]
+
+
+def find_reads(task: ActionTask) -> Iterator[Place]:
+    """Yield the places that an action reads, as far as they are known before it runs."""
+    plan = task.plan
+    if task.kind == "export":
+        yield from _find_export_reads(plan, str(task.model))
+    else:
+        package = str(task.package)
+        for member in plan.linked_from(package):
+            yield from _find_package_reads(plan, member)
+    if task.kind == "validate":
+        yield from _find_validation_reads(plan, str(task.package))
+
+
+def _find_export_reads(plan: Plan, export: str) -> Iterator[Place]:
+    """Yield the exporter, and what its last run looked at, also one that failed."""
+    model = plan.models.source(export)
+    yield "file", str(model.path.relative_to(plan.workspace.root))
+    with suppress(SourceError):  # which is reported when the export's turn comes
+        reads = plan.models.export(export).inputs.reads
+        for name in reads.get("files", ()):
+            yield "file", name
+        for name in reads.get("listings", ()):
+            yield "listing", name
+        for name in reads.get("links", ()):
+            yield "link", name
+
+
+def _find_package_reads(plan: Plan, package: str) -> Iterator[Place]:
+    """Yield where a package's model can be, and the files that its config names."""
+    summary = plan.configs.summary(package)
+    if summary is None:
+        return
+    if plan.exporter(package) is not None:
+        yield from _find_export_reads(plan, summary.export)
+    model = f"{plan.workspace.models.name}/{summary.model}"
+    yield "listing", model  # a folder of archives
+    for suffix in _SOURCE_SUFFIXES:
+        yield "file", f"{model}{suffix}"
+    for name in summary.files:
+        yield "file", name
+    with suppress(SourceError):  # which is reported when the package's turn comes
+        for inputs in plan.inputs.code(package):
+            for name in inputs:
+                if not name.startswith(_NO_PATH):
+                    yield "file", name
+
+
+def _find_validation_reads(plan: Plan, package: str) -> Iterator[Place]:
+    """Yield the files that only the validation of a package reads."""
+    yield "file", f"{BASELINES}/{package}.yaml"
+    export = plan.export(package)
+    if export is not None:
+        yield "listing", f"{GOLDEN}/{export}"
+
+
+def find_config_folders(plan: Plan) -> Iterator[Place]:
+    """Yield the folders whose files say which packages there are."""
+    yield "listing", plan.workspace.configs.name
+    yield "listing", _TARGETS

@@ -1,0 +1,12 @@
+"""Unused: files of code in a workspace that nothing uses, or that can't be used as they are."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "unused",
+    "name files in passes/ and operators/ that nothing uses, or that are no Python",
+    remarks="pipeline.features.unused.code_files:find_remarks",
+    check_files="pipeline.features.unused.code_files:find_broken_files",
+)
