@@ -117,7 +117,7 @@ class Reporter(ConsoleReporter):
 def _overflow_lines(store: Store) -> Iterator[str]:
     """Yield a line where the store could not take what the run made."""
     if why := store.why_overflow():
-        yield describe_remedy(store.root, one_line(why))
+        yield describe_remedy(store.root, f"can't be written ({one_line(why)})")
         yield f"  what this run made is in {store.overflow}, for this workspace alone"
 
 

@@ -89,7 +89,7 @@ def _open(store: Store) -> Connection:
     import sqlite3  # which a no-op run does without
 
     path = store.root / FILE
-    for _ in range(2 if store.root.is_dir() else 0):
+    for _ in range(2 if os.path.isdir(store.root) else 0):
         try:
             clear_place(path)
             return _prepare(store, sqlite3.connect(path, timeout=_PATIENCE))
