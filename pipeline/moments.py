@@ -125,6 +125,9 @@ class Feature:
         other_tasks: takes the plan, and a function that makes our doit tasks again, where a dodo
             file has other tasks too; returns an object like
             `features.other_tasks.phases.OtherTasks`, which says in which order tasks run.
+        pending_tasks: takes the plan, all tasks of such a dodo file by name, and doit's record of
+            what they did, or None; returns the names of tasks that a run does before an action, by
+            its package and kind.
         config: functions by the section of a config to which they add keys, such as `package`, its
             top, or `validate.gates`; each returns types and `pydantic.Field`s by name.
         summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in
@@ -147,24 +150,21 @@ class Feature:
             `run.build.listening.CompileListener`, or None.
         explain_compile: takes a stale compile action and the workspace; returns a sentence for
             `doit explain`, or "".
-        remarks: takes a plan; yields `store.errors.Problem`s that are told in each run and fail
-            nothing.
-        check_files: takes a plan; yields the mistakes in files that the feature reads, whether or
-            not a config names them, for `doit check`.
-        schemas: by the path of a file in a workspace, what returns the JSON Schema that is written
-            there for editors, where the folder is there.
+        remarks: takes a plan; yields `store.errors.Problem`s for each run to report as warnings.
+        check_files: takes a plan; yields mistakes in files that no config need name.
+        schemas: by a path in a workspace, what returns the JSON Schema to write there for editors.
         describe_key: takes a `store.json_diff.Difference` of two keys; returns words for one of a
             field that the feature brings, and None for any other.
         share_weights: takes a link action, the store, and whether files may be laid out, which
             needs torch; returns the `compile.sharing.Shared` of the package, or None where files
             would have to be laid out. Raises MissingBlobError.
-        outlines: by the kind of a result that it keeps in the store, what such a result is made of
-            (`store.results.OUTLINES`).
+        outlines: by the kind of a stored result, what it is made of (`store.results.OUTLINES`).
         after_emit: takes a `run.build.perform_compile.EmittedUnit`; returns blobs by name, which
             the result of the compile action keeps, as JSON.
         after_link: takes a `run.build.link.LinkedPackage`; returns the digests of further files of
             the package by name, whose blobs it has put into the store.
         link_files: the names of those of them that every package has.
+        devices: by its name, what makes a device, a `devices.interface.Device`.
         measuring: a class like `run.prove.measuring.Measuring`, of which there is one object while
             a package is measured.
         judge: takes a validate action and the workspace before the package is measured; returns a
@@ -173,8 +173,9 @@ class Feature:
         sections: the sections that it adds to the report of a package.
         overview_sections: those that it adds to the page over all packages, of
             `report.packages.Entry`s.
-        draw_chart: takes the kind of a chart and its data; returns a `report.elements.Drawing`, or
-            None for a kind that it does not know.
+        draw_chart: takes a chart's kind and data; returns a `report.elements.Drawing`, or None.
+        report_formats: by the name of a file beside each package's report and in `build/`, what
+            returns its bytes; takes reports, and the errors of packages without one.
         highlights: takes a package's report; returns a `report.elements.DataTable` that stands
             open at the top of a pull request's comment.
         distribution: the one that brings it by an entry point; "" for a folder of this package.
@@ -189,6 +190,7 @@ class Feature:
     prefetch_packages: str = _moment("")
     executors: Mapping[str, str] = _moment("", _NONE)
     other_tasks: str = _moment("")
+    pending_tasks: str = _moment("")
     config: Mapping[str, str] = _moment("plan", _NONE)
     summarize: str = _moment("plan")
     planning: str = _moment("plan")
@@ -208,11 +210,13 @@ class Feature:
     after_emit: str = _moment("build")
     after_link: str = _moment("build")
     link_files: tuple[str, ...] = ()
+    devices: Mapping[str, str] = _moment("measure", _NONE)
     measuring: str = _moment("measure")
     judge: str = _moment("report")
     sections: tuple[Section, ...] = _moment("report", ())
     overview_sections: tuple[Section, ...] = _moment("report", ())
     draw_chart: str = _moment("report")
+    report_formats: Mapping[str, str] = _moment("report", _NONE)
     highlights: str = _moment("report")
     distribution: str = ""
 
@@ -261,12 +265,12 @@ def find_sections(moment: str = "sections") -> list[Section]:
     ]
 
 
-def find_executors() -> dict[str, str]:
-    """Return the functions that open the executors of features, by name."""
-    executors: dict[str, str] = {}
+def find_functions(moment: str) -> dict[str, str]:
+    """Return the functions of a moment such as `executors`, by the names that features give."""
+    references: dict[str, str] = {}
     for feature in find_features():
-        executors.update(feature.executors)
-    return executors
+        references.update(getattr(feature, moment))
+    return references
 
 
 def find_link_files() -> list[str]:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from pipeline.config.schema import json_schema
-from pipeline.moments import find_features, load
+from pipeline.moments import find_functions, load
 
 DEFAULT = Path("partition_configs", "schema.json")
 
@@ -24,10 +24,10 @@ def main(words: list[str]) -> int:
         )
         return 2
     schemas = {Path(*words) if words else DEFAULT: json_schema}
-    for feature in () if words else find_features():
-        for name, reference in feature.schemas.items():
-            if Path(name).parent.is_dir():
-                schemas[Path(name)] = load(reference)
+    more_schemas = {} if words else find_functions("schemas")
+    for name, reference in more_schemas.items():
+        if Path(name).parent.is_dir():
+            schemas[Path(name)] = load(reference)
     for path, make in schemas.items():
         try:
             path.write_text(json.dumps(make(), indent=2) + "\n", encoding="utf-8")

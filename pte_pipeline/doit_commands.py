@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from doit import cmd_clean, cmd_forget, cmd_help, cmd_info, cmd_list, cmd_run
+from doit.cmd_base import get_loader
 from doit.cmdparse import CmdParseError
 
+from pte_pipeline.import_path import is_untrusted, leave_workspace_out
 from pte_pipeline.name_conflict import NAME, claim_pipeline, is_package
 
 _DODO = "dodo.py"
@@ -60,8 +62,18 @@ class _Door:
     loader: Any
     opt_vals: dict[str, Any]
 
+    def __init__(self, **options: Any) -> None:
+        loader = options.get("task_loader")
+        if is_untrusted() and getattr(loader, "namespace", None) is None:
+            # doit.cfg and [tool.doit] name dodo files, loaders, reporters: whatever is code.
+            options["config"] = {}
+            options["task_loader"] = get_loader({}, None, options.get("cmds"))
+        super().__init__(**options)
+
     def parse_execute(self, in_args: Sequence[str]) -> Any:
         dodo = find_dodo(self._dodo_name(in_args))
+        if is_untrusted():
+            leave_workspace_out(dodo.parent if dodo else Path.cwd())
         if not self._leads_to_workspace(dodo):
             return super().parse_execute(in_args)  # type: ignore[misc]
         claim_pipeline()

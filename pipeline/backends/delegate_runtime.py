@@ -1,8 +1,8 @@
 """Define Python runtimes of delegates, for backends that ExecuTorch's runtime lacks.
 
 A backend or a plugin has one as `Execution.make_runtime` (pipeline/backends/entry.py). The
-interpreter (pipeline/devices/interpreter) passes it each delegate of its backend: the bytes of the
-`.pte`, not those of the preprocess function. No torch here.
+interpreter (pipeline/features/locating/interpreter) passes it each delegate of its backend: the
+bytes of the `.pte`, not those of the preprocess function. No torch here.
 """
 
 from __future__ import annotations

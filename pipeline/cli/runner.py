@@ -237,8 +237,8 @@ class BatchRunner(TaskOutcomes):
 
     def _run_together(self, nodes: list[Any]) -> None:
         digest_to_waiting: dict[Digest, list[Waiting]] = {}
-        if self._others is not None:
-            self._others.look_again()
+        if self._others is not None and self._others.needs_new_workers():
+            self._close_pool()
         self._widespread = find_widespread(_find_problems(nodes))
         for node in nodes:
             waiting = self._prepare(node)
@@ -307,6 +307,11 @@ class BatchRunner(TaskOutcomes):
             self._pool.tell(self.record.stream(plan.workspace))
             self._pool.use_idle_core(_prepare_reports)
 
+    def _close_pool(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
     def _settle_built(self, waiting: Waiting, event: Event, first: bool) -> None:
         """Settle a task whose action ended; all but the first of an action are hits."""
         node, task, status, action = waiting
@@ -355,8 +360,7 @@ class BatchRunner(TaskOutcomes):
             self.reporter.warn(warning)
 
     def _close(self, task_dispatcher: Any, interrupted: bool) -> None:
-        if self._pool is not None:
-            self._pool.close()
+        self._close_pool()
         self._lease.close()
         plan = _find_plan(task_dispatcher)
         if plan is not None and self.record.events:

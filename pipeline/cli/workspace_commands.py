@@ -19,8 +19,10 @@ from doit import cmd_clean, cmd_forget, cmd_help, cmd_info, cmd_list, cmd_run
 from doit.action import PythonAction
 from doit.cmd_base import Command as DoitCommand
 from doit.control import TaskControl
+from doit.dependency import CHECKERS, Dependency
 from doit.doit_cmd import DoitMain
 from doit.exceptions import InvalidCommand
+from doit.loader import load_tasks
 from doit.plugin import PluginDict
 from doit.task import Stream
 
@@ -34,6 +36,7 @@ from pipeline.cli.help import COMMANDS, describe, overview
 from pipeline.cli.interrupts import Interrupts
 from pipeline.cli.run_options import drop_database, number_verbosity, take_allowed
 from pipeline.cli.runner import BatchRunner
+from pipeline.cli.selection import find_foreign_tasks
 from pipeline.cli.toolchain_check import check_toolchain
 from pipeline.cli.workspace_loader import WorkspaceLoader
 from pipeline.moments import call_all, load
@@ -41,6 +44,8 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.visible import one_line
 
 _HELP = ("-h", "--help")
+# What doit takes where a dodo file has other settings than ours.
+_OF_DOIT = {"dep_file": ".doit.db", "check_file_uptodate": "md5"}
 _FORETELLING = ("plan", "explain")  # the verbs that say what a run would do
 
 
@@ -289,10 +294,33 @@ class Verb(DoitCommand):  # type: ignore[misc]
         words, flags = take_flags(self.verb, drop_database(words))
         with Interrupts() as interrupts:
             try:
+                if self.verb.name in _FORETELLING:
+                    self._look_at_other_tasks()
                 status = run_verb(self.verb, words, flags)
             except KeyboardInterrupt:
                 status = 0
         return interrupts.status or status
+
+    def _look_at_other_tasks(self) -> None:
+        """Let the plan know which actions wait for other tasks of the dodo file."""
+        namespace = self.loader.namespace
+        if namespace is None or not find_foreign_tasks(namespace):
+            return
+        config = {**_OF_DOIT, **self.loader.load_doit_config()}
+        states = None
+        if os.path.exists(config["dep_file"]):  # nothing is written
+            backends = {**self.loader.door._backends, "sqlite3": States}
+            check = config["check_file_uptodate"]
+            states = Dependency(
+                backends[config["backend"]],
+                config["dep_file"],
+                checker_cls=CHECKERS.get(check, check),
+            )
+        names = self.loader.cmd_names
+        control = TaskControl(load_tasks(namespace, names, allow_delayed=True))
+        plan = tasks.current_plan()
+        for pending in call_all("pending_tasks", plan, control.tasks, states):
+            plan.pending = pending
 
 
 class VerbAnywhere(Verb):

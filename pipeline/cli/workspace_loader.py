@@ -26,6 +26,7 @@ from pipeline.cli.run_options import RunOptions, take_options
 from pipeline.cli.selection import find_foreign_tasks, find_selection
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError
+from pte_pipeline.import_path import is_untrusted, leave_workspace_out
 
 _NO_DODO = (
     "`doit init` makes a workspace of ExecuTorch packages here, `doit help` says more"
@@ -63,6 +64,8 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
         seek = opt_values["seek_file"] or not os.path.exists(opt_values["dodoFile"])
         try:
             super().setup({**opt_values, "seek_file": seek})
+            if is_untrusted():  # doit put the folder of the dodo file there
+                leave_workspace_out(Path.cwd())
         except InvalidDodoFile as error:
             if self.dodo is not None:
                 raise

@@ -11,6 +11,7 @@ from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
+from pipeline.moments import find_functions
 from pipeline.store.errors import PipelineError, did_you_mean
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 GROUP = "pte_pipeline.devices"
 _BUILT_IN = {
     "executorch": "pipeline.devices.bindings:ExecutorchDevice",
-    "interpreter": "pipeline.devices.interpreter:InterpreterDevice",
 }
 
 
@@ -79,7 +79,7 @@ def devices() -> Registry:
     If a plugin's device has the name of another device, its distribution's name precedes it.
     """
     registry = Registry()
-    for name, target in _BUILT_IN.items():
+    for name, target in (_BUILT_IN | find_functions("devices")).items():
         registry.register(
             name, partial(_make, EntryPoint(name, target, GROUP)), "this package"
         )

@@ -62,7 +62,7 @@ class Session:
         self._device = device
         self._together = tuple(together)
         if device:
-            devices().get(device)  # there must be one
+            self._get_device(device)  # there must be one
         self._loaded: dict[str, Any] = {}
 
     def methods(self) -> list[str]:
@@ -144,7 +144,7 @@ class Session:
         """
         # The interpreter, unless the caller chose a device, so there is one.
         (device,) = {self.choose_device(method) for method in methods}
-        self._loaded |= devices().get(device).load_together(self.files, methods)
+        self._loaded |= self._get_device(device).load_together(self.files, methods)
 
     def run(self, method: str, inputs: Sequence[Any]) -> list[Any]:
         """Call a method once, on flat inputs; return its flat outputs. Raises DeviceError."""
@@ -163,7 +163,15 @@ class Session:
         return "\n".join(lines)
 
     def _device_of(self, method: str) -> Device:
-        return devices().get(self.choose_device(method))
+        return self._get_device(self.choose_device(method))
+
+    def _get_device(self, name: str) -> Device:
+        """Return the device of a name. Raises DeviceError for an interpreter that is not installed,
+        and PipelineError for any other that is not there."""
+        if name == INTERPRETER and name not in devices().names():
+            reason = 'does not load: this installation has no feature "locating"'
+            raise DeviceError(f"{self.files.name}: ", reason)
+        return devices().get(name)
 
     @cached_property
     def _package(self) -> Package:

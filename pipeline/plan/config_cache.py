@@ -93,6 +93,13 @@ class ConfigCache:
             self._toolchains[distributions] = toolchain(distributions)
         return self._toolchains[distributions]
 
+    def has_other_toolchain(self) -> bool:
+        """Tell whether a version that counts for a config is another one than before."""
+        for distributions, versions in self._toolchains.items():
+            if toolchain(distributions) != versions:
+                return True
+        return False
+
     def _environment(self, summary: ConfigSummary) -> list[Any]:
         """Return what counts beside the config: versions, this machine, and its plugins' code."""
         return [self.toolchain(summary), summary.machine]

@@ -127,8 +127,12 @@ class Models:
                         yield document.problem(where, "is no method of the model", hint)
 
     def source(self, export: str) -> ModelSource:
-        """Return the source of an export."""
-        return self.sources[parse_export(export)[0]]
+        """Return the source of an export. Raises SourceError for a model that is not there."""
+        model = parse_export(export)[0]
+        if model not in self.sources:
+            folder = self.workspace.models.name
+            raise SourceError(f"{folder}/: model '{model}' was removed; run again")
+        return self.sources[model]
 
     def wrong_parameters(
         self, model: str, given: Mapping[str, Any], document: Document
@@ -299,7 +303,10 @@ class Models:
 
         with _reading(path):
             described = digests.cached(
-                path, "programs", describe, origin=code("describe")
+                path,
+                "programs",
+                describe,
+                origin=code("describe") + self.workspace.store.corrections,
             )
         return sources.parse_archive(*described)
 

@@ -6,7 +6,9 @@ runs before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pipeline.plan import status
@@ -97,9 +99,10 @@ class ActionTask:
         """
         name = str(self.package or self.model)
         unit: Unit = self.unit
-        if self.kind == "validate" and not always:
-            unit = status.validated_unit(self.plan, name, unit)
-        return find_action(self.plan, self.kind, name, unit)
+        with _while_files_last(self.plan):
+            if self.kind == "validate" and not always:
+                unit = status.validated_unit(self.plan, name, unit)
+            return find_action(self.plan, self.kind, name, unit)
 
     def status(self) -> Status:
         """Return whether the action's result is there.
@@ -108,13 +111,24 @@ class ActionTask:
             PipelineError: the package has mistakes, or no config any more, or its model can't be
                 read.
         """
-        if self.package is not None:
-            if not self.plan.configs.has(self.package):
-                raise PipelineError(f"no config makes {self.package} any more")
-            self.plan.check(self.package)
-        return find_status(
-            self.plan,
-            self.kind,
-            str(self.package or self.model),
-            self.unit,
-        )
+        if self.package is not None and not self.plan.configs.has(self.package):
+            raise PipelineError(f"no config makes {self.package} any more")
+        with _while_files_last(self.plan):
+            if self.package is not None:
+                self.plan.check(self.package)
+            return find_status(
+                self.plan,
+                self.kind,
+                str(self.package or self.model),
+                self.unit,
+            )
+
+
+@contextmanager
+def _while_files_last(plan: Plan) -> Iterator[None]:
+    """Raises PipelineError, with its name, for a file that is removed while a run goes on."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        path = os.path.relpath(error.filename or "", plan.workspace.root)
+        raise PipelineError(f"{path}: was removed while the run went on") from error

@@ -14,13 +14,12 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from pipeline.moments import find_sections, load
+from pipeline.moments import find_functions, find_sections, load
 from pipeline.report import overview, packages
 from pipeline.report.elements import MOST_ROWS, WIDTH, Json, ReportSection
 from pipeline.report.events import RUN, TIMELINE
 from pipeline.report.excerpts import excerpts, named_files
 from pipeline.report.formatting import NOTHING
-from pipeline.report.junit import junit
 from pipeline.report.markdown import markdown, markdown_summary
 from pipeline.report.packages import Entry
 from pipeline.report.provenance import find_provenance
@@ -63,10 +62,24 @@ def render(
         excerpts=excerpts(report, sources or {}),
     )
     return {
-        "junit.xml": junit([report]),
+        **_render_formats([report], {}),
         "report.html": page,
         "report.md": visible(markdown(report, sections)).encode(),
     }
+
+
+def _render_formats(
+    reports: Sequence[Json], not_built: Mapping[str, str]
+) -> dict[str, bytes]:
+    """Render reports in the formats of features, by file name.
+
+    Args:
+        not_built: the errors of packages that could not be built, by package.
+    """
+    rendered = {}
+    for name, reference in find_functions("report_formats").items():
+        rendered[name] = load(reference)(reports, not_built)
+    return rendered
 
 
 def render_all(
@@ -106,6 +119,7 @@ def render_all(
         failures=[(entry.package, entry.page, entry.failures) for entry in failed],
         sections=[section for section in sections if section.parts],
         timeline=timeline,
+        formats=find_functions("report_formats"),
         most_failures=_MOST_FAILURES,
     )
     reports = [
@@ -116,7 +130,7 @@ def render_all(
     not_built = {entry.package: entry.error for entry in entries if entry.error}
     return {
         "index.html": page,
-        "junit.xml": junit(reports, not_built),
+        **_render_formats(reports, not_built),
         "summary.md": visible(markdown_summary(entries, sections)).encode(),
     }
 

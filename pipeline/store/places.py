@@ -16,6 +16,7 @@ It can be deleted at any time; what is needed again is built again.
 VOUCHERS = (
     "vouchers"  # the keys that results of a remote were believed for, a line each
 )
+CORRECTIONS = "corrections"  # the actions whose results contradicted what they are of
 _FILES = (
     "README",
     "costs.json",
@@ -23,6 +24,7 @@ _FILES = (
     "index.sqlite3",
     "index.sqlite3-journal",
     VOUCHERS,
+    CORRECTIONS,
 )
 _OWN = ("blobs", "actions", "tmp", "locks", "runs", ".gc.lock", *_FILES)
 
@@ -35,6 +37,11 @@ def blob_name(blob: Digest) -> str:
 def action_name(action: Digest) -> str:
     """Return the place of an action's entry in a store or a remote."""
     return f"actions/{action[:2]}/{action[2:]}.json"
+
+
+def action_of(path: Path) -> Digest:
+    """Return the action whose entry is at a path in a store."""
+    return Digest(path.parent.name + path.stem)
 
 
 def describe_remedy(root: Path, problem: str) -> str:

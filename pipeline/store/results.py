@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Literal
 
-from pipeline.moments import find_features, load
+from pipeline.moments import find_functions, load
 from pipeline.store.digest import Digest
 from pipeline.store.forms import (
     Check,
@@ -174,7 +174,7 @@ def check_of_kind(kind: str) -> Check:
         return check_of(RECORD_OUTLINES[kind]())
     if kind in OUTLINES:
         return check_of(OUTLINES[kind])
-    for feature in find_features():
-        if kind in feature.outlines:
-            return check_of(load(feature.outlines[kind]))
+    outlines = find_functions("outlines")
+    if kind in outlines:
+        return check_of(load(outlines[kind]))
     return lambda result: True

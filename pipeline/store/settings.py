@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.moments import find_executors, find_features, load
+from pipeline.moments import find_features, find_functions, load
 from pipeline.store.errors import PipelineError, listed, shown
 from pipeline.store.places import default_root
 from pipeline.store.setting_table import DEFAULT_CAP, variable_of
@@ -137,7 +137,7 @@ def _read_executor(reader: SettingsReader) -> str:
     installation lacks."""
     executor: str = reader.get("executor", "")
     name = executor.partition("://")[0]
-    executors = find_executors()
+    executors = find_functions("executors")
     if name and name not in executors:
         names = (
             f"take {listed(executors)}"

@@ -22,7 +22,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.entries import ANYONE, ActionEntry, find_references, fits_action
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import clear_place, is_plain, make_folder
-from pipeline.store.places import VOUCHERS, action_name, own_places
+from pipeline.store.places import CORRECTIONS, VOUCHERS, action_name, own_places
 
 if TYPE_CHECKING:
     from pipeline.store.remote_tier import RemoteTierSettings
@@ -92,7 +92,7 @@ class Store(BlobStore):
             entry = None
         if entry is not None:
             touch(path)
-        elif self.remote is not None:
+        elif self.remote is not None and action not in self._read_lines(CORRECTIONS):
             parse = partial(_parse_fetched, action)
             if (entry := self.remote.fetch_result(action, parse)) is not None:
                 self._remember_vouchers(entry.vouchers)
@@ -111,25 +111,41 @@ class Store(BlobStore):
         """Return who vouches for what is made here now: all whose results this store took from a
         remote, since it may be made of these."""
         vouchers = {
-            voucher for voucher in self._read_vouchers() if self.trusts([voucher])
+            voucher for voucher in self._read_lines(VOUCHERS) if self.trusts([voucher])
         }
         if self.believes_all:
             vouchers.add(ANYONE)
         return tuple(sorted(vouchers))
 
-    def _read_vouchers(self) -> set[str]:
-        with suppress(OSError, ValueError):
-            return set(self.find(VOUCHERS).read_text(encoding="ascii").split())
-        return set()
-
     def _remember_vouchers(self, vouchers: Iterable[str]) -> None:
         """Keep who vouched for what is fetched, before anything is made of it."""
-        new = set(vouchers) - self._read_vouchers()
+        self._add_lines(VOUCHERS, vouchers)
+
+    @property
+    def corrections(self) -> str:
+        """The number of results that were found to contradict what they are of, as a text: what
+        was made of such results before is not believed after."""
+        corrections = len(self._read_lines(CORRECTIONS))
+        return str(corrections) if corrections else ""
+
+    def distrust(self, action: Digest) -> None:
+        """Drop the result of an action, which contradicts what it is of, and never ask the remote
+        for it again."""
+        self._add_lines(CORRECTIONS, [action])
+        drop(self.action_path(action))
+
+    def _read_lines(self, name: str) -> set[str]:
+        with suppress(OSError, ValueError):
+            return set(self.find(name).read_text(encoding="ascii").split())
+        return set()
+
+    def _add_lines(self, name: str, lines: Iterable[str]) -> None:
+        new = sorted(set(lines) - self._read_lines(name))
         if new:
-            lines = "".join(f"{voucher}\n" for voucher in sorted(new))
-            for folder in filter(None, (self.root, self.overflow)):
-                with suppress(OSError), open(folder / VOUCHERS, "a") as file:
-                    file.write(lines)
+            content = "".join(f"{line}\n" for line in new)
+            for folder in filter(None, (self.overflow, self.root)):
+                with suppress(OSError), open(folder / name, "a") as file:
+                    file.write(content)
 
     def read_entry(self, path: Path, action: Digest) -> ActionEntry | None:
         """Read an entry's file, which is removed if it is bad. This does not count as a use."""

@@ -182,8 +182,8 @@ def _run_together(
         if budget.spent:
             first.result.left_out.append(name)
             continue
-        package = Session(files, INTERPRETER)
         try:
+            package = Session(files, INTERPRETER)
             _prepare_together(members, package)
         except (
             DeviceError

@@ -11,7 +11,7 @@ from pipeline.backends import BACKENDS
 from pipeline.backends.entry import PayloadCheck
 from pipeline.backends.payload_check import DelegateCall, Sizes
 from pipeline.devices.interface import PackageFiles
-from pipeline.devices.interpreter.load import read_package, read_payload
+from pipeline.devices.package_data import read_package, read_payload
 from pipeline.program.plan_values import count_delegate_results
 
 

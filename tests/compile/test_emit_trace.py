@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from pipeline.compile.emit import emit
 from pipeline.compile.emit_trace import record_emission
 from pipeline.compile.lower import lower
-from pipeline.devices.interpreter.load import get_instructions
+from pipeline.features.locating.interpreter.load import get_instructions
 from pipeline.program.graphs import iter_nodes
 from pipeline.store.compiled import Instructions
 from pipeline.store.forms import fits

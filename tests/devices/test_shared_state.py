@@ -7,10 +7,11 @@ import warnings
 import pytest
 import torch
 
-from pipeline import load_package
+from pipeline import load_package, moments
+from pipeline.devices import registry, session
 from pipeline.devices.interface import PackageFiles
-from pipeline.devices.interpreter import InterpreterDevice
 from pipeline.devices.shared_state import find_sharing
+from pipeline.features.locating.interpreter import InterpreterDevice
 from pipeline.store.errors import DeviceError
 from tests.validate.test_sequences import METHODS, State, X, package
 
@@ -51,6 +52,16 @@ def test_a_device_that_cannot_share_state_is_named_in_a_warning():
     assert caught[0].filename == __file__
     loaded["prefill"](X)
     assert torch.equal(loaded["decode"](X)[0], X * 3)  # without what prefill added
+
+
+def test_without_an_interpreter_methods_that_share_state_do_not_load(monkeypatch):
+    features = [f for f in moments.find_features() if "interpreter" not in f.devices]
+    monkeypatch.setattr(moments, "find_features", lambda: features)
+    monkeypatch.setattr(session, "devices", registry.devices.__wrapped__)
+    files = PackageFiles.of(package(*NAMES))
+    with pytest.raises(DeviceError, match='this installation has no feature "locating"'):
+        session.Session(files, together=NAMES).load("decode")
+    assert session.Session(files).run("decode", [X])
 
 
 def test_a_package_that_the_interpreter_refuses_is_loaded_without_sharing(monkeypatch):

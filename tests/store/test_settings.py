@@ -175,7 +175,7 @@ def test_an_executor_is_one_of_this_installation(settings, monkeypatch):
     lack = "tool.pte-pipeline.executor: this installation has no executor 'slurm'; take dask"
     with pytest.raises(PipelineError, match=lack):
         settings('executor = "slurm"')
-    monkeypatch.setattr("pipeline.store.settings.find_executors", dict)
+    monkeypatch.setattr("pipeline.store.settings.find_functions", lambda moment: {})
     monkeypatch.setenv("PTE_PIPELINE_EXECUTOR", "dask")
     lack = "PTE_PIPELINE_EXECUTOR: this installation has no executor 'dask'; unset it to build on"
     with pytest.raises(PipelineError, match=lack):

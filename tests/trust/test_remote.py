@@ -105,6 +105,19 @@ def test_another_package_is_not_this_one(victim):
     assert "manifest.json has another files" in forged.checkout.output
 
 
+def test_an_export_that_names_another_program_runs_again(victim):
+    forged = victim()
+
+    def lie(result):
+        result["methods"][0]["program"] = "0" * 64
+
+    forged.forge("export", lie)
+    assert forged.checkout.doit("lower:pair", **forged.environment) == 0, forged.checkout.output
+    assert forged.package() == {"pair.pte": forged.bench.bytes_of("pair", "pair.pte")}
+    assert forged.checkout.doit("lower:pair", **forged.environment) == 0
+    assert "up to date: 1 package\n" in forged.checkout.output
+
+
 def test_nobody_is_believed_unless_the_user_says_so(victim):
     forged = victim()
     environment = {"PTE_PIPELINE_REMOTE": forged.environment["PTE_PIPELINE_REMOTE"]}

@@ -189,7 +189,7 @@ class _Elsewhere:
 
     packages = ()
     root = build = Path("/nonexistent")
-    store = SimpleNamespace(remote=SimpleNamespace(describe=describe_use))
+    store = SimpleNamespace(remote=SimpleNamespace(describe=describe_use), why_overflow=lambda: "")
     configs = None
     operators = OperatorSettings()
     allow = ()

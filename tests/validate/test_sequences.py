@@ -13,9 +13,9 @@ from torch import nn
 from torch.export import export
 
 from pipeline.config.validation import ValidateConfig
-from pipeline.devices import interpreter
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.session import INTERPRETER, Session
+from pipeline.features.locating import interpreter
 from pipeline.program.eager import Source, common_buffers
 from pipeline.program.inputs import InputSet
 from pipeline.validate.package import validate_package

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.cli.columns import columns
+from pipeline.plan.corrections import find_wrong_records
 from pipeline.plan.plan import Plan
 from pipeline.report.formatting import duration, percent
 from pipeline.store.errors import PipelineError, did_you_mean, listed
@@ -17,16 +18,18 @@ from pipeline.store.usage import LEVELS, Usage
 
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     """Run one of `stats`, `verify` and `gc`, by default the first. Raises PipelineError."""
-    verbs = {"stats": _show_statistics, "verify": _verify, "gc": _collect_garbage}
+    verbs = {"stats": _show_statistics, "gc": _collect_garbage}
     word = "stats"
     if words:
         word = words[0]
-    if word not in verbs or len(words) > 1:
-        raise PipelineError(f"no '{' '.join(words)}'; {did_you_mean(word, verbs)}")
+    if word not in (*verbs, "verify") or len(words) > 1:
+        raise PipelineError(
+            f"no '{' '.join(words)}'; {did_you_mean(word, [*verbs, 'verify'])}"
+        )
     store = plan.workspace.store
     if unreadable := find_unreadable(store):
         yield describe_remedy(store.root, f"can't be read ({listed(unreadable, 1)})")
-    yield from verbs[word](store)
+    yield from _verify(plan) if word == "verify" else verbs[word](store)
 
 
 def _show_statistics(store: Store) -> Iterator[str]:
@@ -74,17 +77,25 @@ def _usage_table(usage: Mapping[str, Usage]) -> Iterator[str]:
     yield from columns(rows, right=range(2, 7))
 
 
-def _verify(store: Store) -> Iterator[str]:
-    verification = verify(store)
+def _verify(plan: Plan) -> Iterator[str]:
+    workspace = plan.workspace
+    verification = verify(workspace.store)
+    wrong: list[str] = []
+    for source in plan.models.sources.values():
+        wrong += find_wrong_records(source, workspace.store, workspace.file_digests)
+    for record in wrong:
+        yield f"wrong: {record}; corrected"
     for name in verification.bad:
         is_stuck = name in verification.stuck
         yield f"bad: {name}; {'it could not be dropped' if is_stuck else 'dropped'}"
     result = "all good"
-    if verification.bad:
-        result = f"{len(verification.bad)} bad"
+    if verification.bad or wrong:
+        result = f"{len(verification.bad) + len(wrong)} bad"
     yield f"{verification.files} files, {human_size(verification.size)}: {result}"
     if verification.bad:
         raise PipelineError("what was dropped is built again when it is needed")
+    if wrong:
+        raise PipelineError("builds that met a wrong record failed; they work now")
 
 
 def _collect_garbage(store: Store) -> Iterator[str]:

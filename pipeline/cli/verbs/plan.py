@@ -122,7 +122,10 @@ def foresee_links(plan: Plan, packages: Iterable[str]) -> dict[str, Status]:
         members |= dict.fromkeys(plan.members(package))
     links: dict[str, Status] = {}
     for package in members:
-        if not plan.problems(package):
+        pending = plan.pending.get((package, "link"))
+        if pending:
+            links[package] = _waiting_for(pending)
+        elif not plan.problems(package):
             links[package] = find_status(plan, "link", package)
     foreseen: dict[str, Mapping[str, Digest]] = {}
     for package, status in links.items():
@@ -143,6 +146,9 @@ def expected(
         links: what `foresee_links` returned.
         whole: whether a run asks nothing about the methods of a package that the store has.
     """
+    if (package, "link") in plan.pending:
+        yield from _expect_all(plan, package, links[package])
+        return
     if (model := plan.exporter(package)) is not None:
         yield _expect(plan, "export", model)
     link = Expected(plan, "link", package, (), links[package])
@@ -165,8 +171,29 @@ def expected(
         yield Expected(plan, "validate", package, (), _UNLINKED)
     elif _waits_for_family(plan, package, links):
         yield Expected(plan, "validate", package, (), _UNLINKED_FAMILY)
+    elif pending := plan.pending.get((package, "validate")):
+        yield Expected(plan, "validate", package, (), _waiting_for(pending))
     else:
         yield _expect(plan, "validate", package)
+
+
+def _expect_all(plan: Plan, package: str, status: Status) -> Iterator[Expected]:
+    """Yield all actions of a package with the same status."""
+    model = plan.exporter(package)
+    if model is not None:
+        yield Expected(plan, "export", model, (), status)
+    for unit in plan.units(package):
+        for method in unit:
+            if method in plan.quantized(package):
+                yield Expected(plan, "quantize", package, (method,), status)
+        yield Expected(plan, "compile", package, unit, status)
+    yield Expected(plan, "link", package, (), status)
+    yield Expected(plan, "validate", package, (), status)
+
+
+def _waiting_for(tasks: Sequence[str]) -> Status:
+    """Return the status of an action that waits for tasks of the user's."""
+    return Status("waiting", f"{listed(tasks, 3)} runs first")
 
 
 def _waits_for_family(plan: Plan, package: str, links: Mapping[str, Status]) -> bool:
@@ -191,7 +218,10 @@ def preview(plan: Plan, targets: Sequence[Target]) -> Iterator[str]:
         PipelineError: packages have mistakes, after the others were reported.
     """
     packages = list(dict.fromkeys(target.package for target in targets))
-    faulty = {p: plan.problems(p) for p in packages if plan.problems(p)}
+    faulty: dict[str, Sequence[Problem]] = {}
+    for package in packages:
+        if (package, "link") not in plan.pending and plan.problems(package):
+            faulty[package] = plan.problems(package)
     sound = [package for package in packages if package not in faulty]
     whole = not any(target.methods for target in targets)
     plan.workspace.store.look(prefetch_packages(plan, sound, True, not whole))

@@ -51,7 +51,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
 
 
 def _build(words: Sequence[str]) -> None:
-    command = [sys.executable, "-m", "doit"]
+    command = [sys.executable, "-P", "-m", "doit"]
     for group in ("lower", "validate") if words else ():
         command += [group, *words]
     subprocess.run(command, check=False)

@@ -210,7 +210,7 @@ def _find_unread_targets(plan: Plan) -> Iterator[Problem]:
     named: set[str] = set()
     for _, summary in _iter_summaries(plan):
         named.update(summary["targets"])
-    have_no_mistakes = all(map(plan.configs.summary, plan.packages))
+    have_no_mistakes = all(plan.configs.summary(package) for package in plan.packages)
     is_known = have_no_mistakes and ANY_TARGET not in named
     for path in sorted(folder.glob("[!.]*")):
         name = f"{TARGETS}/{path.name}"

@@ -1,4 +1,5 @@
-"""Locating: traces a failure of a package to an operator, a line, a delegate, a byte."""
+"""Locating: runs packages in Python, and traces a failure to an operator, a line, a delegate, a
+byte."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "locating",
-    "find the operator, line and delegate where a failed method goes wrong, and reproduce it",
+    "run packages in Python, which methods that share state need, and find where one goes wrong",
+    devices={"interpreter": "pipeline.features.locating.interpreter:InterpreterDevice"},
     measuring="pipeline.features.locating.measuring:LocatingMeasuring",
 )

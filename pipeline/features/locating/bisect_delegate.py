@@ -29,7 +29,8 @@ from torch.export.graph_signature import (
 from torch.fx import Node
 
 from pipeline.compile.preprocess.cache import preprocess_programs
-from pipeline.devices.interpreter.load import delegate_runtime, named_bytes
+from pipeline.devices.package_data import named_bytes
+from pipeline.features.locating.interpreter.load import delegate_runtime
 from pipeline.features.locating.walk import Tolerance
 from pipeline.program.operators import base_name
 from pipeline.validate.metrics import OutputError

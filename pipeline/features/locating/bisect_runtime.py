@@ -18,11 +18,11 @@ from executorch.exir import schema
 from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
 
 from pipeline.devices.interface import DeviceError, PackageFiles
-from pipeline.devices.interpreter.execute import read_value
-from pipeline.devices.interpreter.load import get_instructions
-from pipeline.devices.interpreter.slots import Slot, ValueList
 from pipeline.devices.session import EXECUTORCH, Session
 from pipeline.features.locating.case import FailureCase, describe_error, run_until
+from pipeline.features.locating.interpreter.execute import read_value
+from pipeline.features.locating.interpreter.load import get_instructions
+from pipeline.features.locating.interpreter.slots import Slot, ValueList
 from pipeline.features.locating.lost_cond import find_losses, name_conds
 from pipeline.features.locating.walk import CLOSER, Tolerance, find_scale
 from pipeline.program.plan_values import used_values

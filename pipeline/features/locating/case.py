@@ -18,13 +18,12 @@ from torch.export import ExportedProgram
 
 from pipeline.config.validation import Limits
 from pipeline.devices.interface import PackageFiles
-from pipeline.devices.interpreter.execute import steps
-from pipeline.devices.interpreter.load import (
+from pipeline.devices.package_data import PackageData, read_package
+from pipeline.features.locating.interpreter.execute import steps
+from pipeline.features.locating.interpreter.load import (
     InterpretedMethod,
-    PackageData,
     get_instructions,
     load_method,
-    read_package,
     shared_memory,
 )
 from pipeline.features.locating.walk import Compared

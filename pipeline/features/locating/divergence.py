@@ -9,13 +9,7 @@ from typing import Any
 import torch
 
 from pipeline.config.validation import Limits
-from pipeline.devices.interpreter.execute import read_value
-from pipeline.devices.interpreter.load import (
-    InterpretedMethod,
-    get_instructions,
-    named_bytes,
-    read_payload,
-)
+from pipeline.devices.package_data import named_bytes, read_payload
 from pipeline.features.locating.bisect_delegate import MOST_SECONDS, bisect_delegate
 from pipeline.features.locating.bisect_runtime import locate_in_runtime
 from pipeline.features.locating.case import (
@@ -24,6 +18,11 @@ from pipeline.features.locating.case import (
     describe_error,
     load_methods,
     run_until,
+)
+from pipeline.features.locating.interpreter.execute import read_value
+from pipeline.features.locating.interpreter.load import (
+    InterpretedMethod,
+    get_instructions,
 )
 from pipeline.features.locating.named_weights import diff_named_data, find_reader
 from pipeline.features.locating.walk import (

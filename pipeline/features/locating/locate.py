@@ -15,7 +15,6 @@ import torch
 
 from pipeline.backends.delegate_runtime import DelegateError
 from pipeline.config.validation import Limits
-from pipeline.devices.interpreter.execute import read_value
 from pipeline.features.locating.case import (
     Evidence,
     FailureCase,
@@ -24,6 +23,7 @@ from pipeline.features.locating.case import (
     run_until,
 )
 from pipeline.features.locating.divergence import locate_divergence
+from pipeline.features.locating.interpreter.execute import read_value
 from pipeline.features.locating.lost_cond import locate_lost_results
 from pipeline.features.locating.quantization_noise import locate_quantization
 from pipeline.program.inputs import InputSet

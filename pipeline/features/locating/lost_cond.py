@@ -12,9 +12,12 @@ from typing import Any
 import torch
 from executorch.exir import schema
 
-from pipeline.devices.interpreter.execute import read_value, steps
-from pipeline.devices.interpreter.load import InterpretedMethod, get_instructions
 from pipeline.features.locating.case import FailureCase, load_methods
+from pipeline.features.locating.interpreter.execute import read_value, steps
+from pipeline.features.locating.interpreter.load import (
+    InterpretedMethod,
+    get_instructions,
+)
 from pipeline.program.lost_conds import find_cond
 from pipeline.program.lost_results import LostResult, describe_loss, find_lost_results
 from pipeline.report.records import CulpritRecord as Culprit

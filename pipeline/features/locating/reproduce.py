@@ -17,10 +17,10 @@ from torch.export import ExportedProgram
 from pipeline.config.operators import load_libraries
 from pipeline.config.validation import Limits
 from pipeline.devices.interface import DeviceError, PackageFiles
-from pipeline.devices.interpreter.execute import read_results
-from pipeline.devices.interpreter.load import read_package
+from pipeline.devices.package_data import read_package
 from pipeline.devices.session import INTERPRETER, Session
 from pipeline.features.locating.case import Call, Located, describe_error, run_until
+from pipeline.features.locating.interpreter.execute import read_results
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet, load_inputs, save_inputs
 from pipeline.program.signature import flatten, lay_out

@@ -18,8 +18,12 @@ from torch.fx import Node
 
 from pipeline.backends.delegate_runtime import DelegateError
 from pipeline.config.validation import Limits
-from pipeline.devices.interpreter.execute import read_value, result_indices, steps
-from pipeline.devices.interpreter.load import InterpretedMethod
+from pipeline.features.locating.interpreter.execute import (
+    read_value,
+    result_indices,
+    steps,
+)
+from pipeline.features.locating.interpreter.load import InterpretedMethod
 from pipeline.program.operators import base_name
 from pipeline.store.compiled import Instructions
 from pipeline.validate.metrics import OutputError, compare, greatest_magnitude

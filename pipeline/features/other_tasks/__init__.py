@@ -8,4 +8,5 @@ FEATURE = Feature(
     "other_tasks",
     "run tasks of the user's that make what is built first, and look again at what they changed",
     other_tasks="pipeline.features.other_tasks.phases:OtherTasks",
+    pending_tasks="pipeline.features.other_tasks.pending:find_pending",
 )

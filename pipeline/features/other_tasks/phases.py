@@ -39,6 +39,7 @@ class OtherTasks:
         self._producers: Producers | None = None
         self._plan_is_old = False
         self._tasks_are_old = False
+        self._workers_are_old = False
         self._renewed: set[str] = set()
 
     def note_run(self) -> None:
@@ -51,8 +52,15 @@ class OtherTasks:
         if self._plan_is_old:
             self._plan_is_old = False
             self._renewed.clear()
-            self._plan.look_again()
+            self._workers_are_old |= self._plan.look_again()
             self._find_producers(self.dispatcher.tasks).look_again(self._plan)
+
+    def needs_new_workers(self) -> bool:
+        """Tell, once, whether workers may have imported code that another task changed since."""
+        self.look_again()
+        is_needed = self._workers_are_old
+        self._workers_are_old = False
+        return is_needed
 
     # Phases
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from pipeline.plan.corrections import correct_record
 from pipeline.program.archive_facts import ProgramIdentity, identify_program
 from pipeline.program.archive_reader import changed, expected_stamps
 from pipeline.program.sources import MethodSource
@@ -21,9 +22,9 @@ QUANTIZED_ENTRY = "forward"  # what the archive of a quantized program calls it
 def identify_source(source: MethodSource, store: Store) -> tuple[Path, ProgramIdentity]:
     """Return the archive of a method, and the digests of its program.
 
-    Raises SourceError for a user's file that can't be read, or where a result that says which
-    program this is, and may come of a remote, is wrong; and MissingBlobError for an exporter's
-    archive that is no longer whole.
+    Raises SourceError for a user's file that can't be read; and MissingBlobError for an exporter's
+    archive that is no longer whole, and where a result that says which program this is, and may
+    come of a remote, was wrong: it is gone, so that planning again finds what is right.
     """
     archive = source.archive
     if source.exported:
@@ -31,8 +32,11 @@ def identify_source(source: MethodSource, store: Store) -> tuple[Path, ProgramId
         archive = store.verified_path(source.content)
     identity = identify_program(archive, source.entry)
     if (identity.program, identity.names) != (source.program, source.names):
-        mistake = f"{source.entry}: the store or its remote says that another program stands here"
-        raise SourceError(f"{archive.name}: {mistake}; `doit -a` believes neither")
+        correct_record(source, archive, store)
+        raise MissingBlobError(
+            f"{archive.name}: {source.entry}: the store or its remote said that another program "
+            "stands here; its record was dropped"
+        )
     return archive, identity
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.moments import find_executors, load
+from pipeline.moments import find_functions, load
 from pipeline.run.executors import Executor
 from pipeline.store.workspace import Workspace
 
@@ -15,7 +15,7 @@ def open_executor(workspace: Workspace, jobs: int, always: bool) -> Executor:
 
         return LocalExecutor(workspace, jobs, always)
     name = workspace.executor.partition("://")[0]
-    executor: Executor = load(find_executors()[name])(
+    executor: Executor = load(find_functions("executors")[name])(
         workspace, jobs, always, workspace.executor
     )
     return executor

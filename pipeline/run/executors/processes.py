@@ -34,7 +34,7 @@ from pipeline.run.executors.system import (
 from pipeline.run.worker_group import WorkerGroup, join, starting_workers
 from pipeline.store.files import remove
 from pipeline.store.toolchain import HASH_SEED, hash_seed
-from pte_pipeline.name_conflict import claim_pipeline
+from pte_pipeline.import_path import SAFE_PATH, begin_worker, is_untrusted
 
 # Libraries of native code start a thread a core otherwise, whose number changes what they compute.
 _THREADS = (
@@ -136,10 +136,14 @@ class WorkerProcesses:
         if self._group is None:
             self._group = WorkerGroup()
             os.environ[HASH_SEED] = hash_seed()  # for all of them
+        environment = {name: os.environ.get(name, "1") for name in _THREADS}
+        if is_untrusted():
+            environment[SAFE_PATH] = "1"
         process: Any = ProcessPoolExecutor(
             max_workers=1,
-            initializer=claim_pipeline,  # before anything of it is unpickled there
-            env={name: os.environ.get(name, "1") for name in _THREADS},
+            initializer=begin_worker,
+            initargs=(SAFE_PATH in os.environ,),
+            env=environment,
         )
         process.submit(join, self._group.number, os.getpid())
         self._processes.append(process)

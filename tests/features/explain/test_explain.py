@@ -127,7 +127,7 @@ def test_planning_and_explaining_change_nothing_but_what_is_remembered(built):
         (["explain", "pear"], "explain: no package 'pear'; did you mean 'pair'? known: pair"),
         (["explain", "pair/x"], "explain: pair: has no method 'x'; known: encode, decode"),
         (["plan", "pear"], "plan: no package 'pear'; did you mean 'pair'? known: pair"),
-        (["cache", "clean"], "cache: no 'clean'; known: stats, verify, gc"),
+        (["cache", "clean"], "cache: no 'clean'; known: stats, gc, verify"),
     ],
     ids=" ".join,
 )

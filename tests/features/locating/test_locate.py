@@ -15,9 +15,9 @@ from pipeline.backends import BACKENDS, make_partitioners
 from pipeline.backends.add_sub import runtime as add_sub
 from pipeline.config.validation import Limits
 from pipeline.devices import bindings
-from pipeline.devices.interpreter import prims
 from pipeline.features.locating import locate as locating
 from pipeline.features.locating.case import Located
+from pipeline.features.locating.interpreter import prims
 from pipeline.features.locating.locate import locate
 from pipeline.features.locating.walk import Tolerance, returns_state
 from pipeline.program.inputs import InputSet
@@ -25,7 +25,7 @@ from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
 from pipeline.validate.results import MethodValidation, Run, Validation
 from tests.devices.test_bindings import Counter, exported
-from tests.devices.test_interpreter import Branches
+from tests.features.locating.test_interpreter import Branches
 from tests.support.configs import parse_config
 from tests.support.located import build, opened, plan_of, written
 
@@ -171,7 +171,7 @@ def test_a_kernel_in_a_branch(monkeypatch):
     assert built.located("run", [torch.ones(3)]).culprits == ()
     culprit = only(built.located("run", [negative]))
     assert culprit["operator"] == "aten.div.Tensor"
-    assert culprit["line"].startswith("tests/devices/test_interpreter.py:")
+    assert culprit["line"].startswith("tests/features/locating/test_interpreter.py:")
 
 
 def test_a_weight_of_a_delegate():

@@ -20,7 +20,7 @@ from pipeline.compile.inspect.traced_facts import trace_warnings
 from pipeline.compile.lowering_warnings import find_lost_conds
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
-from pipeline.devices.interpreter.load import read_package
+from pipeline.devices.package_data import read_package
 from tests.support.located import ROOT, build
 from tests.support.lowerable import bench_for
 

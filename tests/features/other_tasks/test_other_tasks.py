@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from tests.backends.test_plugins import install
 from tests.support.bench import Bench
+from tests.support.patches import python_path
 
 CONFIG = "model: m\nmethods:\n  forward:\n    partitioners: []\n"
 IMPORT = "from pte_pipeline.tasks import *\n"
@@ -151,6 +154,19 @@ def test_a_model_that_a_task_makes_is_built_as_it_is(workspace, version_of, dodo
         assert "-- train" in bench.output
 
 
+def test_a_plan_names_the_tasks_that_a_run_does_first(workspace):
+    """Before anything was built, before doit has a file of states, and after a change."""
+    bench = workspace(TRAIN + RELEASE)
+    for version in ("1", "2"):
+        (bench.root / "version").write_text(version)
+        assert bench.doit("plan") == 0, bench.output
+        assert "link      m          waits  train runs first" in bench.output
+        assert bench.output.endswith("3 wait\n")
+        assert bench.doit("lower") == 0, bench.output
+    assert bench.doit("plan") == 0
+    assert "2 current" in bench.output and "train" not in bench.output
+
+
 def test_tasks_run_in_the_order_of_the_command_line(workspace, version_of):
     bench = workspace(UNDECLARED, "abm")
     assert bench.doit("train", "lower") == 0, bench.output
@@ -250,3 +266,27 @@ def test_what_an_exporter_turns_out_to_read_is_made_first(workspace, version_of)
     assert version_of(bench) == "2" and bench.outcomes()["export m"] == "built"
     assert bench.doit("lower") == 0 and "-- fetch" in bench.output
     assert "up to date: 1 package" in bench.output
+
+
+@pytest.mark.slow
+def test_a_plugin_that_a_task_changes_lowers_again(workspace, tmp_path):
+    """Here between two of ours, when workers have imported it already."""
+    patch = """
+def task_patch():
+    return {"actions": ["sed -i 's/at level/at this level/' ../site/acme_backend.py"]}
+"""
+    bench = workspace(patch)
+    (tmp_path / "site").mkdir()
+    install(tmp_path / "site")
+    shutil.copy(bench.root / "versions" / "1.pt2", bench.root / "models" / "m.pt2")
+    config = bench.root / "partition_configs" / "m.yaml"
+    config.write_text(CONFIG.replace("[]", "[acme]"))
+    config.with_name("n.yaml").write_text(CONFIG.replace("[]", "[acme: {level: 2}]"))
+    path = {"PYTHONPATH": python_path(tmp_path / "site")}
+    environment = {**bench.environment, **path}
+    words = bench.command("lower:m", "patch", "lower")  # forks would have it from the parent
+    subprocess.run(words, cwd=bench.root, env=environment, check=True, timeout=300)
+    assert [a["outcome"] for a in bench.actions() if a["kind"] == "compile"] == ["built"] * 3
+    for package, line in (("m", "acme at this level 1"), ("n", "acme at this level 2")):
+        log = bench.root / "build" / ".logs" / package / "compile-forward.log"
+        assert line in log.read_text()

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pipeline.devices.interpreter.slots import RefusalError
+from pipeline.features.locating.interpreter.slots import RefusalError
 
 # executorch_prim: kernels/prim_ops/register_prim_ops.cpp. Scalars in, a scalar out.
 _LIKE_PYTHON = (

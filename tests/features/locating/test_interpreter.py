@@ -19,10 +19,10 @@ from pipeline import backends
 from pipeline.backends import BACKENDS, Execution, QuantizeConfig
 from pipeline.backends.delegate_runtime import DelegateError, DelegateRuntime, Timing
 from pipeline.devices.interface import DeviceError, PackageFiles
-from pipeline.devices.interpreter import load
-from pipeline.devices.interpreter.slots import RefusalError
 from pipeline.devices.registry import devices
 from pipeline.devices.session import Session
+from pipeline.features.locating.interpreter import load
+from pipeline.features.locating.interpreter.slots import RefusalError
 from tests.devices.test_bindings import (
     CONSTANTS,
     Counter,

@@ -9,8 +9,11 @@ import torch
 from executorch.exir import schema
 
 from pipeline.backends.delegate_runtime import DelegateError
-from pipeline.devices.interpreter.load import InterpretedMethod, get_instructions
-from pipeline.devices.interpreter.slots import RefusalError, Slot, ValueList
+from pipeline.features.locating.interpreter.load import (
+    InterpretedMethod,
+    get_instructions,
+)
+from pipeline.features.locating.interpreter.slots import RefusalError, Slot, ValueList
 from pipeline.program.plan_values import written_values
 from pipeline.store.errors import DeviceError
 from pipeline.store.reasons import reason

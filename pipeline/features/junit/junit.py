@@ -18,19 +18,18 @@ from pipeline.report.verdicts import PASSED
 from pipeline.store.visible import visible
 
 
-def junit(reports: Iterable[Json], not_built: Mapping[str, str] | None = None) -> bytes:
+def junit(reports: Iterable[Json], not_built: Mapping[str, str]) -> bytes:
     """Return the suites of packages as XML, sorted by name.
 
     Args:
         not_built: the errors of packages that could not be built, by package.
     """
     built = {str(report["package"]): report for report in reports}
-    errors = not_built or {}
     root = Xml.Element("testsuites", {"name": "pte-pipeline"})
-    for package in sorted(built.keys() | errors.keys()):
+    for package in sorted(built.keys() | not_built.keys()):
         suite = Xml.SubElement(root, "testsuite", {"name": package})
-        if package in errors:
-            _add_case(suite, package, "lowered", [errors[package]])
+        if package in not_built:
+            _add_case(suite, package, "lowered", [not_built[package]])
         else:
             _add_report(suite, package, built[package])
         suite.attrib |= _totals(suite)

@@ -20,14 +20,13 @@ from executorch.exir import schema
 
 from pipeline.backends.delegate_runtime import Timing
 from pipeline.devices.interface import Device, DeviceError, PackageFiles
-from pipeline.devices.interpreter.execute import describe_instruction, run
-from pipeline.devices.interpreter.load import (
+from pipeline.devices.package_data import PackageData, read_package
+from pipeline.features.locating.interpreter.execute import describe_instruction, run
+from pipeline.features.locating.interpreter.load import (
     InterpretedMethod,
-    PackageData,
     SharedMemory,
     get_instructions,
     load_method,
-    read_package,
     shared_memory,
 )
 

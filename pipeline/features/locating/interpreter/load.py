@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 from weakref import finalize
 
@@ -12,19 +12,20 @@ import executorch.exir
 import executorch.kernels.quantized  # noqa: F401  their out variants
 import torch
 from executorch.exir import schema
-from executorch.exir._serialize._cord import Cord
-from executorch.exir._serialize._named_data_store import NamedDataStoreOutput
-from executorch.exir._serialize._program import PTEFile, deserialize_pte_binary
-from executorch.extension.flat_tensor.serialize.serialize import FlatTensorSerializer
 from torch._ops import OpOverload
 
 from pipeline.backends import BACKENDS
 from pipeline.backends.delegate_runtime import DelegateRuntime
 from pipeline.devices.bindings import DTYPES, registered_backends
-from pipeline.devices.interface import DeviceError, PackageFiles
-from pipeline.devices.interpreter.prims import KERNELS, PRIMS, make_prim
-from pipeline.devices.interpreter.single import ExecutorchDelegate
-from pipeline.devices.interpreter.slots import RefusalError, Slot, ValueList, allocate
+from pipeline.devices.package_data import PackageData, read_payload
+from pipeline.features.locating.interpreter.prims import KERNELS, PRIMS, make_prim
+from pipeline.features.locating.interpreter.single import ExecutorchDelegate
+from pipeline.features.locating.interpreter.slots import (
+    RefusalError,
+    Slot,
+    ValueList,
+    allocate,
+)
 from pipeline.program.archive_grammar import check_document
 from pipeline.program.operator_libraries import register_operators
 from pipeline.program.plan_values import LISTS, count_delegate_results, is_external
@@ -32,56 +33,6 @@ from pipeline.program.plan_values import LISTS, count_delegate_results, is_exter
 # Namespaces whose out variants resize the tensor that they write to. Others are ExecuTorch's own
 # kernels behind torch's dispatcher, which crash on a wrong size: they are called without `out`.
 _RESIZING = ("aten", "dim_order_ops")
-
-
-@dataclass(frozen=True)
-class PackageData:
-    """A package, and the named data of its `.pte` and its `.ptd` files."""
-
-    file: PTEFile
-    named: Mapping[str, bytes]
-
-    @cached_property
-    def plans(self) -> dict[str, schema.ExecutionPlan]:
-        """The plans of its methods by name."""
-        return {plan.name: plan for plan in self.file.program.execution_plan}
-
-
-def read_package(files: PackageFiles) -> PackageData:
-    """Read a package by ExecuTorch's deserializer. Raises DeviceError."""
-    content = files.contents()
-    try:
-        file = deserialize_pte_binary(content)
-    except Exception as error:  # it raises whatever damaged bytes lead to
-        reason = f"does not open: corrupt file ({type(error).__name__}: {error})"
-        raise DeviceError(f"{files.name}: ", reason) from error
-    named = named_bytes(file.named_data)
-    for data in files.data():
-        try:
-            payload = FlatTensorSerializer().deserialize(Cord(data))
-        except Exception as error:  # as above
-            reason = f"does not open: corrupt external data (.ptd) ({error})"
-            raise DeviceError(f"{files.name}: ", reason) from error
-        for key, entry in payload.named_data.items():
-            named[key] = bytes(payload.buffers[entry.buffer_index])
-    return PackageData(file, named)
-
-
-def named_bytes(data: NamedDataStoreOutput | None) -> dict[str, bytes]:
-    """Return named data by key; empty for None."""
-    if data is None:
-        return {}
-    return {
-        key: bytes(data.buffers[entry.buffer_index])
-        for key, entry in data.pte_data.items()
-    }
-
-
-def read_payload(data: PackageData, delegate: schema.BackendDelegate) -> bytes:
-    """Return the processed bytes of a delegate; none if the file lacks them."""
-    payloads = data.file.program.backend_delegate_data
-    index = delegate.processed.index
-    return bytes(payloads[index].data) if index < len(payloads) else b""
 
 
 @dataclass(eq=False)

@@ -1,0 +1,11 @@
+"""JUnit: reports as XML that CI servers read."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "junit",
+    "leave junit.xml beside each package and in build/, for CI servers",
+    report_formats={"junit.xml": "pipeline.features.junit.junit:junit"},
+)

@@ -1,0 +1,71 @@
+"""Correct records that contradict the archives they are of.
+
+Such a record comes of a remote, or of an archive that was exchanged while an older release read it.
+Whoever finds out drops it, so that it is made again from the archive itself, or by the exporter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from pipeline.plan.keys import programs_key
+from pipeline.program.archive_facts import describe_archive
+from pipeline.program.sources import ArchiveFacts, MethodSource, ModelSource
+from pipeline.store.digest import Digest, hash_json
+from pipeline.store.errors import SourceError
+from pipeline.store.file_digests import FileDigests
+from pipeline.store.places import action_of
+from pipeline.store.store import Store
+
+
+def correct_record(source: MethodSource, archive: Path, store: Store) -> None:
+    """Drop the record that says which program a method's source holds: that of the archive, or the
+    result of the export that wrote it. Raises SourceError for an archive that can't be read."""
+    if source.exported:
+        assert source.content is not None  # the archive is a blob of the store
+        for action in _find_exports(store, source.content):
+            store.distrust(action)
+    else:
+        keep_facts(store, describe_archive(archive))
+
+
+def keep_facts(store: Store, facts: ArchiveFacts) -> None:
+    """Put the true record of an archive in the place of a wrong one."""
+    key = programs_key(facts.content)
+    store.distrust(hash_json(key))
+    store.put_result(key, {"programs": facts.to_json()})
+
+
+def find_wrong_records(
+    source: ModelSource, store: Store, digests: FileDigests
+) -> Iterator[str]:
+    """Compare the records of a model's archives with the archives; correct wrong ones, and yield
+    what they are of. An archive that can't be read has none."""
+    if source.form == "archive":
+        archives = [source.path]
+    elif source.form == "folder":
+        archives = sorted(source.path.glob("*.pt2"))
+    else:
+        archives = []
+    for archive in archives:
+        with suppress(SourceError):
+            facts = describe_archive(archive, digests=digests)
+            entry = store.get_by_key(programs_key(facts.content))
+            if entry is not None and entry.result["programs"] != facts.to_json():
+                keep_facts(store, facts)
+                yield f"the record of the programs in {archive.parent.name}/{archive.name}"
+
+
+def _find_exports(store: Store, archive: Digest) -> Iterator[Digest]:
+    """Yield the actions whose results name an archive of these bytes."""
+    for path in store.root.glob("actions/*/*.json"):
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            content = path.read_bytes()
+            if archive.encode() not in content:
+                continue
+            record = json.loads(content)
+            if record["key"]["kind"] == "export":
+                yield action_of(path)
