@@ -12,8 +12,10 @@ needs, and works in no folder below.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from pte_pipeline.name_conflict import NAME, claim_pipeline, is_package
 
 _DODO = "dodo.py"
 _TASKS = "pipeline.cli.tasks"
+_INTERRUPTED = 128 + signal.SIGINT  # as shells give it
 _TAKES_OVER = "pipeline.cli.workspace_commands"
 
 
@@ -55,6 +58,22 @@ def is_ours(dodo: Path) -> bool:
     return False
 
 
+@contextmanager
+def _ending_quietly() -> Iterator[None]:
+    """Let Ctrl-C end the process at once while it only imports: it has nothing to close, and a
+    traceback through half of an import helps nobody."""
+    is_ours = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGINT)
+    if not is_ours or handler is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 class _Door:
     """A command of doit's that leaves the command line of a workspace to this package."""
 
@@ -76,8 +95,13 @@ class _Door:
             leave_workspace_out(dodo.parent if dodo else Path.cwd())
         if not self._leads_to_workspace(dodo):
             return super().parse_execute(in_args)  # type: ignore[misc]
-        claim_pipeline()
-        return import_module(_TAKES_OVER).run_command(self, list(in_args), dodo)
+        try:
+            with _ending_quietly():
+                claim_pipeline()
+                take_over = import_module(_TAKES_OVER)
+            return take_over.run_command(self, list(in_args), dodo)
+        except KeyboardInterrupt:  # where nothing had to be closed
+            return _INTERRUPTED
 
     def _dodo_name(self, words: Sequence[str]) -> str:
         """Return the name of the dodo file, as options, settings or the environment have it."""

@@ -55,7 +55,7 @@ class Options(BaseModel):
         cls, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         """Let the context of a validation, if it has one, read what people wrote
-        (`pipeline.config.parser`)."""
+        (`pipeline.config.reader`)."""
         schema = handler(source)
         model = handler.resolve_ref_schema(schema)
         if (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +58,18 @@ class States(SqliteDB):  # type: ignore[misc]
     def _open(self, path: Path) -> Any:
         """Open the file and read all of it. Raises what doit would, now or later."""
         connection = super()._sqlite3(str(path))
-        self.names = set()
         try:
-            for row in connection.execute("select task_id, task_data from doit"):
-                row["task_data"].get("")
-                self.names.add(row["task_id"])
+            self._read_names(connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _read_names(self, connection: Any) -> None:
+        self.names = set()
+        for row in connection.execute("select task_id, task_data from doit"):
+            row["task_data"].get("")
+            self.names.add(row["task_id"])
 
     def _get_task_data(self, task_id: str) -> Any:
         if task_id in self.names:
@@ -94,6 +97,24 @@ def _find_place(path: Path, runs_tasks: bool) -> Path:
 
 def _is_writable(path: Path) -> bool:
     return os.access(path if os.path.lexists(path) else path.parent, os.W_OK)
+
+
+class RecordedStates(States):
+    """doit's file as it is, for a command that only looks: it writes nothing, and a file that can't
+    be read has no states."""
+
+    def _sqlite3(self, name: str) -> Any:
+        import sqlite3
+
+        connection = self._open(Path(":memory:"))
+        address = f"{Path(name).absolute().as_uri()}?mode=ro"
+        try:
+            with closing(sqlite3.connect(address, uri=True)) as file:
+                file.backup(connection)
+            self._read_names(connection)
+        except (DatabaseException, sqlite3.Error, ValueError, AttributeError):
+            self.names = set()
+        return connection
 
 
 def _is_busy(error: BaseException) -> bool:

@@ -18,9 +18,9 @@ from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.files import sweep
 from pipeline.store.store import Store
 from pipeline.store.usage import (
-    CachesRecord,
     Moved,
     Usage,
+    UsageRecord,
     add_usage,
     read_moved,
     read_usage,
@@ -122,7 +122,7 @@ class RunRecord:
             remote=remote or None,
         )
 
-    def _caches(self, plan: Plan, moved: Moved) -> CachesRecord:
+    def _caches(self, plan: Plan, moved: Moved) -> dict[str, UsageRecord]:
         """Return what the caches gave in this run, and in all runs of this store."""
         store = plan.workspace.store
         return {

@@ -30,7 +30,7 @@ from pipeline.cli import tasks
 from pipeline.cli.ahead import prefetch_exports
 from pipeline.cli.commands import ANYWHERE, VERBS, Command
 from pipeline.cli.doit_link import UpToDate
-from pipeline.cli.doit_states import States, StatesToRead
+from pipeline.cli.doit_states import RecordedStates, States, StatesToRead
 from pipeline.cli.grammar import take_flags
 from pipeline.cli.help import COMMANDS, describe, overview
 from pipeline.cli.interrupts import Interrupts
@@ -294,7 +294,7 @@ class Verb(DoitCommand):  # type: ignore[misc]
         words, flags = take_flags(self.verb, drop_database(words))
         with Interrupts() as interrupts:
             try:
-                if self.verb.name in _FORETELLING:
+                if self.verb.name in (*_FORETELLING, "check"):
                     self._look_at_other_tasks()
                 status = run_verb(self.verb, words, flags)
             except KeyboardInterrupt:
@@ -308,14 +308,10 @@ class Verb(DoitCommand):  # type: ignore[misc]
             return
         config = {**_OF_DOIT, **self.loader.load_doit_config()}
         states = None
-        if os.path.exists(config["dep_file"]):  # nothing is written
-            backends = {**self.loader.door._backends, "sqlite3": States}
+        if config["backend"] == "sqlite3" and os.path.isfile(config["dep_file"]):
             check = config["check_file_uptodate"]
-            states = Dependency(
-                backends[config["backend"]],
-                config["dep_file"],
-                checker_cls=CHECKERS.get(check, check),
-            )
+            checker = CHECKERS.get(check, check)
+            states = Dependency(RecordedStates, config["dep_file"], checker)
         names = self.loader.cmd_names
         control = TaskControl(load_tasks(namespace, names, allow_delayed=True))
         plan = tasks.current_plan()

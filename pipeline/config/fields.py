@@ -63,9 +63,8 @@ class NeedsFeature:
     feature: str
 
 
-@dataclass(frozen=True)
-class NeedsBaseline:
-    """Marks a key of a config, in its `Annotated` type, whose value is compared with a baseline."""
+# Marks a key of a config, in its `Annotated` type, whose value is compared with a baseline.
+NEEDS_BASELINE = "compared with a baseline"
 
 
 def find_missing_feature(field: FieldInfo) -> str:

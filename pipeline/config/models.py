@@ -1,7 +1,7 @@
 """The models of a package config: what can stand in it, with which limits and defaults.
 
 They are also what the JSON schema is made from, so descriptions are written for people who edit a
-config. `pipeline.config.parser` reads the YAML spelling of them.
+config. `pipeline.config.reader` reads the YAML spelling of them.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pipeline.backends.quantize_options import NOT, OVERRIDES, MixedQuantize
 from pipeline.config.compose import Document
 from pipeline.config.edge import FACTORY, PassSpec
 from pipeline.config.models import OMIT, MethodConfig, PackageConfig
-from pipeline.config.parser import partitioner_options
+from pipeline.config.reader import partitioner_options
 from pipeline.config.secrets import Secret
 from pipeline.config.yaml import Node, dump_flow
 from pipeline.store.errors import join

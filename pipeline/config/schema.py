@@ -27,7 +27,7 @@ from pipeline.config.edge import FACTORY, PassSpec
 from pipeline.config.fields import REFERENCE_PATTERN
 from pipeline.config.matrix import AXIS_PATTERN
 from pipeline.config.models import OMIT, MethodConfig, PackageConfig
-from pipeline.config.parser import partitioner_options
+from pipeline.config.reader import partitioner_options
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # What is no model's. The names of these definitions end in a point, which no model's holds.
@@ -144,7 +144,7 @@ class SchemaGenerator(GenerateJsonSchema):
         return generated
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """Describe a model as `pipeline.config.parser` reads it."""
+        """Describe a model as `pipeline.config.reader` reads it."""
         model = schema["cls"]
         if model is QuantizeConfig:
             return {

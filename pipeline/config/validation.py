@@ -10,8 +10,8 @@ from pipeline.backends.options import Options, distinct
 from pipeline.backends.workspace_files import InputFiles
 from pipeline.config.features import open_to_features
 from pipeline.config.fields import (
+    NEEDS_BASELINE,
     MethodName,
-    NeedsBaseline,
     NeedsFeature,
     Share,
     Size,
@@ -45,7 +45,7 @@ class MethodGates(Options):
     def needs_baseline(self) -> bool:
         """Return whether one of these gates compares with the baseline."""
         for name, field in type(self).model_fields.items():
-            if NeedsBaseline() in field.metadata and getattr(self, name) is not None:
+            if NEEDS_BASELINE in field.metadata and getattr(self, name) is not None:
                 return True
         return False
 

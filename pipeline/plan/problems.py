@@ -128,7 +128,7 @@ class CheckedFiles(Files):
 
     def _find_problems(self, package: str) -> tuple[Problem, ...]:
         # Which a no-op run, of sound packages, does without.
-        from pipeline.plan.checks import check_backends, check_config
+        from pipeline.plan.config_checks import check_backends, check_config
 
         parsed = self.configs.parsed(package)
         config = parsed.config
@@ -166,8 +166,9 @@ class CheckedFiles(Files):
         from pipeline.plan.checks import check_model
 
         config = self.config(package)
-        yield from self.models.problems(config.model, document)
         if config.model not in self.models.sources:
+            if (package, "link") not in self.pending:  # it may be made first
+                yield from self.models.problems(config.model, document)
             return
         yield from self.models.wrong_parameters(config.model, config.export, document)
         try:

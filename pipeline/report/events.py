@@ -142,7 +142,7 @@ def write_timeline(
     """Write `timeline.json`, with a trace event a line, and what the caches gave.
 
     Args:
-        caches: a `caches.CachesRecord`, which stands where the format has room for other data.
+        caches: a `usage.is_caches`, which stands where the format has room for other data.
 
     Raises:
         OSError: the file can't be written.

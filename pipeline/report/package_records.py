@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 # Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
-from typing_extensions import NotRequired, TypedDict  # noqa: UP035
+from typing_extensions import TypedDict
 
 from pipeline.store.compiled import (
     Blob,
@@ -201,50 +201,39 @@ class ContractRecord(TypedDict):
     methods: dict[str, MethodContract]
 
 
-class MethodManifest(TypedDict):
-    """A method in a manifest."""
-
-    program: str
-    unit: str
-    lowering: dict[str, Any]
-    quantized: str | None
-    delegation: Delegation
-    signature: NotRequired[Signature]
-    instructions: NotRequired[Instructions]
-    debug_handles: NotRequired[list[tuple[Count, Count]]]
-    left_float: NotRequired[Count]
-    quantization: NotRequired[Quantization]
-    narrowed: NotRequired[list[NarrowedSize]]
-    facts: NotRequired[dict[str, Any]]
-    listed: NotRequired[list[ListedName]]
-    warnings: NotRequired[list[LoweringWarning]]
-
-
-class FamilyManifest(TypedDict):
-    """The family that a package is of, its base, and what it shares: patterns by file."""
-
-    name: str
-    base: str | None
-    share: dict[str, list[str]]
-
-
-class ManifestRecord(TypedDict):
-    """The manifest of a package."""
-
-    format: Literal[1]
-    package: str
-    model: str
-    target: str | None
-    action: NotRequired[Digest]
-    toolchain: dict[str, str]
-    host: dict[str, Any] | None
-    emit: dict[str, Any]
-    constant_methods: dict[str, Any]
-    metadata: NotRequired[dict[str, Any]]
-    family: NotRequired[FamilyManifest]
-    order: list[str]
-    operators: NotRequired[list[OperatorLibrary]]
-    methods: dict[str, MethodManifest]
-    objects: dict[str, Any]
-    files: dict[FileName, Blob]
-    etrecord: NotRequired[Blob]
+_METHOD_MANIFEST = {
+    "program": str,
+    "unit": str,
+    "lowering": dict[str, Any],
+    "quantized": (str, None),
+    "delegation": Delegation,
+    "signature?": Signature,
+    "instructions?": Instructions,
+    "debug_handles?": list[tuple[Count, Count]],
+    "left_float?": Count,
+    "quantization?": Quantization,
+    "narrowed?": list[NarrowedSize],
+    "facts?": dict[str, Any],
+    "listed?": list[ListedName],
+    "warnings?": list[LoweringWarning],
+}
+# The manifest of a package; of its family, `share` has patterns by file.
+MANIFEST_OUTLINE = {
+    "format": Literal[1],
+    "package": str,
+    "model": str,
+    "target": (str, None),
+    "action?": Digest,
+    "toolchain": dict[str, str],
+    "host": (dict[str, Any], None),
+    "emit": dict[str, Any],
+    "constant_methods": dict[str, Any],
+    "metadata?": dict[str, Any],
+    "family?": {"name": str, "base": (str, None), "share": dict[str, list[str]]},
+    "order": list[str],
+    "operators?": list[OperatorLibrary],
+    "methods": {str: _METHOD_MANIFEST},
+    "objects": dict[str, Any],
+    "files": {FileName: Blob},
+    "etrecord?": Blob,
+}

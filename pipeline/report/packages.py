@@ -14,7 +14,8 @@ from pipeline.report.elements import Cell, DataTable, Json, Row
 from pipeline.report.events import NOT_BUILT
 from pipeline.report.formatting import NOTHING, percent
 from pipeline.report.headlines import Headline, worst_headline
-from pipeline.report.records import ALL, LATENCY, UNASKED, delegated_share, is_unchecked
+from pipeline.report.method_records import ALL, LATENCY, UNASKED
+from pipeline.report.records import delegated_share, is_unchecked
 from pipeline.report.sections.failures import group_failures, package_failures
 from pipeline.report.sections.movement import describe_nonfinite
 from pipeline.report.sections.reference import (

@@ -19,7 +19,6 @@ from pipeline.run.install import install
 from pipeline.store.digest import Digest
 from pipeline.store.entries import fits_action
 from pipeline.store.files import ETRECORD, MANIFEST, REPORT
-from pipeline.store.forms import fits
 from pipeline.store.pieces import Piece, blobs_of_files, find_size, iter_content
 from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import Workspace
@@ -80,9 +79,7 @@ def _find_mismatch(store: Store, action: Action, result: Result) -> str:
 
 def _find_wrong_content(store: Store, result: Result) -> str:
     # Typing_extensions, which a no-op run does without.
-    from pipeline.report.records import (
-        FORMS,
-    )
+    from pipeline.report.records import FORMS, fits_name
 
     for blob in blobs_of_files(result):
         store.verified_path(blob, once=True)
@@ -91,9 +88,7 @@ def _find_wrong_content(store: Store, result: Result) -> str:
         for suffix, identifier in _IDENTIFIERS.items():
             if name.endswith(suffix) and start[4:8] != identifier:
                 return f"{name} is no {suffix} file"
-        if name in FORMS and not fits(
-            _read(store, blob), FORMS[name], open_fields=True
-        ):
+        if name in FORMS and not fits_name(name, _read(store, blob)):
             return f"{name} has not the form of such a record"
     return ""
 

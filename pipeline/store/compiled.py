@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NotRequired, TypedDict
 
 from pipeline.store.digest import Digest
-from pipeline.store.forms import Count, EntryName, FileName, MethodName, Size
+from pipeline.store.forms import Count, FileName, MethodName, Size
 from pipeline.store.quantized import Quantization
 
 
@@ -347,13 +347,3 @@ class CompiledMethod(TypedDict):
     operators: list[OperatorLibrary]
     constants: Constants
     facts: NotRequired[dict[str, Any]]
-
-
-class CompiledUnit(TypedDict):
-    """The object of a compile unit, what is known of its methods, the entries of an ETRecord
-    (`compile.etrecord.record`) where that is wanted, and all blobs that these need, sorted."""
-
-    object: MethodObject
-    methods: dict[MethodName, CompiledMethod]
-    etrecord: dict[EntryName, Blob]
-    blobs: list[Digest]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from pipeline.store.digest import Digest
 from pipeline.store.forms import Count
 
 # In dB or as an error; strict JSON has no infinities.
@@ -86,19 +85,6 @@ class Quantization(TypedDict):
     warnings: list[str]
 
 
-class PreparedOutput(TypedDict):
-    """How far an output of the prepared program is from the float one over all calls; `inputs` is
-    the origin of the worst. `agrees` is None where rounding alone moves it as far."""
-
-    output: str
-    sqnr_db: Decibels
-    max_abs: Decibels
-    limit_db: Decibels
-    agrees: bool | None
-    inputs: str
-    generated: bool
-
-
 class PreparedDeparture(TypedDict):
     """The first operator at which the prepared program departs from the float one, and its place in
     that; the operators that were `folded` into it, each with its module; and its weight, where that
@@ -113,21 +99,21 @@ class PreparedDeparture(TypedDict):
     sqnr_db: Decibels
 
 
-class Prepared(TypedDict):
-    """How far the prepared program, which observes and rounds nothing, agrees with the float one on
-    the inputs that were observed; the worst output is first."""
-
-    agrees: bool | None
-    calls: Count
-    outputs: list[PreparedOutput]
-    departure: PreparedDeparture | None
-
-
-class QuantizedMethod(TypedDict):
-    """The result of quantizing a method: its program, facts, and agreement before rounding."""
-
-    program: Digest
-    blobs: list[Digest]
-    origins: list[dict[str, Count]]
-    facts: Quantization
-    prepared: Prepared | None
+# How far the prepared program, which observes and rounds nothing, agrees with the float one on the
+# inputs that were observed; of the outputs over all calls, the worst is first.
+PREPARED = {
+    "agrees": (bool, None),
+    "calls": Count,
+    "outputs": [
+        {
+            "output": str,
+            "sqnr_db": Decibels,
+            "max_abs": Decibels,
+            "limit_db": Decibels,
+            "agrees": (bool, None),  # None where rounding alone moves it as far
+            "inputs": str,  # the origin of the worst
+            "generated": bool,
+        }
+    ],
+    "departure": (PreparedDeparture, None),
+}

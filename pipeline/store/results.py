@@ -15,6 +15,7 @@ from pipeline.store.forms import (
     Check,
     Constant,
     Count,
+    EntryName,
     FileName,
     MethodName,
     Piece,
@@ -122,15 +123,26 @@ _VALIDATE = {
 
 
 def _outline_quantize() -> Any:
-    from pipeline.store.quantized import QuantizedMethod
+    from pipeline.store.quantized import PREPARED, Quantization
 
-    return QuantizedMethod
+    return {
+        "program": Digest,
+        "blobs": list[Digest],
+        "origins": list[dict[str, Count]],
+        "facts": Quantization,
+        "prepared": (PREPARED, None),  # its agreement before rounding
+    }
 
 
 def _outline_compile() -> Any:
-    from pipeline.store.compiled import CompiledUnit
+    from pipeline.store.compiled import Blob, CompiledMethod, MethodObject
 
-    return CompiledUnit
+    return {
+        "object": MethodObject,
+        "methods": {MethodName: CompiledMethod},
+        "etrecord": {EntryName: Blob},  # of an ETRecord, where that is wanted
+        "blobs": list[Digest],  # that all of these need, sorted
+    }
 
 
 def _outline_preprocess() -> Any:

@@ -7,14 +7,14 @@ import platform
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 from blake3 import blake3
 
 from pipeline.moments import Feature, find_features, find_modules
-from pipeline.store.digest import hash_bytes, hash_file
+from pipeline.store.digest import hash_bytes
 from pipeline.store.distributions import identity
+from pipeline.store.startup import startup_code
 
 # The code units of keys: the rooms whose code can change what is described, planned, built,
 # measured or reported. A version number that someone must remember to raise would be a stale hit
@@ -138,7 +138,7 @@ def toolchain(extra: Iterable[str] = ()) -> dict[str, str]:
         "python": platform.python_version(),
         **{name: version_of(name) for name in names},
     }
-    return {**versions, **_variables(), **_startup_code()}
+    return {**versions, **_variables(), **startup_code()}
 
 
 def hash_seed() -> str:
@@ -160,18 +160,6 @@ def _variables() -> dict[str, str]:
     return {
         f"${name}": hash_bytes(os.fsencode(os.environ[name])) for name in sorted(names)
     }
-
-
-@cache
-def _startup_code() -> dict[str, str]:
-    """Return digests of the modules by which a site or a user can change any other."""
-    versions: dict[str, str] = {}
-    for name in ("sitecustomize", "usercustomize"):
-        with suppress(ImportError, ValueError, OSError):
-            spec = find_spec(name)
-            if spec is not None and spec.origin is not None:
-                versions[name] = hash_file(Path(spec.origin))
-    return versions
 
 
 _PREFIXES = (

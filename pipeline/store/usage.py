@@ -10,7 +10,7 @@ from typing import NamedTuple, TypedDict
 
 from pipeline.store.digest import canonical_json
 from pipeline.store.files import read_record, write_atomically
-from pipeline.store.forms import Count, Seconds, fits
+from pipeline.store.forms import Count, Seconds, check_of, fits
 from pipeline.store.store import Store
 
 _FILE = "usage.json"
@@ -64,11 +64,8 @@ class UsageRecord(TypedDict):
     moved: tuple[Count, Count]
 
 
-class CachesRecord(TypedDict):
-    """What the caches gave in a run, and in all runs of its store."""
-
-    run: UsageRecord
-    store: UsageRecord
+# What the caches gave in a run, and in all runs of its store.
+is_caches = check_of({"run": UsageRecord, "store": UsageRecord})
 
 
 def usage_record(usage: Mapping[str, Usage], moved: Moved) -> UsageRecord:

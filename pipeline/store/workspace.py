@@ -20,9 +20,8 @@ from pipeline.store.files import (
     remove,
     write_atomically,
 )
-from pipeline.store.forms import fits
 from pipeline.store.settings import BuildSettings, read_settings
-from pipeline.store.states import PackageState
+from pipeline.store.states import is_state
 from pipeline.store.store import Store
 
 BASELINES = "baselines"
@@ -89,7 +88,7 @@ class Workspace(BuildSettings):
         if cached and cached[0] == stamp:
             return cached[1]
         record = read_own_record(path)
-        state = record if fits(record, PackageState) else {}
+        state = record if is_state(record) else {}
         if is_settled(stamp, now):
             self._states[package] = stamp, state
         return state

@@ -12,15 +12,16 @@ from torch import Tensor
 
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
-from pipeline.report.records import FailureSubject
+from pipeline.report.method_records import FailureSubject
 from pipeline.validate.call_limits import CallLimits, DerivedLimits
 from pipeline.validate.default_limits import MOST_SHARE_QUANTIZED
-from pipeline.validate.limits import OutputLimits, judge_output
+from pipeline.validate.limits import OutputLimits, check_limits, judge_output
+from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.metrics import OutputError, compare
 from pipeline.validate.movement import MethodMovement, add_call
 from pipeline.validate.quantization import QuantizationJudge
 from pipeline.validate.references import References
-from pipeline.validate.results import MethodValidation, Run
+from pipeline.validate.runs import Run
 
 _OF_FLOAT = ", against the float program: quantization loses it"
 _OF_QUANTIZED = ", against the quantized program that it was made of"
@@ -174,10 +175,7 @@ class CallJudge:
         for place, (error, actual, reference, derived) in enumerate(outputs):
             applied = derived.capped
             is_capped = derived.capped != derived.wide
-            if (
-                is_capped
-                and judge_output(error, actual, reference, derived.capped).wrong
-            ):
+            if is_capped and check_limits(error, actual, reference, derived.capped):
                 unjudged.append(place)
                 applied = derived.wide
             applied_limits.append(applied)
@@ -203,12 +201,10 @@ class CallJudge:
         )
         ratios = []
         for name, error, a, e, limits in outputs:
-            judged = judge_output(error, a, e, limits)
-            ratios.append(judged.of_limit)
-            for fault in judged.wrong:
-                self.result.fail(
-                    fault + suffix, call.where, name, about, judged.of_limit
-                )
+            faults, of_limit = judge_output(error, a, e, limits)
+            ratios.append(of_limit)
+            for fault in faults:
+                self.result.fail(fault + suffix, call.where, name, about, of_limit)
         return tuple(ratios)
 
     def _exceeds(
@@ -227,7 +223,7 @@ class CallJudge:
         for error, actual, reference, derived in outputs:
             if not is_float and not _holds_integers(reference):
                 continue
-            if judge_output(error, actual, reference, derived.capped).wrong:
+            if check_limits(error, actual, reference, derived.capped):
                 return True
         return False
 

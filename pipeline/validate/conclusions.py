@@ -14,8 +14,8 @@ from pipeline.store.errors import listed
 from pipeline.validate.budget import Budget
 from pipeline.validate.call_judge import CallJudge
 from pipeline.validate.conditioning import describe_conditioning
+from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.quantization import QuantizationJudge
-from pipeline.validate.results import MethodValidation
 from pipeline.validate.standstill import (
     RETURNS_NOTHING,
     StandstillJudge,

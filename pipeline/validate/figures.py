@@ -19,12 +19,10 @@ from pydantic import Field
 
 from pipeline.backends.options import Options
 from pipeline.config.fields import DIGEST_PATTERN
-from pipeline.report.package_records import ManifestRecord
-from pipeline.report.records import MOST_SQNR, read_fitting
+from pipeline.report.records import MOST_SQNR, fits_name, read_fitting
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import listed
-from pipeline.store.files import CONTENTS, REPORT, read_record
-from pipeline.store.forms import fits
+from pipeline.store.files import CONTENTS, MANIFEST, REPORT, read_record
 
 Json = Mapping[str, Any]
 _MOST = 2  # modules, and reasons, of the calls of one operator that a sentence has
@@ -108,7 +106,7 @@ class Build:
 def read_build(manifest: Path) -> Build | None:
     """Read the build of a manifest and the records next to it; None if it can't be read."""
     record = read_record(manifest)  # which may have another name
-    if record is None or not fits(record, ManifestRecord, open_fields=True):
+    if record is None or not fits_name(MANIFEST, record):
         return None
     records = (read_fitting(manifest.with_name(name)) for name in (CONTENTS, REPORT))
     return make_build(record, *records)

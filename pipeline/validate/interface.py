@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,27 +12,10 @@ from pipeline.devices.interface import DeclaredTensor
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import Shapes
 from pipeline.program.signature import bounds, expression, flatten, signature
-from pipeline.store.remedies import range_remedy
+from pipeline.store.compiled import NarrowedSize
 
-
-@dataclass(frozen=True)
-class NarrowedSize:
-    """A size of an input, such as `x.shape[0]`, that a package was lowered for less of.
-
-    Attributes:
-        lowered: the least and the greatest size; None is no limit.
-        operator: the one that narrowed it; "" where it is not known.
-        keeps: whether `keep_ranges` was set.
-    """
-
-    size: str
-    lowered: tuple[int, int | None]
-    operator: str
-    keeps: bool
-
-    @property
-    def remedy(self) -> str:
-        return range_remedy(self.operator, self.lowered, self.keeps)
+# A size that a package was lowered for less of, and what to do about it.
+NarrowedInput = tuple[NarrowedSize, str]
 
 
 def compare_declared(
@@ -103,19 +85,19 @@ def _size_difference(
     return f"declares room for size {declared}, the source takes up to {greatest}"
 
 
-def add_range_remedy(fault: str, narrowed: Sequence[NarrowedSize]) -> str:
+def add_range_remedy(fault: str, narrowed: Sequence[NarrowedInput]) -> str:
     """Return a sentence of `compare_declared` with what to do about a size that was narrowed."""
-    for size in narrowed:
-        name, _, dimension = size.size.removesuffix("]").partition(".shape[")
+    for size, remedy in narrowed:
+        name, _, dimension = size["size"].removesuffix("]").partition(".shape[")
         if fault.startswith(f"input '{name}': ") and fault.endswith(
             f" at dimension {dimension}"
         ):
-            return f"{fault}; {size.remedy}"
+            return f"{fault}; {remedy}"
     return fault
 
 
 def find_outside(
-    program: ExportedProgram, inputs: InputSet, narrowed: Sequence[NarrowedSize]
+    program: ExportedProgram, inputs: InputSet, narrowed: Sequence[NarrowedInput]
 ) -> Iterator[str]:
     """Yield a sentence for each size of an input set that a package was not lowered for.
 
@@ -124,9 +106,10 @@ def find_outside(
     if not narrowed:
         return
     sizes = _sizes_of(program, inputs)
-    for limits in narrowed:
-        least, greatest = limits.lowered
-        size = sizes.get(limits.size)
+    for limits, remedy in narrowed:
+        name = limits["size"]
+        least, greatest = limits["lowered"]
+        size = sizes.get(name)
         if size is None:
             continue
         if greatest is None:
@@ -136,7 +119,7 @@ def find_outside(
             words = f"{least} to {greatest}"
             is_outside = not least <= size <= greatest
         if is_outside:
-            yield f"{limits.size} is {size}, and it is lowered for {words}; {limits.remedy}"
+            yield f"{name} is {size}, and it is lowered for {words}; {remedy}"
 
 
 def _sizes_of(program: ExportedProgram, inputs: InputSet) -> dict[str, int]:

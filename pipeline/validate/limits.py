@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -81,31 +81,25 @@ def drop_limits_of_noise(limits: AnyLimits, expected: Any) -> AnyLimits:
     return limits.model_copy(update=dict.fromkeys(_RELATIVE_TO_SIGNAL))
 
 
-class Judgement(NamedTuple):
-    """An output against its limits: a sentence for each that it exceeds, and the greatest ratio of
-    an error to its limit, above 1 where one is exceeded; None without limits on errors."""
-
-    wrong: tuple[str, ...]
-    of_limit: float | None
-
-
 def check_limits(
     error: OutputError, actual: Any, expected: Any, limits: Limits
 ) -> tuple[str, ...]:
     """Return what is wrong with an output, each with its figure and its limit."""
-    return judge_output(error, actual, expected, limits).wrong
+    faults, _ = judge_output(error, actual, expected, limits)
+    return faults
 
 
 def judge_output(
     error: OutputError, actual: Any, expected: Any, limits: Limits
-) -> Judgement:
-    """Judge an output by its limits.
+) -> tuple[tuple[str, ...], float | None]:
+    """Judge an output by its limits: return a sentence for each that it exceeds, and the greatest
+    ratio of an error to its limit, above 1 where one is exceeded; None without limits on errors.
 
     It passes where |a - e| <= atol + rtol |e| everywhere, if there are such limits, and each figure
     keeps to its limit, if it has one. A figure that is undefined passes.
     """
     if error.mismatch is not None:
-        return Judgement((error.mismatch,), math.inf)
+        return (error.mismatch,), math.inf
     takes_nonfinite = isinstance(limits, OutputLimits) and limits.nonfinite
     takes_integers = isinstance(limits, OutputLimits) and limits.integers
     if error.disagreeing and takes_nonfinite:
@@ -116,7 +110,7 @@ def judge_output(
     rtol = limits.rtol or 0.0
     worst = find_worst_place(error, actual, expected, atol, rtol, takes_integers)
     if error.disagreeing:
-        return Judgement((_describe_disagreement(error, worst),), math.inf)
+        return (_describe_disagreement(error, worst),), math.inf
     ratios = []
     faults = []
     if limits.atol is not None or not worst.ok:
@@ -132,7 +126,7 @@ def judge_output(
             ratios.append(ratio)
         if fault:
             faults.append(fault)
-    return Judgement(tuple(faults), max(ratios, default=None))
+    return tuple(faults), max(ratios, default=None)
 
 
 def _describe_disagreement(error: OutputError, worst: WorstPlace) -> str:

@@ -18,7 +18,7 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.mapped_files import release_pages
 from pipeline.program.random_inputs import Shapes, generate_inputs
 from pipeline.program.signature import check_inputs, flatten, signature
-from pipeline.report.records import ALL
+from pipeline.report.method_records import ALL
 from pipeline.store.errors import PipelineError
 from pipeline.validate.call_judge import Call
 from pipeline.validate.cases import CaseMaker
@@ -29,7 +29,7 @@ from pipeline.validate.conclusions import (
 )
 from pipeline.validate.determinism import outputs_of_runs
 from pipeline.validate.interface import (
-    NarrowedSize,
+    NarrowedInput,
     add_range_remedy,
     compare_declared,
     find_outside,
@@ -41,8 +41,8 @@ from pipeline.validate.payloads import checks, find_payload_faults
 from pipeline.validate.quantization import QuantizationJudge
 from pipeline.validate.randomness import REPEATS, judge_random
 from pipeline.validate.references import References
-from pipeline.validate.results import Run
 from pipeline.validate.rounding import finds_ranges
+from pipeline.validate.runs import Run
 
 # How often a method with state is called on one case: the next call reads the state of the last.
 _STEPS_OF_A_CASE = 2
@@ -74,7 +74,7 @@ class MethodValidator(MethodCalls):
 
     cases: Sequence[str] = ()
     departs: str = ""
-    narrowed: Sequence[NarrowedSize] = ()
+    narrowed: Sequence[NarrowedInput] = ()
     shapes: Shapes | None = None
     sets: list[InputSet] = field(default_factory=list)
     is_observed: bool = False

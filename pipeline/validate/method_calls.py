@@ -40,9 +40,10 @@ from pipeline.validate.default_limits import (
 )
 from pipeline.validate.determinism import describe_nondeterminism
 from pipeline.validate.limits import LIMITS
+from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.references import References
-from pipeline.validate.results import MethodValidation, Run
 from pipeline.validate.rounding import is_quantized
+from pipeline.validate.runs import Run
 
 # How the runtime names what it lacks: `kernel 'aten::cummax.out' not found`.
 _KERNEL = re.compile(r"kernel '\w+::(\w+)")

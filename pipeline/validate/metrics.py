@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from pipeline.report.records import Figure, OutputErrorRecord
+from pipeline.report.method_records import Figure, OutputErrorRecord
 
 _CHUNK = 1 << 20
 

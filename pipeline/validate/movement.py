@@ -17,8 +17,8 @@ from torch.utils import _pytree as pytree
 
 from pipeline.config.validation import Limits
 from pipeline.program.inputs import InputSet
-from pipeline.report.records import MovementRecord
-from pipeline.validate.limits import judge_output
+from pipeline.report.method_records import MovementRecord
+from pipeline.validate.limits import check_limits
 from pipeline.validate.metrics import compare, json_number
 
 _MOST_VALUES = 1 << 24  # of a tensor that are kept; of a larger one, every n-th value
@@ -222,7 +222,7 @@ def _is_same(value: Any, other_value: Any) -> bool:
 
 def _exceeds(actual: Any, expected: Any, limits: Limits) -> bool:
     """Return whether a value in the place of another one exceeds its limits."""
-    return bool(judge_output(compare(actual, expected), actual, expected, limits).wrong)
+    return bool(check_limits(compare(actual, expected), actual, expected, limits))
 
 
 def _shape_of(value: Any) -> Any:

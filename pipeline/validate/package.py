@@ -25,16 +25,18 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import Shapes
 from pipeline.program.signature import signature
 from pipeline.program.training import MISCOUNTED, trained_method, training_methods
-from pipeline.report.records import UNASKED
+from pipeline.report.method_records import UNASKED
 from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
-from pipeline.validate.interface import NarrowedSize
+from pipeline.validate.interface import NarrowedInput
 from pipeline.validate.limits import LIMITS
 from pipeline.validate.method import MethodValidator
 from pipeline.validate.method_calls import Keep
+from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.metrics import compare
 from pipeline.validate.references import References
-from pipeline.validate.results import MethodValidation, Run, Validation
+from pipeline.validate.results import Validation
+from pipeline.validate.runs import Run
 from pipeline.validate.sequences import rounds, usual_sequences
 
 _AMOUNTS = ("inputs", "seed", "steps")
@@ -59,7 +61,7 @@ def validate_package(
     selected: Collection[str] | None = None,
     describe_instruction: Callable[[str, int], str] = lambda method, instruction: "",
     departures: Mapping[str, str] | None = None,
-    narrowed: Mapping[str, Sequence[NarrowedSize]] | None = None,
+    narrowed: Mapping[str, Sequence[NarrowedInput]] | None = None,
     without_examples: Collection[str] = (),
     shapes: Mapping[str, Shapes] | None = None,
 ) -> Validation:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from pipeline.config.validation import Limits
-from pipeline.report.records import PooledRecord, QuantizationRecord
+from pipeline.report.method_records import PooledRecord, QuantizationRecord
 from pipeline.report.verdicts import Verdict
 from pipeline.store.errors import listed, plural
 from pipeline.validate.limits import LIMITS

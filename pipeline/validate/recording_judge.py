@@ -253,11 +253,11 @@ def _judge(
     """Judge an output: beyond wide limits it departs, within capped ones it does not, and between
     them nothing is shown."""
     error = compare(actual, expected)
-    wide = judge_output(error, actual, expected, limits.wide)
-    capped = judge_output(error, actual, expected, limits.capped)
-    if wide.wrong or not capped.wrong:
-        return OutputOutcome(name, error, capped.of_limit, wide.wrong)
-    return OutputOutcome(name, error, wide.of_limit, unjudged=True)
+    faults, of_wide = judge_output(error, actual, expected, limits.wide)
+    capped_faults, of_capped = judge_output(error, actual, expected, limits.capped)
+    if faults or not capped_faults:
+        return OutputOutcome(name, error, of_capped, faults)
+    return OutputOutcome(name, error, of_wide, unjudged=True)
 
 
 def _where(calls: Sequence[RecordedCall], step: int) -> str:

@@ -13,11 +13,12 @@ from torch.export import ExportedProgram
 from pipeline.config.validation import ValidateConfig
 from pipeline.program.eager import Source
 from pipeline.program.recordings import RecordedCall, Recording
-from pipeline.report.records import ReferenceRecord
+from pipeline.report.method_records import ReferenceRecord
 from pipeline.report.verdicts import Verdict
 from pipeline.store.errors import PipelineError, listed
 from pipeline.validate.budget import Budget
 from pipeline.validate.determinism import outputs_of_runs
+from pipeline.validate.method_result import MethodValidation, describe_failure
 from pipeline.validate.metrics import json_number
 from pipeline.validate.randomness import REPEATS, judge_random
 from pipeline.validate.recording_judge import (
@@ -25,7 +26,6 @@ from pipeline.validate.recording_judge import (
     OutputOutcome,
     RecordingComparison,
 )
-from pipeline.validate.results import MethodValidation, describe_failure
 
 _MOST_NAMED = 3
 # Up to this share of the outputs, a difference from recorded outputs may be another kernel's.

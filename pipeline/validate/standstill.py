@@ -23,10 +23,10 @@ from pipeline.program.eager import functionalized
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import fill_random, is_floating
 from pipeline.program.signature import flatten, in_dim_order, signature
-from pipeline.report.records import MovementRecord
+from pipeline.report.method_records import MovementRecord
 from pipeline.store.errors import plural
 from pipeline.validate.budget import Budget
-from pipeline.validate.limits import judge_output
+from pipeline.validate.limits import check_limits
 from pipeline.validate.metrics import compare
 from pipeline.validate.movement import MethodMovement, OutputMovement
 from pipeline.validate.node_values import NodeValues
@@ -165,7 +165,7 @@ class StandstillJudge:
                 with suppress(Exception):  # as for an index that is too large
                     value = self._run(self._redraw(leaves, number))[place]
                     error = compare(expected, value)
-                    if judge_output(error, expected, value, output.limits).wrong:
+                    if check_limits(error, expected, value, output.limits):
                         return True
         return False
 

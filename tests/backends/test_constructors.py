@@ -17,7 +17,7 @@ from pipeline.backends import BACKENDS, constructors
 from pipeline.backends.cortex_m import CortexMOptions
 from pipeline.backends.families import find_files
 from pipeline.backends.xnnpack import XnnpackOptions, XnnpackQuantize
-from pipeline.plan.checks import check_options
+from pipeline.plan.config_checks import check_options
 from tests.support.bench import REPOSITORY
 from tests.support.configs import read_configs
 from tools import describe_constructors as describe

@@ -1,6 +1,7 @@
 """Whose command line it is: doit's commands in a workspace, below one, without one, and beside."""
 
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -259,3 +260,25 @@ def test_a_folder_is_verified_without_a_workspace(doit, tmp_path):
     assert code == 0, said
     code, said = doit(bench.root, "verfy")
     assert code == 3 and "no task 'verfy'; did you mean 'verify'?" in said
+
+
+def test_ctrl_c_during_the_start_ends_without_a_traceback(bench):
+    """At an import, the process ends by the signal; later, with its status."""
+    code = (
+        "import os, signal\nfrom pte_pipeline import doit_commands\n"
+        "def interrupt(*_):\n    os.kill(os.getpid(), signal.SIGINT)\n"
+        "doit_commands.{place} = interrupt\n"
+        "from doit.doit_cmd import DoitMain\nraise SystemExit(DoitMain().run(['list']))\n"
+    )
+    root = bench("pair").root
+    for place, status in (("claim_pipeline", -signal.SIGINT), ("import_module", -signal.SIGINT)):
+        command = [sys.executable, "-c", code.format(place=place)]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (status, "")
+    later = code.replace(
+        "doit_commands.{place} =",
+        "from pipeline.cli import workspace_commands\nworkspace_commands.run_command =",
+    )
+    command = [sys.executable, "-c", later]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGINT, "")

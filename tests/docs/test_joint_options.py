@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from pipeline.backends.constructors import constructors
 from pipeline.config.models import PackageConfig
-from pipeline.config.parser import partitioner_options
+from pipeline.config.reader import partitioner_options
 from tools.joint_options import (
     DOCS,
     NOT_OFFERED,

@@ -3,7 +3,8 @@
 import pytest
 
 from pipeline.backends import BACKENDS, QUANTIZERS, RECIPES, quantizes_for
-from pipeline.plan.checks import _emission_conflicts, _foreign_quantizers, check_methods
+from pipeline.plan.checks import check_methods
+from pipeline.plan.config_checks import _emission_conflicts, _foreign_quantizers
 from tests.support.configs import parse_config
 from tests.support.documents import DOCUMENT
 

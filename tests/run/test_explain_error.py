@@ -14,7 +14,8 @@ from pipeline.run.explain_error import explain_error
 from pipeline.run.stages import Stages
 from pipeline.store.errors import PipelineError
 from pipeline.store.reasons import reason
-from pipeline.store.remedies import REMEDIES, add_remedy
+from pipeline.store.remedies import add_remedy
+from pipeline.store.remedy_table import REMEDIES
 
 EXPORTER = """\
 import dataclasses

@@ -44,7 +44,7 @@ from pipeline.program.patching import replaced
 from pipeline.run.explain_error import explain_error
 from pipeline.run.stages import Stages
 from pipeline.store import remedies
-from pipeline.store.remedies import MACHINE, REMEDIES
+from pipeline.store.remedy_table import MACHINE, REMEDIES
 from tests.support import rejected
 from tests.support.buffers import Added, Copied, Given, Used, UsedCopy
 from tests.support.configs import parse_config

@@ -63,3 +63,15 @@ def test_json_digest_does_not_depend_on_the_hash_seed(seed):
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
     )
     assert out.stdout.strip() == digest.hash_json({"a": None, "b": [1, "x"]})
+
+
+def test_a_file_of_holes_is_not_read(tmp_path):
+    path = tmp_path / "big.pt2"
+    with open(path, "wb") as file:
+        file.truncate(2 << 40)
+    with pytest.raises(OSError, match="of 2199023255552 bytes all but 0 are holes"):
+        digest.hash_file(path)
+    with open(path, "r+b") as file:
+        file.write(b"x" * 5000)
+    with pytest.raises(OSError, match="are holes"):
+        digest.hash_file(path)

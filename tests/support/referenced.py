@@ -13,8 +13,8 @@ from pipeline.program.recordings import Recording, load_recording
 from pipeline.run.export.recorder import Defaults
 from pipeline.run.export.references import record_references
 from pipeline.validate.budget import Budget
+from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.reference_verdict import ReferenceJudge
-from pipeline.validate.results import MethodValidation
 from tests.support.bench import REPOSITORY
 
 

@@ -15,7 +15,7 @@ from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
 from pipeline.program.archive import load_program
 from pipeline.program.canonical import canonical_program
-from pipeline.store import toolchain
+from pipeline.store import distributions, startup, toolchain
 from pipeline.store.digest import hash_json
 from tests.plan.test_actions import SOURCES, changed, config, keys
 from tests.program.test_canonical import archive, serialized
@@ -115,16 +115,59 @@ def test_variables_that_libraries_read_count(name, counts, monkeypatch):
     assert "secret" not in str(toolchain.toolchain())
 
 
-def test_code_that_python_runs_at_its_start_counts(tmp_path, monkeypatch):
-    found = []
-    for text in ("", "import torch\n"):
-        (tmp_path / "sitecustomize.py").write_text(text)
-        monkeypatch.syspath_prepend(tmp_path)
+@pytest.fixture
+def look_again(tmp_path, monkeypatch):
+    """Write a file of a site's folder, and say what runs at the start of Python then."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(startup.site, "getsitepackages", lambda: [str(folder)])
+
+    def look(name, text):
+        (folder / name).write_text(text)
+        sys.path_importer_cache.clear()
         monkeypatch.delitem(sys.modules, "sitecustomize", raising=False)
-        toolchain._startup_code.cache_clear()
-        found.append(toolchain.toolchain())
-    toolchain._startup_code.cache_clear()
-    assert found[0] != found[1]
+        for function in (startup.startup_code, distributions.module_identity):
+            function.cache_clear()
+        return startup.startup_code()
+
+    yield look
+    startup.startup_code.cache_clear()
+    distributions.module_identity.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("before", "name"),
+    [
+        ({}, "sitecustomize.py"),
+        ({"sitecustomize.py": "import helper_of_site"}, "helper_of_site.py"),
+        (
+            {
+                "sitecustomize.py": "def f():\n from helper_a import x",
+                "helper_a.py": "import helper_b",
+            },
+            "helper_b.py",
+        ),
+        ({"a.pth": "import os, helper_a\n"}, "helper_a.py"),
+        ({"a.pth": "import os; exec('import helper_a')\n"}, "helper_a.py"),
+        ({"a.pth": "import sys; __import__('helper_a')\n"}, "helper_a.py"),
+    ],
+)
+def test_code_that_python_runs_at_its_start_counts(look_again, before, name):
+    for file, text in before.items():
+        look_again(file, text)
+    digests = [look_again(name, text) for text in ("", "A = 1\n", "A = 2\n", "")]
+    assert digests[0] == digests[3] and len({str(each) for each in digests[:3]}) == 3
+    toolchain_now = toolchain.toolchain()
+    assert digests[3].items() <= toolchain_now.items()
+
+
+def test_lines_of_pth_files_count_and_paths_and_installers_do_not(look_again):
+    empty = look_again("a.pth", "/somewhere\n")
+    assert look_again("b.pth", "import __editable___mine_finder\n") == empty
+    one = look_again("c.pth", "import sys; sys.flag = 1\n")
+    assert one != empty != look_again("c.pth", "import sys; sys.flag = 2\n") != one
 
 
 def rebuilt(bench, folder):

@@ -20,8 +20,10 @@ from pipeline.report.verdicts import package_verdict
 from pipeline.validate import budget as budgets
 from pipeline.validate import rounding
 from pipeline.validate.budget import Budget
+from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.package import validate_package
-from pipeline.validate.results import MethodValidation, Run, Validation
+from pipeline.validate.results import Validation
+from pipeline.validate.runs import Run
 from tests.features.locating.test_locate import X, portable
 from tests.mutations.samples import SAMPLES, _packed
 

@@ -16,7 +16,6 @@ from pipeline.features.ranges.recorder import InputSizes, record_ranges
 from pipeline.program.graphs import NodePlaces
 from pipeline.program.inputs import InputSet
 from pipeline.store.remedies import range_remedy
-from pipeline.validate.interface import NarrowedSize
 from pipeline.validate.package import validate_package
 
 LIMITS = ValidateConfig.model_validate({"atol": 1e-4, "inputs": 1, "cases": []})
@@ -48,9 +47,7 @@ def validated(program, path, keep, *batches):
         sizes = InputSizes(edge.exported_program("run"))
         path.write_bytes(emit(edge).buffer)
         found = ranges.find_narrowed("run", sizes, places)
-    narrowed = [
-        NarrowedSize(each["size"], each["lowered"], each["operator"], keep) for each in found
-    ]
+    narrowed = [(size, range_remedy(size["operator"], size["lowered"], keep)) for size in found]
     examples = [InputSet((torch.randn(n, 3, 32, 32),), {}, f"example {n}") for n in batches]
     settings, given = LIMITS, {"run": narrowed}
     result = validate_package(

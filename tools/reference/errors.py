@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.store.remedies import REMEDIES
+from pipeline.store.remedy_table import REMEDIES
 from tools.reference.markdown import row
 
 FILE = Path(__file__).with_suffix(".toml")
@@ -27,7 +27,10 @@ _ANYWHERE = {
     *("RegisteredTwiceError", "SourceError", "TypeError", "UnknownBackendError", "ValueError"),
     *("_WrongError", "rule"),
 }
-_IN_ROOMS = {"add": ("config/parser",), "problem": ("config/", "features/", "plan/")}
+_IN_ROOMS = {
+    "add": ("config/mistakes", "config/reader"),
+    "problem": ("config/", "features/", "plan/"),
+}
 # Raised to be caught, and put into words elsewhere.
 _INSIDE = ("compile/inspect/arrays.py", "features/refit/recipes.py", "store/sizes.py")
 _FEW = 8  # letters: a message of fewer is made elsewhere

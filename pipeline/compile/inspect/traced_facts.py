@@ -12,7 +12,6 @@ from torch.export import ExportedProgram
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.operators import node_label
 from pipeline.program.source_lines import source_line
-from pipeline.store.compiled import LoweringWarning, NarrowedSize
 
 
 class SourceNodes:
@@ -26,17 +25,25 @@ class SourceNodes:
         self._nodes = list(iter_nodes(program))
         self._root = root
 
-    def find_line(self, place: int | None) -> str:
-        """Return a line such as `x + y  # models/small.py:12, in Small.forward`, or ""."""
+    def trace(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a record with the line of the source, such as `x + y  # models/small.py:12, in
+        Small.forward`, in the place of the number of its node."""
+        place = record.get("place")
+        fields = {name: value for name, value in record.items() if name != "place"}
         if place is None:
-            return ""
-        return str(source_line(self._nodes[place], self._root) or "")
+            return {**fields, "line": ""}
+        return {
+            **fields,
+            "line": str(source_line(self._nodes[place], self._root) or ""),
+        }
 
-    def find_operator(self, place: int | None, otherwise: str) -> str:
-        """Return the operator at a place; without one, what lowering made of it."""
-        if place is None:
-            return otherwise
-        return node_label(self._nodes[place])
+    def trace_operator(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the same with the operator of the source; a record without a place keeps what
+        lowering made of it."""
+        traced = self.trace(record)
+        if record.get("place") is not None:
+            traced["operator"] = node_label(self._nodes[record["place"]])
+        return traced
 
 
 def add_source_lines(
@@ -49,64 +56,16 @@ def add_source_lines(
         root: the workspace.
     """
     nodes = SourceNodes(program, root)
-    undelegated = []
-    for call in delegation["left"]:
-        undelegated.append(
-            {
-                "operator": call["operator"],
-                "line": nodes.find_line(call.get("place")),
-                "module": call["module"],
-                "reason": call["reason"],
-            }
-        )
-    return {**delegation, "left": undelegated}
+    return {**delegation, "left": [*map(nodes.trace, delegation["left"])]}
 
 
-def trace_warnings(
-    warnings: Sequence[Mapping[str, Any]], program: ExportedProgram, root: Path
-) -> list[LoweringWarning]:
-    """Return a manifest's warnings with lines of the model's source.
+def trace_operators(
+    records: Sequence[Mapping[str, Any]], program: ExportedProgram, root: Path
+) -> list[dict[str, Any]]:
+    """Return a manifest's warnings or narrowed sizes with operators and lines of the source.
 
     Args:
         program: the method as its source gives it, not quantized.
         root: the workspace.
     """
-    nodes = SourceNodes(program, root)
-    records: list[LoweringWarning] = []
-    for warning in warnings:
-        records.append(
-            {
-                "what": warning["what"],
-                "operator": nodes.find_operator(
-                    warning.get("place"), warning["operator"]
-                ),
-                "module": warning["module"],
-                "line": nodes.find_line(warning.get("place")),
-            }
-        )
-    return records
-
-
-def trace_narrowed(
-    narrowed: Sequence[Mapping[str, Any]], program: ExportedProgram, root: Path
-) -> list[NarrowedSize]:
-    """Return a manifest's records of narrowed sizes with operators and lines of the source.
-
-    Args:
-        program: the method as its source gives it, not quantized.
-        root: the workspace.
-    """
-    nodes = SourceNodes(program, root)
-    records: list[NarrowedSize] = []
-    for size in narrowed:
-        records.append(
-            {
-                "size": size["size"],
-                "source": size["source"],
-                "lowered": size["lowered"],
-                "operator": nodes.find_operator(size.get("place"), size["operator"]),
-                "module": size["module"],
-                "line": nodes.find_line(size.get("place")),
-            }
-        )
-    return records
+    return [*map(SourceNodes(program, root).trace_operator, records)]

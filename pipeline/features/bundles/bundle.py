@@ -18,7 +18,7 @@ from executorch.exir.schema import Bool, Double, ExecutionPlan, Int, Tensor
 
 from pipeline.compile.objects import program_from_bytes
 from pipeline.store.sizes import human_size
-from pipeline.validate.results import MethodValidation
+from pipeline.validate.method_result import MethodValidation
 
 _NUMBERS = {Int: int, Double: float, Bool: bool}
 

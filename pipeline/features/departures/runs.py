@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from pipeline.features.departures.places import EagerSite, find_eager_site
 from pipeline.features.departures.python_state import PythonState, find_holders
 from pipeline.features.departures.storages import StorageKeeper, storage_key
-from pipeline.features.departures.trace import Recorder, Trace
+from pipeline.features.departures.trace import Recorder, Site, Trace
 from pipeline.program.eager import Source, find_effects
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
@@ -33,30 +33,25 @@ Labels = dict[tuple[Any, ...], tuple[str, str]]
 
 
 @dataclass
-class ProgramRun:
-    """A recorded run of a program; `returned` are its flat results, and `autocasts` tells whether
-    it computes under autocast somewhere."""
-
-    trace: Trace[Node | None]
-    returned: list[Any]
-    autocasts: bool = False
-
-
-@dataclass
-class ReferenceRun:
-    """A recorded run of a reference.
+class RecordedRun(Generic[Site]):
+    """A recorded run of a program or of a reference.
 
     Attributes:
-        changed: names of Python attributes that the run changed.
+        returned: its flat results.
+        autocasts: whether it computes under autocast somewhere.
+        changed: names of Python attributes that the run of a reference changed.
         holders: the reference's modules and other objects with state, by id, with their names.
-        autocasts: whether it entered autocast.
     """
 
-    trace: Trace[EagerSite]
+    trace: Trace[Site]
     returned: list[Any]
+    autocasts: bool = False
     changed: list[str] = field(default_factory=list)
     holders: Mapping[int, tuple[str, Any]] = field(default_factory=dict)
-    autocasts: bool = False
+
+
+ProgramRun = RecordedRun[Node | None]
+ReferenceRun = RecordedRun[EagerSite]
 
 
 class _RecordedSource(Source):
@@ -188,7 +183,7 @@ def run_reference(
             recorder.add_output(f"output {number}", value)
         # What was returned may be memory that is about to be restored.
         copies = [v.detach().clone() if isinstance(v, Tensor) else v for v in returned]
-    return ReferenceRun(recorder.trace, copies, state.changed, holders, bool(entered))
+    return ReferenceRun(recorder.trace, copies, bool(entered), state.changed, holders)
 
 
 @contextmanager

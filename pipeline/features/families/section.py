@@ -24,7 +24,7 @@ _COLOURS = 7
 _TOGETHER = "all together"
 
 
-class Shared(NamedTuple):
+class SharedFile(NamedTuple):
     """A file that several packages have; `size` is in bytes."""
 
     name: str
@@ -87,26 +87,26 @@ def _saved(apart: int, together: int) -> float:
     return 0.0
 
 
-def _split(packages: Packages) -> dict[str, tuple[list[Shared], int]]:
+def _split(packages: Packages) -> dict[str, tuple[list[SharedFile], int]]:
     """Return for each package the files that others have too, and the bytes of its own."""
     holders: Counter[str] = Counter()
     for files in packages.values():
         holders.update(digest for digest, _ in files.values())
-    splits: dict[str, tuple[list[Shared], int]] = {}
+    splits: dict[str, tuple[list[SharedFile], int]] = {}
     for package, files in packages.items():
-        shared: list[Shared] = []
+        shared: list[SharedFile] = []
         unshared = 0
         for file, (digest, size) in sorted(files.items()):
             if holders[digest] > 1:
-                shared.append(Shared(file, digest, size))
+                shared.append(SharedFile(file, digest, size))
             else:
                 unshared += size
         splits[package] = shared, unshared
     return splits
 
 
-def _unique(splits: Mapping[str, tuple[list[Shared], int]]) -> list[Shared]:
-    unique: set[Shared] = set()
+def _unique(splits: Mapping[str, tuple[list[SharedFile], int]]) -> list[SharedFile]:
+    unique: set[SharedFile] = set()
     for shared, _ in splits.values():
         unique.update(shared)
     return sorted(unique)
@@ -183,7 +183,10 @@ def make_chart(packages: Packages, pages: Mapping[str, str], family: str = "") -
 
 
 def _pieces(
-    package: str, shared: Iterable[Shared], unshared: int, colours: Mapping[str, str]
+    package: str,
+    shared: Iterable[SharedFile],
+    unshared: int,
+    colours: Mapping[str, str],
 ) -> Iterator[Piece]:
     for file in shared:
         words = f"{package}: {file.name} {human_size(file.size)}"

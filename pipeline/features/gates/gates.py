@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from pipeline.features.gates.gate import NOTHING, Gate, Json, Subject
 from pipeline.features.gates.kinds import find_gates
-from pipeline.report.records import ALL, LATENCY, UNASKED, GateExemption, GateRecord
+from pipeline.report.method_records import ALL, LATENCY, UNASKED
+from pipeline.report.records import GateExemption, GateRecord
 from pipeline.validate.figures import Figures, make_figures
 
 NO_BASELINE = "no baseline yet"

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from xml.etree import ElementTree as Xml
 
 from pipeline.report.elements import Json
-from pipeline.report.records import ALL, UNASKED, is_unchecked
+from pipeline.report.method_records import ALL, UNASKED
+from pipeline.report.records import is_unchecked
 from pipeline.report.sections.failures import failed_by_check, package_failures
 from pipeline.report.sections.reference import describe_reference
 from pipeline.report.verdicts import PASSED

@@ -23,9 +23,9 @@ from pipeline.program.inputs import InputSet
 from pipeline.program.mapped_files import release_pages
 from pipeline.program.random_inputs import generate_inputs
 from pipeline.program.signature import flatten
-from pipeline.report.records import LATENCY, LatencyRecord, SpreadRecord
+from pipeline.report.method_records import LATENCY, LatencyRecord, SpreadRecord
 from pipeline.validate.budget import Budget
-from pipeline.validate.results import MethodValidation
+from pipeline.validate.method_result import MethodValidation
 
 _MOST_LOADS = 5
 _MOST_RUNS = 1000

@@ -33,8 +33,8 @@ from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import node_label
 from pipeline.program.signature import flatten
 from pipeline.program.source_lines import source_line
-from pipeline.report.records import CulpritKind
-from pipeline.report.records import CulpritRecord as Culprit
+from pipeline.report.method_records import CulpritKind
+from pipeline.report.method_records import CulpritRecord as Culprit
 from pipeline.run.prove.subject import LoweredMethod
 from pipeline.validate.budget import Budget
 from pipeline.validate.limits import check_limits

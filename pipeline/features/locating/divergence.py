@@ -36,7 +36,7 @@ from pipeline.features.locating.walk import (
     walk,
 )
 from pipeline.program.graphs import NodePlaces
-from pipeline.report.records import CulpritRecord as Culprit
+from pipeline.report.method_records import CulpritRecord as Culprit
 from pipeline.store.reasons import reason
 from pipeline.store.sizes import human_size
 from pipeline.validate.metrics import OutputError

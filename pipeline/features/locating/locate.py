@@ -28,13 +28,14 @@ from pipeline.features.locating.lost_cond import locate_lost_results
 from pipeline.features.locating.quantization_noise import locate_quantization
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import generate_inputs
-from pipeline.report.records import CulpritRecord as Culprit
+from pipeline.report.method_records import CulpritRecord as Culprit
 from pipeline.store.reasons import reason
 from pipeline.validate.budget import Budget, OutOfTimeError
 from pipeline.validate.call_limits import MARGIN_DB
 from pipeline.validate.default_limits import LEAST_ATOL, LEAST_RTOL
+from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.quantization import LEAST_SQNR
-from pipeline.validate.results import MethodValidation, Validation
+from pipeline.validate.results import Validation
 
 # Where quantization loses next to nothing, roundings of ranges that are computed as they come leave
 # 40.3 dB between XNNPACK and the quantized program, measured on two linear layers.

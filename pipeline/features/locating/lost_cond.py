@@ -20,7 +20,7 @@ from pipeline.features.locating.interpreter.load import (
 )
 from pipeline.program.lost_conds import find_cond
 from pipeline.program.lost_results import LostResult, describe_loss, find_lost_results
-from pipeline.report.records import CulpritRecord as Culprit
+from pipeline.report.method_records import CulpritRecord as Culprit
 
 
 def locate_lost_results(case: FailureCase) -> Iterator[Culprit]:

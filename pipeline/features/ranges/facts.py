@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.features.ranges.large_sizes import explain_large_sizes
 from pipeline.features.ranges.recorder import InputSizes, record_ranges
 from pipeline.program.graphs import iter_nodes
-from pipeline.run.build.listening import CompileListener, LoadedMethod
+from pipeline.run.build.listening import CompileListener, UnloweredMethod
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class RangeFacts(CompileListener):
     """The sizes of a unit's methods before and after the unit is lowered and emitted."""
 
-    def add_sources(self, methods: Mapping[str, LoadedMethod]) -> None:
+    def add_sources(self, methods: Mapping[str, UnloweredMethod]) -> None:
         self._methods = methods
 
     @contextmanager

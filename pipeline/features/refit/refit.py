@@ -31,7 +31,7 @@ from pipeline.plan.kinds.compile import CompileInputs, refit_key
 from pipeline.plan.kinds.parts import Key
 from pipeline.program.archive_facts import identify_program
 from pipeline.program.archive_storages import ArchiveStorages
-from pipeline.run.build.listening import CompileListener, LoadedMethod
+from pipeline.run.build.listening import CompileListener, UnloweredMethod
 from pipeline.run.build.planned import QUANTIZED_ENTRY, guard_sources, identify_source
 from pipeline.run.stages import Stages
 from pipeline.store.digest import Digest, hash_json
@@ -283,7 +283,7 @@ class Lesson(CompileListener):
     def forgoes_cache(self) -> bool:
         return self.watch is not None
 
-    def add_sources(self, methods: Mapping[str, LoadedMethod]) -> None:
+    def add_sources(self, methods: Mapping[str, UnloweredMethod]) -> None:
         """Tell the watch of the constants of methods, as they are in their archives."""
         if self.watch is None:
             return

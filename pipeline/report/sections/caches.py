@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pipeline.report.cells import figure, name
 from pipeline.report.elements import DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import duration, percent
-from pipeline.store.forms import fits
 from pipeline.store.sizes import human_size
-from pipeline.store.usage import CachesRecord, Usage
+from pipeline.store.usage import Usage, is_caches
 
 _TABLES = {"run": "The last run", "store": "All runs with this store"}
 
@@ -17,7 +16,7 @@ _TABLES = {"run": "The last run", "store": "All runs with this store"}
 def section(timeline: Json | None) -> ReportSection:
     """Return the section of what a `timeline.json` says of caches; empty where it says nothing."""
     caches = (timeline or {}).get("otherData", {}).get("caches")
-    if not fits(caches, CachesRecord):
+    if not is_caches(caches):
         return ReportSection("caches", "Found instead of computed")
     parts: list[str | DataTable] = []
     for key, title in _TABLES.items():

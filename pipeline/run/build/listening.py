@@ -18,7 +18,7 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class LoadedMethod:
+class UnloweredMethod:
     """A method before it is lowered.
 
     Attributes:
@@ -43,7 +43,7 @@ class CompileListener:
         the store holds."""
         return False
 
-    def add_sources(self, methods: Mapping[str, LoadedMethod]) -> None:
+    def add_sources(self, methods: Mapping[str, UnloweredMethod]) -> None:
         """Take the unit's methods, with their programs as they are in their archives."""
 
     @contextmanager

@@ -27,7 +27,7 @@ from pipeline.store.workspace import Workspace
 class Quantized(NamedTuple):
     """A quantized program, where its nodes come from (`program.graphs.find_origins`), its facts
     (`store.quantized.Quantization`), and how far the prepared program agrees with the float one
-    (`store.quantized.Prepared`; None where the quantizer prepares none)."""
+    (`store.quantized.PREPARED`; None where the quantizer prepares none)."""
 
     program: ExportedProgram
     origins: list[dict[str, int]]

@@ -23,7 +23,7 @@ from pipeline.config.models import MethodConfig
 from pipeline.program.method_spec import MethodSpec, make_method_spec
 from pipeline.program.signature import find_changed_inputs
 from pipeline.run.build.called_operators import describe_libraries
-from pipeline.run.build.listening import CompileListener, Json, LoadedMethod
+from pipeline.run.build.listening import CompileListener, Json, UnloweredMethod
 from pipeline.store.compiled import LoweringWarning, Uptake
 
 
@@ -46,7 +46,7 @@ class MethodFacts(CompileListener):
         self._left_float: dict[str, int] = {}
         self.partitioners: Mapping[str, Sequence[FilteredPartitioner]] = {}
 
-    def add_sources(self, methods: Mapping[str, LoadedMethod]) -> None:
+    def add_sources(self, methods: Mapping[str, UnloweredMethod]) -> None:
         self._methods = methods
         for name, method in methods.items():
             is_quantized = method.quantization is not None

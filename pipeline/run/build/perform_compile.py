@@ -25,7 +25,7 @@ from pipeline.plan.pass_inputs import PassInputs
 from pipeline.program.graphs import NodePlaces, forget_lines, map_places
 from pipeline.run.build.compile import compile_unit
 from pipeline.run.build.compile_requests import make_request
-from pipeline.run.build.listening import CompileListener, Json, LoadedMethod
+from pipeline.run.build.listening import CompileListener, Json, UnloweredMethod
 from pipeline.run.build.load import guard_files, load_method, load_quantized
 from pipeline.run.build.method_facts import MethodFacts
 from pipeline.run.build.planned import guard_sources
@@ -57,7 +57,7 @@ def perform_compile(
     always: bool = False,
     keep: Keep | None = None,
 ) -> None:
-    """Compile the methods of one action and record the result, a `CompiledUnit`.
+    """Compile the methods of one action and record the result (`store.results`).
 
     `always` preprocesses every partition, whatever the store holds; `keep` is called instead of the
     store's `put_result`. Raises SourceError for a program that can't be read, or is not the one
@@ -86,8 +86,8 @@ def _compile(
     cache: Store | None,
     learners: Sequence[CompileListener],
 ) -> dict[str, Any]:
-    """Compile the methods of an action; `cache` has results of preprocessing. Return a
-    `CompiledUnit`."""
+    """Compile the methods of an action, and return the result (`store.results`); `cache` has
+    results of preprocessing."""
     inputs, store, root = action.inputs, workspace.store, workspace.root
     own_facts = MethodFacts(inputs.configs, _library_inputs(action.key, root))
     listeners = [own_facts, *call_all("compile_facts"), *learners]
@@ -151,11 +151,11 @@ def _library_inputs(key: Json, root: Path) -> dict[str, Json]:
     return {**passes, **key.get("operator_inputs", {})}
 
 
-def _load(inputs: CompileInputs, name: str, store: Store) -> LoadedMethod:
+def _load(inputs: CompileInputs, name: str, store: Store) -> UnloweredMethod:
     """Load a method, the quantized one where it is quantized."""
     if name not in inputs.quantizes:
         program = load_method(inputs.sources[name], store)
-        return LoadedMethod(program, NodePlaces(program))
+        return UnloweredMethod(program, NodePlaces(program))
     program, origins, facts, _ = load_quantized(inputs.quantizes[name], name, store)
     if not inputs.configs[name].partitioners and (
         warning := describe_undelegated(facts)
@@ -163,7 +163,7 @@ def _load(inputs: CompileInputs, name: str, store: Store) -> LoadedMethod:
         _log.warning("%s: %s", name, warning)
         facts = {**facts, "warnings": [*facts["warnings"], warning]}
     places = NodePlaces(program, origins)
-    return LoadedMethod(program, places, map_places(program, origins), facts)
+    return UnloweredMethod(program, places, map_places(program, origins), facts)
 
 
 def _check_passes(planned: Mapping[str, Any], workspace: Workspace) -> None:

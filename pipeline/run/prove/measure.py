@@ -14,8 +14,7 @@ from typing import Any
 
 from pipeline.compile.inspect.traced_facts import (
     add_source_lines,
-    trace_narrowed,
-    trace_warnings,
+    trace_operators,
 )
 from pipeline.compile.quantization_warnings import describe_departure
 from pipeline.devices.interface import PackageFiles
@@ -165,7 +164,13 @@ def _make_record(subject: Subject, validation: Validation) -> dict[str, Any]:
     record: dict[str, Any] = validation.to_json()
     for method in record["methods"]:
         method.update(culprits=[], culprit_notes=[])  # which locating a failure fills
-    methods, programs = subject.methods, subject.programs
+    methods = subject.methods
+    delegation = {}
+    for name, counts in _select_facts(methods, "delegation").items():
+        if name in subject.programs:
+            delegation[name] = add_source_lines(
+                counts, subject.programs[name], subject.workspace.root
+            )
     return {
         **record,
         "package": subject.action.package,
@@ -177,45 +182,33 @@ def _make_record(subject: Subject, validation: Validation) -> dict[str, Any]:
             else {}
         ),
         **_describe_common_state(subject),
-        "delegation": {
-            name: add_source_lines(
-                facts["delegation"], programs[name], subject.workspace.root
-            )
-            for name, facts in methods.items()
-            if name in programs
-        },
-        "left_float": {
-            name: facts["left_float"]
-            for name, facts in methods.items()
-            if "left_float" in facts
-        },
-        "quantization": {
-            name: facts["quantization"]
-            for name, facts in methods.items()
-            if "quantization" in facts
-        },
-        "narrowed": {
-            name: trace_narrowed(
-                facts["narrowed"], programs[name], subject.workspace.root
-            )
-            for name, facts in methods.items()
-            if "narrowed" in facts and name in programs
-        },
-        "warnings": {
-            name: trace_warnings(
-                facts["warnings"], programs[name], subject.workspace.root
-            )
-            for name, facts in methods.items()
-            if "warnings" in facts and name in programs
-        },
-        "facts": {
-            name: facts["facts"] for name, facts in methods.items() if "facts" in facts
-        },
+        "delegation": delegation,
+        "left_float": _select_facts(methods, "left_float"),
+        "quantization": _select_facts(methods, "quantization"),
+        "narrowed": _trace_facts(subject, "narrowed"),
+        "warnings": _trace_facts(subject, "warnings"),
+        "facts": _select_facts(methods, "facts"),
         "operators": subject.manifest.get("operators", []),
         "sizes": {
             n: file["size"] for n, file in subject.manifest.get("files", {}).items()
         },
     }
+
+
+def _select_facts(methods: Mapping[str, Any], fact: str) -> dict[str, Any]:
+    """Return a fact of the manifest by method, of those that have it."""
+    return {name: facts[fact] for name, facts in methods.items() if fact in facts}
+
+
+def _trace_facts(subject: Subject, fact: str) -> dict[str, Any]:
+    """Return the records of a fact by method, with operators and lines of the source."""
+    traced = {}
+    for name, records in _select_facts(subject.methods, fact).items():
+        if name in subject.programs:
+            traced[name] = trace_operators(
+                records, subject.programs[name], subject.workspace.root
+            )
+    return traced
 
 
 def _describe_processor() -> str:

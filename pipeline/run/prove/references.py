@@ -10,8 +10,9 @@ from pipeline.program.recordings import load_recording
 from pipeline.run.prove.subject import Subject
 from pipeline.store.errors import PipelineError, SourceError
 from pipeline.validate.budget import Budget
+from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.reference_verdict import ReferenceJudge
-from pipeline.validate.results import MethodValidation, Validation
+from pipeline.validate.results import Validation
 
 
 def judge_references(validation: Validation, subject: Subject, budget: Budget) -> None:

@@ -27,8 +27,9 @@ from pipeline.run.build.load import (
 )
 from pipeline.store.compiled import Instructions
 from pipeline.store.errors import PipelineError
+from pipeline.store.remedies import range_remedy
 from pipeline.store.workspace import Workspace
-from pipeline.validate.interface import NarrowedSize
+from pipeline.validate.interface import NarrowedInput
 from pipeline.validate.sequences import with_shared_state
 
 Json = Mapping[str, Any]
@@ -153,20 +154,16 @@ class Subject:
         return shapes
 
     @property
-    def narrowed(self) -> dict[str, list[NarrowedSize]]:
+    def narrowed(self) -> dict[str, list[NarrowedInput]]:
         """The sizes that methods were lowered for a smaller range of than their source takes."""
-        return {
-            name: [
-                NarrowedSize(
-                    size["size"],
-                    size["lowered"],
-                    size["operator"],
-                    facts["lowering"].get("edge", {}).get("keep_ranges", False),
-                )
-                for size in facts.get("narrowed", ())
-            ]
-            for name, facts in self.methods.items()
-        }
+        narrowed: dict[str, list[NarrowedInput]] = {}
+        for name, facts in self.methods.items():
+            keeps = facts["lowering"].get("edge", {}).get("keep_ranges", False)
+            narrowed[name] = []
+            for size in facts.get("narrowed", ()):
+                remedy = range_remedy(size["operator"], size["lowered"], keeps)
+                narrowed[name].append((size, remedy))
+        return narrowed
 
     def quantized(self) -> dict[str, Quantized]:
         """Load what methods were quantized to, of those that are asked for. Raises

@@ -19,23 +19,19 @@ _O_PATH = 0o10000000
 _LONGEST = 4096  # bytes of a path, and of a page
 
 
-class _At(NamedTuple):
-    """The arguments that name a file: a folder's descriptor (None: the working one), its path."""
-
-    folder: int | None
-    path: int
-
-
 class _Operation(NamedTuple):
+    """What a system call does; `paths` are the places of the arguments that name its files: of a
+    folder's descriptor (None: the working one), and of the path."""
+
     does: str
-    paths: tuple[_At, ...]
+    paths: tuple[tuple[int | None, int], ...]
     flags: int | None = None
 
 
 def _one(
     does: str, folder: int | None, path: int, flags: int | None = None
 ) -> _Operation:
-    return _Operation(does, (_At(folder, path),), flags)
+    return _Operation(does, ((folder, path),), flags)
 
 
 _OPERATIONS: Mapping[str, _Operation] = {
@@ -69,11 +65,11 @@ _OPERATIONS: Mapping[str, _Operation] = {
     "unlink": _one("remove", None, 0),
     "unlinkat": _one("remove", 0, 1),
     "rmdir": _one("remove", None, 0),
-    "rename": _Operation("rename", (_At(None, 0), _At(None, 1))),
-    "renameat": _Operation("rename", (_At(0, 1), _At(2, 3))),
-    "renameat2": _Operation("rename", (_At(0, 1), _At(2, 3))),
-    "link": _Operation("link", (_At(None, 0), _At(None, 1))),
-    "linkat": _Operation("link", (_At(0, 1), _At(2, 3))),
+    "rename": _Operation("rename", ((None, 0), (None, 1))),
+    "renameat": _Operation("rename", ((0, 1), (2, 3))),
+    "renameat2": _Operation("rename", ((0, 1), (2, 3))),
+    "link": _Operation("link", ((None, 0), (None, 1))),
+    "linkat": _Operation("link", ((0, 1), (2, 3))),
 }
 _UNFOLLOWED = {
     "": "a program of another architecture",
@@ -142,11 +138,11 @@ class Supervisor:
 
     def _see_paths(self, call: Call, operation: _Operation) -> None:
         paths = []
-        for at in operation.paths:
-            folder = (
-                _AT_FDCWD if at.folder is None else _signed(call.arguments[at.folder])
-            )
-            path = os.fsdecode(_read_string(call.thread, call.arguments[at.path]))
+        for folder_place, path_place in operation.paths:
+            folder = _AT_FDCWD
+            if folder_place is not None:
+                folder = _signed(call.arguments[folder_place])
+            path = os.fsdecode(_read_string(call.thread, call.arguments[path_place]))
             if not path:
                 return
             paths.append(self._absolute(call.thread, folder, path))

@@ -10,9 +10,10 @@ from pipeline.devices.bindings import _merge
 from pipeline.features.bundles.bundle import BundleCases, bundle, describe_bundle
 from pipeline.program.inputs import InputSet
 from pipeline.validate.limits import Limits
+from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.metrics import compare
 from pipeline.validate.package import validate_package
-from pipeline.validate.results import MethodValidation, Run
+from pipeline.validate.runs import Run
 from tests.devices.test_bindings import Counter, exported, lowered, split_package, write
 from tests.support.lowerable import bench_for
 

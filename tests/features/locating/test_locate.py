@@ -23,7 +23,9 @@ from pipeline.features.locating.walk import Tolerance, returns_state
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
-from pipeline.validate.results import MethodValidation, Run, Validation
+from pipeline.validate.method_result import MethodValidation
+from pipeline.validate.results import Validation
+from pipeline.validate.runs import Run
 from tests.devices.test_bindings import Counter, exported
 from tests.features.locating.test_interpreter import Branches
 from tests.support.configs import parse_config

@@ -16,7 +16,7 @@ from torch._higher_order_ops.scan import scan
 from torch.export import export
 from torch.utils import _pytree as pytree
 
-from pipeline.compile.inspect.traced_facts import trace_warnings
+from pipeline.compile.inspect.traced_facts import trace_operators
 from pipeline.compile.lowering_warnings import find_lost_conds
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
@@ -199,7 +199,7 @@ def warnings_of(module, **options):
     plan = read_package(PackageFiles("small.pte", made.pte)).plans["run"]
     program = made.lowered["run"]
     found = find_lost_conds(plan, made.emission.instructions("run", program), program)
-    return trace_warnings(found, program, ROOT)
+    return trace_operators(found, program, ROOT)
 
 
 @pytest.mark.parametrize("module", _mostly_slow(LOST, Used, InBranch, Viewed))

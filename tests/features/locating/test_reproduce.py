@@ -13,7 +13,7 @@ from pipeline.report.markdown import markdown
 from pipeline.run.install import clean, install
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
-from pipeline.validate.results import MethodValidation
+from pipeline.validate.method_result import MethodValidation
 from tests.features.locating.test_locate import X, damaged_weight, portable
 from tests.support.resident import run_python
 

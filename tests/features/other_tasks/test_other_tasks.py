@@ -157,6 +157,7 @@ def test_a_model_that_a_task_makes_is_built_as_it_is(workspace, version_of, dodo
 def test_a_plan_names_the_tasks_that_a_run_does_first(workspace):
     """Before anything was built, before doit has a file of states, and after a change."""
     bench = workspace(TRAIN + RELEASE)
+    assert bench.doit("check") == 0 and "no mistakes" in bench.output
     for version in ("1", "2"):
         (bench.root / "version").write_text(version)
         assert bench.doit("plan") == 0, bench.output
@@ -165,6 +166,10 @@ def test_a_plan_names_the_tasks_that_a_run_does_first(workspace):
         assert bench.doit("lower") == 0, bench.output
     assert bench.doit("plan") == 0
     assert "2 current" in bench.output and "train" not in bench.output
+    states = bench.root / ".doit.sqlite3"
+    states.write_bytes(b"damaged")  # which is left to the next run
+    assert bench.doit("plan") == 0 and "train runs first" in bench.output
+    assert states.read_bytes() == b"damaged"
 
 
 def test_tasks_run_in_the_order_of_the_command_line(workspace, version_of):
@@ -266,6 +271,33 @@ def test_what_an_exporter_turns_out_to_read_is_made_first(workspace, version_of)
     assert version_of(bench) == "2" and bench.outcomes()["export m"] == "built"
     assert bench.doit("lower") == 0 and "-- fetch" in bench.output
     assert "up to date: 1 package" in bench.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text",
+    [
+        'INPUTS = ["data/**"]\n' + EXPORTER,
+        'INPUTS = ["data/seeds"]\n' + EXPORTER,
+        EXPORTER.replace('float(Path("data/seeds/seed.txt").read_text())', "made.NUMBER").replace(
+            "import torch", "import torch\nimport made", 1
+        ),
+    ],
+)
+def test_inputs_that_an_exporter_names_or_imports_are_made_first(workspace, version_of, text):
+    bench = workspace(
+        FETCH
+        + """
+def task_module():
+    return {"actions": ["echo NUMBER = float\\\\($(cat version)\\\\) > models/made.py"],
+            "file_dep": ["version"], "targets": ["models/made.py"]}
+"""
+    )
+    (bench.root / "models" / "m.py").write_text(text)
+    for version in ("1", "2"):
+        (bench.root / "version").write_text(version)
+        assert bench.doit("lower") == 0, bench.output
+        assert version_of(bench) == version
 
 
 @pytest.mark.slow

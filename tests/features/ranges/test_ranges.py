@@ -14,7 +14,7 @@ from torch import nn
 from torch.export import Dim, export
 
 from pipeline.compile.emit import emit
-from pipeline.compile.inspect.traced_facts import trace_narrowed
+from pipeline.compile.inspect.traced_facts import trace_operators
 from pipeline.compile.lower import lower
 from pipeline.compile.ranges import kernel_guards
 from pipeline.devices.bindings import Package
@@ -74,7 +74,7 @@ def test_a_size_that_lowering_narrows_is_told_with_the_operator():
         (10, 4000),
         (10, 2560),
     )
-    (traced,) = trace_narrowed([narrowed], program, REPOSITORY)
+    (traced,) = trace_operators([narrowed], program, REPOSITORY)
     assert (traced["operator"], traced["module"]) == ("aten.conv1d.default", "first")
     line, _, place = traced["line"].partition("  # ")
     assert line == "return self.second(torch.cumsum(self.first(x), -1))"

@@ -10,7 +10,7 @@ from torch import nn
 from torch.export import Dim, export
 
 from pipeline.run.export.reference_state import KeptState
-from pipeline.validate.results import describe_failure
+from pipeline.validate.method_result import describe_failure
 from tests.support.referenced import judge, record
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)

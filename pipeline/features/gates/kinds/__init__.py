@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field
 
-from pipeline.config.fields import NeedsBaseline, NeedsFeature
+from pipeline.config.fields import NEEDS_BASELINE, NeedsFeature
 from pipeline.features.gates.gate import Gate
 
 
@@ -38,7 +38,7 @@ def _make_field(gate: Gate) -> tuple[Any, Any]:
     if gate.needs_feature:
         values = Annotated[values, NeedsFeature(gate.needs_feature)]
     if gate.needs_baseline:
-        values = Annotated[values, NeedsBaseline()]
+        values = Annotated[values, NEEDS_BASELINE]
     return values, Field(
         default=None, description=gate.text, examples=[yaml.safe_load(gate.example)]
     )

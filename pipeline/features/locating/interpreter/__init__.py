@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -30,11 +29,8 @@ from pipeline.features.locating.interpreter.load import (
     shared_memory,
 )
 
-
-@dataclass(frozen=True)
-class _Loaded:
-    subject: str
-    method: InterpretedMethod
+# A method, and how messages call it.
+_Loaded = tuple[str, InterpretedMethod]
 
 
 class InterpreterDevice(Device):
@@ -50,7 +46,7 @@ class InterpreterDevice(Device):
         subject = f"{files.name}: method '{method}' "
         plan = self._plan(files, method)
         with _device_errors(subject, "does not load"):
-            return _Loaded(subject, load_method(plan, self._data(files), shared))
+            return subject, load_method(plan, self._data(files), shared)
 
     def load_together(
         self, files: PackageFiles, methods: Sequence[str]
@@ -63,17 +59,15 @@ class InterpreterDevice(Device):
         return {method: self.load(files, method, shared) for method in methods}
 
     def call(self, loaded: _Loaded, values: Sequence[Any]) -> list[Any]:
-        method = loaded.method
+        subject, method = loaded
         arity = len(method.plan.inputs)
         if len(values) != arity:
-            raise DeviceError(
-                loaded.subject, f"takes {arity} inputs, {len(values)} given"
-            )
-        with torch.no_grad(), _device_errors(loaded.subject, "fails"):
+            raise DeviceError(subject, f"takes {arity} inputs, {len(values)} given")
+        with torch.no_grad(), _device_errors(subject, "fails"):
             outputs = run(method, values)
         timings: list[Timing] = []
-        for delegate in method.delegates:
-            timings += delegate.runtime.timings(delegate.handle)
+        for runtime, handle in method.delegates:
+            timings += runtime.timings(handle)
         self._timings[method.plan.name] = timings
         return outputs
 

@@ -104,10 +104,10 @@ def _set_input(values: list[Any], index: int, content: Any, place: int) -> None:
 def _call_delegate(
     method: InterpretedMethod, call: schema.DelegateCall, results: int
 ) -> None:
-    delegate = method.delegates[call.delegate_index]
+    runtime, handle = method.delegates[call.delegate_index]
     split = len(call.args) - results
     inputs = [read_value(method, index) for index in call.args[:split]]
-    outputs = list(delegate.runtime.execute(delegate.handle, inputs))
+    outputs = list(runtime.execute(handle, inputs))
     if len(outputs) != results:
         raise RefusalError(f"gives {len(outputs)} values, must give {results}")
     for index, output in zip(call.args[split:], outputs, strict=True):

@@ -35,12 +35,8 @@ from pipeline.program.plan_values import LISTS, count_delegate_results, is_exter
 _RESIZING = ("aten", "dim_order_ops")
 
 
-@dataclass(eq=False)
-class Delegate:
-    """A delegate that its runtime has initialized."""
-
-    runtime: DelegateRuntime
-    handle: Any
+# The runtime that has initialized a delegate, and its handle there.
+Delegate = tuple[DelegateRuntime, Any]
 
 
 @dataclass(eq=False)
@@ -64,8 +60,8 @@ class InterpretedMethod:
 
 
 def _destroy(delegates: list[Delegate]) -> None:
-    for delegate in delegates:
-        delegate.runtime.destroy(delegate.handle)
+    for runtime, handle in delegates:
+        runtime.destroy(handle)
 
 
 def get_instructions(plan: schema.ExecutionPlan) -> list[schema.Instruction]:
@@ -231,7 +227,7 @@ def _delegate(method: InterpretedMethod, number: int, data: PackageData) -> Dele
     arguments, results = _first_call(method, number)
     values = [method.plan.values[index].val for index in arguments]
     runtime = delegate_runtime(delegate.id, values, results)
-    return Delegate(runtime, runtime.init(processed, specs, data.named))
+    return runtime, runtime.init(processed, specs, data.named)
 
 
 def _first_call(method: InterpretedMethod, delegate: int) -> tuple[Sequence[int], int]:

@@ -1,0 +1,58 @@
+"""Where a package config contradicts itself, as far as its shape allows to find that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from pipeline.store.errors import (
+    did_you_mean,
+)
+
+_K = TypeVar("_K")
+
+
+def find_contradictions(
+    data: dict[str, Any],
+) -> Iterator[tuple[tuple[int | str, ...], str, str]]:
+    """Yield where a package contradicts itself, as far as its shape allows to find that."""
+    methods = [
+        name for name in as_kind(dict, data.get("methods")) if isinstance(name, str)
+    ]
+    for name in as_kind(dict, data.get("constant_methods")):
+        if name in methods:
+            yield (
+                ("constant_methods", name),
+                "is a method of the model too",
+                "rename it",
+            )
+    validation = as_kind(dict, data.get("validate"))
+    for name in as_kind(dict, validation.get("methods")):
+        if isinstance(name, str) and name not in methods:
+            hint = did_you_mean(name, methods)
+            yield ("validate", "methods", name), "is no method here", hint
+    planning = as_kind(
+        dict,
+        as_kind(dict, data.get("emit")).get("memory_planning"),
+    )
+    shared = planning.get("share_mutable_buffers") is True
+    for number, names in enumerate(as_kind(list, validation.get("sequences"))):
+        where = ("validate", "sequences", number)
+        for place, name in enumerate(as_kind(list, names)):
+            if isinstance(name, str) and name not in methods:
+                hint = did_you_mean(name, methods)
+                yield (*where, place), f"'{name}' is no method here", hint
+        distinct_names = {str(name) for name in as_kind(list, names)}
+        if len(distinct_names) > 1 and not shared:
+            fault = "its methods share no state: each has buffers of its own"
+            yield (
+                where,
+                fault,
+                "say `emit: {memory_planning: {share_mutable_buffers: true}}`",
+            )
+
+
+def as_kind(kind: type[_K], value: object) -> _K:
+    if isinstance(value, kind):
+        return value
+    return kind()

@@ -1,0 +1,126 @@
+"""The mistakes in a config in the words of this project, and what pydantic says put into them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+
+from pipeline.backends.quantize_options import OVERRIDE_TAGS
+from pipeline.config.fields import (
+    RULES,
+)
+from pipeline.store.errors import (
+    did_you_mean,
+    shown,
+)
+
+PORTABLE = "write `partitioners: []` for portable operators only"
+REMEDIES = {
+    "model": "name one of models/",
+    "methods": "name every method of the model",
+    "partitioners": PORTABLE,
+}
+# By pydantic's type of error. One that is not here gets a sentence that is true of all.
+_MUST_BE = {
+    "bool_type": "must be true or false",
+    "dict_type": "must be a mapping",
+    "finite_number": "must be a finite number",
+    "float_type": "must be a number",
+    "greater_than": "must be more than {gt:.15g}",
+    "greater_than_equal": "must be at least {ge:.15g}",
+    "int_type": "must be a whole number",
+    "less_than_equal": "must be at most {le:.15g}",
+    "string_type": "must be text",
+    "string_unicode": "must be text",
+    "too_short": "must name at least one",
+    "tuple_type": "must be a list",
+}
+
+
+class Mistakes(list[InitErrorDetails]):
+    """The mistakes in a value, in this project's words."""
+
+    def add(
+        self, fault: str, hint: str = "", loc: tuple[int | str, ...] = (), **key: Any
+    ) -> None:
+        """Add a mistake at a place in the value, or of a `key` of the mapping there."""
+        kind = PydanticCustomError(
+            "mistake", "mistake", {"what": fault, "known": hint, **key}
+        )
+        self.append(InitErrorDetails(type=kind, loc=loc, input=None))
+
+
+@contextmanager
+def collected(mistakes: Mistakes, *place: str) -> Iterator[set[int | str]]:
+    """Add the mistakes of what is validated within, which stands at a place. The set that it yields
+    then holds the keys of inner mappings with mistakes."""
+    failed: set[int | str] = set()
+    try:
+        yield failed
+    except ValidationError as invalid:
+        places = {mistake["loc"][:1] for mistake in mistakes}
+        for error in invalid.errors(include_url=False):
+            loc = tuple(s for s in error["loc"] if s not in ("[key]", *OVERRIDE_TAGS))
+            if error["type"] == "mistake":
+                context = dict(error["ctx"])
+                fault = context.pop("what")
+                hint = context.pop("known")
+                mistakes.add(
+                    fault,
+                    hint,
+                    (*place, *loc),
+                    **context,
+                )
+                failed.update(loc[:1])
+            elif error["type"] == "too_short" and error["input"]:
+                continue  # some of its members are wrong
+            elif error["type"] != "missing" or loc not in places:
+                mistakes.add(*_describe(error), loc=(*place, *loc))
+
+
+def _describe(error: ErrorDetails) -> tuple[str, str]:
+    """Return what is wrong and what would be right, of one of pydantic's errors."""
+    kind = error["type"]
+    value = error["input"]
+    context = error.get("ctx", {})
+    key = ""
+    if error["loc"]:
+        key = str(error["loc"][-1])
+    if kind == "missing":
+        return "is missing", REMEDIES.get(key, "")
+    if kind in ("literal_error", "unknown"):
+        listed = re.findall(
+            r"'([^']*)'|([\w-]+)", context.get("expected", "").replace(" or ", ", ")
+        )
+        names = context.get("known") or [text or word for text, word in listed]
+        hint = did_you_mean(word(value), names, 60)
+        return f"is {shown(value)}, must be one of those known", hint
+    if kind == "rule" and not key:  # of several members
+        return error["msg"], ""
+    hint = ""
+    if kind == "rule":
+        must = error["msg"]
+    elif kind == "string_pattern_mismatch":
+        must = RULES[context["pattern"]]
+    else:
+        must = _MUST_BE.get(kind, "which is not allowed here").format(**context)
+    if kind == "string_type" and isinstance(value, int | float):
+        hint = "quote it"
+    elif kind == "tuple_type":
+        single_word = re.fullmatch(r"[\w.:/-]{1,60}", word(value))
+        if single_word:
+            hint = f"write [{value}]"
+        else:
+            hint = REMEDIES.get(key, "")
+    return f"is {shown(value)}, {must}", hint
+
+
+def word(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return ""

@@ -1,0 +1,259 @@
+"""Checks of a config against the catalogue, this machine and the workspace, whatever its model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.config.operators import FOLDER, may_load
+from pipeline.config.operators import remedy as operators_remedy
+from pipeline.config.passes import NOT_OFFERED, remedy, source_files
+from pipeline.store.errors import Problem, join, listed
+from pipeline.store.workspace import Workspace
+
+if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
+    from pipeline.backends import QuantizeConfig
+    from pipeline.config.compose import Document
+    from pipeline.config.emission import MemoryPlan
+    from pipeline.config.models import MethodConfig, PackageConfig
+
+
+def check_backends(document: Document) -> Iterator[Problem]:
+    """Yield a problem for each use of a backend that this machine lacks something for, in a config
+    that may have mistakes."""
+    from pipeline.backends import BACKENDS
+
+    for method, written in _mapping(document.data.get("methods")).items():
+        path = join("methods", method)
+        settings = _mapping(written)
+        items = settings.get("partitioners")
+        uses = [
+            (
+                join(path, "quantize"),
+                _mapping(settings.get("quantize")).get("quantizer"),
+            )
+        ]
+        for number, item in enumerate(items if isinstance(items, list) else ()):
+            where = join(join(path, "partitioners"), number)
+            uses += [
+                (where, name) for name in (item if isinstance(item, dict) else [item])
+            ]
+        for where, name in uses:
+            if isinstance(name, str) and name in BACKENDS:
+                needs = list(BACKENDS[name].host.missing())
+                lacking = " and ".join(need.what for need in needs)
+                remedies = ", ".join(dict.fromkeys(need.remedy for need in needs))
+                if needs:
+                    yield document.problem(
+                        where,
+                        f"{name} needs {lacking}",
+                        remedies,
+                    )
+
+
+def _mapping(value: object) -> dict[Any, Any]:
+    if isinstance(value, dict):
+        return value
+    return {}
+
+
+def check_config(
+    config: PackageConfig, document: Document, workspace: Workspace
+) -> Iterator[Problem]:
+    """Yield what is wrong with a config whatever its model is."""
+    yield from check_options(config, document)
+    yield from _missing_passes(config, document, workspace.root)
+    yield from _strange_libraries(config, document, workspace)
+    yield from _misfitting_files(config, document, workspace)
+    yield from _mixed_edges(config, document)
+    yield from _foreign_quantizers(config, document)
+    yield from _emission_conflicts(config, document)
+
+
+def check_options(config: PackageConfig, document: Document) -> Iterator[Problem]:
+    """Find options that the described executorch does not take."""
+    from pipeline.backends import BACKENDS
+    from pipeline.backends.constructors import outdated, unknown_options
+
+    if outdated():  # and said to be
+        return
+    for method, settings in config.methods.items():
+        for place, name, options in settings.parts_with_options():
+            if name not in BACKENDS:
+                continue
+            for option, hint in unknown_options(BACKENDS[name], options):
+                mistake = f"is no option of {name} in the installed executorch"
+                yield document.problem(
+                    join(f"methods.{method}.{place}", option),
+                    mistake,
+                    hint,
+                )
+
+
+def _missing_passes(
+    config: PackageConfig, document: Document, root: Path
+) -> Iterator[Problem]:
+    lists = {
+        f"methods.{name}.{place}": [spec.reference for spec in passes]
+        for name, method in config.methods.items()
+        for place, passes in method.passes.items()
+    }
+    lists["emit.passes"] = [spec.reference for spec in config.emit.passes]
+    for path, planning in _plans(config):
+        lists[f"{path}.algorithm"] = list(planning.algorithm)
+    for path, references in lists.items():
+        for number, reference in enumerate(references):
+            if ":" in reference and not source_files(reference, root):
+                mistake = f"the pass {reference} {NOT_OFFERED}"
+                yield document.problem(
+                    join(path, number),
+                    mistake,
+                    remedy(reference),
+                )
+
+
+def _plans(config: PackageConfig) -> Iterator[tuple[str, MemoryPlan]]:
+    """Yield how memory is planned, with the place where that stands."""
+    yield "emit.memory_planning", config.emit.memory_planning
+    for name, method in config.methods.items():
+        if method.emit.memory_planning is not None:
+            yield f"methods.{name}.emit.memory_planning", method.emit.memory_planning
+
+
+def _emission_conflicts(config: PackageConfig, document: Document) -> Iterator[Problem]:
+    """Find settings of emission that ExecuTorch does not take together."""
+    emit = config.emit
+    for path, planning in _plans(config):
+        if (
+            path != "emit.memory_planning"
+            and emit.memory_planning.share_mutable_buffers
+        ):
+            mistake = "is of one method, and buffers that methods share are planned for all of them"
+            yield document.problem(
+                path, mistake, "say it in `emit: {memory_planning: ...}`"
+            )
+        if not planning.alloc_mutable_buffers:
+            where = join(path, "alloc_mutable_buffers")
+            if getattr(planning, "share_mutable_buffers", False):
+                mistake = "leaves no memory that methods could share"
+                yield document.problem(
+                    where, mistake, "leave share_mutable_buffers out"
+                )
+            if not emit.emit_mutable_buffer_names:
+                mistake = "leaves buffers that a runtime can only find by name"
+                yield document.problem(
+                    where, mistake, "say `emit: {emit_mutable_buffer_names: true}`"
+                )
+    skips = {"emit.propagate_device": emit.propagate_device} | {
+        f"methods.{name}.emit.propagate_device": method.emit.propagate_device
+        for name, method in config.methods.items()
+    }
+    for path, setting in skips.items():
+        if (
+            setting
+            and any(setting.resolved().values())
+            and not emit.enable_non_cpu_memory_planning
+        ):
+            mistake = "skips copies to and from a device whose memory is not planned"
+            yield document.problem(
+                path, mistake, "leave enable_non_cpu_memory_planning out"
+            )
+
+
+def _strange_libraries(
+    config: PackageConfig, document: Document, workspace: Workspace
+) -> Iterator[Problem]:
+    for number, library in enumerate(config.operators):
+        if not may_load(library, workspace.root, workspace.operators):
+            neither = "not"
+            if workspace.operators.folder:
+                neither = f"neither in {FOLDER}/ nor"
+            mistake = f"{library} is {neither} listed by the workspace's settings"
+            where = join("operators", number)
+            yield document.problem(
+                where, mistake, operators_remedy(workspace.operators)
+            )
+
+
+def _misfitting_files(
+    config: PackageConfig, document: Document, workspace: Workspace
+) -> Iterator[Problem]:
+    """Find files that options name and that are missing, or not of the kind that they need."""
+    from pipeline.backends.workspace_files import find_misfits
+
+    parts = [
+        (f"methods.{name}.{place}", options)
+        for name, method in config.methods.items()
+        for place, _, options in method.parts_with_options()
+    ]
+    parts += [
+        (join("validate.methods", n), limits)
+        for n, limits in config.validation.methods.items()
+    ]
+    for path, options in parts:
+        for option, mistake, hint in find_misfits(
+            options, workspace.root, workspace.data
+        ):
+            yield document.problem(join(path, option), mistake, hint)
+
+
+def _mixed_edges(config: PackageConfig, document: Document) -> Iterator[Problem]:
+    """Find methods that are lowered in one call and would become edge programs in other ways."""
+    for unit in config.units:
+        none: dict[str, tuple[()]] = {"passes": (), "passes_after_delegation": ()}
+        ways = {n: config.methods[n].edge.model_copy(update=none) for n in unit}
+        first, *following = unit
+        for name in following:
+            if ways[name] != ways[first]:
+                mistake = (
+                    f"differs from that of '{first}', with which it is lowered together"
+                )
+                remedy = "say the same of both; only passes may differ"
+                yield document.problem(f"methods.{name}.edge", mistake, remedy)
+
+
+def _foreign_quantizers(config: PackageConfig, document: Document) -> Iterator[Problem]:
+    """Find methods that are quantized for a backend that none of their partitioners lowers to."""
+    from pipeline.backends import QUANTIZERS, quantizes_for
+
+    for name, method in config.methods.items():
+        backends = [spec.backend for spec in method.partitioners]
+        if (
+            method.quantize is None or not backends
+        ):  # portable operators compute with any
+            continue
+        quantizer = method.quantize.quantizer
+        if any(quantizes_for(quantizer, backend) for backend in backends):
+            continue
+        settings = _settings_for_quantized(method, method.quantize)
+        if "" in settings:
+            continue
+        names = [backend.name for backend in backends]
+        mistake = f"quantizes for {quantizer}, and the partitioners are {listed(names)}"
+        quantizers = [
+            f"`quantizer: {backend}`" for backend in names if backend in QUANTIZERS
+        ]
+        instead = "leave it out"
+        if quantizers:
+            instead = f"say {' or '.join(quantizers)}"
+        remedy = f"{instead}, or add {quantizer} to the partitioners"
+        if settings:
+            remedy = f"{instead}, or set `{settings[0]}`"
+        yield document.problem(f"methods.{name}.quantize", mistake, remedy)
+
+
+def _settings_for_quantized(
+    method: MethodConfig, quantize: QuantizeConfig
+) -> list[str]:
+    """Return the config lines, each of which lets a partitioner lower what another backend's
+    quantizer makes; "" for a partitioner that needs none."""
+    settings = []
+    for spec in method.partitioners:
+        takes_quantized = spec.backend.lowering.takes_quantized
+        setting = None
+        if takes_quantized:
+            setting = takes_quantized(spec.options, quantize)
+        if setting is not None:
+            settings.append(setting)
+    return settings

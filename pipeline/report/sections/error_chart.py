@@ -1,0 +1,87 @@
+"""A chart of errors by their limits: a dot for each output and input set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipeline.report.elements import Chart, Json
+from pipeline.report.formatting import error
+from pipeline.report.sections.call_outputs import Output, outputs
+from pipeline.store.errors import plural
+
+_MOST_SETS = 16  # of one output in the chart of errors; the worst
+
+
+def errors_by_limit(report: Json) -> Chart | None:
+    """Draw a dot for each output and input set: its error by its limit.
+
+    Of several calls on one set, in a method with state, the worst is drawn. None where every
+    output is exact, or none has a limit.
+    """
+    worst: dict[tuple[str, str], tuple[float, Output]] = {}
+    lacking = 0
+    for output in outputs(report):
+        ratio = _of_limit(output, report)
+        if not isinstance(ratio, int | float):
+            lacking += 1
+            continue
+        place = output.method["method"] + output.suffix, output.run["origin"]
+        if place not in worst or ratio > worst[place][0]:
+            worst[place] = ratio, output
+    dots = [_dot(row, ratio, output) for (row, _), (ratio, output) in worst.items()]
+    drawn = [dot for dot in _most_sets(dots) if dot["ratio"] > 0]
+    if not drawn:
+        return None
+    about = (
+        "A dot per input set: the error divided by the limit that it comes nearest to, on a "
+        "logarithmic axis. Dashed: 1, the limit. Hover or tap for figures."
+    )
+    if lacking:
+        about += f" {plural(lacking, 'output')} not drawn: no limit, or no bound to the error."
+    legend: list[tuple[str, str]] = []
+    if not all(dot["ok"] for dot in dots):
+        legend = [("within limits", "var(--c0)"), ("failed", "var(--bad)")]
+    label = "Errors divided by their limits, by method and input set"
+    data = {"dots": drawn}
+    return Chart("Errors by their limits.", about, legend, label, "errors", data)
+
+
+def _of_limit(output: Output, report: Json) -> float | str | None:
+    """Return the greatest ratio of an error of an output to its limit."""
+    if "of_limit" in output.errors:
+        recorded: float | str | None = output.errors["of_limit"]
+        return recorded
+    # Of an older record.
+    limit = (output.method["limits"] or report["settings"]).get("atol")
+    largest = output.errors["max_abs"]
+    if not limit or not isinstance(largest, int | float):
+        return None
+    return float(largest / limit)
+
+
+def _dot(row: str, ratio: float, output: Output) -> Json:
+    errors = output.errors
+    figures = ", ".join(
+        (
+            f"mean {error(errors.get('mean_abs'))}",
+            f"99.9 % {error(errors.get('p999_abs'))}",
+            f"max {error(errors.get('max_abs'))}",
+        )
+    )
+    about = f"{row}, {output.where}: {error(ratio)} of its limit; {figures}"
+    if not output.ok:
+        about += ", failed"
+    return {"row": row, "ratio": ratio, "ok": output.ok, "description": about}
+
+
+def _most_sets(dots: Sequence[Json]) -> list[Json]:
+    """Keep the input sets with the greatest errors of each output, in their order."""
+    dots_by_row: dict[str, list[Json]] = {}
+    for dot in dots:
+        dots_by_row.setdefault(dot["row"], []).append(dot)
+    shown: list[Json] = []
+    for row_dots in dots_by_row.values():
+        ratios = sorted((dot["ratio"] for dot in row_dots), reverse=True)
+        least = ratios[:_MOST_SETS][-1]
+        shown += [dot for dot in row_dots if dot["ratio"] >= least][:_MOST_SETS]
+    return shown

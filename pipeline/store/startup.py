@@ -1,0 +1,89 @@
+"""Code that Python runs before any of ours, by which a site or a user can change every other.
+
+It is `sitecustomize` and `usercustomize`, lines of `.pth` files that begin with `import`, and the
+modules that these import (https://docs.python.org/3/library/site.html). Nothing is imported here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import site
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from pipeline.store.digest import hash_bytes
+from pipeline.store.distributions import module_identity
+
+# Of installers: they choose between copies of distutils, and where an editable install or a virtual
+# environment is, which is another place on each machine.
+_OF_INSTALLERS = ("__editable__", "_distutils_hack", "_virtualenv")
+_IMPORTED = re.compile(
+    r"\b(?:import|from)\s+([A-Za-z_]\w*)|__import__\(['\"]([A-Za-z_]\w*)"
+)
+
+
+@cache
+def startup_code() -> dict[str, str]:
+    """Return digests of the code that runs at the start of Python, and of the modules that it
+    imports, by name; {} where there is none."""
+    digests: dict[str, str] = {}
+    names = {"sitecustomize", "usercustomize"}
+    for path, line in _find_lines():
+        digests[path.name] = hash_bytes(f"{digests.get(path.name)}{line}".encode())
+        names |= _find_imports(line.encode())
+        # In texts, which such a line gives to `exec` since it has to be one line.
+        names |= {name for pair in _IMPORTED.findall(line) for name in pair if name}
+    for name in sorted(_follow(names)):
+        digests[f"import {name}"] = module_identity(name)
+    return digests
+
+
+def _find_lines() -> Iterator[tuple[Path, str]]:
+    """Yield the lines of `.pth` files that are code, in the order in which Python runs them."""
+    folders = list(site.getsitepackages())
+    if site.ENABLE_USER_SITE:
+        folders.append(site.getusersitepackages())
+    for folder in folders:
+        for path in sorted(Path(folder).glob("*.pth")):
+            with suppress(OSError):
+                for line in path.read_bytes().decode(errors="replace").splitlines():
+                    is_code = line.startswith(("import ", "import\t"))
+                    if is_code and not any(name in line for name in _OF_INSTALLERS):
+                        yield path, line
+
+
+def _follow(names: set[str]) -> set[str]:
+    """Return the modules of these names that are there, and those that they import, and so on, but
+    for Python's own. All files of a package count, so its imports are not followed."""
+    modules: set[str] = set()
+    waiting = names - sys.stdlib_module_names
+    while waiting:
+        name = waiting.pop()
+        spec = None
+        with suppress(ImportError, ValueError):
+            spec = find_spec(name)
+        if spec is None:
+            continue
+        modules.add(name)
+        if spec.origin and spec.submodule_search_locations is None:
+            with suppress(OSError):
+                imported = _find_imports(Path(spec.origin).read_bytes())
+                waiting |= imported - modules - sys.stdlib_module_names
+    return modules
+
+
+def _find_imports(code: bytes) -> set[str]:
+    """Return the top-level names of what code of Python imports, wherever in it."""
+    names: set[str] = set()
+    with suppress(SyntaxError, ValueError):
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names.add(node.module.partition(".")[0])
+    return names

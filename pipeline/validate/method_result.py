@@ -1,0 +1,310 @@
+"""The results of the validation of one method: its runs, failures and verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.config.validation import Limits
+from pipeline.program.inputs import InputSet
+from pipeline.report.method_records import (
+    UNASKED,
+    FailureRecord,
+    FailureSubject,
+    MovementRecord,
+    QuantizationRecord,
+    ReferenceRecord,
+)
+from pipeline.report.verdicts import Verdict
+from pipeline.store.errors import listed
+from pipeline.validate.limits import OutputLimits, widest
+from pipeline.validate.metrics import json_number
+from pipeline.validate.runs import Run, figures_to_json, find_wide_limits, find_worst
+
+_MOST_NAMED = 3  # outputs in a sentence
+
+
+def describe_failure(failure: FailureRecord) -> str:
+    """Return the sentence on a failure of a method."""
+    place = ", ".join(part for part in (failure["inputs"], failure["output"]) if part)
+    return f"{failure['method']}: {place}{place and ': '}{failure['what']}"
+
+
+@dataclass
+class MethodValidation:
+    """The results of one method so far.
+
+    Attributes:
+        kind: `program`, `constant` or `unknown`.
+        state: the buffers that it changes.
+        outputs: the names of its outputs.
+        limits: those of the config; `wide_limits` are those that its outputs were held to.
+        limits_from: what they follow: `config`, a dtype, or `quantized`.
+        limits_reason: why they are what they are, for people.
+        quantized_runs: the same calls, compared with the quantized program; of a method that was
+            quantized on the way.
+        quantized_reason: as `limits_reason`, of those.
+        quantization: the verdict on quantization, where the method was quantized on the way.
+        reference: the verdict on the export, where the method has a reference.
+        source_is_quantized: whether what it was lowered from was quantized before: then nothing
+            compares it with a float program.
+        ill_conditioned: where the source itself is, in words; "" where that is not known.
+        movement: how far each output of what it was compared with moves over the calls.
+        returns_nothing: why a method without outputs is not judged, in words; "" for any other.
+        random: how a method that is declared random was judged, in words; "" for any other.
+        left_out: input sets, kinds of them, `ALL` and `LATENCY`, for which there was no time; or
+            `UNASKED`.
+        skipped: the generated input sets, and sequences, that were not run or count for nothing,
+            and why, in words that stand alone.
+        not_run: why this machine can't run it; then only its declarations were compared.
+        seconds: the package's running time over all runs.
+        device_limits: those for a device that can run it, where this machine can't.
+        failing: the calls of the first sequence that failed.
+        failing_limits: of each output of the last of them.
+        fails_quantized: whether they depart from the quantized program, and not from the source.
+    """
+
+    method: str
+    kind: str = "program"
+    state: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    limits: Mapping[str, float | None] = field(default_factory=dict)
+    limits_from: str = ""
+    limits_reason: str = ""
+    quantized_runs: list[Run] = field(default_factory=list)
+    quantized_reason: str = ""
+    quantization: QuantizationRecord | None = None
+    reference: ReferenceRecord | None = None
+    source_is_quantized: bool = False
+    ill_conditioned: str = ""
+    movement: Sequence[MovementRecord] = ()
+    returns_nothing: str = ""
+    random: str = ""
+    left_out: list[str] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    failures: list[FailureRecord] = field(default_factory=list)
+    not_run: str = ""
+    seconds: float = 0.0
+    device_limits: list[Limits] = field(default_factory=list)
+    failing: Sequence[tuple[str, InputSet]] = field(default=(), repr=False)
+    failing_limits: Sequence[Limits] = ()
+    fails_quantized: bool = False
+
+    def fail(
+        self,
+        fault: str,
+        inputs: str = "",
+        output: str = "",
+        about: FailureSubject = "",
+        of_limit: float | None = None,
+    ) -> None:
+        self.failures.append(
+            {
+                "method": self.method,
+                "what": fault,
+                "inputs": inputs,
+                "output": output,
+                "about": about,
+                "of_limit": json_number(of_limit),
+            }
+        )
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the verdict on the lowering: is the package what was lowered?"""
+        if self._lowering_failures():
+            return "failed"
+        if self.not_run or not (self.runs or self.random):
+            return "not run"
+        if self.uninformative:
+            return "not judged"
+        if self._unjudged_runs() and not self._is_good_enough:
+            return "not judged"
+        return "passed"
+
+    def _lowering_failures(self) -> list[FailureRecord]:
+        separate_verdicts = ("quantization", "reference")
+        return [
+            failure
+            for failure in self.failures
+            if failure["about"] not in separate_verdicts
+        ]
+
+    @property
+    def uninformative(self) -> list[str]:
+        """Why comparisons of outputs could not have failed, a sentence each."""
+        outputs_by_reason: dict[str, list[str]] = {}
+        for record in self.movement:
+            if not record["judged"]:
+                reason = record["reason"].removeprefix(record["output"])
+                outputs_by_reason.setdefault(reason, []).append(record["output"])
+        sentences = [
+            _join_outputs(names, rest) for rest, names in outputs_by_reason.items()
+        ]
+        return [*sentences, *filter(None, [self.returns_nothing])]
+
+    @property
+    def _is_good_enough(self) -> bool:
+        """Return whether the package itself keeps to the accuracy limits of the config, which are
+        about the float program: then how its kernels round does not matter."""
+        return (
+            self.quantization is not None and self.quantization["verdict"] == "passed"
+        )
+
+    @property
+    def verdict_reason(self) -> str:
+        """Return why the lowering has not passed; of one that failed, its first failure."""
+        match self.verdict:
+            case "failed":
+                return describe_failure(self._lowering_failures()[0])
+            case "not run":
+                return self.not_run or self._why_no_runs()
+            case "not judged":
+                return self._why_unjudged()
+        return ""
+
+    def _why_no_runs(self) -> str:
+        if UNASKED in self.left_out:
+            return UNASKED
+        return "validate.budget was spent" if self.left_out else "no call was made"
+
+    @property
+    def _lowered_runs(self) -> list[Run]:
+        """The calls compared with the program that was lowered."""
+        return self.quantized_runs or self.runs
+
+    def _unjudged_runs(self) -> list[Run]:
+        """Return the calls that leave the method without a verdict: those on examples that could
+        not be judged; without examples, any."""
+        examples = [run for run in self._lowered_runs if run.is_example]
+        return [run for run in examples or self._lowered_runs if run.unjudged]
+
+    @property
+    def unjudged_places(self) -> list[int]:
+        """The places of the outputs that leave the method without a verdict, for their limits."""
+        places = (place for run in self._unjudged_runs() for place in run.unjudged)
+        return list(dict.fromkeys(places))
+
+    def _why_unjudged(self) -> str:
+        if self.uninformative:
+            return listed(self.uninformative, _MOST_NAMED)
+        runs = self._unjudged_runs()
+        names = listed(
+            [self.outputs[place] for place in self.unjudged_places], _MOST_NAMED
+        )
+        limits = [run.limits[place] for run in runs for place in run.unjudged]
+        if all(isinstance(limit, OutputLimits) and limit.integers for limit in limits):
+            return (  # ties, which rounding decides
+                f"{names} departs where rounding alone may change it; "
+                "`validate: {allow: [not-judged]}` accepts that"
+            )
+        least = min(
+            (limit.min_sqnr for limit in limits if limit.min_sqnr is not None),
+            default=0.0,
+        )
+        share = f"{min(10 ** (-least / 20), 1.0):.0%}"
+        why = self.ill_conditioned or f"rounding alone may change it by up to {share}"
+        remedy = "set `atol`, `min_sqnr` or another limit that you need"
+        return f"{names} departs by more than the limits that mean something: {why}; {remedy}"
+
+    @property
+    def badness(self) -> tuple[bool, float]:
+        """By which methods are ordered, the worst first: failed ones, then by their SQNR."""
+        return self.ok, -math.inf if (
+            least := self.worst()["sqnr_db"]
+        ) is None else least
+
+    @property
+    def wide_limits(self) -> Mapping[str, float | None]:
+        """The widest limits that an output was held to, but on large inputs."""
+        return find_wide_limits(self.runs) or self.limits
+
+    @property
+    def tolerances(self) -> tuple[float, float]:
+        """The absolute and the relative tolerance for a runtime on a device; without an absolute
+        limit, twice the greatest error of all inputs, since all are bundled: generated ones of a
+        quantized method can be far beyond its ranges."""
+        widest_limits = (
+            widest(self.device_limits) if self.device_limits else self.wide_limits
+        )
+        runs = [run for run in self.runs if run.case != "large"]
+        errors = [error.max_abs for run in runs for error in run.outputs]
+        least = widest_limits["atol"]
+        greatest = max(errors, default=0.0)
+        return 2 * greatest if least is None else least, widest_limits["rtol"] or 0.0
+
+    @property
+    def wide_quantized_limits(self) -> Mapping[str, float | None]:
+        """The same, against the quantized program; empty where nothing was quantized."""
+        return find_wide_limits(self.quantized_runs)
+
+    def worst(self) -> dict[str, float | None]:
+        """Return each figure of the output that is worst by it; None where no output has it.
+
+        They are those of the examples, or without any those of random inputs: neither others nor
+        both together say how large an error is as a rule.
+        """
+        return find_worst([run for run in self.runs if run.is_example] or self.runs)
+
+    def worst_generated(self) -> dict[str, float | None] | None:
+        """Return the same of generated inputs, where there are examples too; else None."""
+        generated = [run for run in self.runs if run.generated]
+        if generated and len(generated) < len(self.runs):
+            return find_worst(generated)
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "method": self.method,
+            "kind": self.kind,
+            "ok": self.ok,
+            "verdict": self.verdict,
+            "verdict_reason": self.verdict_reason,
+            **({"quantization": self.quantization} if self.quantization else {}),
+            **({"reference": self.reference} if self.reference else {}),
+            **({"source_is_quantized": True} if self.source_is_quantized else {}),
+            **({"random": self.random} if self.random else {}),
+            **({"movement": list(self.movement)} if self.movement else {}),
+            "state": list(self.state),
+            "outputs": list(self.outputs),
+            "limits": dict(self.wide_limits),
+            "limits_from": self.limits_from,
+            "limits_reason": self.limits_reason,
+            **({"quantized": self._quantized_json()} if self.quantized_runs else {}),
+            "examples": sum(run.is_example for run in self.runs),
+            **{name: json_number(value) for name, value in self.worst().items()},
+            **(
+                {"on_generated": figures_to_json(on)}
+                if (on := self.worst_generated())
+                else {}
+            ),
+            "runs": [run.to_json() for run in self.runs],
+            "skipped": [
+                {"origin": origin, "reason": reason} for origin, reason in self.skipped
+            ],
+            "failures": list(self.failures),
+            "not_run": self.not_run,
+            "left_out": list(self.left_out),
+        }
+
+    def _quantized_json(self) -> dict[str, Any]:
+        return {
+            "limits": dict(self.wide_quantized_limits),
+            "limits_reason": self.quantized_reason,
+            **figures_to_json(find_worst(self.quantized_runs)),
+        }
+
+
+def _join_outputs(names: Sequence[str], reason: str) -> str:
+    """Return a reason that so many outputs share; it begins with a space where a name precedes."""
+    if not reason.startswith(" "):
+        return reason
+    subject = names[0] if len(names) == 1 else f"each of {listed(names, _MOST_NAMED)}"
+    return f"{subject}{reason}"
