@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.plan import keys
 from pipeline.plan.actions import Action
-from pipeline.plan.declared import parse_declared, read_declared
+from pipeline.plan.declared import Declared, parse_declared, read_declared
 from pipeline.plan.export_parameters import find_wrong, parse_export, read_parameters
 from pipeline.plan.kinds.export import ExportInputs, export_action, reads_key
 from pipeline.plan.pass_inputs import PassInputs
@@ -171,6 +171,15 @@ class Models:
         assert latest is not None
         return latest
 
+    def declared(self, export: str) -> Declared | None:
+        """Return the inputs that an exporter names, None where it names none. Raises
+        SourceError."""
+        path = self.source(export).path
+        digests = self.workspace.file_digests
+        with _reading(path):
+            record = digests.cached(path, "inputs", read_declared, origin=code("plan"))
+        return parse_declared(record, str(path.relative_to(self.workspace.root)))
+
     def candidates(self, export: str) -> Iterator[Action[ExportInputs]]:
         """Yield what an export's action is by each of its recorded runs, the latest first. Raises
         SourceError."""
@@ -181,8 +190,7 @@ class Models:
         where = str(path.relative_to(self.workspace.root))
         with _reading(path):
             content = digests.hash(path)
-            record = digests.cached(path, "inputs", read_declared, origin=code("plan"))
-        declared = parse_declared(record, where)
+        declared = self.declared(export)
         if declared:
             files = declared.find(self.finder.places, where)
         else:

@@ -103,6 +103,17 @@ def test_another_toolchain_is_a_reason(built, monkeypatch):
     assert state == "waiting" and "library torchao" in reason
 
 
+def test_what_changed_meanwhile_is_seen_again(tmp_path):
+    bench = bench_of("archives", tmp_path)
+    plan = make_plan(bench)
+    before = plan.compile_digests("many"), plan.packages
+    shutil.copy(bench.root / "models/many/features.pt2", bench.root / "models/many/classify.pt2")
+    (bench.root / "partition_configs" / "one.yaml").unlink()
+    assert (plan.compile_digests("many"), plan.packages) == before
+    plan.look_again()
+    assert plan.compile_digests("many") != before[0] and plan.packages == ("many",)
+
+
 def test_lost_object_is_stale_when_it_is_needed_only(built):
     """A package that is whole needs no objects; one that must be linked again does."""
     shutil.rmtree(built.store / "blobs")

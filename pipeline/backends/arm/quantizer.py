@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from executorch.backends.arm.quantizer import (
@@ -76,15 +77,13 @@ class _Mixed(Quantizer):
                 node.meta[_MARK] = self._schemes.index(scheme)
 
 
+@dataclass(frozen=True)
 class _Marked(NodeFinder):
-    """Finds the nodes with the mark of one scheme."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
+    number: int
 
     def find_nodes(self, model: GraphModule) -> Iterator[Node]:
         return (
-            node for node in model.graph.nodes if node.meta.get(_MARK) == self._number
+            node for node in model.graph.nodes if node.meta.get(_MARK) == self.number
         )
 
 

@@ -195,10 +195,10 @@ def _describe_staleness(
     plan: Plan, package: str, build: Build | None
 ) -> tuple[str, ...]:
     """Return a note where what is built is not what the sources ask for."""
+    if problems := plan.problems(package):
+        return (f"its config has mistakes ({problems[0]})",)
     if build is None:
         return (f"build/{package} is not built; run `doit lower:{package}`",)
-    if plan.problems(package):
-        return ()
     status = link_status(plan, package)
     if status.current:
         return ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -36,6 +38,9 @@ def _find_export_reads(plan: Plan, export: str) -> Iterator[Place]:
     model = plan.models.source(export)
     yield "file", str(model.path.relative_to(plan.workspace.root))
     with suppress(SourceError):  # which is reported when the export's turn comes
+        declared = plan.models.declared(export)
+        for pattern in declared.patterns if declared is not None else ():
+            yield from _find_pattern_places(pattern)
         reads = plan.models.export(export).inputs.reads
         for name in reads.get("files", ()):
             yield "file", name
@@ -43,6 +48,20 @@ def _find_export_reads(plan: Plan, export: str) -> Iterator[Place]:
             yield "listing", name
         for name in reads.get("links", ()):
             yield "link", name
+        for name in reads.get("modules", ()):
+            for folder in ("", f"{plan.workspace.models.name}/"):
+                yield "listing", f"{folder}{name}"
+                yield "file", f"{folder}{name}.py"
+
+
+def _find_pattern_places(pattern: str) -> Iterator[Place]:
+    """Yield where files are that an exporter names, which may not be there yet."""
+    fixed = re.split(r"[*?[]", pattern, maxsplit=1)[0]
+    if fixed == pattern:
+        yield "file", pattern
+        yield "listing", pattern
+    else:
+        yield "listing", os.path.dirname(fixed) or "."
 
 
 def _find_package_reads(plan: Plan, package: str) -> Iterator[Place]:

@@ -91,8 +91,9 @@ def export(
             exported = run_exporter(
                 action, root, text, handover, stages, inputs.watch, kernel
             )
-        except PipelineError:
-            _record(store, reads_key(action.model, content), inputs.find_looked_at())
+        except PipelineError as error:
+            reads = inputs.find_looked_at(error)
+            _record(store, reads_key(action.model, content), reads)
             raise
         with stages.stage("store"):
             if digest.hash_file(path) != content:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
@@ -155,10 +156,12 @@ class ExportReads:
             unfollowed=tuple(unfollowed),
         )
 
-    def find_looked_at(self) -> Reads:
-        """Return where an exporter looked that failed: what it needs may be made there."""
+    def find_looked_at(self, error: Exception) -> Reads:
+        """Return where an exporter looked that failed with an error: what it needs may be made
+        there. Of modules, that is the one that it did not find."""
         observed = self._seen()
         return Reads(
+            modules=tuple(re.findall(r"No module named '(\w+)", str(error))),
             files=tuple(sorted(name for kind, name in observed if kind == "file")),
             listings=tuple(
                 sorted(name for kind, name in observed if kind == "listing")

@@ -149,6 +149,14 @@ def test_where_no_package_is_left_or_none_was_there(team):
     assert diff(team, "HEAD", "--markdown") == (0, ["## 4 packages new", *new])
 
 
+def test_a_matrix_with_a_mistake_is_named_beside_what_it_made(team):
+    team.edit("partition_configs/mat.yaml", "[8, 16]", "8")
+    status, lines = diff(team, "master", "mat*")
+    removed = ["mat-16: removed since master", "mat-8: removed since master"]
+    assert (status, lines) == (0, [*removed, "mat: new since master"])
+    assert "  its config has mistakes (partition_configs/mat.yaml:1: matrix.pc: " in team.output
+
+
 def test_a_revision_without_the_workspace_has_no_package(team):
     shop = team.root / "shop"
     shop.mkdir()
@@ -254,6 +262,8 @@ def test_methods_that_are_removed_new_or_renamed():
         "last": ("method", "8 of 10 nodes delegated", "", "is gone"),
         "more": ("method", "", "8 of 10 nodes delegated", "is new"),
     }
-    assert comparison.headline == "method embed renamed, method last removed, method more new"
+    assert comparison.headline == (
+        "method encode renamed to embed, method last removed, method more new"
+    )
     assert comparison.names_of("removed") == ["asr/last"]
     assert comparison.names_of("changed") == ["asr"]

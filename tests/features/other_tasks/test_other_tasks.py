@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.features.other_tasks.phases import has_code_for_workers
+from pipeline.plan.plan import Plan
+from pipeline.store.workspace import open_workspace
 from tests.backends.test_plugins import install
-from tests.support.bench import Bench
+from tests.support.bench import Bench, bench_of
 from tests.support.patches import python_path
 
 CONFIG = "model: m\nmethods:\n  forward:\n    partitioners: []\n"
@@ -229,6 +232,12 @@ def test_a_task_that_fails_leaves_what_needs_it_undone(workspace, version_of):
     assert bench.outcomes()["link m"] == "not-run" and version_of(bench) == "1"
 
 
+@pytest.mark.parametrize(("sample", "expected"), [("operators", True), ("archives", False)])
+def test_workers_begin_anew_where_they_import_code_of_the_workspace(tmp_path, sample, expected):
+    root = bench_of(sample, tmp_path).root
+    assert has_code_for_workers(Plan(open_workspace(root))) is expected
+
+
 def test_another_dodo_file_has_other_tasks(workspace, version_of):
     bench = workspace("")
     (bench.root / "other.py").write_text(IMPORT + TRAIN)
@@ -271,6 +280,33 @@ def test_what_an_exporter_turns_out_to_read_is_made_first(workspace, version_of)
     assert version_of(bench) == "2" and bench.outcomes()["export m"] == "built"
     assert bench.doit("lower") == 0 and "-- fetch" in bench.output
     assert "up to date: 1 package" in bench.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text",
+    [
+        'INPUTS = ["data/**"]\n' + EXPORTER,
+        'INPUTS = ["data/seeds"]\n' + EXPORTER,
+        EXPORTER.replace('float(Path("data/seeds/seed.txt").read_text())', "made.NUMBER").replace(
+            "import torch", "import torch\nimport made", 1
+        ),
+    ],
+)
+def test_inputs_that_an_exporter_names_or_imports_are_made_first(workspace, version_of, text):
+    bench = workspace(
+        FETCH
+        + """
+def task_module():
+    return {"actions": ["echo NUMBER = float\\\\($(cat version)\\\\) > models/made.py"],
+            "file_dep": ["version"], "targets": ["models/made.py"]}
+"""
+    )
+    (bench.root / "models" / "m.py").write_text(text)
+    for version in ("1", "2"):
+        (bench.root / "version").write_text(version)
+        assert bench.doit("lower") == 0, bench.output
+        assert version_of(bench) == version
 
 
 @pytest.mark.slow
