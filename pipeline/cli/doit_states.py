@@ -6,8 +6,9 @@ is lost with it, so that these run again.
 
 from __future__ import annotations
 
+import os
 import sys
-from contextlib import closing
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from doit.exceptions import InvalidDodoFile
 from pipeline.store.files import clear_place, remove
 from pipeline.store.reasons import reason
 
+_SPARE = Path("build")  # where the file goes in a workspace that can't be written
 _SUFFIXES = ("", "-journal", "-wal", "-shm")  # of the files that SQLite writes
 
 
@@ -25,12 +27,13 @@ class States(SqliteDB):  # type: ignore[misc]
     no task that it has no state of, as it has none of ours."""
 
     names: set[str]
+    runs_tasks = True
 
     def _sqlite3(self, name: str) -> Any:
         import sqlite3  # with the first command that reads the file, as doit does
 
         damage = (DatabaseException, sqlite3.Error, ValueError, AttributeError)
-        path = Path(name)
+        path = _find_place(Path(name), self.runs_tasks)
         existed = path.exists() or path.is_symlink()
         try:
             clear_place(path)  # a FIFO would block, a link lead elsewhere
@@ -74,22 +77,26 @@ class States(SqliteDB):  # type: ignore[misc]
         return {}
 
 
-class RecordedStates(States):
-    """doit's file as it is, for a command that only looks: it writes nothing, and a file that can't
-    be read has no states."""
+class StatesToRead(States):
+    """The file for commands that run no task. They do without one that can't be written."""
 
-    def _sqlite3(self, name: str) -> Any:
-        import sqlite3
+    runs_tasks = False
 
-        connection = self._open(Path(":memory:"))
-        address = f"{Path(name).absolute().as_uri()}?mode=ro"
-        try:
-            with closing(sqlite3.connect(address, uri=True)) as file:
-                file.backup(connection)
-            self._read_names(connection)
-        except (DatabaseException, sqlite3.Error, ValueError, AttributeError):
-            self.names = set()
-        return connection
+
+def _find_place(path: Path, runs_tasks: bool) -> Path:
+    """Return where the file of states is: elsewhere where it can't be written, as in a workspace
+    whose sources are mounted read-only."""
+    if _is_writable(path):
+        return path
+    with suppress(OSError):
+        _SPARE.mkdir(exist_ok=True)
+    if _is_writable(_SPARE / path.name):
+        return _SPARE / path.name
+    return path if runs_tasks else Path(":memory:")
+
+
+def _is_writable(path: Path) -> bool:
+    return os.access(path if os.path.lexists(path) else path.parent, os.W_OK)
 
 
 def _is_busy(error: BaseException) -> bool:
@@ -105,4 +112,6 @@ def _is_busy(error: BaseException) -> bool:
 
 def _unwritable(name: str, error: BaseException) -> InvalidDodoFile:
     why = getattr(error, "strerror", None) or reason(error)
-    return InvalidDodoFile(f"{name}: can't be opened or made anew: {why}")
+    return InvalidDodoFile(
+        f"{name}: can't be opened or made anew: {why}; `--db-file` names another"
+    )

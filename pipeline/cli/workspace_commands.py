@@ -19,10 +19,8 @@ from doit import cmd_clean, cmd_forget, cmd_help, cmd_info, cmd_list, cmd_run
 from doit.action import PythonAction
 from doit.cmd_base import Command as DoitCommand
 from doit.control import TaskControl
-from doit.dependency import CHECKERS, Dependency
 from doit.doit_cmd import DoitMain
 from doit.exceptions import InvalidCommand
-from doit.loader import load_tasks
 from doit.plugin import PluginDict
 from doit.task import Stream
 
@@ -30,13 +28,12 @@ from pipeline.cli import tasks
 from pipeline.cli.ahead import prefetch_exports
 from pipeline.cli.commands import ANYWHERE, VERBS, Command
 from pipeline.cli.doit_link import UpToDate
-from pipeline.cli.doit_states import RecordedStates, States
+from pipeline.cli.doit_states import States, StatesToRead
 from pipeline.cli.grammar import take_flags
 from pipeline.cli.help import COMMANDS, describe, overview
 from pipeline.cli.interrupts import Interrupts
-from pipeline.cli.run_options import number_verbosity, take_allowed
+from pipeline.cli.run_options import drop_database, number_verbosity, take_allowed
 from pipeline.cli.runner import BatchRunner
-from pipeline.cli.selection import find_foreign_tasks
 from pipeline.cli.toolchain_check import check_toolchain
 from pipeline.cli.workspace_loader import WorkspaceLoader
 from pipeline.moments import call_all, load
@@ -44,8 +41,6 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.visible import one_line
 
 _HELP = ("-h", "--help")
-# What doit takes where a dodo file has other settings than ours.
-_OF_DOIT = {"dep_file": ".doit.db", "check_file_uptodate": "md5"}
 _FORETELLING = ("plan", "explain")  # the verbs that say what a run would do
 
 
@@ -61,8 +56,10 @@ def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
     name = door.name
     if name == "run":
         words = take_allowed(words)
-        if words and words[0] in commands:
-            name = words.pop(0)
+        names = drop_database(words)
+        if names and names[0] in commands:
+            name = names[0]
+            words.remove(name)
     command = commands[name](
         task_loader=WorkspaceLoader(door, dodo, [*VERBS]),
         config=door.config,
@@ -95,13 +92,16 @@ class _States:
     """A command of doit's that mends doit's file of states."""
 
     loader: WorkspaceLoader
+    states: type[States] = StatesToRead
 
     def get_backends(self) -> dict[str, Any]:
-        return {**self.loader.door._backends, "sqlite3": States}
+        return {**self.loader.door._backends, "sqlite3": self.states}
 
 
 class Run(_States, cmd_run.Run):  # type: ignore[misc]
     """`doit run`, which is what `doit` alone and `doit TASK` are, by our runner."""
+
+    states = States
 
     def parse_execute(self, in_args: Sequence[str]) -> Any:
         if _asks_for_help(in_args) and in_args[0] in COMMANDS:
@@ -205,6 +205,8 @@ class Info(_States, cmd_info.Info):  # type: ignore[misc]
 class Forget(_States, cmd_forget.Forget):  # type: ignore[misc]
     """`doit forget`."""
 
+    states = States
+
 
 class Clean(_States, cmd_clean.Clean):  # type: ignore[misc]
     """`doit clean`, also of packages that no config makes any more."""
@@ -229,10 +231,14 @@ class Clean(_States, cmd_clean.Clean):  # type: ignore[misc]
         orphans: bool,
         pos_args: Any = None,
     ) -> Any:
-        if not orphans:
-            return super()._execute(dryrun, cleandep, cleanall, cleanforget, pos_args)
-        self.dep_manager.close()
-        return tasks.clean_orphans(dryrun)
+        if orphans:
+            self.dep_manager.close()
+            status = tasks.clean_orphans(dryrun)
+        else:
+            status = super()._execute(dryrun, cleandep, cleanall, cleanforget, pos_args)
+        if not dryrun:
+            tasks.renew_overview()
+        return status
 
 
 class Help(_States, cmd_help.Help):  # type: ignore[misc]
@@ -280,32 +286,17 @@ class Verb(DoitCommand):  # type: ignore[misc]
     def run(self, words: Sequence[str]) -> int:
         options, _ = self.cmdparser.parse([])
         self.loader.setup({**options, **self.opt_vals})
-        words, flags = take_flags(self.verb, words)
+        words, flags = take_flags(self.verb, drop_database(words))
         with Interrupts() as interrupts:
             try:
                 if self.verb.name in (*_FORETELLING, "check"):
-                    self._look_at_other_tasks()
+                    plan = tasks.current_plan()
+                    for pending in call_all("pending_tasks", plan, self.loader):
+                        plan.pending = pending
                 status = run_verb(self.verb, words, flags)
             except KeyboardInterrupt:
                 status = 0
         return interrupts.status or status
-
-    def _look_at_other_tasks(self) -> None:
-        """Let the plan know which actions wait for other tasks of the dodo file."""
-        namespace = self.loader.namespace
-        if namespace is None or not find_foreign_tasks(namespace):
-            return
-        config = {**_OF_DOIT, **self.loader.load_doit_config()}
-        states = None
-        if config["backend"] == "sqlite3" and os.path.isfile(config["dep_file"]):
-            check = config["check_file_uptodate"]
-            checker = CHECKERS.get(check, check)
-            states = Dependency(RecordedStates, config["dep_file"], checker)
-        names = self.loader.cmd_names
-        control = TaskControl(load_tasks(namespace, names, allow_delayed=True))
-        plan = tasks.current_plan()
-        for pending in call_all("pending_tasks", plan, control.tasks, states):
-            plan.pending = pending
 
 
 class VerbAnywhere(Verb):

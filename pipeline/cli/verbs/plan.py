@@ -19,6 +19,7 @@ from pipeline.store.errors import (
     ConfigErrors,
     PipelineError,
     Problem,
+    find_widespread,
     format_new_problems,
     listed,
     plural,
@@ -217,19 +218,17 @@ def preview(plan: Plan, targets: Sequence[Target]) -> Iterator[str]:
         PipelineError: packages have mistakes, after the others were reported.
     """
     packages = list(dict.fromkeys(target.package for target in targets))
-    faulty = []
+    faulty: dict[str, Sequence[Problem]] = {}
     for package in packages:
         if (package, "link") not in plan.pending and plan.problems(package):
-            faulty.append(package)
+            faulty[package] = plan.problems(package)
     sound = [package for package in packages if package not in faulty]
     whole = not any(target.methods for target in targets)
     plan.workspace.store.look(prefetch_packages(plan, sound, True, not whole))
     links = foresee_links(plan, sound)
     table = _Preview(plan, targets)
-    for package in packages:
-        if package in faulty:
-            table.add_problems(package)
-            continue
+    table.add_problems(faulty)
+    for package in sound:
         for action in expected(plan, package, links, whole):
             table.add(action)
     yield from (line.strip() for line in columns(table.rows))
@@ -259,13 +258,14 @@ class _Preview:
         self._counts = dict.fromkeys(VERDICTS, 0)
         self._titles: dict[Digest, str] = {}  # of the first action of a digest
         self._exported: set[str] = set()
-        self._shown: dict[Problem, str] = {}
 
-    def add_problems(self, package: str) -> None:
-        for line in format_new_problems(
-            self._plan.problems(package), package, self._shown
-        ):
-            self.rows.append(("", package, "faulty", line))
+    def add_problems(self, faulty: Mapping[str, Sequence[Problem]]) -> None:
+        """Add a row for each problem of packages, and one for those that many packages have."""
+        shown: dict[Problem, str] = {}
+        widespread = find_widespread(faulty)
+        for package, problems in faulty.items():
+            for line in format_new_problems(problems, package, shown, widespread):
+                self.rows.append(("", package, "faulty", line))
 
     def add(self, action: Expected) -> None:
         """Count an action of one of the targets, with a row where it is not current."""
