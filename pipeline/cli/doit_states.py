@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,24 +97,6 @@ def _find_place(path: Path, runs_tasks: bool) -> Path:
 
 def _is_writable(path: Path) -> bool:
     return os.access(path if os.path.lexists(path) else path.parent, os.W_OK)
-
-
-class RecordedStates(States):
-    """doit's file as it is, for a command that only looks: it writes nothing, and a file that can't
-    be read has no states."""
-
-    def _sqlite3(self, name: str) -> Any:
-        import sqlite3
-
-        connection = self._open(Path(":memory:"))
-        address = f"{Path(name).absolute().as_uri()}?mode=ro"
-        try:
-            with closing(sqlite3.connect(address, uri=True)) as file:
-                file.backup(connection)
-            self._read_names(connection)
-        except (DatabaseException, sqlite3.Error, ValueError, AttributeError):
-            self.names = set()
-        return connection
 
 
 def _is_busy(error: BaseException) -> bool:

@@ -19,10 +19,8 @@ from doit import cmd_clean, cmd_forget, cmd_help, cmd_info, cmd_list, cmd_run
 from doit.action import PythonAction
 from doit.cmd_base import Command as DoitCommand
 from doit.control import TaskControl
-from doit.dependency import CHECKERS, Dependency
 from doit.doit_cmd import DoitMain
 from doit.exceptions import InvalidCommand
-from doit.loader import load_tasks
 from doit.plugin import PluginDict
 from doit.task import Stream
 
@@ -30,13 +28,12 @@ from pipeline.cli import tasks
 from pipeline.cli.ahead import prefetch_exports
 from pipeline.cli.commands import ANYWHERE, VERBS, Command
 from pipeline.cli.doit_link import UpToDate
-from pipeline.cli.doit_states import RecordedStates, States, StatesToRead
+from pipeline.cli.doit_states import States, StatesToRead
 from pipeline.cli.grammar import take_flags
 from pipeline.cli.help import COMMANDS, describe, overview
 from pipeline.cli.interrupts import Interrupts
 from pipeline.cli.run_options import drop_database, number_verbosity, take_allowed
 from pipeline.cli.runner import BatchRunner
-from pipeline.cli.selection import find_foreign_tasks
 from pipeline.cli.toolchain_check import check_toolchain
 from pipeline.cli.workspace_loader import WorkspaceLoader
 from pipeline.moments import call_all, load
@@ -44,8 +41,6 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.visible import one_line
 
 _HELP = ("-h", "--help")
-# What doit takes where a dodo file has other settings than ours.
-_OF_DOIT = {"dep_file": ".doit.db", "check_file_uptodate": "md5"}
 _FORETELLING = ("plan", "explain")  # the verbs that say what a run would do
 
 
@@ -295,28 +290,13 @@ class Verb(DoitCommand):  # type: ignore[misc]
         with Interrupts() as interrupts:
             try:
                 if self.verb.name in (*_FORETELLING, "check"):
-                    self._look_at_other_tasks()
+                    plan = tasks.current_plan()
+                    for pending in call_all("pending_tasks", plan, self.loader):
+                        plan.pending = pending
                 status = run_verb(self.verb, words, flags)
             except KeyboardInterrupt:
                 status = 0
         return interrupts.status or status
-
-    def _look_at_other_tasks(self) -> None:
-        """Let the plan know which actions wait for other tasks of the dodo file."""
-        namespace = self.loader.namespace
-        if namespace is None or not find_foreign_tasks(namespace):
-            return
-        config = {**_OF_DOIT, **self.loader.load_doit_config()}
-        states = None
-        if config["backend"] == "sqlite3" and os.path.isfile(config["dep_file"]):
-            check = config["check_file_uptodate"]
-            checker = CHECKERS.get(check, check)
-            states = Dependency(RecordedStates, config["dep_file"], checker)
-        names = self.loader.cmd_names
-        control = TaskControl(load_tasks(namespace, names, allow_delayed=True))
-        plan = tasks.current_plan()
-        for pending in call_all("pending_tasks", plan, control.tasks, states):
-            plan.pending = pending
 
 
 class VerbAnywhere(Verb):

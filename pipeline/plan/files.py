@@ -245,24 +245,14 @@ class Files:
 
     def look_again(self) -> bool:
         """Forget all that was read of the workspace's files and of installed plugins, which another
-        task may have changed; return whether workers may have imported other code."""
+        task may have changed; return whether a plugin, or a library, is another one."""
         forget_identities()
         is_changed = self.configs.has_other_toolchain()
         for name in ("exporters", "revision"):
             self.__dict__.pop(name, None)
         self.models.look_again()
         self._begin()
-        return is_changed or self._has_code_for_workers()
-
-    def _has_code_for_workers(self) -> bool:
-        """Tell whether workers import modules of the workspace: passes, libraries of operators."""
-        if self.workspace.operators.listed:
-            return True
-        for package in self.packages:
-            summary = self.configs.summary(package)
-            if summary is not None and (summary.passes or summary.operators):
-                return True
-        return False
+        return is_changed
 
     def forget(self, export: str) -> None:
         """Forget what was known of an export, which ran since."""

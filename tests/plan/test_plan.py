@@ -103,12 +103,6 @@ def test_another_toolchain_is_a_reason(built, monkeypatch):
     assert state == "waiting" and "library torchao" in reason
 
 
-@pytest.mark.parametrize(("sample", "expected"), [("operators", True), ("archives", False)])
-def test_code_that_workers_import_may_be_another_one(tmp_path, sample, expected):
-    """Whether workers begin anew after a task of the user's ran."""
-    assert make_plan(bench_of(sample, tmp_path)).look_again() is expected
-
-
 def test_what_changed_meanwhile_is_seen_again(tmp_path):
     bench = bench_of("archives", tmp_path)
     plan = make_plan(bench)

@@ -102,9 +102,7 @@ class Comparison:
     @property
     def headline(self) -> str:
         """Return the changes that count most, for a line: methods, size, delegation and SQNR."""
-        changes = []
-        for method, change in self.methods.items():
-            changes.append(f"method {method} {change}")
+        changes = list(self._method_changes())
         for section in self.sections:
             place = "" if section.title == "package" else f" of {section.title}"
             for row in section.rows:
@@ -112,6 +110,15 @@ class Comparison:
                     changes.append(f"{row.what}{place} {row.change}")
         titles = ", ".join(section.title for section in self.sections)
         return listed(changes, _MOST_HEADLINES) or f"other {titles}"
+
+    def _method_changes(self) -> Iterator[str]:
+        for section in self.sections:
+            change = self.methods.get(section.title)
+            if change == "renamed":
+                row = section.rows[0]
+                yield f"method {row.before} renamed to {row.after}"
+            elif change is not None:
+                yield f"method {section.title} {change}"
 
     def markdown(self) -> Iterator[str]:
         """Yield lines of Markdown for a pull request: what changed most, and then all in a folded

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from doit.control import TaskControl
+from doit.dependency import CHECKERS, Dependency
+from doit.loader import load_tasks
+
 from pipeline.cli.doit_link import action_task, up_to_date
+from pipeline.cli.selection import find_foreign_tasks
+from pipeline.cli.workspace_loader import WorkspaceLoader
 from pipeline.features.other_tasks.producers import Producers
+from pipeline.features.other_tasks.states import RecordedStates
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
 
 _KINDS = ("link", "validate")
 
 
+# What doit takes where a dodo file has other settings than ours.
+_DEFAULTS = {"dep_file": ".doit.db", "check_file_uptodate": "md5"}
+
+
 def find_pending(
-    plan: Plan, tasks: Mapping[str, Any], states: Any
+    plan: Plan, loader: WorkspaceLoader
 ) -> dict[tuple[str, str], list[str]]:
     """Return the tasks that run before an action, by its package and its kind: "link" stands for
-    all that a package is linked from.
-
-    Args:
-        tasks: all of a dodo file, by name.
-        states: doit's `Dependency`, or None where doit has recorded nothing yet.
-    """
-    waits = _Waits(plan, tasks, states)
+    all that a package is linked from."""
+    if loader.namespace is None or not find_foreign_tasks(loader.namespace):
+        return {}
+    tasks = load_tasks(loader.namespace, loader.cmd_names, allow_delayed=True)
+    states = _read_states(loader.load_doit_config())
+    waits = _Waits(plan, TaskControl(tasks).tasks, states)
     pending = {}
     for package in plan.packages:
         for kind in _KINDS:
@@ -31,6 +42,16 @@ def find_pending(
             if names:
                 pending[package, kind] = names
     return pending
+
+
+def _read_states(config: Mapping[str, Any]) -> Dependency | None:
+    """Return doit's record of what tasks did, None where there is none that can be read alone."""
+    config = {**_DEFAULTS, **config}
+    if config["backend"] != "sqlite3" or not os.path.isfile(config["dep_file"]):
+        return None
+    check = config["check_file_uptodate"]
+    checker = CHECKERS.get(check, check)
+    return Dependency(RecordedStates, config["dep_file"], checker)
 
 
 class _Waits:

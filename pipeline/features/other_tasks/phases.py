@@ -52,7 +52,8 @@ class OtherTasks:
         if self._plan_is_old:
             self._plan_is_old = False
             self._renewed.clear()
-            self._workers_are_old |= self._plan.look_again()
+            is_changed = self._plan.look_again()
+            self._workers_are_old |= is_changed or has_code_for_workers(self._plan)
             self._find_producers(self.dispatcher.tasks).look_again(self._plan)
 
     def needs_new_workers(self) -> bool:
@@ -177,6 +178,17 @@ class OtherTasks:
             self._producers = Producers(tasks)
             self._producers.look_again(self._plan)
         return self._producers
+
+
+def has_code_for_workers(plan: Plan) -> bool:
+    """Tell whether workers import modules of the workspace: passes, libraries of operators."""
+    if plan.workspace.operators.listed:
+        return True
+    for package in plan.packages:
+        summary = plan.configs.summary(package)
+        if summary is not None and (summary.passes or summary.operators):
+            return True
+    return False
 
 
 def _is_ours(task: Task) -> bool:

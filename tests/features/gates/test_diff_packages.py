@@ -262,6 +262,8 @@ def test_methods_that_are_removed_new_or_renamed():
         "last": ("method", "8 of 10 nodes delegated", "", "is gone"),
         "more": ("method", "", "8 of 10 nodes delegated", "is new"),
     }
-    assert comparison.headline == "method embed renamed, method last removed, method more new"
+    assert comparison.headline == (
+        "method encode renamed to embed, method last removed, method more new"
+    )
     assert comparison.names_of("removed") == ["asr/last"]
     assert comparison.names_of("changed") == ["asr"]

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from pipeline.features.other_tasks.phases import has_code_for_workers
+from pipeline.plan.plan import Plan
+from pipeline.store.workspace import open_workspace
 from tests.backends.test_plugins import install
-from tests.support.bench import Bench
+from tests.support.bench import Bench, bench_of
 from tests.support.patches import python_path
 
 CONFIG = "model: m\nmethods:\n  forward:\n    partitioners: []\n"
@@ -227,6 +230,12 @@ def test_a_task_that_fails_leaves_what_needs_it_undone(workspace, version_of):
     (bench.root / "version").write_text("2")
     assert bench.doit("lower") != 0
     assert bench.outcomes()["link m"] == "not-run" and version_of(bench) == "1"
+
+
+@pytest.mark.parametrize(("sample", "expected"), [("operators", True), ("archives", False)])
+def test_workers_begin_anew_where_they_import_code_of_the_workspace(tmp_path, sample, expected):
+    root = bench_of(sample, tmp_path).root
+    assert has_code_for_workers(Plan(open_workspace(root))) is expected
 
 
 def test_another_dodo_file_has_other_tasks(workspace, version_of):
