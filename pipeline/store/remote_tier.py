@@ -33,10 +33,6 @@ class RemoteTierSettings(Protocol):
     def believes_all(self) -> bool:
         """Tell whether unsigned results are believed."""
 
-    def trusts(self, voucher: str) -> bool:
-        """Tell whether results are believed that the key of this name vouched for, or nobody did
-        (`entries.ANYONE`)."""
-
     def fingerprint(self) -> str:
         """Return a name that changes with whose results are believed."""
 
@@ -88,6 +84,10 @@ class RemoteTier(Protocol):
 
     def check(self) -> None:
         """Raise PipelineError for settings that can't work, whatever the remote does."""
+
+    def trusts(self, voucher: str) -> bool:
+        """Tell whether results are believed that the key of this name vouched for, or nobody did
+        (`entries.ANYONE`)."""
 
     def fetch_result(
         self,

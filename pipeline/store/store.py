@@ -102,7 +102,7 @@ class Store(BlobStore):
 
     def trusts(self, vouchers: Iterable[str]) -> bool:
         """Tell whether all who vouch for a result are believed now."""
-        remote = self._remote
+        remote = self.remote
         return all(
             remote is not None and remote.trusts(voucher) for voucher in vouchers
         )

@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, TypeVar
 from pipeline.features.remote.files import RemoteError, RemoteFiles
 from pipeline.features.remote.use import describe_use
 from pipeline.store import digest
-from pipeline.store.digest import Digest, hash_file
+from pipeline.store.digest import Digest
 from pipeline.store.entries import ANYONE
 from pipeline.store.errors import PipelineError
 from pipeline.store.places import action_name, blob_name
@@ -90,21 +90,13 @@ class RemoteSettings:
         ignored."""
         return self.writable and (self.signing_key is not None or not self.trusted_keys)
 
-    def trusts(self, voucher: str) -> bool:
-        """Tell whether results are believed that the key of this name vouched for."""
-        if self.believes_all or voucher in _name_public_keys(self.trusted_keys):
-            return True
-        return self.signing_key is not None and voucher == _name_signer(
-            self.signing_key
-        )
-
     def fingerprint(self) -> str:
-        """Return a name that changes with whose results are believed."""
+        """Return a name that changes with whose results are believed: with the places of keys, of
+        which none is read."""
         if self.believes_all:
             return ANYONE
         keys = [*self.trusted_keys, *filter(None, [self.signing_key])]
-        contents = [hash_file(key) if key.is_file() else "" for key in keys]
-        return digest.hash_json(sorted(contents))[:16]
+        return digest.hash_json(sorted(map(str, keys)))[:16]
 
     def open(self) -> Remote:
         """Return the remote, which asks nothing yet."""
@@ -134,6 +126,18 @@ class Remote:
         """Raise PipelineError for settings that cannot work, whatever the remote does."""
         self._files.check()
         self._keys = load_keys(self.settings.signing_key, self.settings.trusted_keys)
+
+    def trusts(self, voucher: str) -> bool:
+        """Tell whether results are believed that the key of this name vouched for."""
+        settings = self.settings
+        if settings.believes_all:
+            return True
+        if self._keys is not None:  # read before user code that is watched began
+            return voucher in self._keys.trusted
+        if voucher in _name_public_keys(settings.trusted_keys):
+            return True
+        signing_key = settings.signing_key
+        return signing_key is not None and voucher == _name_signer(signing_key)
 
     # Fetching
 
