@@ -17,7 +17,6 @@ from pipeline.plan.models import Models, once
 from pipeline.plan.named_inputs import NamedInputs
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest, hash_json
-from pipeline.store.distributions import forget_identities
 from pipeline.store.errors import SourceError
 from pipeline.store.revision import find_revision
 from pipeline.store.toolchain import host
@@ -243,16 +242,13 @@ class Files:
                     self.workspace.write_state(package, state)
         self.forget(action.model)
 
-    def look_again(self) -> bool:
-        """Forget all that was read of the workspace's files and of installed plugins, which another
-        task may have changed; return whether a plugin, or a library, is another one."""
-        forget_identities()
-        is_changed = self.configs.has_other_toolchain()
+    def look_again(self) -> None:
+        """Forget all that was read of the workspace's files, which another task may have
+        changed."""
         for name in ("exporters", "revision"):
             self.__dict__.pop(name, None)
         self.models.look_again()
         self._begin()
-        return is_changed
 
     def forget(self, export: str) -> None:
         """Forget what was known of an export, which ran since."""

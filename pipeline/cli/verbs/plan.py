@@ -114,8 +114,9 @@ class Expected:
 
 
 def foresee_links(plan: Plan, packages: Iterable[str]) -> dict[str, Status]:
-    """Return the statuses of links, of the packages' families too, and let the plan know the files
-    that a run takes from the store: a validation is known by the files of its package."""
+    """Return the statuses of links, of the packages' families too, without packages that have
+    mistakes, and let the plan know the files that a run takes from the store: a validation is known
+    by the files of its package."""
     members = dict.fromkeys(packages)
     for package in list(members):
         members |= dict.fromkeys(plan.members(package))
@@ -217,14 +218,10 @@ def preview(plan: Plan, targets: Sequence[Target]) -> Iterator[str]:
         PipelineError: packages have mistakes, after the others were reported.
     """
     packages = list(dict.fromkeys(target.package for target in targets))
-    faulty = []
-    for package in packages:
-        if (package, "link") not in plan.pending and plan.problems(package):
-            faulty.append(package)
-    sound = [package for package in packages if package not in faulty]
     whole = not any(target.methods for target in targets)
-    plan.workspace.store.look(prefetch_packages(plan, sound, True, not whole))
-    links = foresee_links(plan, sound)
+    plan.workspace.store.look(prefetch_packages(plan, packages, True, not whole))
+    links = foresee_links(plan, packages)
+    faulty = [package for package in packages if package not in links]
     table = _Preview(plan, targets)
     for package in packages:
         if package in faulty:
