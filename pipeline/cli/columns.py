@@ -6,17 +6,24 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from pipeline.store.visible import one_line
 
+_LONGEST = 128  # characters of a name; a longer one is refused, and must not widen a whole column
+_CUT = 40
+
 
 def columns(
     rows: Iterable[Sequence[str]], right: Collection[int] = (), rule: bool = False
 ) -> Iterator[str]:
-    """Yield rows as lines with columns as wide as their widest cells.
+    """Yield rows as lines with columns as wide as their widest cells. Names that are too long for
+    any package are cut, but in the last column, which may hold sentences.
 
     Args:
         right: the columns that are aligned to the right, by number.
         rule: draws a line under the first row.
     """
-    lines = [list(map(one_line, row)) for row in rows]
+    lines = []
+    for row in rows:
+        *names, last = map(one_line, row)
+        lines.append([*map(_cut_refused, names), last])
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for number, line in enumerate(lines):
         cells = []
@@ -26,6 +33,10 @@ def columns(
         yield "  ".join(cells).rstrip()
         if rule and number == 0:
             yield "  ".join("-" * width for width in widths)
+
+
+def _cut_refused(name: str) -> str:
+    return name if len(name) <= _LONGEST else cut_middle(name, _CUT)
 
 
 def cut_middle(name: str, room: int) -> str:

@@ -105,12 +105,6 @@ _CORE_VERBS: Mapping[str, Command] = {
                 ("doit report vision", "build/vision/report.html and the others"),
             ),
         ),
-        Command(
-            "cache",
-            "the store: what it holds and has saved; check it; evict",
-            "stats | verify | gc",
-            examples=(("doit cache verify", "hashes all of it again"),),
-        ),
     )
 }
 

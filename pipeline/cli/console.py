@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -27,6 +28,7 @@ from pipeline.store.store import Store
 from pipeline.store.visible import one_line
 
 _PAGE = "report.html"
+_CONFIG = re.compile(r"partition_configs/[^:]+(:\d+)?: ")  # before what is wrong there
 _MOST_UNREFERENCED = 4
 _OUTCOMES = ("built", "refit", "hit", "up-to-date", "failed", "not-run")
 
@@ -54,7 +56,8 @@ class Reporter(ConsoleReporter):
             super().add_failure(task, fail)
         else:
             bug = "".join(fail.traceback) if isinstance(fail, TaskError) else ""
-            self.write(f"{bug}{fail.message}\n")
+            if text := f"{bug}{fail.message}":
+                self.write(f"{text}\n")
             self.outstream.flush()
 
     def warn(self, warning: str) -> None:
@@ -114,7 +117,7 @@ class Reporter(ConsoleReporter):
 def _overflow_lines(store: Store) -> Iterator[str]:
     """Yield a line where the store could not take what the run made."""
     if why := store.why_overflow():
-        yield describe_remedy(store.root, one_line(why))
+        yield describe_remedy(store.root, f"can't be written ({one_line(why)})")
         yield f"  what this run made is in {store.overflow}, for this workspace alone"
 
 
@@ -124,13 +127,14 @@ def describe_failures(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     failures: dict[tuple[str, str], list[Event]] = {}
     for event in events:
         if event.outcome == "failed":
-            why = event.error.partition("\n")[0]
+            why = _CONFIG.sub("", event.error.partition("\n")[0], count=1)
             failures.setdefault((why, _file_to_open(plan, event)), []).append(event)
     if failures:
         yield ""
         yield "failed:"
-    for (why, place), same_failures in failures.items():
+    for (_, place), same_failures in failures.items():
         first = same_failures[0]
+        why = first.error.partition("\n")[0]
         stage = f" in stage '{first.stage}'" if first.stage and first.log else ""
         titles = listed([one_line(event.title) for event in same_failures], 3)
         yield f"  {titles}{stage}: {one_line(why)}"

@@ -6,7 +6,9 @@ is lost with it, so that these run again.
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from doit.exceptions import InvalidDodoFile
 from pipeline.store.files import clear_place, remove
 from pipeline.store.reasons import reason
 
+_SPARE = Path("build")  # where the file goes in a workspace that can't be written
 _SUFFIXES = ("", "-journal", "-wal", "-shm")  # of the files that SQLite writes
 
 
@@ -24,12 +27,13 @@ class States(SqliteDB):  # type: ignore[misc]
     no task that it has no state of, as it has none of ours."""
 
     names: set[str]
+    runs_tasks = True
 
     def _sqlite3(self, name: str) -> Any:
         import sqlite3  # with the first command that reads the file, as doit does
 
         damage = (DatabaseException, sqlite3.Error, ValueError, AttributeError)
-        path = Path(name)
+        path = _find_place(Path(name), self.runs_tasks)
         existed = path.exists() or path.is_symlink()
         try:
             clear_place(path)  # a FIFO would block, a link lead elsewhere
@@ -73,6 +77,28 @@ class States(SqliteDB):  # type: ignore[misc]
         return {}
 
 
+class StatesToRead(States):
+    """The file for commands that run no task. They do without one that can't be written."""
+
+    runs_tasks = False
+
+
+def _find_place(path: Path, runs_tasks: bool) -> Path:
+    """Return where the file of states is: elsewhere where it can't be written, as in a workspace
+    whose sources are mounted read-only."""
+    if _is_writable(path):
+        return path
+    with suppress(OSError):
+        _SPARE.mkdir(exist_ok=True)
+    if _is_writable(_SPARE / path.name):
+        return _SPARE / path.name
+    return path if runs_tasks else Path(":memory:")
+
+
+def _is_writable(path: Path) -> bool:
+    return os.access(path if os.path.lexists(path) else path.parent, os.W_OK)
+
+
 def _is_busy(error: BaseException) -> bool:
     """Tell whether a live process has the file locked; the locks of dead ones are gone."""
     import sqlite3
@@ -86,4 +112,6 @@ def _is_busy(error: BaseException) -> bool:
 
 def _unwritable(name: str, error: BaseException) -> InvalidDodoFile:
     why = getattr(error, "strerror", None) or reason(error)
-    return InvalidDodoFile(f"{name}: can't be opened or made anew: {why}")
+    return InvalidDodoFile(
+        f"{name}: can't be opened or made anew: {why}; `--db-file` names another"
+    )

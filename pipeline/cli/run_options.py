@@ -13,6 +13,7 @@ _SHORT = "n:av"
 _LONG = ("process=", "always-execute", "verbose")
 _VERBOSE = ("-v", "--verbose")
 _ALLOW = "--allow"
+_DATABASE = "--db-file"
 _ALLOW_VARIABLE = "PTE_PIPELINE_ALLOW"
 
 
@@ -55,6 +56,18 @@ def take_options(words: Sequence[str]) -> tuple[list[str], RunOptions]:
         hint = f"{options}; `doit help {command}` says more"
         raise PipelineError(f"{command}: {error}; {hint}") from error
     return names, RunOptions(int(jobs), "a" in flags, "v" in flags)
+
+
+def drop_database(words: Sequence[str]) -> list[str]:
+    """Return the words of a verb, which needs no database, without the file that names one."""
+    others: list[str] = []
+    iterator = iter(words)
+    for word in iterator:
+        if word == _DATABASE:
+            next(iterator, "")
+        elif not word.startswith(f"{_DATABASE}="):
+            others.append(word)
+    return others
 
 
 def take_allowed(words: Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from doit.runner import FAILURE
@@ -37,6 +38,7 @@ from pipeline.store.errors import (
     ConfigErrors,
     PipelineError,
     Problem,
+    find_widespread,
     format_new_problems,
     listed,
 )
@@ -85,6 +87,7 @@ class BatchRunner(TaskOutcomes):
         ] = {}  # by task, of exports that are looked at again
         self._pool: Any = None
         self._shown: dict[Problem, str] = {}
+        self._widespread: dict[Problem, list[str]] = {}
 
     # Which tasks run when
 
@@ -234,6 +237,7 @@ class BatchRunner(TaskOutcomes):
         digest_to_waiting: dict[Digest, list[Waiting]] = {}
         if self._others is not None and self._others.needs_new_workers():
             self._close_pool()
+        self._widespread = find_widespread(_find_problems(nodes))
         for node in nodes:
             waiting = self._prepare(node)
             if waiting is not None:
@@ -254,12 +258,11 @@ class BatchRunner(TaskOutcomes):
                 problems = error.problems
             else:
                 problems = ()
-            lines = format_new_problems(problems, str(task.package), self._shown)
-            self._fail(
-                node,
-                describe_failure(task, error),
-                "\n".join(lines),
+            lines = format_new_problems(
+                problems, str(task.package), self._shown, self._widespread
             )
+            shown = "\n".join(lines) if problems else None
+            self._fail(node, describe_failure(task, error), shown)
             return None
         if action is None:  # its result is not there and will never be
             if self._others is not None and self._others.export_again(node, task):
@@ -380,6 +383,19 @@ def _find_plan(task_dispatcher: Any) -> Plan | None:
         if action is not None:
             return action.plan
     return None
+
+
+def _find_problems(nodes: Sequence[Any]) -> dict[str, Sequence[Problem]]:
+    """Return what is wrong with the packages of tasks of ours, by package."""
+    package_to_problems: dict[str, Sequence[Problem]] = {}
+    for node in nodes:
+        task = action_task(node.task)
+        if task is not None and task.package:
+            with contextlib.suppress(
+                PipelineError, OSError
+            ):  # shown when its turn comes
+                package_to_problems[task.package] = task.plan.problems(task.package)
+    return package_to_problems
 
 
 def _try_to_write(plan: Plan) -> None:

@@ -94,9 +94,9 @@ class TaskOutcomes(Runner):  # type: ignore[misc]
         node.run_status = "successful"
         self.reporter.add_success(node.task)
 
-    def _fail(self, node: Any, event: Event, shown: str = "") -> None:
+    def _fail(self, node: Any, event: Event, shown: str | None = None) -> None:
         """Settle a task that failed; `shown` is what people see of the error, where that is not the
-        whole of it."""
+        whole of it, and "" where they saw it already."""
         self._note(action_task(node.task), event)
         stage = ""
         if event.stage and event.log:
@@ -108,7 +108,10 @@ class TaskOutcomes(Runner):  # type: ignore[misc]
         if event.log:
             log = f"\n  log: {one_line(event.log)}"
         node.run_status = "failure"
-        message = f"{node.task.name} failed{stage}{host}: {shown or event.error}{log}"
+        text = event.error if shown is None else shown
+        message = ""
+        if text:
+            message = f"{node.task.name} failed{stage}{host}: {text}{log}"
         self.reporter.add_failure(node.task, TaskFailed(message))
         self._failed()
 

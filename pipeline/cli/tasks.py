@@ -9,7 +9,9 @@ tasks but commands: `pipeline.cli.workspace_commands`.
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
+import os
 from collections.abc import Iterable, Iterator
 from functools import cache, partial
 from itertools import chain
@@ -60,14 +62,21 @@ def select(selection: Selection) -> None:
 @cache
 def _plan_at(root: Path) -> Plan:
     try:
-        workspace = open_workspace(root)
-        workspace.build.mkdir(parents=True, exist_ok=True)
+        return Plan(open_workspace(root))
     except PipelineError as error:
         raise InvalidDodoFile(str(error)) from error
+
+
+def make_build_folder(plan: Plan) -> None:
+    """Make the folder that a run writes to. Raises InvalidDodoFile."""
+    build = plan.workspace.build
+    try:
+        build.mkdir(parents=True, exist_ok=True)
+        if not os.access(build, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        needed = "it must be a folder that can be written"
+        needed = "it must be a folder that can be written, or a link to one elsewhere"
         raise InvalidDodoFile(f"build/: {error.strerror}; {needed}") from error
-    return Plan(workspace)
 
 
 def current_plan() -> Plan:
@@ -244,6 +253,20 @@ def clean_orphans(dryrun: bool) -> int:
     if not orphans:
         print("no orphans: every package in build/ has a config")
     return 0
+
+
+def renew_overview() -> None:
+    """Write the pages over all packages again, where there are some, since they link to reports
+    that may be gone."""
+    plan = current_plan()
+    if not (plan.workspace.build / "index.html").exists():
+        return
+    from pipeline.report.render import write_overview  # imports templates and charts
+
+    try:
+        write_overview(plan.workspace, plan.packages)
+    except (OSError, PipelineError) as error:
+        raise SystemExit(f"clean: {describe_error(error)}") from error
 
 
 def task_validate() -> Iterator[dict[str, Any]]:

@@ -28,11 +28,11 @@ from pipeline.cli import tasks
 from pipeline.cli.ahead import prefetch_exports
 from pipeline.cli.commands import ANYWHERE, VERBS, Command
 from pipeline.cli.doit_link import UpToDate
-from pipeline.cli.doit_states import States
+from pipeline.cli.doit_states import States, StatesToRead
 from pipeline.cli.grammar import take_flags
 from pipeline.cli.help import COMMANDS, describe, overview
 from pipeline.cli.interrupts import Interrupts
-from pipeline.cli.run_options import number_verbosity, take_allowed
+from pipeline.cli.run_options import drop_database, number_verbosity, take_allowed
 from pipeline.cli.runner import BatchRunner
 from pipeline.cli.toolchain_check import check_toolchain
 from pipeline.cli.workspace_loader import WorkspaceLoader
@@ -56,8 +56,10 @@ def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
     name = door.name
     if name == "run":
         words = take_allowed(words)
-        if words and words[0] in commands:
-            name = words.pop(0)
+        names = drop_database(words)
+        if names and names[0] in commands:
+            name = names[0]
+            words.remove(name)
     command = commands[name](
         task_loader=WorkspaceLoader(door, dodo, [*VERBS]),
         config=door.config,
@@ -90,13 +92,16 @@ class _States:
     """A command of doit's that mends doit's file of states."""
 
     loader: WorkspaceLoader
+    states: type[States] = StatesToRead
 
     def get_backends(self) -> dict[str, Any]:
-        return {**self.loader.door._backends, "sqlite3": States}
+        return {**self.loader.door._backends, "sqlite3": self.states}
 
 
 class Run(_States, cmd_run.Run):  # type: ignore[misc]
     """`doit run`, which is what `doit` alone and `doit TASK` are, by our runner."""
+
+    states = States
 
     def parse_execute(self, in_args: Sequence[str]) -> Any:
         if _asks_for_help(in_args) and in_args[0] in COMMANDS:
@@ -200,6 +205,8 @@ class Info(_States, cmd_info.Info):  # type: ignore[misc]
 class Forget(_States, cmd_forget.Forget):  # type: ignore[misc]
     """`doit forget`."""
 
+    states = States
+
 
 class Clean(_States, cmd_clean.Clean):  # type: ignore[misc]
     """`doit clean`, also of packages that no config makes any more."""
@@ -224,10 +231,14 @@ class Clean(_States, cmd_clean.Clean):  # type: ignore[misc]
         orphans: bool,
         pos_args: Any = None,
     ) -> Any:
-        if not orphans:
-            return super()._execute(dryrun, cleandep, cleanall, cleanforget, pos_args)
-        self.dep_manager.close()
-        return tasks.clean_orphans(dryrun)
+        if orphans:
+            self.dep_manager.close()
+            status = tasks.clean_orphans(dryrun)
+        else:
+            status = super()._execute(dryrun, cleandep, cleanall, cleanforget, pos_args)
+        if not dryrun:
+            tasks.renew_overview()
+        return status
 
 
 class Help(_States, cmd_help.Help):  # type: ignore[misc]
@@ -275,7 +286,7 @@ class Verb(DoitCommand):  # type: ignore[misc]
     def run(self, words: Sequence[str]) -> int:
         options, _ = self.cmdparser.parse([])
         self.loader.setup({**options, **self.opt_vals})
-        words, flags = take_flags(self.verb, words)
+        words, flags = take_flags(self.verb, drop_database(words))
         with Interrupts() as interrupts:
             try:
                 if self.verb.name in (*_FORETELLING, "check"):

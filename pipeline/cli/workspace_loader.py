@@ -89,6 +89,8 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
         since doit selects tasks by the same list. Raises PipelineError for words without meaning.
         """
         plan = tasks.current_plan()
+        if cmd.execute_tasks:
+            tasks.make_build_folder(plan)
         foreign_tasks = find_foreign_tasks(self.namespace or {})
         self.has_foreign_tasks = bool(foreign_tasks)
         if cmd.execute_tasks and not {*foreign_tasks} & {*pos_args}:

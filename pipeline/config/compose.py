@@ -250,12 +250,9 @@ class Composition:
                 files = " and ".join(shown_file(path) for path in paths)
                 wrong(item, f"'{name}' is both {files}", "keep one")
             else:
-                stems = [stem for stem in self._folder.files if stem != self.stem]
-                wrong(
-                    item,
-                    f"no config {shown(name)}",
-                    did_you_mean(str(name), stems),
-                )
+                # The same words in every config that extends it, so that they are told once.
+                hint = did_you_mean(str(name), self._folder.files, impossible=self.stem)
+                wrong(item, f"no config {shown(name)}", hint)
 
     # Packages
 

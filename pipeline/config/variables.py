@@ -172,7 +172,7 @@ class Variables:
         self.read.add(name)
         if name not in self.environment.names:
             fault = f"configs may not read the variable {name}"
-            self.wrong(node, fault, self.environment.remedy)
+            self.wrong(node, fault, self._suggest(name, self.environment.remedy))
             return ""
         if name in self.environment.secrets:
             self._refuse_secret(name, node)
@@ -182,8 +182,16 @@ class Variables:
             return value or default.removeprefix(":-")
         if value is None:
             fault = f"the variable {name} is not set, and has no default"
-            self.wrong(node, fault, f"set it, or write ${{{name}:-default}}")
+            remedy = f"set it, or write ${{{name}:-default}}"
+            self.wrong(node, fault, self._suggest(name, remedy))
         return value or ""
+
+    def _suggest(self, name: str, remedy: str) -> str:
+        """Return how the axis of the matrix that has the name of a variable is written, or else the
+        remedy for the variable."""
+        if name in (self.matrix or ()):
+            return f"an axis of the matrix is written ${{matrix.{name}}}"
+        return remedy
 
 
 def _is_pass_option(place: tuple[object, ...]) -> bool:

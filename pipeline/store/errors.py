@@ -8,13 +8,16 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
+from types import MappingProxyType
 
 from pipeline.store.reasons import reason
 from pipeline.store.visible import one_line
 
+_MOST_ALIKE = 3  # packages that say by themselves what is wrong with each of them
+_NONE: Mapping[Problem, Sequence[str]] = MappingProxyType({})
 _COMPARED = 300  # words, and characters of one: comparing takes their product
 
 
@@ -80,6 +83,11 @@ class Problem:
     known: str = ""
     line: int = 0
 
+    @property
+    def cause(self) -> Problem:
+        """The same mistake, wherever it is."""
+        return replace(self, file="", line=0)
+
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
         where = ": ".join(part for part in (place, self.path) if part)
@@ -101,16 +109,41 @@ class ConfigErrors(PipelineError):  # noqa: N818 (several)
         return tuple(map(str, self.problems))
 
 
+def find_widespread(
+    package_to_problems: Mapping[str, Iterable[Problem]],
+) -> dict[Problem, list[str]]:
+    """Return the causes of problems that many packages have, with these: a base that is missing, or
+    a word that was copied."""
+    cause_to_packages: dict[Problem, dict[str, None]] = {}
+    for package, problems in package_to_problems.items():
+        for problem in problems:
+            cause_to_packages.setdefault(problem.cause, {})[package] = None
+    widespread = {}
+    for cause, packages in cause_to_packages.items():
+        if len(packages) > _MOST_ALIKE:
+            widespread[cause] = list(packages)
+    return widespread
+
+
 def format_new_problems(
-    problems: Iterable[Problem], package: str, reported: dict[Problem, str]
+    problems: Iterable[Problem],
+    package: str,
+    reported: dict[Problem, str],
+    widespread: Mapping[Problem, Sequence[str]] = _NONE,
 ) -> Iterator[str]:
     """Format the problems of a package, a line each.
 
-    Those already `reported` for another package, such as mistakes in a file that many configs
-    extend, take one line for each file and package. Adds the new ones to `reported`.
+    Those already `reported` for another package, such as mistakes in a file that two configs
+    extend, take one line for each file and package; `widespread` ones, of `find_widespread`, none.
+    Adds the new ones to `reported`.
     """
     repeats: Counter[tuple[str, str]] = Counter()
     for problem in problems:
+        if packages := widespread.get(problem.cause):
+            if reported.setdefault(problem.cause, package) == package:
+                others = [name for name in packages if name != package]
+                yield one_line(f"{problem}; also in {listed(others, _MOST_ALIKE)}")
+            continue
         first = reported.setdefault(problem, package)
         if first == package:
             yield str(problem)
@@ -157,10 +190,14 @@ def listed(words: Iterable[str], most: int | None = None) -> str:
     return ", ".join(words[:most]) + more
 
 
-def did_you_mean(word: str, candidates: Iterable[str], most: int = 100) -> str:
-    """Suggest the nearest known word, if one is near, and list the known ones, at most `most`."""
+def did_you_mean(
+    word: str, candidates: Iterable[str], most: int = 100, impossible: str = ""
+) -> str:
+    """Suggest the nearest known word, if one is near and not `impossible`, and list the known ones,
+    at most `most`."""
     names = list(candidates)
     spelled = {name.lower(): name for name in reversed(names[:_COMPARED])}
+    spelled.pop(impossible.lower(), None)
     near = difflib.get_close_matches(word[:_COMPARED].lower(), spelled, n=1)
     guess = f"did you mean '{spelled[near[0]]}'? " if near else ""
     return f"{guess}known: {listed(names, most) or 'none'}"

@@ -18,7 +18,8 @@ from pipeline.store.digest import Digest, hash_json
 from pipeline.store.entries import find_blobs_of
 from pipeline.store.errors import PipelineError
 from pipeline.store.file_digests import RACY_NS
-from pipeline.store.files import clear_place, remove
+from pipeline.store.files import clear_place, is_plain, remove
+from pipeline.store.places import describe_remedy
 from pipeline.store.store import Store
 
 if TYPE_CHECKING:
@@ -78,6 +79,9 @@ def open_index(store: Store) -> Iterator[Index]:
         with closing(_open(store)) as connection:
             yield Index(store, connection)
     except sqlite3.Error as error:
+        if _has_code(error, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL):
+            problem = f"its index can't be written ({error})"
+            raise PipelineError(describe_remedy(store.root, problem)) from error
         problem = "its index is in use by another process; run again"
         if not _is_busy(error):
             _remove(store)
@@ -89,7 +93,8 @@ def _open(store: Store) -> Connection:
     import sqlite3  # which a no-op run does without
 
     path = store.root / FILE
-    for _ in range(2 if store.root.is_dir() else 0):
+    is_writable = os.access(store.root, os.W_OK)
+    for _ in range(2 if is_writable else 0):
         try:
             clear_place(path)
             return _prepare(store, sqlite3.connect(path, timeout=_PATIENCE))
@@ -97,7 +102,15 @@ def _open(store: Store) -> Connection:
             if _is_busy(error):
                 break
             _remove(store)
-    return _prepare(store, sqlite3.connect(":memory:"))
+    in_memory = sqlite3.connect(":memory:")
+    if not is_writable and is_plain(path):  # another user's
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        with (
+            suppress(sqlite3.Error),
+            closing(sqlite3.connect(uri, uri=True)) as connection,
+        ):
+            connection.backup(in_memory)
+    return _prepare(store, in_memory)
 
 
 def _remove(store: Store) -> None:
@@ -111,11 +124,12 @@ def _is_busy(error: BaseException) -> bool:
     """Tell whether another process writes the index, which is whole then, and is to be left."""
     import sqlite3
 
+    return _has_code(error, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _has_code(error: BaseException, *codes: int) -> bool:
     code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in (
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-    )
+    return code is not None and code & 0xFF in codes
 
 
 def _prepare(store: Store, connection: Connection) -> Connection:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -80,6 +81,16 @@ def earlier_keys(
             yield digest, entry.key
 
 
+def find_unreadable(store: Store) -> list[str]:
+    """Return the folders of a store that this user can't read."""
+    folders = [store.root]
+    for top in ("blobs", "actions"):
+        folders.append(store.root / top)
+        with suppress(OSError):
+            folders += sorted((store.root / top).iterdir())
+    return [str(f) for f in folders if os.path.isdir(f) and not os.access(f, os.R_OK)]
+
+
 # Whether it is sound
 
 
@@ -111,7 +122,7 @@ def verify(store: Store) -> Verified:
         files=len(blobs) + len(results),
         size=sum(file.size for file in (*blobs, *results)),
         bad=tuple(names),
-        stuck=tuple(name for name in names if (store.root / name).exists()),
+        stuck=tuple(name for name in names if os.path.lexists(store.root / name)),
     )
 
 
@@ -162,7 +173,7 @@ def evict(store: Store, cap: int) -> Evicted:
     """
     from filelock import FileLock, Timeout
 
-    if not store.root.exists():
+    if not os.path.exists(store.root):
         return Evicted()
     store = Store(store.root)  # without an overflow, which has files of the same names
     try:
@@ -178,7 +189,9 @@ def evict(store: Store, cap: int) -> Evicted:
     except Timeout:
         return Evicted(busy=True)
     except OSError as error:
-        raise PipelineError(describe_remedy(store.root, str(error.strerror))) from error
+        raise PipelineError(
+            describe_remedy(store.root, f"can't be written ({error.strerror})")
+        ) from error
 
 
 def _evict(store: Store, cap: int) -> Evicted:

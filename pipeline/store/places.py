@@ -44,10 +44,10 @@ def action_of(path: Path) -> Digest:
     return Digest(path.parent.name + path.stem)
 
 
-def describe_remedy(root: Path, why: str) -> str:
-    """Return a sentence on a store that this user can't write."""
+def describe_remedy(root: Path, problem: str) -> str:
+    """Return a sentence on a store that this user can't use as its owner can."""
     return (
-        f"store {root}: can't be written ({why}); share it with a group "
+        f"store {root}: {problem}; share it with a group "
         "(docs/guides/scaling.md#a-store-for-several-users), or name another in PTE_PIPELINE_STORE"
     )
 

@@ -282,11 +282,14 @@ def test_listing_and_cleaning(built):
         "validate",
     ]
     (built.root / "build" / "pair" / "mine.txt").write_text("a file of the user's")
+    index, link = built.root / "build" / "index.html", 'href="pair/report.html"'
+    assert link in index.read_text()
     assert built.doit("clean", "-n", "lower:pair") == 0
     assert (built.root / "build" / "pair" / "pair.pte").exists()
     assert built.doit("clean", "lower:pair") == 0
     assert "removing build/pair/pair.pte" in built.output
     assert [p.name for p in (built.root / "build" / "pair").iterdir()] == ["mine.txt"]
+    assert link not in index.read_text() and "pair" in index.read_text()
     assert built.doit("lower:p*") == 0
     assert built.outcomes()["link pair"] == "hit"
 

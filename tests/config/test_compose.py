@@ -21,7 +21,12 @@ from pipeline.config.resolved import resolved_view
 from pipeline.config.variables import Variables
 from pipeline.config.yaml import Mark, Node, load_nodes, plain, read_scalar
 from pipeline.plan.plan import Plan
-from pipeline.store.errors import PipelineError, Problem, format_new_problems
+from pipeline.store.errors import (
+    PipelineError,
+    Problem,
+    find_widespread,
+    format_new_problems,
+)
 from pipeline.store.settings import Environment
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
@@ -214,6 +219,25 @@ def test_a_mistake_of_a_base_is_reported_of_its_place_there(write):
     assert len(list(format_new_problems(found.problems["a"], "a", already))) == 4
     (line,) = format_new_problems(found.problems["b"], "b", already)
     assert line.endswith("_base.yaml: 4 mistakes reported for a")
+
+
+def test_what_is_wrong_in_many_configs_is_told_once(write):
+    names = [f"p{number}" for number in range(60)]
+    found = write(**dict.fromkeys(names, "extends: _gone\ntarget: phone\n"))
+    packages = {name: found.problems[name] for name in names}
+    widespread = find_widespread(packages)
+    reported: dict[Problem, str] = {}
+    lines = []
+    for name, wrong in packages.items():
+        lines += format_new_problems(wrong, name, reported, widespread)
+    (line,) = [line for line in lines if "extends" in line]
+    assert "p0.yaml:1: extends: no config '_gone'; known: p0, p1, " in line
+    assert line.endswith("; also in p1, p2, p3 and 56 more")
+
+
+def test_a_config_is_no_suggestion_for_what_it_extends(write):
+    found = write(phone="extends: phon\nmodel: m\n")
+    assert not any("did you mean" in line for line in problems(found, "phone"))
 
 
 def test_what_is_missing_is_reported_of_the_file_that_lacks_it(write):
@@ -475,6 +499,12 @@ def test_two_files_that_make_one_package_are_both_named(write, tmp_path):
         f"{tmp_path.name}/a.yaml",
         f"makes the package 'a-x', as {tmp_path.name}/a-x.yaml does",
     }
+
+
+def test_an_axis_of_the_matrix_is_suggested(write):
+    found = write(p="matrix: {pc: [a, b]}\nmodel: m\ntarget: ${pc}\nmethods: {f: {}}\n")
+    [line] = [line for line in problems(found, "p-a") if "target" in line]
+    assert line.endswith("; an axis of the matrix is written ${matrix.pc}")
 
 
 def test_a_variable_of_the_matrix_needs_one(write):

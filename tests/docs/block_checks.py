@@ -107,7 +107,7 @@ PROGRAMS = {
     ".": "shell", "apt-get": "Debian", "cat": "shell", "cd": "shell", "cp": "shell",
     "chgrp": "shell", "chmod": "shell",
     "dask": "of the extra `dask`", "eval": "shell", "git": "git", "grep": "shell",
-    "cmake": "a reader's own",
+    "cmake": "a reader's own", "docker": "a reader's own",
     "hf": "of transformers' hub client", "jq": "a reader's own", "mkdir": "shell",
     "mkdocs": "of the extra `docs`", "openssl": "a reader's own", "pip": "checked below",
     "printf": "shell", "pytest": "of the extra `test`", "python": "checked below",

@@ -2,12 +2,13 @@
 
 import errno
 import os
+import shutil
 
 import pytest
 
 from pipeline.store import blobs
 from pipeline.store.errors import PipelineError
-from pipeline.store.maintenance import evict, statistics, verify
+from pipeline.store.maintenance import evict, find_unreadable, statistics, verify
 from pipeline.store.store import Store
 from tests.support.forked import run_doit, run_in_fork
 from tests.support.permissions import folders_of, mode, obey_permissions
@@ -65,9 +66,14 @@ def test_a_store_that_can_not_be_read_is_empty(tmp_path, obeying):
         store = Store(root, overflow=overflow)
         assert not store.intact([blob]) and store.put(b"kept") == blob
         assert store.read(blob) == b"kept" and statistics(store).blobs == 0
+        assert find_unreadable(store)
 
     with mode([root], 0o000):
         obeying(use)
+    shutil.rmtree(overflow)
+    with mode([*root.glob("blobs/*")], 0o000):
+        obeying(use)
+    assert not find_unreadable(Store(root))
 
 
 def test_a_bad_blob_that_can_not_be_dropped_is_made_anew(tmp_path, obeying):
@@ -143,11 +149,9 @@ def test_a_build_reads_what_it_can_and_keeps_the_rest_beside_its_packages(built)
         assert {*built.outcomes().values()} == {"up-to-date"}
         code, output = doit("cache", "stats")
         assert code == 0 and "could not take" in output, output
-        code, output = doit("cache", "verify")
-        assert code == 0 and "all good" in output, output
         environment["PTE_PIPELINE_STORE_SIZE"] = "1B"
         code, output = doit("cache", "gc")
-        assert code == 1 and "cache: store" in output and "can't be written (" in output, output
+        assert code == 1 and "cache: store" in output and "can't be written" in output, output
         assert "Traceback" not in output
     assert before == {path for path in built.store.rglob("*") if path.is_file()}
 
@@ -168,3 +172,5 @@ def test_nothing_is_evicted_of_folders_that_can_not_be_written(tmp_path, obeying
         obeying(use)
     with mode([store.root / ".gc.lock"], 0o444), mode([store.root], 0o555):
         obeying(fail)
+    with mode([store.root, *store.root.glob("blobs/*")], 0o555):
+        obeying(use)  # whatever is in its index, which gets no journal

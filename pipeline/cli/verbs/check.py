@@ -8,7 +8,13 @@ from pipeline.cli.verbs import find_path, known_packages
 from pipeline.moments import call_all
 from pipeline.plan.plan import Plan
 from pipeline.plan.remarks import find_remarks
-from pipeline.store.errors import PipelineError, Problem, format_new_problems, plural
+from pipeline.store.errors import (
+    PipelineError,
+    Problem,
+    find_widespread,
+    format_new_problems,
+    plural,
+)
 
 
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
@@ -26,20 +32,25 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     packages = known_packages(plan, names)
     shown: dict[Problem, str] = {}
     wrong = 0
-    for package in packages:
-        problems = plan.problems(package)
+    package_to_problems = {package: plan.problems(package) for package in packages}
+    widespread = find_widespread(package_to_problems)
+    for package, problems in package_to_problems.items():
         wrong += bool(problems)
-        yield from format_new_problems(problems, package, shown)
+        yield from format_new_problems(problems, package, shown, widespread)
     remarks: list[Problem] = []
     if not words:  # what no package names, too
         faults: list[Problem] = []
         for problems_of_feature in call_all("check_files", plan):
             faults += problems_of_feature
-        faults = [fault for fault in faults if fault not in shown]
+        faults = [fault for fault in faults if not {fault, fault.cause} & shown.keys()]
         yield from map(str, faults)
         wrong += bool(faults)
         mistakes = {*faults, *shown}
-        remarks = [remark for remark in find_remarks(plan) if remark not in mistakes]
+        remarks = [
+            remark
+            for remark in find_remarks(plan)
+            if not {remark, remark.cause} & mistakes
+        ]
     for remark in remarks:
         yield f"warning: {remark}"
     if wrong:

@@ -19,6 +19,7 @@ from pipeline.store.errors import (
     ConfigErrors,
     PipelineError,
     Problem,
+    find_widespread,
     format_new_problems,
     listed,
     plural,
@@ -221,14 +222,16 @@ def preview(plan: Plan, targets: Sequence[Target]) -> Iterator[str]:
     whole = not any(target.methods for target in targets)
     plan.workspace.store.look(prefetch_packages(plan, packages, True, not whole))
     links = foresee_links(plan, packages)
-    faulty = [package for package in packages if package not in links]
-    table = _Preview(plan, targets)
+    faulty: dict[str, Sequence[Problem]] = {}
     for package in packages:
-        if package in faulty:
-            table.add_problems(package)
-            continue
-        for action in expected(plan, package, links, whole):
-            table.add(action)
+        if package not in links:
+            faulty[package] = plan.problems(package)
+    table = _Preview(plan, targets)
+    table.add_problems(faulty)
+    for package in packages:
+        if package not in faulty:
+            for action in expected(plan, package, links, whole):
+                table.add(action)
     yield from (line.strip() for line in columns(table.rows))
     if table.rows:
         from pipeline.backends.constructors import outdated  # pydantic
@@ -256,13 +259,14 @@ class _Preview:
         self._counts = dict.fromkeys(VERDICTS, 0)
         self._titles: dict[Digest, str] = {}  # of the first action of a digest
         self._exported: set[str] = set()
-        self._shown: dict[Problem, str] = {}
 
-    def add_problems(self, package: str) -> None:
-        for line in format_new_problems(
-            self._plan.problems(package), package, self._shown
-        ):
-            self.rows.append(("", package, "faulty", line))
+    def add_problems(self, faulty: Mapping[str, Sequence[Problem]]) -> None:
+        """Add a row for each problem of packages, and one for those that many packages have."""
+        shown: dict[Problem, str] = {}
+        widespread = find_widespread(faulty)
+        for package, problems in faulty.items():
+            for line in format_new_problems(problems, package, shown, widespread):
+                self.rows.append(("", package, "faulty", line))
 
     def add(self, action: Expected) -> None:
         """Count an action of one of the targets, with a row where it is not current."""

@@ -8,8 +8,8 @@ from pipeline.cli.columns import columns
 from pipeline.plan.corrections import find_wrong_records
 from pipeline.plan.plan import Plan
 from pipeline.report.formatting import duration, percent
-from pipeline.store.errors import PipelineError, did_you_mean
-from pipeline.store.maintenance import evict, statistics, verify
+from pipeline.store.errors import PipelineError, did_you_mean, listed
+from pipeline.store.maintenance import evict, find_unreadable, statistics, verify
 from pipeline.store.places import describe_remedy
 from pipeline.store.sizes import human_size
 from pipeline.store.store import Store
@@ -26,9 +26,10 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         raise PipelineError(
             f"no '{' '.join(words)}'; {did_you_mean(word, [*verbs, 'verify'])}"
         )
-    if word == "verify":
-        return _verify(plan)
-    return verbs[word](plan.workspace.store)
+    store = plan.workspace.store
+    if unreadable := find_unreadable(store):
+        yield describe_remedy(store.root, f"can't be read ({listed(unreadable, 1)})")
+    yield from _verify(plan) if word == "verify" else verbs[word](store)
 
 
 def _show_statistics(store: Store) -> Iterator[str]:
@@ -112,5 +113,5 @@ def _collect_garbage(store: Store) -> Iterator[str]:
         yield f"{human_size(eviction.in_use)} are in use by builds that are under way"
     elif eviction.left > store.cap:
         raise PipelineError(
-            describe_remedy(store.root, "this user may not remove more")
+            describe_remedy(store.root, "can't be written, so no more is evicted")
         )

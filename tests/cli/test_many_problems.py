@@ -1,0 +1,19 @@
+"""What is wrong in many configs for one cause is said once, whatever the command."""
+
+import re
+
+from tests.support.bench import bench_of
+
+
+def test_a_missing_base_is_one_message(tmp_path):
+    bench = bench_of("pair", tmp_path)
+    (bench.root / "partition_configs" / "pair.yaml").unlink()
+    names = [f"p{number:02}" for number in range(20)]
+    for name in names:
+        (bench.root / "partition_configs" / f"{name}.yaml").write_text("extends: _gone\n")
+    for words, code, most in ((["check"], 1, 1), (["plan"], 1, 1), (["lower"], 1, 2)):
+        assert bench.doit(*words) == code
+        assert len(re.findall("no config '_gone'", bench.output)) == most, bench.output
+        assert "also in p01, p02, p03 and 16 more" in bench.output
+    assert "link p00, link p01, link p02 and 17 more: partition_configs/p00.yaml:1" in bench.output
+    assert "20 failed" in bench.output
