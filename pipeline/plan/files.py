@@ -6,7 +6,7 @@ the workspace caches of its own files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -33,14 +33,15 @@ class Files:
     `forget(export)` makes it look again after an export ran.
 
     Attributes:
-        pending: the tasks of the user's that a run would do before an action, by package and kind.
+        pending: the `status.Status` of actions for which a run does tasks of the user's first, by
+            package and kind.
         foreseen: the files of packages, by their names, that a run would take from the store.
     """
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self.models = Models(workspace)
-        self.pending: Mapping[tuple[str, str], Sequence[str]] = {}
+        self.pending: Mapping[tuple[str, str], Any] = {}
         self.foreseen: Mapping[str, Mapping[str, Digest]] = {}
         self._begin()
 
