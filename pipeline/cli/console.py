@@ -15,7 +15,6 @@ from pipeline.cli.doit_link import is_foreign
 from pipeline.cli.standing import describe_packages, describe_standing, find_standing
 from pipeline.cli.terminal import guard
 from pipeline.plan.actions import Action
-from pipeline.plan.patterns import find_unknown_names, find_unwritten
 from pipeline.plan.plan import Plan
 from pipeline.plan.remarks import find_remarks
 from pipeline.report.events import DONE, INTERRUPTED, Event, outcome_word
@@ -172,6 +171,7 @@ def _remark_lines(plan: Plan) -> Iterator[str]:
 
 def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     """Yield what the packages of this run are not, though their configs may mean it."""
+    from pipeline.plan.patterns import find_unknown_names, find_unwritten
     from pipeline.report.records import read_fitting, read_manifest
 
     linked = {str(e.package) for e in events if e.kind == "link" and e.outcome in DONE}

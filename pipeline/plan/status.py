@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from pipeline.plan import keys
 from pipeline.plan.actions import Action
-from pipeline.plan.key_diff import describe_differences
 from pipeline.plan.kinds.export import find_exported_blobs, reads_key
 from pipeline.plan.plan import Plan
 from pipeline.store.digest import Digest
@@ -267,4 +266,7 @@ def describe_changes(
         return planned.get(quantize) or (entry.key if entry else None)
 
     file = str(plan.models.source(action.model).path.relative_to(plan.workspace.root))
+    # Which a no-op run, where nothing differs, does without.
+    from pipeline.plan.key_diff import describe_differences
+
     return describe_differences(old, action.key, find_parts, file, find_key)

@@ -233,18 +233,18 @@ def test_explain_names_the_config_key(composed):
 def test_the_resolved_view_is_printed(composed, words):
     assert composed.doit("plan", *words, TARGET="mine") == 0
     lines = [" ".join(line.split()) for line in composed.output.splitlines()]
-    assert lines[:9] == [
+    assert lines[:8] == [
         "# phone: partition_configs/phone.yaml",
         "model: pair # partition_configs/_base.yaml:1",
         "# export: {} # default",
         "target: mine # partition_configs/_base.yaml:2, ${TARGET:-android}",
         "# file: none # default",
-        "# family: none # default",
         "methods:",
         "encode:",
         "partitioners: [] # partition_configs/_base.yaml:4, defaults",
     ]
     assert "# quantize: none # default" in lines
+    assert "# family: none # default" in lines  # of a feature, so below the core's
     assert "- xnnpack # partition_configs/phone.yaml:2" in lines
     assert "get_size: 8 # partition_configs/_base.yaml:5" in lines
 

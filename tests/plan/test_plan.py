@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline import backends
-from pipeline.config import parser
+from pipeline.config import reader
 from pipeline.plan.keys import program_key
 from pipeline.plan.models import Models
 from pipeline.plan.plan import Plan
@@ -254,7 +254,7 @@ def test_a_backend_that_changed_makes_its_summaries_anew(tmp_path, monkeypatch):
     def needs(code, *distributions):
         host = replace(xnnpack.host, facts=lambda: {"plugin": code}, distributions=distributions)
         entry = {"xnnpack": replace(xnnpack, host=host)} if code else {}
-        for module in (backends, parser):
+        for module in (backends, reader):
             monkeypatch.setattr(module, "BACKENDS", entry)
         plan = make_plan(bench)
         found = plan.configs.summary("pair")

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.features.cache.contents import statistics
 from pipeline.store import index as module
 from pipeline.store import maintenance
 from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import PipelineError
 from pipeline.store.index import FILE, Index, open_index, subject
-from pipeline.store.maintenance import earlier_keys, evict, statistics
+from pipeline.store.maintenance import earlier_keys, evict
 from pipeline.store.store import Store
 from tests.store.test_maintenance import put
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.features.cache.contents import statistics, verify
 from pipeline.store import digest, index, maintenance
 from pipeline.store.entries import find_references
-from pipeline.store.maintenance import evict, lease, statistics, verify
+from pipeline.store.maintenance import evict, lease
 from pipeline.store.store import Store
 
 

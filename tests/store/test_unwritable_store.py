@@ -6,9 +6,10 @@ import shutil
 
 import pytest
 
+from pipeline.features.cache.contents import find_unreadable, statistics, verify
 from pipeline.store import blobs
 from pipeline.store.errors import PipelineError
-from pipeline.store.maintenance import evict, find_unreadable, statistics, verify
+from pipeline.store.maintenance import evict
 from pipeline.store.store import Store
 from tests.support.forked import run_doit, run_in_fork
 from tests.support.permissions import folders_of, mode, obey_permissions

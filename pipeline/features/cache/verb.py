@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.cli.columns import columns
+from pipeline.features.cache.contents import find_unreadable, statistics, verify
 from pipeline.plan.corrections import find_wrong_records
 from pipeline.plan.plan import Plan
 from pipeline.report.formatting import duration, percent
 from pipeline.store.errors import PipelineError, did_you_mean, listed
-from pipeline.store.maintenance import evict, find_unreadable, statistics, verify
+from pipeline.store.maintenance import evict
 from pipeline.store.places import describe_remedy
 from pipeline.store.sizes import human_size
 from pipeline.store.store import Store

@@ -23,7 +23,6 @@ from pipeline.plan.kinds.parts import (
 )
 from pipeline.plan.kinds.words import describe_setting
 from pipeline.plan.pass_inputs import PassInputs
-from pipeline.plan.shared_state import WHERE, says_sharing
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.json_diff import ABSENT, Difference
@@ -240,6 +239,8 @@ def _held_to(inputs: ValidateInputs) -> Key:
 
 def _unsaid_sharing(config: PackageConfig) -> Key:
     """Return a field for a config that does not say whether its methods share their state."""
+    from pipeline.plan.shared_state import says_sharing  # a no-op run makes no key
+
     if says_sharing(config):
         return {}
     return {"share_mutable_buffers": None}
@@ -275,6 +276,8 @@ def describe_validate(difference: Difference, file: str) -> str | None:
                 ".".join(("methods", *method, "edge.keep_ranges")), difference
             )
         case ("held_to", "share_mutable_buffers"):
+            from pipeline.plan.shared_state import WHERE
+
             return describe_setting(WHERE, difference)
         case ("held_to", "requires_baseline"):
             return "gates that compare with a baseline need one in CI only"

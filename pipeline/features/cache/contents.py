@@ -1,0 +1,111 @@
+"""What a store holds, and whether it is sound."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.store.digest import Digest, hash_file
+from pipeline.store.files import is_plain, remove
+from pipeline.store.index import open_index
+from pipeline.store.store import Store
+from pipeline.store.usage import Moved, Usage, read_moved, read_usage
+
+
+@dataclass(frozen=True)
+class _File:
+    path: Path
+    digest: Digest
+    size: int
+
+
+def _files(store: Store, folder: str) -> list[_File]:
+    """List the files of `blobs` or `actions`; one that vanishes meanwhile is passed over."""
+    files = []
+    with suppress(OSError):  # a folder may vanish meanwhile
+        for path in sorted((store.root / folder).glob("*/*")):
+            with suppress(OSError):
+                digest = Digest(path.parent.name + path.stem)
+                files.append(_File(path, digest, path.lstat().st_size))
+    return files
+
+
+@dataclass(frozen=True)
+class Stats:
+    """The contents of a store; `results` are numbers by kind of action."""
+
+    blobs: int
+    blob_bytes: int
+    results: Mapping[str, int]
+    result_bytes: int
+    usage: Mapping[str, Usage]
+    moved: Moved
+
+    @property
+    def size(self) -> int:
+        return self.blob_bytes + self.result_bytes
+
+
+def statistics(store: Store) -> Stats:
+    """Count what a store holds."""
+    with open_index(store) as index:
+        (blobs, blob_bytes), results = index.blobs(), index.results()
+    numbers = {kind: number for kind, (number, _) in results.items()}
+    sizes = sum(size for _, size in results.values())
+    used, moved = read_usage(store), read_moved(store)
+    return Stats(blobs, blob_bytes, numbers, sizes, used, moved)
+
+
+def find_unreadable(store: Store) -> list[str]:
+    """Return the folders of a store that this user can't read."""
+    folders = [store.root]
+    for top in ("blobs", "actions"):
+        folders.append(store.root / top)
+        with suppress(OSError):
+            folders += sorted((store.root / top).iterdir())
+    return [str(f) for f in folders if os.path.isdir(f) and not os.access(f, os.R_OK)]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """The outcome of a verification: `bad` are the files that were dropped, by their path in the
+    store, `stuck` those of them that could not be."""
+
+    files: int
+    size: int
+    bad: tuple[str, ...]
+    stuck: tuple[str, ...]
+
+
+def verify(store: Store) -> Verified:
+    """Hash every file again, and drop those that are not what their name says."""
+    from concurrent.futures import ThreadPoolExecutor  # which a no-op run does without
+
+    blobs, results = _files(store, "blobs"), _files(store, "actions")
+    with ThreadPoolExecutor() as threads:  # hashing lets other threads run
+        good_blobs = threads.map(_is_whole, blobs)
+        bad = [file for file, good in zip(blobs, good_blobs, strict=True) if not good]
+    bad += [f for f in results if store.read_entry(f.path, f.digest) is None]
+    for file in bad:
+        with suppress(OSError):
+            remove(file.path)
+    names = [str(file.path.relative_to(store.root)) for file in bad]
+    return Verified(
+        files=len(blobs) + len(results),
+        size=sum(file.size for file in (*blobs, *results)),
+        bad=tuple(names),
+        stuck=tuple(name for name in names if os.path.lexists(store.root / name)),
+    )
+
+
+def _is_whole(file: _File) -> bool:
+    try:
+        file.path.lstat()
+        return is_plain(file.path) and hash_file(file.path) == file.digest
+    except FileNotFoundError:  # evicted meanwhile
+        return True
+    except OSError:
+        return False
