@@ -125,8 +125,8 @@ class Feature:
         other_tasks: takes the plan, and a function that makes our doit tasks again, where a dodo
             file has other tasks too; returns an object like
             `features.other_tasks.phases.OtherTasks`, which says in which order tasks run.
-        pending_tasks: takes the plan, and what loads the tasks of a dodo file; returns the names of
-            other tasks that a run does before an action, by its package and kind.
+        pending_tasks: takes the plan, and what loads the tasks of a dodo file; returns the
+            `plan.status.Status` of actions that wait for other tasks, by package and kind.
         config: functions by the section of a config to which they add keys, such as `package`, its
             top, or `validate.gates`; each returns types and `pydantic.Field`s by name.
         summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in

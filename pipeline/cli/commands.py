@@ -107,22 +107,13 @@ _CORE_VERBS: Mapping[str, Command] = {
         ),
     )
 }
-INIT = Command(
-    "init",
-    "make a workspace here: a minimal exporter, a config, dodo.py",
-    "[folder]",
-    more="Files that are there already stay as they are, and it says so.",
-    examples=(("doit init shop && cd shop && doit", "a first package"),),
-    run="pipeline.cli.init:run",
-    anywhere=True,
-)
 
 
 def _find_verbs() -> tuple[dict[str, Command], dict[str, Command]]:
     """Return the verbs of a workspace, and those that need none, by name: the core's and those that
     features bring."""
     verbs = dict(_CORE_VERBS)
-    verbs_anywhere = {INIT.name: INIT}
+    verbs_anywhere: dict[str, Command] = {}
     for feature in find_features():
         for verb in feature.verbs:
             if verb.anywhere:

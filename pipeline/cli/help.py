@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from pipeline.cli.commands import ANYWHERE, GROUPS, INIT, VERBS, Command, usage
+from pipeline.cli.commands import ANYWHERE, GROUPS, VERBS, Command, usage
 
 COMMANDS = {**GROUPS, **VERBS, **ANYWHERE}
 _RUN_OPTIONS = {
@@ -26,16 +26,17 @@ def overview() -> Iterator[str]:
     yield "doit builds ExecuTorch packages: each config in partition_configs/ makes one, in build/."
     yield ""
     yield "  doit                 lower and validate all packages"
-    verbs = [*VERBS.values(), *ANYWHERE.values()]
-    verbs.remove(INIT)
-    for title, commands in (("Build", GROUPS.values()), ("See and decide", verbs)):
+    verbs = {**VERBS, **ANYWHERE}
+    init = verbs.pop("init", None)
+    for title, group in (("Build", GROUPS), ("See and decide", verbs)):
         yield ""
         yield f"{title}:"
-        for command in commands:
+        for command in group.values():
             yield f"  doit {command.name:<15} {command.summary}"
     yield ""
     yield "Workspace:"
-    yield f"  doit {INIT.name:<15} {INIT.summary}"
+    if init is not None:
+        yield f"  doit {init.name:<15} {init.summary}"
     yield from (f"  doit {name:<15} {summary}" for name, summary in _DOIT.items())
     yield ""
     yield "doit help <command> shows its options and examples. A name is a package, or one of its"

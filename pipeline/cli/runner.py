@@ -118,6 +118,8 @@ class BatchRunner(TaskOutcomes):
             else:
                 for phase in self._others.phases(task_dispatcher):
                     self._walk(phase, ready)
+                    if self._stop_running:
+                        break
         finally:
             interrupts.hold()
 
@@ -159,10 +161,6 @@ class BatchRunner(TaskOutcomes):
                     self._fetch_ahead(find_selected_tasks(task_dispatcher))
                 settled.extend(node for node in ready if node.run_status is not None)
                 ready.clear()
-                if node is None and task_dispatcher.ready:  # tasks that begin once more
-                    task_dispatcher.generator = task_dispatcher._dispatcher_generator(
-                        []
-                    )
             elif node != "hold on":
                 self._take(node, task_dispatcher, ready, settled)
 

@@ -84,21 +84,14 @@ class ConfigCache:
         self._digests: dict[str, Digest | None] = {}
         self._parsed: dict[str, Parsed] = {}
         self._summaries: dict[str, ConfigSummary | None] = {}
-        self._toolchains: dict[tuple[str, ...], dict[str, str]] = {}
+        self.toolchains: dict[tuple[str, ...], dict[str, str]] = {}
 
     def toolchain(self, summary: ConfigSummary) -> dict[str, str]:
         """Return the versions that count for what a config asks for, looked up once."""
         distributions = summary.distributions
-        if distributions not in self._toolchains:
-            self._toolchains[distributions] = toolchain(distributions)
-        return self._toolchains[distributions]
-
-    def has_other_toolchain(self) -> bool:
-        """Tell whether a version that counts for a config is another one than before."""
-        for distributions, versions in self._toolchains.items():
-            if toolchain(distributions) != versions:
-                return True
-        return False
+        if distributions not in self.toolchains:
+            self.toolchains[distributions] = toolchain(distributions)
+        return self.toolchains[distributions]
 
     def _environment(self, summary: ConfigSummary) -> list[Any]:
         """Return what counts beside the config: versions, this machine, and its plugins' code."""

@@ -6,7 +6,7 @@ the workspace caches of its own files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from pipeline.plan.models import Models, once
 from pipeline.plan.named_inputs import NamedInputs
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest, hash_json
-from pipeline.store.distributions import forget_identities
 from pipeline.store.errors import SourceError
 from pipeline.store.revision import find_revision
 from pipeline.store.toolchain import host
@@ -34,14 +33,15 @@ class Files:
     `forget(export)` makes it look again after an export ran.
 
     Attributes:
-        pending: the tasks of the user's that a run would do before an action, by package and kind.
+        pending: the `status.Status` of actions for which a run does tasks of the user's first, by
+            package and kind.
         foreseen: the files of packages, by their names, that a run would take from the store.
     """
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self.models = Models(workspace)
-        self.pending: Mapping[tuple[str, str], Sequence[str]] = {}
+        self.pending: Mapping[tuple[str, str], Any] = {}
         self.foreseen: Mapping[str, Mapping[str, Digest]] = {}
         self._begin()
 
@@ -243,16 +243,13 @@ class Files:
                     self.workspace.write_state(package, state)
         self.forget(action.model)
 
-    def look_again(self) -> bool:
-        """Forget all that was read of the workspace's files and of installed plugins, which another
-        task may have changed; return whether a plugin, or a library, is another one."""
-        forget_identities()
-        is_changed = self.configs.has_other_toolchain()
+    def look_again(self) -> None:
+        """Forget all that was read of the workspace's files, which another task may have
+        changed."""
         for name in ("exporters", "revision"):
             self.__dict__.pop(name, None)
         self.models.look_again()
         self._begin()
-        return is_changed
 
     def forget(self, export: str) -> None:
         """Forget what was known of an export, which ran since."""

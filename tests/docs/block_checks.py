@@ -18,7 +18,7 @@ from doit.cmd_run import Run
 
 from pipeline.backends.delegate_devices import VARIABLE as DEVICES_VARIABLE
 from pipeline.backends.delegate_libraries import VARIABLE as LIBRARIES_VARIABLE
-from pipeline.cli.commands import ANYWHERE, GROUPS, INIT, VERBS
+from pipeline.cli.commands import ANYWHERE, GROUPS, VERBS
 from pipeline.cli.workspace_commands import Clean
 from pipeline.store.setting_table import find_settings, find_variables
 from pipeline.store.settings_reader import UNTRUSTED_VARIABLE
@@ -179,7 +179,7 @@ def check_shell(text: str) -> None:
 def check_doit(words: list[str]) -> None:
     """Check a command line of doit: its verb, and the options of it."""
     command = next((word for word in words if not word.startswith("-")), "")
-    known = {**VERBS, **ANYWHERE, INIT.name: INIT}
+    known = {**VERBS, **ANYWHERE}
     if command in known:
         options = {f"--{name.split()[0]}" for name in known[command].options}
     elif command == "clean":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipeline.cli.commands import ANYWHERE, GROUPS, INIT, VERBS, Command, usage
+from pipeline.cli.commands import ANYWHERE, GROUPS, VERBS, Command, usage
 from tools.reference.markdown import plain
 
 
 def verbs() -> Iterator[str]:
     """Yield every command, a heading each."""
-    commands = {INIT.name: INIT, **GROUPS, **VERBS, **ANYWHERE}
+    commands = {"init": ANYWHERE["init"], **GROUPS, **VERBS, **ANYWHERE}
     for command in commands.values():
         yield from _describe(command)
 

@@ -115,16 +115,17 @@ class Expected:
 
 
 def foresee_links(plan: Plan, packages: Iterable[str]) -> dict[str, Status]:
-    """Return the statuses of links, of the packages' families too, and let the plan know the files
-    that a run takes from the store: a validation is known by the files of its package."""
+    """Return the statuses of links, of the packages' families too, without packages that have
+    mistakes, and let the plan know the files that a run takes from the store: a validation is known
+    by the files of its package."""
     members = dict.fromkeys(packages)
     for package in list(members):
         members |= dict.fromkeys(plan.members(package))
     links: dict[str, Status] = {}
     for package in members:
         pending = plan.pending.get((package, "link"))
-        if pending:
-            links[package] = _waiting_for(pending)
+        if pending is not None:
+            links[package] = pending
         elif not plan.problems(package):
             links[package] = find_status(plan, "link", package)
     foreseen: dict[str, Mapping[str, Digest]] = {}
@@ -146,11 +147,10 @@ def expected(
         links: what `foresee_links` returned.
         whole: whether a run asks nothing about the methods of a package that the store has.
     """
-    if (package, "link") in plan.pending:
-        yield from _expect_all(plan, package, links[package])
-        return
     if (model := plan.exporter(package)) is not None:
-        yield _expect(plan, "export", model)
+        pending = plan.pending.get((package, "link"))
+        status = pending or find_status(plan, "export", model)
+        yield Expected(plan, "export", model, (), status)
     link = Expected(plan, "link", package, (), links[package])
     for unit in plan.units(package):
         if link.status.current:  # a run doesn't look at them, whatever the store has
@@ -171,29 +171,8 @@ def expected(
         yield Expected(plan, "validate", package, (), _UNLINKED)
     elif _waits_for_family(plan, package, links):
         yield Expected(plan, "validate", package, (), _UNLINKED_FAMILY)
-    elif pending := plan.pending.get((package, "validate")):
-        yield Expected(plan, "validate", package, (), _waiting_for(pending))
     else:
         yield _expect(plan, "validate", package)
-
-
-def _expect_all(plan: Plan, package: str, status: Status) -> Iterator[Expected]:
-    """Yield all actions of a package with the same status."""
-    model = plan.exporter(package)
-    if model is not None:
-        yield Expected(plan, "export", model, (), status)
-    for unit in plan.units(package):
-        for method in unit:
-            if method in plan.quantized(package):
-                yield Expected(plan, "quantize", package, (method,), status)
-        yield Expected(plan, "compile", package, unit, status)
-    yield Expected(plan, "link", package, (), status)
-    yield Expected(plan, "validate", package, (), status)
-
-
-def _waiting_for(tasks: Sequence[str]) -> Status:
-    """Return the status of an action that waits for tasks of the user's."""
-    return Status("waiting", f"{listed(tasks, 3)} runs first")
 
 
 def _waits_for_family(plan: Plan, package: str, links: Mapping[str, Status]) -> bool:
@@ -208,7 +187,10 @@ def _waits_for_family(plan: Plan, package: str, links: Mapping[str, Status]) -> 
 def _expect(
     plan: Plan, kind: str, package: str, unit: tuple[str, ...] = ()
 ) -> Expected:
-    return Expected(plan, kind, package, unit, find_status(plan, kind, package, unit))
+    """Return what a run would find, unless it does tasks of the user's first."""
+    pending = plan.pending.get((package, "link")) or plan.pending.get((package, kind))
+    status = pending or find_status(plan, kind, package, unit)
+    return Expected(plan, kind, package, unit, status)
 
 
 def preview(plan: Plan, targets: Sequence[Target]) -> Iterator[str]:
@@ -218,19 +200,19 @@ def preview(plan: Plan, targets: Sequence[Target]) -> Iterator[str]:
         PipelineError: packages have mistakes, after the others were reported.
     """
     packages = list(dict.fromkeys(target.package for target in targets))
+    whole = not any(target.methods for target in targets)
+    plan.workspace.store.look(prefetch_packages(plan, packages, True, not whole))
+    links = foresee_links(plan, packages)
     faulty: dict[str, Sequence[Problem]] = {}
     for package in packages:
-        if (package, "link") not in plan.pending and plan.problems(package):
+        if package not in links:
             faulty[package] = plan.problems(package)
-    sound = [package for package in packages if package not in faulty]
-    whole = not any(target.methods for target in targets)
-    plan.workspace.store.look(prefetch_packages(plan, sound, True, not whole))
-    links = foresee_links(plan, sound)
     table = _Preview(plan, targets)
     table.add_problems(faulty)
-    for package in sound:
-        for action in expected(plan, package, links, whole):
-            table.add(action)
+    for package in packages:
+        if package not in faulty:
+            for action in expected(plan, package, links, whole):
+                table.add(action)
     yield from (line.strip() for line in columns(table.rows))
     if table.rows:
         from pipeline.backends.constructors import outdated  # pydantic

@@ -16,7 +16,9 @@ from pipeline.cli.workspace_loader import WorkspaceLoader
 from pipeline.features.other_tasks.producers import Producers
 from pipeline.features.other_tasks.states import RecordedStates
 from pipeline.plan.plan import Plan
+from pipeline.plan.status import Status
 from pipeline.plan.tasks import ActionTask
+from pipeline.store.errors import listed
 
 _KINDS = ("link", "validate")
 
@@ -25,11 +27,9 @@ _KINDS = ("link", "validate")
 _DEFAULTS = {"dep_file": ".doit.db", "check_file_uptodate": "md5"}
 
 
-def find_pending(
-    plan: Plan, loader: WorkspaceLoader
-) -> dict[tuple[str, str], list[str]]:
-    """Return the tasks that run before an action, by its package and its kind: "link" stands for
-    all that a package is linked from."""
+def find_pending(plan: Plan, loader: WorkspaceLoader) -> dict[tuple[str, str], Status]:
+    """Return the status of actions that wait for other tasks, by package and kind: "link" stands
+    for all that a package is linked from."""
     if loader.namespace is None or not find_foreign_tasks(loader.namespace):
         return {}
     tasks = load_tasks(loader.namespace, loader.cmd_names, allow_delayed=True)
@@ -40,7 +40,8 @@ def find_pending(
         for kind in _KINDS:
             names = waits.find(ActionTask(plan, kind, plan.model(package), package))
             if names:
-                pending[package, kind] = names
+                words = f"{listed(names, 3)} runs first"
+                pending[package, kind] = Status("waiting", words)
     return pending
 
 

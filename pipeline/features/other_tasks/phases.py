@@ -20,6 +20,8 @@ from pipeline.cli.runner import FAMILY
 from pipeline.features.other_tasks.producers import Producers
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
+from pipeline.store.distributions import forget_identities
+from pipeline.store.toolchain import toolchain
 
 _NOT_ENDED = (None, "run")
 
@@ -52,8 +54,10 @@ class OtherTasks:
         if self._plan_is_old:
             self._plan_is_old = False
             self._renewed.clear()
-            is_changed = self._plan.look_again()
-            self._workers_are_old |= is_changed or has_code_for_workers(self._plan)
+            forget_identities()
+            self._workers_are_old |= _has_other_toolchain(self._plan)
+            self._plan.look_again()
+            self._workers_are_old |= has_code_for_workers(self._plan)
             self._find_producers(self.dispatcher.tasks).look_again(self._plan)
 
     def needs_new_workers(self) -> bool:
@@ -75,6 +79,9 @@ class OtherTasks:
             if self._tasks_are_old and self._are_ours(names):
                 self._renew_tasks()
             yield phase
+            while phase.ready:  # exports that begin once more, after all others
+                phase.generator = phase._dispatcher_generator([])
+                yield phase
 
     def _divide(self, dispatcher: Any) -> Iterator[list[str]]:
         """Yield the names of the tasks that make configs, then the selected ones in their order:
@@ -178,6 +185,14 @@ class OtherTasks:
             self._producers = Producers(tasks)
             self._producers.look_again(self._plan)
         return self._producers
+
+
+def _has_other_toolchain(plan: Plan) -> bool:
+    """Tell whether a plugin, or a library, that counts for a config is another one than before."""
+    for distributions, versions in plan.configs.toolchains.items():
+        if toolchain(distributions) != versions:
+            return True
+    return False
 
 
 def has_code_for_workers(plan: Plan) -> bool:
