@@ -11,7 +11,7 @@ import os
 import re
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ _LARGEST_TEXT = 1 << 28
 EXPANDED = 1 << 30
 _MOST_DIMENSIONS = 64  # as torch has it
 _BLOB = re.compile(r"[0-9a-f]{64}")
+_LFS = b"version https://git-lfs.github.com/spec/"
 # torch goes by the file's name for constants, whatever `use_pickle` says.
 _RAW = re.compile(r"(?:weight|tensor)_[0-9]+")
 
@@ -63,9 +64,10 @@ def open_archive(path: Path) -> Iterator[ArchiveReader]:
     except ValueError as error:
         raise SourceError(f"{shown(path)}: {error}") from error
     except (OSError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
-        raise SourceError(
-            f"{shown(path)}: is not a readable PT2 archive ({error})"
-        ) from error
+        why = f"is not a readable PT2 archive ({error})"
+        if _is_lfs_pointer(path):
+            why = "is a pointer of Git LFS, without its content; fetch it by `git lfs pull`"
+        raise SourceError(f"{shown(path)}: {why}") from error
     except (RecursionError, MemoryError) as error:
         raise SourceError(
             f"{shown(path)}: is nested too deep, or too large to be read"
@@ -76,6 +78,12 @@ def open_archive(path: Path) -> Iterator[ArchiveReader]:
         raise SourceError(
             f"{shown(path)}: is a zip file, but not a PT2 archive ({error!r})"
         ) from error
+
+
+def _is_lfs_pointer(path: Path) -> bool:
+    with suppress(OSError), open(path, "rb") as file:
+        return file.read(len(_LFS)) == _LFS
+    return False
 
 
 def changed(path: Path) -> str:

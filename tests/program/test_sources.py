@@ -369,3 +369,9 @@ def test_written_torch_version_does_not_count(tmp_path):
                 data = json.dumps({**json.loads(data), "torch_version": "1.2.3"}).encode()
             new.writestr(member, data)
     assert only(copy) == before
+
+
+def test_a_pointer_of_git_lfs_is_told(tmp_path):
+    (tmp_path / "m.pt2").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    with pytest.raises(SourceError, match=r"m\.pt2: is a pointer of Git LFS, without its content"):
+        describe_archive(tmp_path / "m.pt2")

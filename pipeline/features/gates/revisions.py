@@ -1,28 +1,23 @@
 """Revisions of git, checked out into a folder of their own by git's plumbing.
 
-The repository's index, work tree and hooks have no part in it. Git itself refuses names that lead
-out of the folder, and writes through no link of the revision's. Inside a hook, git's environment
-names the index of the commit under way, so none of it is passed on.
+The repository's index, work tree, hooks and filters have no part in it (`store.git`); files of Git
+LFS are filled in from what was fetched. Git itself refuses names that lead out of the folder, and
+writes through no link of the revision's.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 
+from pipeline.features.gates.lfs import fill_pointers
 from pipeline.store.errors import PipelineError
+from pipeline.store.git import run_git
 
-# Settings of the user's that would leave files out, or run programs beside the filters.
-_SETTINGS = (
-    "core.hooksPath=/dev/null",
-    "core.sparseCheckout=false",
-    "core.fsmonitor=false",
-)
+_LIMIT = 600.0  # seconds, to write all files of a large repository
 
 
 class MissingFolderError(PipelineError):
@@ -38,12 +33,12 @@ def find_commit(root: Path, revision: str) -> str | None:
             most of its revisions are not there.
     """
     words = ("--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-    answer = _git(root, "rev-parse", *words)
+    answer = run_git(root, "rev-parse", *words)
     if not answer.returncode:
         return answer.stdout.decode().strip()
     if answer.stderr and b"not a git repository" not in answer.stderr:
         raise PipelineError(f"git: {_last_line(answer.stderr)}")
-    if _git(root, "rev-parse", "--is-shallow-repository").stdout.strip() == b"true":
+    if run_git(root, "rev-parse", "--is-shallow-repository").stdout.strip() == b"true":
         remedy = (
             "fetch it first (`git fetch --unshallow`; in a workflow, `fetch-depth: 0`)"
         )
@@ -56,7 +51,7 @@ def read_revision(root: Path, commit: str) -> Iterator[Path]:
     """Yield a temporary folder that holds what a checkout of a commit would put into `root`,
     without submodules. Raises PipelineError, and MissingFolderError where it has no such folder."""
     prefix = os.fsdecode(
-        _git(root, "rev-parse", "--show-prefix").stdout.removesuffix(b"\n")
+        run_git(root, "rev-parse", "--show-prefix").stdout.removesuffix(b"\n")
     )
     with tempfile.TemporaryDirectory(prefix="pte-pipeline-") as folder:
         tree = Path(folder) / "revision"
@@ -67,7 +62,7 @@ def read_revision(root: Path, commit: str) -> Iterator[Path]:
         }
 
         def run(*arguments: str, text: bytes = b"") -> bytes:
-            answer = _git(root, *arguments, text=text, places=places)
+            answer = run_git(root, *arguments, text=text, places=places, limit=_LIMIT)
             if answer.returncode:
                 raise PipelineError(_unreadable(commit, _last_line(answer.stderr)))
             return answer.stdout
@@ -78,7 +73,15 @@ def read_revision(root: Path, commit: str) -> Iterator[Path]:
         if prefix and not names:
             raise MissingFolderError(_unreadable(commit, f"it has no folder {prefix}"))
         run("checkout-index", "-z", "--stdin", text=names)
+        fill_pointers(tree, _find_lfs(root))
         yield tree / prefix
+
+
+def _find_lfs(root: Path) -> Path:
+    """Return the folder of the objects of Git LFS that were fetched, whether it is there or not."""
+    answer = run_git(root, "rev-parse", "--git-common-dir")
+    common = os.fsdecode(answer.stdout.removesuffix(b"\n"))
+    return root / common / "lfs" / "objects"
 
 
 def _unreadable(commit: str, why: str) -> str:
@@ -88,41 +91,3 @@ def _unreadable(commit: str, why: str) -> str:
 def _last_line(message: bytes) -> str:
     lines = message.decode(errors="replace").strip().splitlines() or ["git failed"]
     return lines[-1].removeprefix("fatal: ").removeprefix("error: ")
-
-
-def _git(
-    root: Path,
-    *arguments: str,
-    text: bytes = b"",
-    places: Mapping[str, str] | None = None,
-) -> subprocess.CompletedProcess[bytes]:
-    """Run git in a folder; `places` are variables that name its index and work tree."""
-    settings: list[str] = []
-    for setting in _SETTINGS:
-        settings += ["-c", setting]
-    return subprocess.run(
-        ["git", "-C", str(root), *settings, *arguments],
-        input=text,
-        capture_output=True,
-        check=False,
-        env={**_environment(), **(places or {})},
-    )
-
-
-@cache
-def _environment() -> dict[str, str]:
-    """Return the environment without what names a repository, an index or a work tree. Raises
-    PipelineError where there is no git."""
-    command = ["git", "rev-parse", "--local-env-vars"]
-    try:
-        names = subprocess.run(
-            command, capture_output=True, check=False, text=True
-        ).stdout.split()
-    except FileNotFoundError as error:
-        raise PipelineError(
-            "git is not installed, and a revision was asked for"
-        ) from error
-    environment = {
-        name: value for name, value in os.environ.items() if name not in names
-    }
-    return {**environment, "GIT_OPTIONAL_LOCKS": "0"}

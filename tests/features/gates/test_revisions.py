@@ -1,5 +1,6 @@
 """Revisions are read from git's objects, whatever git's environment says."""
 
+import hashlib
 import os
 import stat
 import subprocess
@@ -7,7 +8,6 @@ import sys
 
 import pytest
 
-from pipeline.features.gates import revisions
 from pipeline.features.gates.revisions import find_commit, read_revision
 from pipeline.store.errors import PipelineError
 
@@ -29,7 +29,6 @@ def bytes_below(folder):
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
     """A workspace in a folder of a repository with two commits, and a change that is staged."""
-    revisions._environment.cache_clear()
     root = tmp_path / "repository"
     shop = root / "shop"
     (shop / "models").mkdir(parents=True)
@@ -62,7 +61,7 @@ def check_first_commit(shop):
         assert (place / "models" / "run.sh").stat().st_mode & stat.S_IXUSR
     assert {str(path): content for path, content in found.items()} == {
         "a.crlf": b"1\r\n2\r\n",
-        "models/net.big": b"weights\n",
+        "models/net.big": b"pointer\n",  # no filter runs
         "models/new\nline \u00e9.py": b"\x00\xff old",
         "models/run.sh": b"",
     }
@@ -72,6 +71,34 @@ def check_first_commit(shop):
 
 def test_a_revision_is_what_a_checkout_would_be(repository):
     check_first_commit(repository)
+
+
+def test_files_of_git_lfs_are_those_that_were_fetched(tmp_path):
+    """Its filter would run, and ask a server that the revision names."""
+    (root := tmp_path / "repository").mkdir()
+    git(root, "init", "-q")
+    contents = {"here.pt2": b"weights", "damaged.pt2": b"other weights", "gone.pt2": b"no weights"}
+    for name, content in contents.items():
+        oid = hashlib.sha256(content).hexdigest()
+        (root / name).write_text(
+            f"version https://git-lfs.github.com/spec/v1\noid sha256:{oid}\nsize {len(content)}\n"
+        )
+        place = root / ".git" / "lfs" / "objects" / oid[:2] / oid[2:4] / oid
+        place.parent.mkdir(parents=True)
+        if name != "gone.pt2":
+            place.write_bytes(content if name == "here.pt2" else b"x" * len(content))
+    (root / ".gitattributes").write_text("*.pt2 filter=lfs\n")
+    (root / ".lfsconfig").write_text("[lfs]\n\turl = http://127.0.0.1:9/\n")
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", "one")
+    git(root, "config", "filter.lfs.smudge", f"touch {tmp_path}/ran")
+    git(root, "config", "filter.lfs.required", "true")
+    with read_revision(root, find_commit(root, "HEAD")) as place:
+        assert (place / "here.pt2").read_bytes() == b"weights"
+        for name in ("damaged.pt2", "gone.pt2"):
+            assert (place / name).read_bytes() == (root / name).read_bytes()
+        assert len([*place.iterdir()]) == 5
+    assert not (tmp_path / "ran").exists()
 
 
 def commit_of(root, entries):
@@ -84,7 +111,6 @@ def commit_of(root, entries):
 @pytest.mark.parametrize("names", [("..",), ("../outside.txt",), ("link", "folder")])
 def test_a_hostile_revision_writes_nothing_outside_of_its_folder(tmp_path, monkeypatch, names):
     """Names that lead out of the folder, and a link out of it that a folder of its name follows."""
-    revisions._environment.cache_clear()
     (places := tmp_path / "places").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(places))
     (root := tmp_path / "repository").mkdir()
@@ -120,7 +146,6 @@ def test_what_a_hook_inherits_changes_nothing(repository, monkeypatch):
         "GIT_PREFIX": "elsewhere/",
     }.items():
         monkeypatch.setenv(name, str(value))
-    revisions._environment.cache_clear()
     check_first_commit(repository)
 
 
