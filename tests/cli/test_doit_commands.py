@@ -265,7 +265,8 @@ def test_a_folder_is_verified_without_a_workspace(doit, tmp_path):
 def test_ctrl_c_during_the_start_ends_without_a_traceback(bench):
     """At an import, the process ends by the signal; later, with its status."""
     code = (
-        "import os, signal\nfrom pte_pipeline import doit_commands\n"
+        "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from pte_pipeline import doit_commands\n"
         "def interrupt(*_):\n    os.kill(os.getpid(), signal.SIGINT)\n"
         "doit_commands.{place} = interrupt\n"
         "from doit.doit_cmd import DoitMain\nraise SystemExit(DoitMain().run(['list']))\n"

@@ -30,7 +30,7 @@ from pipeline.run.export.export import export
 from pipeline.run.perform import runs_user_code
 from pipeline.run.stages import Stages
 from pipeline.store.errors import PipelineError, SourceError
-from pipeline.store.store import Store
+from pipeline.store.store import MissingBlobError, Store
 from pipeline.store.workspace import Workspace, open_workspace
 from tests.support.lowerable import bench_for, both
 
@@ -239,7 +239,7 @@ def test_the_program_that_is_loaded_is_that_of_the_key(export_model, tmp_path):
     store = Store(tmp_path / "store")
     assert load_method(source, store)
     for wrong in ({"program": "0" * 64}, {"names": "0" * 64}):
-        with pytest.raises(SourceError, match="forward: the store or its remote says"):
+        with pytest.raises(MissingBlobError, match="forward: the store or its remote said"):
             load_method(replace(source, **wrong), store)
 
 
