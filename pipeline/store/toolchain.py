@@ -13,7 +13,7 @@ from blake3 import blake3
 
 from pipeline.moments import Feature, find_features, find_modules
 from pipeline.store.digest import hash_bytes
-from pipeline.store.distributions import identity
+from pipeline.store.distributions import forget_identities, identity
 from pipeline.store.startup import startup_code
 
 # The code units of keys: the rooms whose code can change what is described, planned, built,
@@ -139,6 +139,13 @@ def toolchain(extra: Iterable[str] = ()) -> dict[str, str]:
         **{name: version_of(name) for name in names},
     }
     return {**versions, **_variables(), **startup_code()}
+
+
+def forget_toolchain() -> None:
+    """Look again at what is installed, and at what runs at Python's start: another task may have
+    changed it."""
+    forget_identities()
+    startup_code.cache_clear()
 
 
 def hash_seed() -> str:

@@ -20,8 +20,7 @@ from pipeline.cli.runner import FAMILY
 from pipeline.features.other_tasks.producers import Producers
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
-from pipeline.store.distributions import forget_identities
-from pipeline.store.toolchain import toolchain
+from pipeline.store.toolchain import forget_toolchain, toolchain
 
 _NOT_ENDED = (None, "run")
 
@@ -54,7 +53,7 @@ class OtherTasks:
         if self._plan_is_old:
             self._plan_is_old = False
             self._renewed.clear()
-            forget_identities()
+            forget_toolchain()
             self._workers_are_old |= _has_other_toolchain(self._plan)
             self._plan.look_again()
             self._workers_are_old |= has_code_for_workers(self._plan)
