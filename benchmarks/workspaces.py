@@ -19,7 +19,7 @@ from benchmarks.measure import BenchmarkError, Run, run
 from pipeline.plan.plan import Plan
 from pipeline.run.install import install
 from pipeline.store.digest import hash_json
-from pipeline.store.entries import REPORTS
+from pipeline.store.entries import report_names
 from pipeline.store.files import CONTENTS, CONTRACT, MANIFEST, SELECTION
 from pipeline.store.store import Store
 from pipeline.store.usage import read_usage
@@ -230,7 +230,7 @@ def _finish_validation(plan: Plan, package: str) -> None:
         "complete": True,
         "measured": hash_json(validate.key["measured"]),
     }
-    _install(plan, validate, dict.fromkeys(REPORTS, "{}"), facts=facts)
+    _install(plan, validate, dict.fromkeys(report_names(), "{}"), facts=facts)
 
 
 def _install(plan: Plan, action: Any, contents: Mapping[str, str], **more: Any) -> None:

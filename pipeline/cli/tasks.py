@@ -73,7 +73,9 @@ def make_build_folder(plan: Plan) -> None:
     try:
         build.mkdir(parents=True, exist_ok=True)
         if not os.access(build, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            is_read_only = os.statvfs(build).f_flag & os.ST_RDONLY
+            why = errno.EROFS if is_read_only else errno.EACCES
+            raise OSError(why, os.strerror(why))
     except OSError as error:
         needed = "it must be a folder that can be written, or a link to one elsewhere"
         raise InvalidDodoFile(f"build/: {error.strerror}; {needed}") from error

@@ -235,6 +235,11 @@ def _agrees_measure(key: Json, result: Json) -> bool:
     return bool(result["blobs"]) and bool(result["record"] == result["blobs"][0])
 
 
+def report_names() -> frozenset[str]:
+    """Return the names of the files that a report is rendered to, by features too."""
+    return REPORTS | find_functions("report_formats").keys()
+
+
 def _agrees_validate(key: Json, result: Json) -> bool:
     measured = key["measured"]
     bundles = {
@@ -243,8 +248,7 @@ def _agrees_validate(key: Json, result: Json) -> bool:
         if n.endswith(".pte")
     }
     names = result["files"].keys()
-    reports = REPORTS | find_functions("report_formats").keys()
-    are_all = names - bundles == reports
+    are_all = names - bundles == report_names()
     return are_all and result["facts"]["measured"] == hash_json(measured)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -46,10 +47,11 @@ def action_of(path: Path) -> Digest:
 
 def describe_remedy(root: Path, problem: str) -> str:
     """Return a sentence on a store that this user can't use as its owner can."""
-    return (
-        f"store {root}: {problem}; share it with a group "
-        "(docs/guides/scaling.md#a-store-for-several-users), or name another in PTE_PIPELINE_STORE"
-    )
+    is_full = any(os.strerror(code) in problem for code in (errno.ENOSPC, errno.EDQUOT))
+    remedy = "share it with a group (docs/guides/scaling.md#a-store-for-several-users)"
+    if is_full:
+        remedy = "make room there"
+    return f"store {root}: {problem}; {remedy}, or name another in PTE_PIPELINE_STORE"
 
 
 def default_root() -> Path:
