@@ -64,6 +64,7 @@ def test_a_device_is_made_once_and_when_it_is_asked_for():
         registry.get("broken")
 
 
+@pytest.mark.slow
 def test_the_executorch_device_does_not_import_exir():
     code = f"""
 import sys
