@@ -1,4 +1,4 @@
-"""Where a package config contradicts itself, as far as its shape allows to find that."""
+"""Find where a package config contradicts itself, as far as its shape tells."""
 
 from __future__ import annotations
 

@@ -40,6 +40,12 @@ def _parse_fetched(action: Digest, record: Any, voucher: str) -> ActionEntry | N
     return entry and replace(entry, vouchers=(voucher,))
 
 
+def _append(folder: Path, name: str, content: str) -> None:
+    make_folder(folder, folder)
+    with open(folder / name, "a", encoding="ascii") as file:
+        file.write(content)
+
+
 class Store(BlobStore):
     """Blobs, and the results of actions, which name them. `cap` is the size in bytes down to which
     the least recently used is evicted after a run."""
@@ -95,7 +101,10 @@ class Store(BlobStore):
         elif self.remote is not None and action not in self._read_lines(CORRECTIONS):
             parse = partial(_parse_fetched, action)
             if (entry := self.remote.fetch_result(action, parse)) is not None:
-                self._remember_vouchers(entry.vouchers)
+                try:
+                    self._remember_vouchers(entry.vouchers)
+                except OSError:
+                    return None  # what is made of it could not be told from our own
                 with suppress(OSError):
                     self._write_entry(action, entry)
         return entry
@@ -131,21 +140,28 @@ class Store(BlobStore):
     def distrust(self, action: Digest) -> None:
         """Drop the result of an action, which contradicts what it is of, and never ask the remote
         for it again."""
-        self._add_lines(CORRECTIONS, [action])
+        with suppress(OSError):
+            self._add_lines(CORRECTIONS, [action])
         drop(self.action_path(action))
 
     def _read_lines(self, name: str) -> set[str]:
-        with suppress(OSError, ValueError):
-            return set(self.find(name).read_text(encoding="ascii").split())
-        return set()
+        """Return what was added to a file of lines, in the store or in the overflow."""
+        lines: set[str] = set()
+        for folder in filter(None, (self.root, self.overflow)):
+            with suppress(OSError, ValueError):
+                lines.update((folder / name).read_text(encoding="ascii").split())
+        return lines
 
     def _add_lines(self, name: str, lines: Iterable[str]) -> None:
+        """Add what a file of lines lacks. Raises OSError where that can't be kept."""
         new = sorted(set(lines) - self._read_lines(name))
-        if new:
-            content = "".join(f"{line}\n" for line in new)
-            for folder in filter(None, (self.overflow, self.root)):
-                with suppress(OSError), open(folder / name, "a") as file:
-                    file.write(content)
+        if not new:
+            return
+        content = "".join(f"{line}\n" for line in new)
+        try:
+            _append(self.root, name, content)
+        except OSError as error:
+            _append(self._find_overflow(error), name, content)
 
     def read_entry(self, path: Path, action: Digest) -> ActionEntry | None:
         """Read an entry's file, which is removed if it is bad. This does not count as a use."""

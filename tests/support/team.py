@@ -8,11 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from tests.support.bench import Bench
 
 Files = dict[str, str]  # of a workspace, by path
 VERSIONS = ("1", "2", "3")
 MODELS = ("trained", "exported")
+
+
+class Added(torch.nn.Module):
+    """Adds a number, by which a test tells which version a package was built from."""
+
+    def __init__(self, number):
+        super().__init__()
+        self.number = number
+
+    def forward(self, x):
+        return x + self.number
+
+
 DODO = """
 from pathlib import Path
 

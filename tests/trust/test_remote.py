@@ -185,6 +185,26 @@ def test_a_revoked_key_vouches_for_nothing(tmp_path, folder):
     assert Store(tmp_path / "b").get_by_key(fetched) is None  # without the remote
 
 
+@pytest.mark.parametrize("overflows", [False, True], ids=["fresh", "with an overflow"])
+def test_what_is_made_after_the_first_fetch_is_vouched_for(tmp_path, folder, overflows):
+    """Also where the store was empty, and where an earlier run could not write to it."""
+    private, public = write_keys(tmp_path / "one")
+    fetched, made = ({"kind": "test", "number": number} for number in range(2))
+    Store(tmp_path / "a", folder.settings(unsigned=False, signing_key=private)).put_result(
+        fetched, {"value": 1}
+    )
+    overflow = tmp_path / "overflow"
+    if overflows:
+        overflow.mkdir()
+        (overflow / "vouchers").write_text("")
+    settings = folder.settings(unsigned=False, trusted_keys=(public,), writable=False)
+    store = Store(tmp_path / "b", settings, overflow=overflow)
+    assert store.get_by_key(fetched).vouchers == (name_public_key(public),)
+    store.put_result(made, {"value": 2})
+    assert store.get_by_key(made).vouchers == (name_public_key(public),)
+    assert Store(tmp_path / "b", overflow=overflow).get_by_key(made) is None
+
+
 def test_a_public_key_has_one_name(tmp_path):
     private, public = write_keys(tmp_path)
     assert {name_public_key(public)} == load_keys(private, ()).trusted.keys()

@@ -1,4 +1,4 @@
-"""What a store holds, and whether it is sound."""
+"""Count what a store holds, and verify that it is sound."""
 
 from __future__ import annotations
 

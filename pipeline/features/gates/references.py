@@ -1,4 +1,4 @@
-"""What `doit diff` compares packages with: accepted baselines, builds in a folder, or a revision.
+"""Read what `doit diff` compares packages with: baselines, builds in a folder, or a revision.
 
 A reference knows the packages that it has and finds its build of one; it builds nothing.
 """
@@ -36,7 +36,7 @@ ReferenceBuild = tuple[Build, str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Reference:
-    """What packages are compared with.
+    """A side of a comparison: the packages that others are compared with.
 
     Attributes:
         name: what verdicts call it.

@@ -16,6 +16,7 @@ from pipeline.store.workspace import open_workspace
 from tests.backends.test_plugins import install
 from tests.support.bench import Bench, bench_of
 from tests.support.patches import python_path
+from tests.support.team import Added
 
 CONFIG = "model: m\nmethods:\n  forward:\n    partitioners: []\n"
 IMPORT = "from pte_pipeline.tasks import *\n"
@@ -58,15 +59,6 @@ def task_release():
 DEFAULTS = """
 DOIT_CONFIG = {"default_tasks": ["train", "lower", "validate", "release"]}
 """
-
-
-class Added(torch.nn.Module):
-    def __init__(self, number):
-        super().__init__()
-        self.number = number
-
-    def forward(self, x):
-        return x + self.number
 
 
 def make_workspace(root: Path, dodo: str, packages: str = "m") -> Bench:

@@ -21,6 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from tests.support.team import (
     MODELS,
     VERSIONS,
+    Added,
     Checkout,
     Oracle,
     Package,
@@ -37,15 +38,6 @@ SIDES = st.sampled_from((0, 1))
 BRANCHES = st.sampled_from(("main", "topic"))
 PACKAGES = st.sampled_from(NAMES)
 MODEL = st.sampled_from((*MODELS, *MODELS, "none"))
-
-
-class Added(torch.nn.Module):
-    def __init__(self, number):
-        super().__init__()
-        self.number = number
-
-    def forward(self, x):
-        return x + self.number
 
 
 @pytest.fixture(scope="module")
