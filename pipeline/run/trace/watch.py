@@ -7,9 +7,9 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pipeline.plan.places import Kind
+from pipeline.plan.places import Kind, within
 
 Value = str | None
 
@@ -33,7 +33,11 @@ class Watch:
         processes: the programs that were started.
         unfollowed: phrases for what can't be followed, as "the network (10.0.0.1:80)".
         modules: the files of the modules that the child imported, by name.
+        scratch: the folder for temporary files of this worker, which is empty when a child begins;
+            "" in any other process.
     """
+
+    scratch: ClassVar[str] = ""
 
     def __init__(
         self, wanted: Callable[[str], bool], observe: Callable[[Kind, str], Value]
@@ -135,6 +139,8 @@ class Watch:
 
     def _touch(self, kind: Kind, path: str) -> None:
         key = kind, path
+        if self._is_scratch(path) and not self._has_links:
+            return
         if path in self._skipped or (key in self.seen and not self._has_links):
             return
         if not self._wanted(os.path.realpath(path) if "/.." in path else path):
@@ -174,9 +180,13 @@ class Watch:
         return self._is_own(_resolve(path))
 
     def _is_own(self, real: str) -> bool:
-        return bool(self._own) and any(
-            parent in self._own for parent in _with_parents(real)
+        return self._is_scratch(real) or (
+            bool(self._own)
+            and any(parent in self._own for parent in _with_parents(real))
         )
+
+    def _is_scratch(self, path: str) -> bool:
+        return bool(self.scratch) and within(path, self.scratch)
 
     def _passes_own(self, path: str) -> bool:
         return any(
