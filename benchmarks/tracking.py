@@ -80,7 +80,7 @@ def main(root: Path, store: Path, repeats: int, models: list[str]) -> dict[str, 
     """Return CPU seconds by model and side, one for each repeat."""
     import torch
 
-    from pipeline.run.trace.isolated import has_kernel_view
+    from pipeline.run.isolated import has_kernel_view
 
     torch.set_num_threads(1)  # as in workers
     checkout = Checkout(root, store)

@@ -44,8 +44,8 @@ def perform_here(
     store."""
     from pipeline.compile.preprocess.cache import counted_preprocess
     from pipeline.run.explain_error import explain_error
+    from pipeline.run.isolated import ChildError
     from pipeline.run.perform import perform
-    from pipeline.run.trace.isolated import ChildError
 
     results: list[Mapping[str, Any]] = [{}]
     try:
@@ -81,8 +81,8 @@ def perform_isolated(
     Raises SourceError where passes read what the action's key does not hold, and ChildError where
     the fork dies.
     """
-    from pipeline.run.build.pass_reads import check_pass_reads, watch_passes
-    from pipeline.run.trace.isolated import run_isolated
+    from pipeline.features.tracing.pass_reads import check_pass_reads, watch_passes
+    from pipeline.run.isolated import run_isolated
 
     # Whatever else loads libraries of operators, a compile of the same ones is watched.
     is_watched = (

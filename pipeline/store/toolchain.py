@@ -28,7 +28,7 @@ _BUILDING = (
         "compile",
         "run/*.py",
         "run/build",
-        "run/trace",
+        "features/tracing",
         "report/*records.py",
     ),
     "features:build",

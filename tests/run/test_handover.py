@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from pipeline.features.tracing.watch import Watch
 from pipeline.run.export.handover import handing_over
-from pipeline.run.trace.isolated import has_kernel_view, run_isolated
-from pipeline.run.trace.watch import Watch
+from pipeline.run.isolated import has_kernel_view, run_isolated
 from pipeline.store.digest import hash_bytes
 from pipeline.store.store import Store
 

@@ -34,7 +34,7 @@ def warm_up() -> None:
 
     import pipeline.run.perform
     import pipeline.run.prove.validate  # noqa: F401
-    from pipeline.run.export.export_reads import _installed
+    from pipeline.features.tracing.export_reads import _installed
 
     make_torch_quick()
     _installed()

@@ -23,15 +23,15 @@ from pathlib import Path
 import pytest
 
 from pipeline.features.explain.explain import run as explain
+from pipeline.features.tracing import nondeterminism
+from pipeline.features.tracing.nondeterminism import find_nondeterminism
 from pipeline.plan.places import Places
 from pipeline.plan.plan import Plan
 from pipeline.plan.reads import parse_records
 from pipeline.plan.status import export_status
-from pipeline.run.build import nondeterminism
-from pipeline.run.build.nondeterminism import find_nondeterminism
 from pipeline.run.export.export import export
+from pipeline.run.isolated import has_kernel_view
 from pipeline.run.stages import Stages
-from pipeline.run.trace.isolated import has_kernel_view
 from pipeline.store.distributions import identity
 from pipeline.store.errors import PipelineError, SourceError
 from pipeline.store.store import Store

@@ -22,6 +22,8 @@ import torch
 from torch.export import ExportedProgram
 
 from pipeline.config.operators import load_libraries
+from pipeline.features.tracing.export_reads import ExportReads
+from pipeline.features.tracing.watch import Watch, running_files
 from pipeline.plan.actions import Action
 from pipeline.plan.keys import program_key
 from pipeline.plan.kinds.export import ExportInputs, export_action, reads_key
@@ -39,9 +41,9 @@ from pipeline.program.random_operators import (
     find_random_operators,
 )
 from pipeline.program.workspace_modules import load_file, own_name
+from pipeline.run import isolated
 from pipeline.run.build.load import check_libraries
 from pipeline.run.explain_error import explain_error
-from pipeline.run.export.export_reads import ExportReads
 from pipeline.run.export.exporter import (
     call_constants,
     call_export_methods,
@@ -55,10 +57,8 @@ from pipeline.run.export.recorder import Defaults
 from pipeline.run.export.references import record_references
 from pipeline.run.export.renamed_state import find_renamed_state
 from pipeline.run.imports import keeping_all
+from pipeline.run.isolated import has_kernel_view, run_isolated
 from pipeline.run.stages import IMPORT, Stages
-from pipeline.run.trace import isolated
-from pipeline.run.trace.isolated import has_kernel_view, run_isolated
-from pipeline.run.trace.watch import Watch, running_files
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, SourceError

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from pipeline.features.tracing.pass_reads import check_pass_reads, watch_passes
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.run.build.load import check_libraries
-from pipeline.run.build.pass_reads import check_pass_reads, watch_passes
-from pipeline.run.trace.isolated import run_isolated
+from pipeline.run.isolated import run_isolated
 from pipeline.store import distributions
 from pipeline.store.errors import SourceError
 from pipeline.store.store import Store

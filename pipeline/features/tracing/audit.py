@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from pipeline.run.trace.paths import Folders, absolute, join
-from pipeline.run.trace.watch import Watch
+from pipeline.features.tracing.paths import Folders, absolute, join
+from pipeline.features.tracing.watch import Watch
 
 _STARTS = (
     "subprocess.Popen",

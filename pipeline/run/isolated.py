@@ -22,12 +22,12 @@ from functools import cache
 from itertools import takewhile
 from typing import Any, BinaryIO, NoReturn
 
+from pipeline.features.tracing import seccomp
+from pipeline.features.tracing.audit import hear_audit_events
+from pipeline.features.tracing.environment import record_environment
+from pipeline.features.tracing.supervise import Supervisor
+from pipeline.features.tracing.watch import Watch
 from pipeline.run.stages import Stages
-from pipeline.run.trace import seccomp
-from pipeline.run.trace.audit import hear_audit_events
-from pipeline.run.trace.environment import record_environment
-from pipeline.run.trace.supervise import Supervisor
-from pipeline.run.trace.watch import Watch
 from pipeline.store.errors import PipelineError, describe_error
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36

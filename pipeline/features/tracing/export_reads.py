@@ -17,12 +17,12 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from pipeline.features.tracing.nondeterminism import find_nondeterminism, find_strings
+from pipeline.features.tracing.watch import Watch, running_files
 from pipeline.plan.declared import list_beside
 from pipeline.plan.kinds.export import ExportInputs
 from pipeline.plan.places import FOLDER, SYSTEM, Kind, is_no_file, within
 from pipeline.plan.reads import WHOLE_ENVIRONMENT, Finder, Reads, is_inside
-from pipeline.run.build.nondeterminism import find_nondeterminism, find_strings
-from pipeline.run.trace.watch import Watch, running_files
 from pipeline.store.errors import SourceError
 from pipeline.store.workspace import Workspace
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from pipeline.config.operators import FOLDER as OPERATORS
 from pipeline.config.operators import source_files
 from pipeline.config.passes import FOLDER as PASSES
+from pipeline.features.tracing.nondeterminism import find_nondeterminism, find_strings
+from pipeline.features.tracing.watch import Watch, loaded_files, running_files
 from pipeline.plan.actions import Action
 from pipeline.plan.declared import list_beside
 from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.plan.places import FOLDER, SYSTEM, Kind, Places, is_no_file, within
-from pipeline.run.build.nondeterminism import find_nondeterminism, find_strings
-from pipeline.run.trace.watch import Watch, loaded_files, running_files
 from pipeline.store.distributions import find_folders
 from pipeline.store.errors import SourceError
 from pipeline.store.places import default_root

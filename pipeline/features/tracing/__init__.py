@@ -1,0 +1,11 @@
+"""Tracing: what code of users touches in its process, which decides whether its result may be used
+again."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "tracing",
+    "follow what exporters and passes read, and reuse an export that names no INPUTS",
+)
