@@ -28,7 +28,6 @@ _BUILDING = (
         "compile",
         "run/*.py",
         "run/build",
-        "features/tracing",
         "report/*records.py",
     ),
     "features:build",

@@ -8,4 +8,6 @@ from pipeline.moments import Feature
 FEATURE = Feature(
     "tracing",
     "follow what exporters and passes read, and reuse an export that names no INPUTS",
+    watch_exporter="pipeline.features.tracing.export_reads:TracedReads",
+    watch_passes="pipeline.features.tracing.pass_reads:PassReads",
 )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pipeline.features.tracing.paths import Folders, absolute, join
 from pipeline.features.tracing.seccomp import Call
-from pipeline.features.tracing.watch import Watch
+from pipeline.features.tracing.watch import FileAccessLog
 from pipeline.plan.places import FOLDER
 
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW = -100, 0x100
@@ -98,7 +98,7 @@ class Supervisor:
     """Tells a watch what calls touch. A process may die at any moment, so nothing here relies on
     its files in /proc."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: FileAccessLog) -> None:
         self._watch = watch
         self._folders = Folders()
 
