@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pipeline.run.trace.watch import Watch
+from pipeline.run.isolated import ForkWatch
 
 # Without a word from its owner, which was killed then, the shell waits until the kernel has given
 # the children to another parent, so that a worker that joins too late to be killed knows it.
@@ -68,7 +68,7 @@ def join(group: int, parent: int, scratch: str = "") -> None:
     Args:
         scratch: a folder for the temporary files of this process alone, which TMPDIR names.
     """
-    Watch.scratch = scratch
+    ForkWatch.scratch = scratch
     try:
         os.setpgid(0, group)
     except OSError:

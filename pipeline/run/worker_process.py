@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 from pipeline.run.imports import import_executorch
+from pipeline.run.isolated import ForkWatch
 from pipeline.run.stages import held_memory, reset_peak
-from pipeline.run.trace.watch import Watch
 from pipeline.store.scratch import empty_folder
 
 _LARGE = 4 << 30  # bytes of resident memory from which on all objects are collected
@@ -46,8 +46,8 @@ def worker_process(seldom: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        if Watch.scratch:
-            empty_folder(Path(Watch.scratch))
+        if ForkWatch.scratch:
+            empty_folder(Path(ForkWatch.scratch))
         forget_programs()
         gc.set_threshold(*usual)
         if held_memory("VmRSS") > _LARGE:

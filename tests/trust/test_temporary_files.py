@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from pipeline.run.trace.watch import Watch
+from pipeline.features.tracing.watch import FileAccessLog
+from pipeline.run.isolated import ForkWatch
 from pipeline.store.scratch import scratch_folder
 from tests.support.stand_in import run_stand_in
 
@@ -88,8 +89,8 @@ def test_folders_of_killed_builds_go_with_the_next_one(tmp_path):
 def test_temporary_files_of_an_exporter_are_no_inputs(tmp_path, monkeypatch):
     outside, scratch = tmp_path / "outside", tmp_path / "scratch"
     scratch.mkdir()
-    monkeypatch.setattr(Watch, "scratch", str(scratch))
-    watch = Watch(lambda path: True, lambda kind, path: "")
+    monkeypatch.setattr(ForkWatch, "scratch", str(scratch))
+    watch = FileAccessLog(lambda path: True, lambda kind, path: "")
     watch.look(str(scratch))
     watch.list(str(scratch))
     watch.open_to_write(str(scratch / "x"), os.O_WRONLY | os.O_CREAT)
