@@ -13,7 +13,12 @@ from blake3 import blake3
 
 from pipeline.moments import Feature, find_features, find_modules
 from pipeline.store.digest import hash_bytes
-from pipeline.store.distributions import forget_identities, identity
+from pipeline.store.distributions import (
+    CHANGED,
+    find_folders,
+    forget_identities,
+    identity,
+)
 from pipeline.store.startup import startup_code
 
 # The code units of keys: the rooms whose code can change what is described, planned, built,
@@ -138,6 +143,16 @@ def toolchain(extra: Iterable[str] = ()) -> dict[str, str]:
         **{name: version_of(name) for name in names},
     }
     return {**versions, **_variables(), **startup_code()}
+
+
+def unchanged_folders() -> list[str]:
+    """Return the folders of the distributions in every key whose files are all as their wheels
+    brought them."""
+    folders = []
+    for name in CORE:  # which are their modules' names too
+        if CHANGED not in identity(name):
+            folders += find_folders(name)
+    return folders
 
 
 def forget_toolchain() -> None:

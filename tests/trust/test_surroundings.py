@@ -1,8 +1,6 @@
 """What the machine and the process give an exporter: alike everywhere, or in the key."""
 
 import os
-import subprocess
-import sys
 import time
 
 import pytest
@@ -165,20 +163,3 @@ def test_a_processor_counts_by_what_kernels_can_use(fields, name, monkeypatch):
     assert before["processor"] == name
     monkeypatch.setattr(toolchain, "cpu_fields", lambda: {**fields, "cpu MHz": "1"})
     assert key() == before
-
-
-def test_a_worker_is_no_wider_than_its_key_says():
-    """Numbers of threads don't count, so no variable of the user's sets them."""
-    code = (
-        "from pathlib import Path\n"
-        "from pipeline.run.executors.processes import WorkerProcesses\n"
-        "import os\n"
-        "processes = WorkerProcesses()\n"
-        "print(processes.submit(Path(), os.getenv, 'OMP_NUM_THREADS').result())\n"
-        "processes.close()"
-    )
-    environment = {**os.environ, "OMP_NUM_THREADS": "7"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, check=True, timeout=60
-    )
-    assert done.stdout.split() == [b"1"]

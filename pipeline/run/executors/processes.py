@@ -35,7 +35,7 @@ from pipeline.run.executors.system import (
 from pipeline.run.worker_group import WorkerGroup, join, starting_workers
 from pipeline.store.files import remove
 from pipeline.store.scratch import empty_folder, scratch_folder
-from pipeline.store.toolchain import HASH_SEED, hash_seed
+from pipeline.store.toolchain import HASH_SEED, hash_seed, unchanged_folders
 from pte_pipeline.import_path import SAFE_PATH, begin_worker, is_untrusted
 
 # Libraries of native code start a thread a core otherwise, whose number changes what they compute.
@@ -151,7 +151,7 @@ class WorkerProcesses:
         process: Any = ProcessPoolExecutor(
             max_workers=1,
             initializer=begin_worker,
-            initargs=(SAFE_PATH in os.environ,),
+            initargs=(SAFE_PATH in os.environ, unchanged_folders()),
             env=environment,
         )
         process.submit(join, self._group.number, os.getpid(), environment["TMPDIR"])
