@@ -14,17 +14,18 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from pipeline.features.pages import heads as packages
+from pipeline.features.pages import overview
+from pipeline.features.pages.excerpts import excerpts, named_files
+from pipeline.features.pages.heads import Entry
+from pipeline.features.pages.markdown import markdown, markdown_summary
+from pipeline.features.pages.sections import caches, report_sections, run
 from pipeline.moments import find_functions, find_sections, load
-from pipeline.report import overview, packages
 from pipeline.report.elements import MOST_ROWS, WIDTH, Json, ReportSection
 from pipeline.report.events import RUN, TIMELINE
-from pipeline.report.excerpts import excerpts, named_files
 from pipeline.report.formatting import NOTHING
-from pipeline.report.markdown import markdown, markdown_summary
-from pipeline.report.packages import Entry
 from pipeline.report.provenance import find_provenance
 from pipeline.report.records import read_drops, read_fitting, read_manifest
-from pipeline.report.sections import caches, report_sections, run
 from pipeline.store.digest import hash_bytes
 from pipeline.store.files import REPORT, read_record, write_atomically
 from pipeline.store.forms import check_of
@@ -138,7 +139,9 @@ def render_all(
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates", encoding="utf-8"),
+        loader=FileSystemLoader(
+            Path(__file__).parents[1] / "features/pages/templates", encoding="utf-8"
+        ),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -21,11 +21,11 @@ from pipeline.cli.commands import VERBS
 from pipeline.cli.console import Reporter
 from pipeline.cli.terminal import as_it_is, guard
 from pipeline.cli.workspace_commands import run_verb
+from pipeline.features.pages.heads import Entry
 from pipeline.features.remote.use import describe_use
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.report.events import Event
-from pipeline.report.packages import Entry
 from pipeline.report.render import render, render_all
 from pipeline.run.action_status import ActionStatus
 from pipeline.run.batch import Outlook

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from pipeline.report.markdown import markdown
+from pipeline.features.pages.markdown import markdown
 from tests.report.test_markdown import PASSED, rows
 from tests.support.bench import REPOSITORY
 

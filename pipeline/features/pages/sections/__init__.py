@@ -7,12 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipeline.moments import find_sections, load
-from pipeline.report.elements import Json, ReportSection
-from pipeline.report.sections import (
+from pipeline.features.pages.sections import (
     delegation,
     estimates,
-    failures,
     files,
     numerics,
     operators,
@@ -20,6 +17,9 @@ from pipeline.report.sections import (
     state,
     warnings,
 )
+from pipeline.moments import find_sections, load
+from pipeline.report import failures
+from pipeline.report.elements import Json, ReportSection
 
 # By rank, between which features place theirs (`moments.Section`).
 SECTIONS: dict[int, Callable[[Json], ReportSection]] = {

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
+from pipeline.features.pages import heads as packages
+from pipeline.features.pages.heads import Entry
+from pipeline.features.pages.sections import report_sections
 from pipeline.moments import call_all
-from pipeline.report import packages
 from pipeline.report.elements import Cell, DataTable, ReportSection
 from pipeline.report.formatting import NOTHING
-from pipeline.report.packages import Entry
-from pipeline.report.sections import report_sections
 
 # GitHub takes a summary of at most 1 MiB, and a comment of at most 65,536 characters. Sentences can
 # hold shapes and lists of operators.

@@ -15,8 +15,8 @@ import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
 
 from pipeline.features.families.section import section as family_section
+from pipeline.features.pages.excerpts import excerpts, named_files, named_places
 from pipeline.report.elements import MOST_ROWS
-from pipeline.report.excerpts import excerpts, named_files, named_places
 from pipeline.report.formatting import Place, parse_place
 from pipeline.report.render import Entry, render, render_all
 from pipeline.report.schema import DIALECT, report_schema
@@ -385,7 +385,7 @@ def test_what_failed_comes_first_everywhere():
 def test_a_summary_fits_where_github_takes_it():
     record = {**FULL, "failures": ["x" * 10_000] * 50}
     entries = [Entry(f"package-{n}", {**record, "package": f"package-{n}"}) for n in range(800)]
-    from pipeline.report.markdown import markdown_summary
+    from pipeline.features.pages.markdown import markdown_summary
 
     text = markdown_summary(entries)
     assert len(text.encode()) < 1 << 20

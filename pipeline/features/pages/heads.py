@@ -9,16 +9,16 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import quote
 
+from pipeline.features.pages.sections.movement import describe_nonfinite
 from pipeline.report.cells import figure, name, text
 from pipeline.report.elements import Cell, DataTable, Json, Row
 from pipeline.report.events import NOT_BUILT
+from pipeline.report.failures import group_failures, package_failures
 from pipeline.report.formatting import NOTHING, percent
 from pipeline.report.headlines import Headline, worst_headline
 from pipeline.report.method_records import ALL, LATENCY, UNASKED
 from pipeline.report.records import delegated_share, is_unchecked
-from pipeline.report.sections.failures import group_failures, package_failures
-from pipeline.report.sections.movement import describe_nonfinite
-from pipeline.report.sections.reference import (
+from pipeline.report.references import (
     describe_referenced,
     describe_unreferenced,
 )
