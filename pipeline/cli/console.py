@@ -240,7 +240,7 @@ def _quantized(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
 def _validation_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     """Yield a line for each package whose validation was cut short, and one for all methods that
     were compared with nothing but their exported programs."""
-    from pipeline.features.pages.heads import describe_left_out
+    from pipeline.report.packages import describe_left_out
     from pipeline.report.records import read_fitting
     from pipeline.report.references import (
         UNREFERENCED,

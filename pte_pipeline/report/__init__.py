@@ -4,6 +4,6 @@ from pte_pipeline.name_conflict import claim_pipeline
 
 claim_pipeline(tell=True)
 
-from pipeline.features.pages.heads import Entry as Entry
+from pipeline.report.packages import Entry as Entry
 from pipeline.report.render import render as render
 from pipeline.report.render import render_all as render_all

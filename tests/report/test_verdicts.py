@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pipeline.features.pages.heads import Entry, lead
+from pipeline.features.pages.heads import lead
 from pipeline.report.failures import (
     describe_failure,
     failed_checks,
@@ -12,6 +12,7 @@ from pipeline.report.failures import (
     group_failures,
 )
 from pipeline.report.headlines import headline, worst_headline
+from pipeline.report.packages import Entry
 from pipeline.report.records import name_kernels
 from pipeline.report.render import render, render_all
 from tests.features.pages.test_markdown import method, rows, validation

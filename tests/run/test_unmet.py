@@ -2,8 +2,8 @@
 
 import pytest
 
-from pipeline.features.pages.heads import Entry
 from pipeline.features.pages.overview import drops_section
+from pipeline.report.packages import Entry
 from pipeline.run.build.unmet import find_unmet
 from pipeline.run.last_build import _compare
 from tests.support.bench import bench_of

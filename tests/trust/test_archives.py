@@ -23,7 +23,6 @@ from torch._export.serde.union import _Union
 from torch.export import Dim, export
 from torch.export.pt2_archive._package import package_pt2
 
-from pipeline.features.pages.excerpts import named_files
 from pipeline.program import archive_grammar, archive_schema
 from pipeline.program.archive import load_example_inputs, load_program
 from pipeline.program.archive_facts import describe_archive
@@ -32,7 +31,7 @@ from pipeline.program.containers import load_tree
 from pipeline.program.input_files import read_file
 from pipeline.program.size_expressions import check_size_expression
 from pipeline.program.sources import find_sources
-from pipeline.report.render import read_sources
+from pipeline.report.quoted_files import named_files, read_sources
 from pipeline.store.digest import hash_file
 from pipeline.store.errors import PipelineError, SourceError
 from tests.trust.mutations import Archive, attempt, mutate

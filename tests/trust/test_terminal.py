@@ -21,11 +21,11 @@ from pipeline.cli.commands import VERBS
 from pipeline.cli.console import Reporter
 from pipeline.cli.terminal import as_it_is, guard
 from pipeline.cli.workspace_commands import run_verb
-from pipeline.features.pages.heads import Entry
 from pipeline.features.remote.use import describe_use
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.report.events import Event
+from pipeline.report.packages import Entry
 from pipeline.report.render import render, render_all
 from pipeline.run.action_status import ActionStatus
 from pipeline.run.batch import Outlook
@@ -33,7 +33,7 @@ from pipeline.store.errors import ConfigErrors, PipelineError, Problem
 from pipeline.store.settings import OperatorSettings
 from pipeline.store.visible import one_line, visible
 from pipeline.store.workspace import open_workspace
-from tests.report.test_render import FULL
+from tests.features.pages.test_render import FULL
 
 EXAMPLES = int(os.environ.get("TERMINAL_EXAMPLES", "30"))
 ATTACKS = [

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from pipeline.features.pages.heads import Entry
 from pipeline.report.cells import figure, name, names
 from pipeline.report.colours import LEFT
 from pipeline.report.elements import Chart, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import percent
+from pipeline.report.packages import Entry
 from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pipeline.features.pages.heads import Entry
 from pipeline.report.cells import code, figure, name, source, verdict
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import decibel, milliseconds, percent, short
+from pipeline.report.packages import Entry
 from pipeline.report.records import MOST_SQNR, delegated_share, in_order, is_unchecked
 from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size

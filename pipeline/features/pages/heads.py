@@ -1,22 +1,16 @@
-"""Packages: the head of the report of one, and all of them side by side."""
+"""The head of a package's report, and all packages side by side."""
 
 from __future__ import annotations
 
-import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import NamedTuple
-from urllib.parse import quote
+from collections.abc import Iterable, Iterator, Sequence
 
 from pipeline.features.pages.sections.movement import describe_nonfinite
 from pipeline.report.cells import figure, name, text
 from pipeline.report.elements import Cell, DataTable, Json, Row
 from pipeline.report.events import NOT_BUILT
-from pipeline.report.failures import group_failures, package_failures
 from pipeline.report.formatting import NOTHING, percent
 from pipeline.report.headlines import Headline, worst_headline
-from pipeline.report.method_records import ALL, LATENCY, UNASKED
+from pipeline.report.packages import Entry, describe_left_out
 from pipeline.report.records import delegated_share, is_unchecked
 from pipeline.report.references import (
     describe_referenced,
@@ -30,44 +24,6 @@ _MOST_NAMED, _MOST_REASONS = 4, 2  # in a sentence: methods, why they could not 
 _OUTCOMES = ("failed", NOT_BUILT, "not run", "not judged", "not validated", "passed")
 
 
-class Entry(NamedTuple):
-    """A package. `report` is its record, or None; then `error` says why the package could not be
-    built, and is empty where it only was not validated yet. `drops` has, by method, the shares of
-    nodes delegated in the build before and now, where there are less."""
-
-    package: str
-    report: Json | None = None
-    error: str = ""
-    drops: Mapping[str, Sequence[float]] = MappingProxyType({})
-
-    @property
-    def failed(self) -> bool:
-        return self.outcome in ("failed", NOT_BUILT)
-
-    @property
-    def outcome(self) -> str:
-        if self.error:
-            return NOT_BUILT
-        if self.report is None:
-            return "not validated"
-        return str(self.report["verdict"])
-
-    @property
-    def failures(self) -> list[str]:
-        if self.error:
-            return [self.error]
-        if self.report is None:
-            return []
-        return describe_causes(self.report)
-
-    @property
-    def page(self) -> str:
-        """Return the link from the page over all packages to that of this one, if it has one."""
-        if self.report is not None:
-            return f"{quote(os.fsencode(self.package))}/report.html"
-        return ""
-
-
 # The class of the style that a verdict is shown in: what was not judged is amber, what was not run
 # grey.
 VERDICT_KINDS = {
@@ -78,29 +34,9 @@ VERDICT_KINDS = {
 }
 
 
-def describe_causes(report: Json) -> list[str]:
-    """Return a sentence for each cause of a failure: of methods, of gates, of the package."""
-    causes: list[str] = []
-    for group in group_failures(report["methods"]):
-        causes.append(f"{listed(group.methods, _MOST_NAMED)}: {group.sentence}")
-    for gate in report.get("gates") or ():
-        if not gate["ok"]:
-            causes.append(gate["sentence"])
-    causes += package_failures(report)
-    return causes
-
-
 def outcome_kind(verdict: str) -> str:
     """Return the class of the style that a verdict is shown in."""
     return VERDICT_KINDS.get(verdict, "soft")
-
-
-def sort_entries(entries: Iterable[Entry]) -> list[Entry]:
-    """Sort failed packages first, then those not validated, then by name."""
-    return sorted(
-        entries,
-        key=lambda e: (not e.failed, e.report is not None, e.package),
-    )
 
 
 def overall_word(entries: Sequence[Entry]) -> tuple[str, str]:
@@ -280,43 +216,6 @@ def _describe_unrun(unrun: Sequence[Json], total: int, none: bool) -> str:
     if len(unrun) > 1:
         declare = "they declare is what their sources declare"
     return f"Nothing was run: {sentence} What {declare}."
-
-
-def describe_left_out(report: Json) -> str:
-    """Say how many methods and input sets there was no time for, and which methods were not asked
-    for; "" where there are none."""
-    unasked: list[str] = []
-    left_out: Counter[str] = Counter()
-    for method in report["methods"]:
-        parts = method.get("left_out", ())
-        if UNASKED in parts:
-            unasked.append(method["method"])
-        left_out.update(parts)
-    sentences: list[str] = []
-    counts = _count_left_out(left_out)
-    if counts:
-        sentences.append(f"{', '.join(counts)} left out: validate.budget was spent")
-    if unasked:
-        verb = "were"
-        if len(unasked) == 1:
-            verb = "was"
-        sentences.append(f"{listed(unasked, _MOST_NAMED)} {verb} not asked for")
-    return "; ".join(sentences)
-
-
-def _count_left_out(left_out: Counter[str]) -> list[str]:
-    """Return how many methods, input sets and latencies the budget left no time for."""
-    wholly = left_out[ALL]
-    untimed = left_out[LATENCY]
-    sets = left_out.total() - wholly - untimed - left_out[UNASKED]
-    counts: list[str] = []
-    if wholly:
-        counts.append(plural(wholly, "method"))
-    if sets:
-        counts.append(plural(sets, "input set"))
-    if untimed:
-        counts.append(f"the latency of {plural(untimed, 'method')}")
-    return counts
 
 
 def about(report: Json) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from pipeline.features.pages.heads import Entry
 from pipeline.report.cells import figure, name, text
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import percent
 from pipeline.report.method_records import ALL, UNASKED
+from pipeline.report.packages import Entry
 from pipeline.report.records import name_kernels
 from pipeline.store.errors import listed
 from pipeline.store.sizes import human_size

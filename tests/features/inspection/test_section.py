@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from pipeline.features.pages.markdown import markdown
-from tests.report.test_markdown import PASSED, rows
+from tests.features.pages.test_markdown import PASSED, rows
 from tests.support.bench import REPOSITORY
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pipeline.features.pages.sections import (
     delegation,
     estimates,
+    failures,
     files,
     numerics,
     operators,
@@ -18,7 +19,6 @@ from pipeline.features.pages.sections import (
     warnings,
 )
 from pipeline.moments import find_sections, load
-from pipeline.report import failures
 from pipeline.report.elements import Json, ReportSection
 
 # By rank, between which features place theirs (`moments.Section`).
