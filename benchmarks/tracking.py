@@ -27,6 +27,7 @@ from operator import sub
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks.measure import Result, in_turns, rounded, run
 from benchmarks.workspaces import Checkout, Sizes, models_of, plan_of, shipped_exporters
@@ -80,7 +81,7 @@ def main(root: Path, store: Path, repeats: int, models: list[str]) -> dict[str, 
     """Return CPU seconds by model and side, one for each repeat."""
     import torch
 
-    from pipeline.run.trace.isolated import has_kernel_view
+    from pipeline.features.tracing.tracer import has_kernel_view
 
     torch.set_num_threads(1)  # as in workers
     checkout = Checkout(root, store)
@@ -121,11 +122,13 @@ def _cpu() -> float:
 
 
 def _tracked(checkout: Checkout, kernel: bool, model: str) -> None:
+    from pipeline.features.tracing import tracer
     from pipeline.run.export.export import export
     from pipeline.run.stages import Stages
 
     plan = plan_of(checkout)
-    export(plan.models.export(model), plan.workspace, Stages(), kernel)
+    with patch.object(tracer, "has_kernel_view", lambda: kernel):
+        export(plan.models.export(model), plan.workspace, Stages())
 
 
 def _untracked(checkout: Checkout, model: str) -> None:

@@ -135,6 +135,11 @@ class Feature:
         planning: a class like `plan.planning.Planning`, of which a plan has one object, for the
             packages of which `summarize` says something.
         public: modules from which `pte_pipeline` passes on names to exporters and passes.
+        watch_exporter: a class like `run.export.declared_reads.DeclaredReads`, of which there is
+            one while an exporter runs; the key of the export holds what it finds.
+        watch_passes: takes a compile action with passes or libraries of operators, and the
+            workspace; returns an object like `features.tracing.pass_reads.PassReads`, whose `check`
+            says whether its result may be kept.
         explain_departure: says where and why an exported program departs from its eager reference,
             or ""; takes both, the inputs that show it, and the workspace's folder.
         around_lowering: returns a context manager, within which a worker quantizes or compiles;
@@ -194,6 +199,8 @@ class Feature:
     summarize: str = _moment("plan")
     planning: str = _moment("plan")
     public: tuple[str, ...] = _moment("export", ())
+    watch_exporter: str = _moment("export")
+    watch_passes: str = _moment("build")
     explain_departure: str = _moment("export")
     around_lowering: str = _moment("build")
     instead_of_compile: str = _moment("build")

@@ -23,6 +23,7 @@ from pipeline.config.passes import list_files
 from pipeline.program.fresh_imports import importing_from_text
 from pipeline.program.import_errors import describe_load_error
 from pipeline.program.operator_libraries import noting_operators
+from pipeline.program.runtime_bindings import import_bindings
 from pipeline.program.workspace_modules import (
     add_package,
     find_elsewhere,
@@ -90,8 +91,7 @@ def load_libraries(references: Sequence[str], root: Path) -> None:
     if not references:
         return
     # Which libraries with kernels are linked against, whether they say so or not.
-    from executorch.extension.pybindings import _portable_lib  # noqa: F401
-
+    import_bindings()
     add_package(root / FOLDER)
     if str(root) not in sys.path:
         sys.path.append(str(root))

@@ -1,7 +1,6 @@
 """Open packages and run their methods on ExecuTorch's runtime, through its bindings.
 
-The extension module `_portable_lib` is imported alone: `executorch.runtime` and `portable_lib`
-import exir, which takes seconds. This module doesn't know what a program should compute.
+This module doesn't know what a program should compute.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from pipeline.devices.runtime_log import (
     runtime_log,
 )
 from pipeline.program.operator_libraries import LIBRARIES, register_operators
+from pipeline.program.runtime_bindings import import_bindings
 from pipeline.program.scalar_types import SCALAR_TYPES
 from pipeline.store.errors import DeviceError, PipelineError
 from pipeline.store.sizes import human_size
@@ -229,10 +229,10 @@ def _library() -> Any:
     """Import the bindings, with the operators that quantized packages need at their boundary."""
     _set_openvino_path()
     import executorch.kernels.quantized  # noqa: F401
-    from executorch.extension.pybindings import _portable_lib
 
+    library = import_bindings()
     load_delegate_libraries()
-    return _portable_lib
+    return library
 
 
 def _set_openvino_path() -> None:

@@ -3,7 +3,7 @@ make.
 
 A compile action's key is made before it runs, so what passes read at run time stands in their text:
 `INPUTS` of any module in `passes/`, as exporters have it. What they read beside is an error, which
-`run/build/pass_reads.py` finds.
+`features/tracing/pass_reads.py` finds.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.report.events import Outcome
 from pipeline.run.stages import Stages
@@ -44,8 +45,8 @@ def perform_here(
     store."""
     from pipeline.compile.preprocess.cache import counted_preprocess
     from pipeline.run.explain_error import explain_error
+    from pipeline.run.isolated import ChildError
     from pipeline.run.perform import perform
-    from pipeline.run.trace.isolated import ChildError
 
     results: list[Mapping[str, Any]] = [{}]
     try:
@@ -81,14 +82,16 @@ def perform_isolated(
     Raises SourceError where passes read what the action's key does not hold, and ChildError where
     the fork dies.
     """
-    from pipeline.run.build.pass_reads import check_pass_reads, watch_passes
-    from pipeline.run.trace.isolated import run_isolated
+    from pipeline.run.isolated import run_isolated
 
     # Whatever else loads libraries of operators, a compile of the same ones is watched.
     is_watched = (
         action.kind == "compile" and {"passes", "operators"} & action.key.keys()
     )
-    watch = watch_passes(workspace) if is_watched else None
+    passes = None
+    if is_watched:
+        passes = next(call_all("watch_passes", action, workspace), None)
+    watch = passes and passes.watch
     remote = workspace.store.remote
     remote_outcome = [] if remote is None else remote.outcome()
     if (
@@ -102,8 +105,8 @@ def perform_isolated(
     for result in record[
         "compiled"
     ]:  # not kept yet, since nobody knew what it depends on
-        if watch is not None:
-            check_pass_reads(action, workspace, watch)
+        if passes is not None:
+            passes.check()
         workspace.store.put_result(*result)
     usage = {kind: Usage(**counts) for kind, counts in record["usage"].items()}
     return Performed(record["outcome"], record["error"], usage, record["result"])

@@ -180,7 +180,7 @@ def perform_reported(
 ) -> Performed:
     """Perform an action with whatever it needs: new weights alone, this process, or one of its
     own."""
-    from pipeline.run.trace.isolated import ChildError  # which a no-op run does without
+    from pipeline.run.isolated import ChildError  # which a no-op run does without
 
     try:
         if workspace.refit and not always:

@@ -9,6 +9,7 @@ import importlib.metadata
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from pipeline.store.distributions import NOT_INSTALLED
 
@@ -17,11 +18,17 @@ _RELEASE = re.compile(r"\d+(\.\d+)*")
 
 @dataclass(frozen=True)
 class Release:
-    """A toolchain by its distributions: `exact` versions, and the `least` of what ExecuTorch asks
-    for without naming one version."""
+    """A toolchain by its distributions, and what differs in it from other releases.
+
+    Attributes:
+        exact: versions of distributions.
+        least: the least versions of what ExecuTorch asks for without naming one version.
+        bindings: the extension module of `executorch.extension.pybindings`.
+    """
 
     exact: Mapping[str, str]
     least: Mapping[str, str]
+    bindings: str
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {version}" for name, version in self.exact.items())
@@ -45,9 +52,29 @@ class Release:
 
 RELEASES = (
     Release(
-        exact={"torch": "2.13.0", "executorch": "1.4.1"}, least={"torchao": "0.18.0"}
+        exact={"torch": "2.13.0", "executorch": "1.4.1"},
+        least={"torchao": "0.18.0"},
+        bindings="_portable_lib",
+    ),
+    Release(
+        exact={"torch": "2.13.0", "executorch": "1.5.1"},
+        least={"torchao": "0.18.0"},
+        bindings="_C",
     ),
 )
+
+
+@cache
+def installed_release() -> Release:
+    """Return the release that is installed: of an unknown version, the last one before it."""
+    version = installed_versions()["executorch"]
+    minor = [*re.findall(r"\d+", version), "0", "0"][:2]
+    earlier = [
+        release
+        for release in RELEASES
+        if _numbers(release.exact["executorch"])[:2] <= tuple(map(int, minor))
+    ]
+    return earlier[-1] if earlier else RELEASES[0]
 
 
 def installed_versions() -> dict[str, str]:

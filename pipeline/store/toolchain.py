@@ -28,7 +28,6 @@ _BUILDING = (
         "compile",
         "run/*.py",
         "run/build",
-        "run/trace",
         "report/*records.py",
     ),
     "features:build",

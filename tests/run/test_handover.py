@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from pipeline.features.tracing.tracer import Tracer, has_kernel_view
 from pipeline.run.export.handover import handing_over
-from pipeline.run.trace.isolated import has_kernel_view, run_isolated
-from pipeline.run.trace.watch import Watch
+from pipeline.run.isolated import run_isolated
 from pipeline.store.digest import hash_bytes
 from pipeline.store.store import Store
 
@@ -14,7 +14,8 @@ from pipeline.store.store import Store
 @pytest.mark.parametrize("kernel", [True, False])
 def test_what_a_fork_hands_over_is_stored(tmp_path, kernel):
     store = Store(tmp_path / "store")
-    watch = Watch(lambda path: path.startswith(str(tmp_path)), lambda kind, path: "seen")
+    kernel = kernel and has_kernel_view()
+    watch = Tracer(lambda path: path.startswith(str(tmp_path)), lambda kind, path: "seen", kernel)
 
     def give(handover):
         blobs = [handover.put(data) for data in (b"first", b"", b"second", b"first")]
@@ -27,13 +28,13 @@ def test_what_a_fork_hands_over_is_stored(tmp_path, kernel):
         return [blobs, handover.to_json()]
 
     with handing_over(store) as handover:
-        blobs, given = run_isolated(lambda: give(handover), watch, kernel=kernel)
+        blobs, given = run_isolated(lambda: give(handover), watch)
         archive = handover.store_all(store, given)
     assert store.read(archive) == b"archive"
     assert [store.read(blob) for blob in blobs] == [b"first", b"", b"second", b"first"]
     assert not watch.seen and not watch.written
     assert not [*(store.root / "tmp").iterdir()]
-    if kernel and has_kernel_view():
+    if kernel:
         assert watch.view == "kernel"
 
 

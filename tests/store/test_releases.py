@@ -2,10 +2,14 @@
 
 import subprocess
 import sys
+import tomllib
 
 import pytest
+from packaging.requirements import Requirement
 
+from pipeline.store import releases
 from pipeline.store.releases import RELEASES, describe_unknown, installed_versions
+from tests.support.bench import REPOSITORY
 
 KNOWN = {"torch": "2.13.0", "executorch": "1.4.1", "torchao": "0.18.0"}
 
@@ -26,28 +30,49 @@ def test_known_releases_of_any_local_build(others):
     ("others", "words"),
     [
         ({"torch": "2.14.1"}, "untested toolchain: torch 2.14.1; this release was tested with "),
-        ({"torch": "2.14.1"}, "torch 2.13.0, executorch 1.4.1: `pip install torch==2.13.0`"),
+        (
+            {"torch": "2.14.1"},
+            "executorch 1.4.1 or torch 2.13.0, executorch 1.5.1: `pip install torch==2.13.0`",
+        ),
         ({"torch": "2.13.1+cpu"}, "torch 2.13.1+cpu; "),
         ({"torch": "2.14.0.dev20260901+cpu"}, "torch 2.14.0.dev20260901+cpu; "),
         ({"torch": "2.13.0rc3"}, "torch 2.13.0rc3; "),
         ({"torch": "2.13.0a0+git1a2b"}, "torch 2.13.0a0+git1a2b; "),
-        ({"executorch": "1.5.1"}, "executorch 1.5.1; "),
+        ({"executorch": "1.6.0"}, "executorch 1.6.0; "),
         ({"executorch": "not installed"}, "executorch not installed; "),
         ({"torchao": "0.17.0"}, "`pip install 'torchao>=0.18.0'`"),
         ({"torchao": "0.18.0.dev1"}, "torchao 0.18.0.dev1; "),
-        ({"torch": "2.14.1", "executorch": "1.5.1"}, "torch 2.14.1, executorch 1.5.1; "),
+        ({"torch": "2.14.1", "executorch": "1.6.0"}, "torch 2.14.1, executorch 1.6.0; "),
     ],
 )
 def test_another_toolchain_is_described_with_a_remedy(others, words):
     assert words in describe_unknown(KNOWN | others)
 
 
-def test_the_pins_of_the_distribution_are_known():
-    from importlib.metadata import requires
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [
+        ("1.4.1", "1.4.1"),
+        ("1.5.1+cpu", "1.5.1"),
+        ("1.5.0a0+git1", "1.5.1"),
+        ("1.9.0", "1.5.1"),
+        ("1.3.1", "1.4.1"),
+        ("not installed", "1.4.1"),
+    ],
+)
+def test_a_version_goes_by_the_last_release_before_it(version, release, monkeypatch):
+    monkeypatch.setattr(releases, "installed_versions", lambda: {"executorch": version})
+    installed = releases.installed_release.__wrapped__()
+    assert installed.exact["executorch"] == release
 
-    pinned = {each.partition(";")[0] for each in requires("pte-pipeline") if "==" in each}
+
+def test_the_ranges_of_the_distribution_are_known():
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    requirements = map(Requirement, project["dependencies"])
+    ranges = {requirement.name: requirement.specifier for requirement in requirements}
     for release in RELEASES:
-        assert {f"{name}=={version}" for name, version in release.exact.items()} <= pinned
+        for name, version in release.exact.items():
+            assert version in ranges[name]
 
 
 def test_versions_are_read_without_importing_what_they_are_of():

@@ -34,10 +34,10 @@ def warm_up() -> None:
 
     import pipeline.run.perform
     import pipeline.run.prove.validate  # noqa: F401
-    from pipeline.run.export.export_reads import _installed
+    from pipeline.run.export.declared_reads import installed_distributions
 
     make_torch_quick()
-    _installed()
+    installed_distributions()
     torch.set_num_threads(1)
     program = torch.export.export(torch.nn.Linear(2, 2).requires_grad_(False), (torch.ones(1, 2),))
     to_edge_transform_and_lower({"forward": program}, partitioner=[XnnpackPartitioner()])

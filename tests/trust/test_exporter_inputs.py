@@ -16,22 +16,25 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from pipeline import moments
 from pipeline.features.explain.explain import run as explain
+from pipeline.features.tracing import nondeterminism, tracer
+from pipeline.features.tracing.nondeterminism import find_nondeterminism
+from pipeline.features.tracing.tracer import has_kernel_view
+from pipeline.moments import find_features
 from pipeline.plan.places import Places
 from pipeline.plan.plan import Plan
 from pipeline.plan.reads import parse_records
 from pipeline.plan.status import export_status
-from pipeline.run.build import nondeterminism
-from pipeline.run.build.nondeterminism import find_nondeterminism
 from pipeline.run.export.export import export
 from pipeline.run.stages import Stages
-from pipeline.run.trace.isolated import has_kernel_view
 from pipeline.store.distributions import identity
 from pipeline.store.errors import PipelineError, SourceError
 from pipeline.store.store import Store
@@ -94,13 +97,20 @@ def site(tmp_path, monkeypatch):
     return made
 
 
+def viewed_by(kernel: bool) -> AbstractContextManager[object]:
+    """Return a context within which only Python is asked what an exporter does, unless the kernel
+    is."""
+    return nullcontext() if kernel else patch.object(tracer, "has_kernel_view", lambda: False)
+
+
 def build(workspace: Workspace, kernel: bool = True) -> tuple[str, str]:
     """Export as a run does; return what it was, and the digest of the program that it gives."""
     identity.cache_clear()  # of installed libraries, which a run looks at once
     plan = Plan(workspace)
     state = export_status(plan, "a").state
     if state == "stale":
-        export(plan.models.export("a"), workspace, Stages(), kernel)
+        with viewed_by(kernel):
+            export(plan.models.export("a"), workspace, Stages())
         plan.forget("a")
     methods = plan.models.methods("a")
     assert methods is not None
@@ -863,3 +873,46 @@ def test_miss_is_explained_by_its_kind(site, code, before, change, line):
         identity.cache_clear()
         assert line in "\n".join(explain(Plan(site.workspace()), ["p"]))
         assert line in export_status(Plan(site.workspace()), "a").reason
+
+
+# An installation without the feature that follows exporters
+
+
+@pytest.fixture
+def untraced(monkeypatch):
+    features = [feature for feature in find_features() if feature.name != "tracing"]
+    monkeypatch.setattr(moments, "find_features", lambda: features)
+
+
+@pytest.mark.parametrize("name", ["data.txt", "models/factor.py"])
+def test_without_tracing_what_is_declared_and_imported_counts(site, untraced, name):
+    text("data.txt", "2")(site)
+    text("models/factor.py", "FACTOR = 3\n")(site)
+    code = "import factor\nVALUE = float(open('data.txt').read()) * factor.FACTOR"
+    site.write(code, "INPUTS = ['data.txt']")
+    state, before = build(site.workspace())
+    assert build(site.workspace()) == ("up-to-date", before)
+    path = site.root / name
+    path.write_text(f"{path.read_text().strip()}1\n")
+    after_state, after = build(site.workspace())
+    assert (state, after_state) == ("stale", "stale")
+    assert after != before
+
+
+def test_without_tracing_an_exporter_that_declares_nothing_runs_each_time(site, untraced):
+    site.write("VALUE = 1")
+    build(site.workspace())
+    status = export_status(Plan(site.workspace()), "a")
+    assert status.state == "stale"
+    assert status.reason == (
+        "exports each time: nothing follows what models/a.py reads, without the feature tracing; "
+        "declare INPUTS to keep it"
+    )
+
+
+def test_without_tracing_a_declared_file_that_changes_meanwhile_is_refused(site, untraced):
+    text("data.txt", "2")(site)
+    code = "VALUE = 1\nopen('data.txt', 'w').write('changed')"
+    site.write(code, "INPUTS = ['data.txt']")
+    with pytest.raises(SourceError, match=r"^data.txt: changed while the exporter ran; run again"):
+        build(site.workspace())

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain, islice
 from types import MappingProxyType
@@ -109,6 +110,17 @@ class CachedBackend:
         self._context = context
         self._entry = find_entry(backend_id)
         self._joint = details if details is not None and is_joint(details) else None
+
+    def copy_exported_program_for_preprocess(
+        self, program: ExportedProgram, specs: list[CompileSpec]
+    ) -> ExportedProgram:
+        """Copy a partition as its backend does; ExecuTorch 1.4 copies without asking."""
+        copy_program = getattr(
+            self._details or BackendDetails,
+            "copy_exported_program_for_preprocess",
+            lambda program, specs: deepcopy(program),
+        )
+        return copy_program(program, specs)
 
     def preprocess(
         self, program: ExportedProgram, specs: list[CompileSpec]

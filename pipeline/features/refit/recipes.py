@@ -189,7 +189,11 @@ class Evaluation:
         dtype = step["dtype"]
         views = [View.from_json(view) for view in views_of(step)]
         if op in _COPYING:
-            values = cast(self.values(views[0]), views[0].dtype, dtype)
+            values = self.values(views[0])
+            if dtype != views[0].dtype:
+                _refuse_nan(values)  # of which bfloat16 keeps no bit
+                values = cast(values, views[0].dtype, dtype)
+                _refuse_nan(values)
             return np.broadcast_to(values, step["sizes"])
         args = list(
             self._arguments(step, views[0].dtype if op in _COMPARING else dtype)
@@ -197,7 +201,9 @@ class Evaluation:
         with np.errstate(all="ignore"):
             if op == _PADDING:
                 return _pad(*args)
-            return np.asarray((_COMPUTING.get(op) or _COMPARING[op])(*args), dtype)
+            values = np.asarray((_COMPUTING.get(op) or _COMPARING[op])(*args), dtype)
+        _refuse_nan(values)
+        return values
 
     def _arguments(self, step: Json, dtype: str) -> Iterator[Any]:
         """Yield arguments as torch's kernels take them: numbers, too, of the dtype in which they
@@ -208,6 +214,13 @@ class Evaluation:
                 yield self.values(View.from_json(argument)).astype(kind, copy=False)
             else:
                 yield argument if isinstance(argument, list) else kind.type(argument)
+
+
+def _refuse_nan(values: Array) -> None:
+    """Raise UnknownValueError for a NaN that is computed: its sign and payload differ between
+    libraries and processors. One that is copied is exact."""
+    if values.dtype.kind == "f" and values.size and np.isnan(values.min()):
+        raise UnknownValueError("a NaN that is computed from constants")
 
 
 def _pad(values: Array, pads: Sequence[int], filling: Any = 0) -> Array:

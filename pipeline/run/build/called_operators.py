@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.program.operator_libraries import find_library
+from pipeline.program.runtime_bindings import import_bindings
 from pipeline.store.digest import hash_json
 from pipeline.store.toolchain import version_of
 
@@ -37,13 +38,10 @@ def describe_libraries(
     foreign = sorted(
         name for name in called if name.partition("::")[0] not in _OF_THE_RUNTIME
     )
-    # And torch; linking does without.
-    from executorch.extension.pybindings import (
-        _portable_lib,
-    )
-
-    # The libraries that lowering has loaded for the operators register kernels too.
-    kernels = set(_portable_lib._get_operator_names()) if foreign else ()
+    kernels: set[str] = set()
+    if foreign:  # torch is imported too, which linking does without
+        # The libraries that lowering has loaded for the operators register kernels too.
+        kernels = set(import_bindings()._get_operator_names())
     by_library: dict[str, list[str]] = defaultdict(list)
     for operator in foreign:
         by_library[find_library(operator)].append(operator)

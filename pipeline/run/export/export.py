@@ -1,7 +1,8 @@
 """Export: run a model's exporter and keep its programs and inputs in the store.
 
-It runs in a process of its own. All that it looked at there are its inputs (`export_reads`): the
-key of the action holds what it found.
+It runs in a process of its own. What it declares and imports there are its inputs
+(`declared_reads`), and with the feature `tracing` all that it looked at: the key of the action
+holds what it found.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 from torch.export import ExportedProgram
 
 from pipeline.config.operators import load_libraries
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.keys import program_key
 from pipeline.plan.kinds.export import ExportInputs, export_action, reads_key
@@ -39,9 +41,10 @@ from pipeline.program.random_operators import (
     find_random_operators,
 )
 from pipeline.program.workspace_modules import load_file, own_name
+from pipeline.run import isolated
 from pipeline.run.build.load import check_libraries
 from pipeline.run.explain_error import explain_error
-from pipeline.run.export.export_reads import ExportReads
+from pipeline.run.export.declared_reads import DeclaredReads
 from pipeline.run.export.exporter import (
     call_constants,
     call_export_methods,
@@ -55,10 +58,8 @@ from pipeline.run.export.recorder import Defaults
 from pipeline.run.export.references import record_references
 from pipeline.run.export.renamed_state import find_renamed_state
 from pipeline.run.imports import keeping_all
+from pipeline.run.isolated import ForkWatch, run_isolated, running_files
 from pipeline.run.stages import IMPORT, Stages
-from pipeline.run.trace import isolated
-from pipeline.run.trace.isolated import has_kernel_view, run_isolated
-from pipeline.run.trace.watch import Watch, running_files
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, SourceError
@@ -70,12 +71,8 @@ def export(
     action: Action[ExportInputs],
     workspace: Workspace,
     stages: Stages,
-    kernel: bool = True,
 ) -> None:
     """Run the exporter and record the result, under the key of what it really read.
-
-    Args:
-        kernel: whether the kernel may be asked what the exporter looks at, where it can be.
 
     Raises:
         SourceError: the exporter raised, gave something else than named programs and inputs that
@@ -85,12 +82,10 @@ def export(
     path = root / action.inputs.path
     text = path.read_bytes()
     content = digest.hash_bytes(text)
-    inputs = ExportReads(workspace, action.inputs, kernel and has_kernel_view())
+    inputs = _watch_exporter(workspace, action.inputs)
     with handing_over(store) as handover:
         try:
-            exported = run_exporter(
-                action, root, text, handover, stages, inputs.watch, kernel
-            )
+            exported = run_exporter(action, root, text, handover, stages, inputs.watch)
         except PipelineError as error:
             reads = inputs.find_looked_at(error)
             _record(store, reads_key(action.model, content), reads)
@@ -117,18 +112,23 @@ def export(
             _record(store, reads_key(action.model, content), reads, real.digest)
 
 
+def _watch_exporter(workspace: Workspace, inputs: ExportInputs) -> DeclaredReads:
+    """Return what learns the inputs of an exporter, of the feature that sees most."""
+    watches = call_all("watch_exporter", workspace, inputs)
+    return next(watches, None) or DeclaredReads(workspace, inputs)
+
+
 def run_exporter(
     action: Action[ExportInputs],
     root: Path,
     text: bytes,
     handover: Handover,
     stages: Stages,
-    watch: Watch | None = None,
-    kernel: bool = True,
+    watch: ForkWatch | None = None,
 ) -> dict[str, Any]:
     """Run an exporter of this text in a process of its own, of which a watch is told, and return
     what it made and handed over: the arguments of `store_exported` and, as `asked`, of
-    `ExportReads.find`."""
+    `DeclaredReads.find`."""
     path = root / action.inputs.path
     with stages.stage(IMPORT), keeping_all():
         _warm_up()
@@ -136,7 +136,7 @@ def run_exporter(
         prepare = partial(load_libraries, action.libraries, root)
         run = partial(_run, path, text, handover, action.inputs.parameters, prepare)
         exported: dict[str, Any] = run_isolated(
-            run, watch, stages, kernel, partial(explain_error, root=root)
+            run, watch, stages, partial(explain_error, root=root)
         )
     return exported
 

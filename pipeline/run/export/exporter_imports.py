@@ -92,7 +92,7 @@ class Asked:
         return ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the arguments of `ExportReads.find`."""
+        """Return the arguments of `DeclaredReads.find`."""
         return {
             "modules": sorted({*self._modules, _PACKAGE} - {""}),
             "distributions": sorted(self._distributions),

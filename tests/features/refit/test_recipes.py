@@ -112,13 +112,12 @@ UNARY = ["neg", "abs", "sqrt", "rsqrt", "reciprocal"]
 @settings(max_examples=40, deadline=None)
 @given(tensor=tensors(FLOATS))
 def test_functions_of_floats(name, tensor):
-    made, storage, _, _ = repeated(lambda x: getattr(torch, name)(x), tensor)
-    own = storage_bytes(made)
-    # Which of the many NaNs comes out is not said by IEEE 754; weights have none.
-    kind = made.numpy().dtype
-    numbers = ~np.isnan(own.view(kind))
-    assert np.array_equal(own.view(kind)[numbers], storage.view(kind)[numbers])
-    assert np.array_equal(np.isnan(own.view(kind)), np.isnan(storage.view(kind)))
+    function = getattr(torch, name)
+    if not function(tensor).isnan().any():
+        return same(function, tensor)
+    # Which of the many NaNs comes out is not said by IEEE 754.
+    with pytest.raises(UnknownValueError, match="a NaN that is computed from constants"):
+        same(function, tensor)
 
 
 PAIRS = {

@@ -10,24 +10,17 @@ import ctypes
 import json
 import os
 import random
-import select
 import signal
 import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
 from itertools import takewhile
 from typing import Any, BinaryIO, NoReturn
 
 from pipeline.run.stages import Stages
-from pipeline.run.trace import seccomp
-from pipeline.run.trace.audit import hear_audit_events
-from pipeline.run.trace.environment import record_environment
-from pipeline.run.trace.supervise import Supervisor
-from pipeline.run.trace.watch import Watch
 from pipeline.store.errors import PipelineError, describe_error
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -43,11 +36,37 @@ class ChildError(PipelineError):
         self.signal = by_signal
 
 
+class ForkWatch:
+    """Learns what a fork does: the files of the modules that it imports, by their names.
+
+    A feature may see more, in a subclass: `moments.Feature.watch_exporter`.
+    """
+
+    def __init__(self) -> None:
+        self.modules: dict[str, str] = {}
+
+    def prepare(self) -> None:
+        """Called in this process before it forks."""
+
+    def begin(self, line: socket.socket) -> None:
+        """Called in the fork before the function is; `line` leads to `attend`."""
+
+    def attend(self, child: int, line: socket.socket) -> None:
+        """Called in this process with the fork's number; returns when that needs no answers."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what was learnt in the fork."""
+        return {"modules": self.modules}
+
+    def add(self, facts: Mapping[str, Any]) -> None:
+        """Add what was learnt in the fork, from its `to_json`."""
+        self.modules |= facts["modules"]
+
+
 def run_isolated(
     function: Callable[[], Any],
-    watch: Watch | None = None,
+    watch: ForkWatch | None = None,
     stages: Stages | None = None,
-    kernel: bool = True,
     describe: Callable[[BaseException], str] = describe_error,
 ) -> Any:
     """Return what a function returns, a JSON value, after running it in a fork of this process.
@@ -58,48 +77,27 @@ def run_isolated(
     Args:
         watch: is told what the fork touches.
         stages: gets the stages that the fork goes through, and the peak of its memory.
-        kernel: whether the kernel may be asked for the watch, where it can be.
         describe: makes the text of the error that the function raised.
 
     Raises:
         PipelineError: the function raised it; the class is kept.
         ChildError: the function raised anything else, or its process died.
     """
-    kernel = watch is not None and kernel and has_kernel_view()
-    return _run(function, watch, stages or Stages(), kernel, describe)
-
-
-@cache
-def has_kernel_view() -> bool:
-    """Return whether the kernel tells this process about a fork's system calls, as tried out."""
-    watch = Watch(lambda path: True, lambda kind, path: None)
-    with suppress(OSError, KeyError, AttributeError, PipelineError):
-        _run(lambda: os.path.exists("/"), watch, Stages(), kernel=True)
-    return ("file", "/") in watch.seen
-
-
-def _run(
-    function: Callable[[], Any],
-    watch: Watch | None,
-    stages: Stages,
-    kernel: bool,
-    describe: Callable[[BaseException], str] = describe_error,
-) -> Any:
+    stages = stages or Stages()
     parent = os.getpid()
-    if kernel:
-        seccomp.prepare()
+    if watch is not None:
+        watch.prepare()
     sys.stdout.flush()
     sys.stderr.flush()
     with tempfile.TemporaryFile() as file, _reaping():
         ours, theirs = socket.socketpair()
         if (child := os.fork()) == 0:
-            line = theirs if kernel else None
-            _Child(function, watch, stages, line, file, describe).run(parent)
+            _Child(function, watch, stages, theirs, file, describe).run(parent)
         theirs.close()
         try:
             with ours:
-                if watch is not None and kernel:
-                    _supervise(child, ours, watch)
+                if watch is not None:
+                    watch.attend(child, ours)
         except BaseException:
             os.kill(child, signal.SIGKILL)
             raise
@@ -112,7 +110,9 @@ def _run(
         )
 
 
-def _take_answer(data: bytes, code: int, watch: Watch | None, stages: Stages) -> Any:
+def _take_answer(
+    data: bytes, code: int, watch: ForkWatch | None, stages: Stages
+) -> Any:
     """Return the child's result, or raise its error."""
     if code < 0:
         raise ChildError(f"its process died ({signal.Signals(-code).name})", -code)
@@ -151,15 +151,15 @@ def _name(kind: type) -> str:
 
 
 class _Child:
-    """The fork's end. `line` leads to the supervisor, where there is one; `file` takes the answer;
+    """The fork's end. `line` leads to `ForkWatch.attend`; `file` takes the answer;
     `describe` makes the text of an error."""
 
     def __init__(
         self,
         function: Callable[[], Any],
-        watch: Watch | None,
+        watch: ForkWatch | None,
         stages: Stages,
-        line: socket.socket | None,
+        line: socket.socket,
         file: BinaryIO,
         describe: Callable[[BaseException], str],
     ) -> None:
@@ -193,7 +193,7 @@ class _Child:
         sys.modules[_BEGIN] = sys.modules[__name__]
         try:
             if self._watch is not None:
-                self._begin_watching(self._watch)
+                self._watch.begin(self._line)
             result = self._function()
             json.dumps(result)
         except BaseException as problem:  # SystemExit too
@@ -209,15 +209,6 @@ class _Child:
             "stage": stages.current,
             "watch": self._watch and self._watch.to_json(),
         }
-
-    def _begin_watching(self, watch: Watch) -> None:
-        record_environment(watch.environment, watch.readers)
-        if self._line is None:
-            hear_audit_events(watch)
-            return
-        watch.view = "kernel"
-        self._line.sendall(seccomp.install().to_bytes(4, "little"))
-        self._line.recv(1)
 
 
 def _module_files() -> dict[str, str]:
@@ -245,38 +236,6 @@ def _prepare(parent: int) -> None:
         numpy.random.seed(_SEED)
     if (torch := sys.modules.get("torch")) is not None:
         torch.manual_seed(_SEED)
-
-
-def _supervise(child: int, line: socket.socket, watch: Watch) -> None:
-    """Look at the child's system calls, and those of all that it starts, until it ends."""
-    watch.view = "kernel"
-    process = os.pidfd_open(child)
-    try:
-        if not (number := line.recv(4)):
-            return  # it failed before
-        listener = seccomp.Listener(process, int.from_bytes(number, "little"))
-        try:
-            line.sendall(b".")
-            _answer_calls(listener, process, Supervisor(watch))
-        finally:
-            listener.close()
-    finally:
-        os.close(process)
-
-
-def _answer_calls(
-    listener: seccomp.Listener, process: int, supervisor: Supervisor
-) -> None:
-    waiting = select.poll()
-    waiting.register(listener.descriptor, select.POLLIN)
-    waiting.register(process, select.POLLIN)
-    while process not in (ready := dict(waiting.poll())):
-        if not ready[listener.descriptor] & select.POLLIN:
-            # Nobody calls any more, and memory is freed.
-            waiting.unregister(listener.descriptor)
-        elif (call := listener.receive()) is not None:
-            supervisor.see(call)
-            listener.proceed(call)
 
 
 @contextmanager
@@ -309,3 +268,13 @@ def _children() -> set[int]:
             with open(f"/proc/self/task/{thread}/children") as listing:
                 children |= set(map(int, listing.read().split()))
     return children
+
+
+def running_files() -> set[str]:
+    """Return the files whose code calls this function: torch quotes them in traces, and so reads
+    them, also by relative names."""
+    files, frame = set(), sys._getframe(1)
+    while frame is not None:
+        files.add(os.path.abspath(frame.f_code.co_filename))
+        frame = frame.f_back  # type: ignore[assignment]
+    return files

@@ -9,10 +9,10 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from pipeline.features.tracing.paths import Folders, absolute, join
+from pipeline.features.tracing.seccomp import Call
+from pipeline.features.tracing.watch import FileAccessLog
 from pipeline.plan.places import FOLDER
-from pipeline.run.trace.paths import Folders, absolute, join
-from pipeline.run.trace.seccomp import Call
-from pipeline.run.trace.watch import Watch
 
 _AT_FDCWD, _AT_SYMLINK_NOFOLLOW = -100, 0x100
 _O_PATH = 0o10000000
@@ -98,7 +98,7 @@ class Supervisor:
     """Tells a watch what calls touch. A process may die at any moment, so nothing here relies on
     its files in /proc."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: FileAccessLog) -> None:
         self._watch = watch
         self._folders = Folders()
 

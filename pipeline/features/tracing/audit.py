@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from pipeline.run.trace.paths import Folders, absolute, join
-from pipeline.run.trace.watch import Watch
+from pipeline.features.tracing.paths import Folders, absolute, join
+from pipeline.features.tracing.watch import FileAccessLog
 
 _STARTS = (
     "subprocess.Popen",
@@ -27,7 +27,7 @@ _STARTS = (
 )
 
 
-def hear_audit_events(watch: Watch) -> None:
+def hear_audit_events(watch: FileAccessLog) -> None:
     """Tell a watch what this process touches from now on; an audit hook can't be removed."""
     watch.view = "audit"
     hearer = _Hearer(watch)
@@ -45,7 +45,7 @@ def hear_audit_events(watch: Watch) -> None:
 
 
 class _Hearer:
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: FileAccessLog) -> None:
         self._watch = watch
         self._folders = Folders()
         self._busy = threading.local()  # what a watch reads itself is no event

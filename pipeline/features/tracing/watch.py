@@ -10,11 +10,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal
 
 from pipeline.plan.places import Kind
+from pipeline.run.isolated import ForkWatch
 
 Value = str | None
+Wanted = Callable[[str], bool]
+Observe = Callable[[Kind, str], Value]
 
 
-class Watch:
+class FileAccessLog(ForkWatch):
     """Gathers what a child process touches. Its maker says what counts, and what a value is.
 
     Attributes:
@@ -35,11 +38,10 @@ class Watch:
         modules: the files of the modules that the child imported, by name.
     """
 
-    def __init__(
-        self, wanted: Callable[[str], bool], observe: Callable[[Kind, str], Value]
-    ) -> None:
+    def __init__(self, wanted: Wanted, observe: Observe) -> None:
         """Take what tells whether a path counts, and what returns the value of one as it is now;
         neither may raise OSError."""
+        super().__init__()
         self._wanted = wanted
         self._observe = observe
         self.view: Literal["", "kernel", "audit"] = ""
@@ -49,7 +51,6 @@ class Watch:
         self.readers: dict[str, list[str]] = {}
         self.processes: list[str] = []
         self.unfollowed: list[str] = []
-        self.modules: dict[str, str] = {}
         self._skipped: set[str] = set()
         self._own: set[str] = set()  # as `written`, with their folders resolved
         self._has_links = False  # among these
@@ -208,13 +209,12 @@ class Watch:
         return {**facts, "seen": observed, "written": sorted(self.written)}
 
     def add(self, facts: Mapping[str, Any]) -> None:
-        """Add what the child itself saw, from its `to_json`."""
+        super().add(facts)
         self.view = facts["view"]
         self.seen |= {(kind, path): value for kind, path, value in facts["seen"]}
         self.written |= set(facts["written"])
         self.environment |= facts["environment"]
         self.readers |= facts["readers"]
-        self.modules |= facts["modules"]
         self.processes += [
             process for process in facts["processes"] if process not in self.processes
         ]
@@ -242,16 +242,6 @@ def _with_parents(path: str) -> Iterator[str]:
         if parent == path:
             return
         path = parent
-
-
-def running_files() -> set[str]:
-    """Return the files whose code calls this function: torch quotes them in traces, and so reads
-    them, also by relative names."""
-    files, frame = set(), sys._getframe(1)
-    while frame is not None:
-        files.add(os.path.abspath(frame.f_code.co_filename))
-        frame = frame.f_back  # type: ignore[assignment]
-    return files
 
 
 def loaded_files() -> set[str]:

@@ -9,60 +9,49 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from pipeline.features.tracing.nondeterminism import find_nondeterminism, find_strings
+from pipeline.features.tracing.tracer import Tracer
 from pipeline.plan.declared import list_beside
 from pipeline.plan.kinds.export import ExportInputs
 from pipeline.plan.places import FOLDER, SYSTEM, Kind, is_no_file, within
 from pipeline.plan.reads import WHOLE_ENVIRONMENT, Finder, Reads, is_inside
-from pipeline.run.build.nondeterminism import find_nondeterminism, find_strings
-from pipeline.run.trace.watch import Watch, running_files
+from pipeline.run.export.declared_reads import (
+    OWN,
+    DeclaredReads,
+    Seen,
+    installed_distributions,
+)
+from pipeline.run.isolated import running_files
 from pipeline.store.errors import SourceError
 from pipeline.store.workspace import Workspace
 
-_OWN = "pte-pipeline"  # counts in every key as `code`
-_WITH_TORCH = ("mpmath", "sympy")  # compute sizes in all programs
-_ALWAYS = ("pipeline", "pte_pipeline", "dodo", "__main__", "__mp_main__")
 _MOST_BESIDE = (
     1000  # entries beside a file outside the workspace, where only Python can be asked
 )
-Seen = dict[tuple[Kind, str], str | None]
 
 
-class ExportReads:
-    """Watches an exporter and finds its inputs. Begin with `watch`, end with `find`.
+class TracedReads(DeclaredReads):
+    """Finds the inputs of an exporter in all that its process touches."""
 
-    Attributes:
-        watch: what is told what the exporter's process touches.
-        declared: the files that the exporter declares.
-    """
+    watch: Tracer
 
-    def __init__(
-        self, workspace: Workspace, inputs: ExportInputs, kernel: bool
-    ) -> None:
-        self.finder = Finder(workspace, inputs.surroundings)
-        self._workspace = workspace
-        self._places = self.finder.places
-        self._inputs = inputs
+    def __init__(self, workspace: Workspace, inputs: ExportInputs) -> None:
+        super().__init__(workspace, inputs)
         relative = (p for p in inputs.surroundings.search if p and not os.path.isabs(p))
         self._search = {
             os.path.normpath(os.path.join(self._places.root, p)) for p in relative
         }
         # Names at the top of the folders of installed packages.
         self._touched: set[str] = set()
-        self.watch = Watch(self._is_wanted, self._observe)
-        declared = inputs.declared
-        self.declared = declared.find(self._places, inputs.path) if declared else []
-        self._before: Seen = {
-            ("file", n): self.finder.observe("file", n) for n in self.declared
-        }
-        if not kernel and declared is None:
+        self.watch = Tracer(self._is_wanted, self._observe)
+        if not self.watch.is_kernel and inputs.declared is None:
             self._look_around(self._places.root, sys.maxsize - 1)
 
     def _is_wanted(self, path: str) -> bool:
@@ -106,16 +95,6 @@ class ExportReads:
     def find(
         self, modules: list[str], distributions: list[str], all_distributions: bool
     ) -> Reads:
-        """Return what the exporter read.
-
-        Args:
-            modules: the names at the top level that it imported or looked for.
-            distributions: those that it asked importlib for.
-            all_distributions: whether it asked for all of them.
-
-        Raises:
-            SourceError: it reads what it does not declare, or what it read changed.
-        """
         watch, declared = self.watch, self._inputs.declared
         observed = self._seen()
         sources = self._sources()
@@ -144,9 +123,7 @@ class ExportReads:
             listings=tuple(sorted(listed)),
             links=tuple(name for kind, name in unchanged if kind == "link"),
             environment=tuple(sorted(self._environment())),
-            modules=tuple(
-                sorted({*modules} - {os.path.dirname(self._inputs.path), *_ALWAYS})
-            ),
+            modules=self._imported_modules(modules),
             distributions=tuple(
                 sorted(self._distributions(modules) | set(distributions))
             ),
@@ -157,16 +134,11 @@ class ExportReads:
         )
 
     def find_looked_at(self, error: Exception) -> Reads:
-        """Return where an exporter looked that failed with an error: what it needs may be made
-        there. Of modules, that is the one that it did not find."""
         observed = self._seen()
-        return Reads(
-            modules=tuple(re.findall(r"No module named '(\w+)", str(error))),
-            files=tuple(sorted(name for kind, name in observed if kind == "file")),
-            listings=tuple(
-                sorted(name for kind, name in observed if kind == "listing")
-            ),
-        )
+        files = sorted(name for kind, name in observed if kind == "file")
+        listings = sorted(name for kind, name in observed if kind == "listing")
+        looked_at = super().find_looked_at(error)
+        return replace(looked_at, files=tuple(files), listings=tuple(listings))
 
     def _seen(self) -> Seen:
         """Return what was seen, as records spell it. Folders above the workspace are looked at
@@ -256,17 +228,10 @@ class ExportReads:
         return read - {"HOME"}  # paths in the home folder count by what is there
 
     def _distributions(self, modules: Iterable[str]) -> set[str]:
-        named = {
-            distribution
-            for name in modules
-            for distribution in _installed().get(name, ())
-        }
-        touched = {
-            distribution for top in self._touched for distribution in _owners(top)
-        }
-        declared = self._inputs.declared
-        declared_distributions = declared.distributions if declared else ()
-        return {*named, *touched, *declared_distributions, *_WITH_TORCH} - {_OWN}
+        touched: set[str] = set()
+        for top in self._touched:
+            touched |= _owners(top)
+        return super()._distributions(modules) | (touched - {OWN})
 
     def _look_beside(self, observed: Seen) -> Iterator[str]:
         """Take, with each file outside the workspace, all that stands beside it: native code reads
@@ -334,7 +299,7 @@ def _owners(top: str) -> set[str]:
     stem, _, suffix = top.rpartition(".")
     if suffix in ("dist-info", "egg-info", "data", "libs"):
         return {stem.partition("-")[0].replace("_", "-")}
-    distributions = _installed().get(top.partition(".")[0], ())
+    distributions = installed_distributions().get(top.partition(".")[0], ())
     return set(distributions) or ({"pip"} if top.endswith(".pth") else set())
 
 
@@ -345,9 +310,3 @@ def _folders_of(distributions: Iterable[str]) -> Iterator[str]:
         address = str(json.loads(text).get("url", "")) if text else ""
         if address.startswith("file:"):
             yield os.path.normpath(unquote(urlsplit(address).path))
-
-
-@cache
-def _installed() -> Mapping[str, list[str]]:
-    """Find the installed distributions by the modules they bring: hundreds of files to read."""
-    return importlib.metadata.packages_distributions()

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from pipeline.features.tracing.pass_reads import PassReads
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.run.build.load import check_libraries
-from pipeline.run.build.pass_reads import check_pass_reads, watch_passes
-from pipeline.run.trace.isolated import run_isolated
+from pipeline.run.isolated import run_isolated
 from pipeline.store import distributions
 from pipeline.store.errors import SourceError
 from pipeline.store.store import Store
@@ -113,14 +113,14 @@ def test_inputs_that_can_not_be_are_one_line(workspace, inputs):
 
 
 def test_a_pass_that_reads_the_clock_is_refused_unless_it_says_what_counts(workspace):
-    path, watch = workspace.root / "passes/mine.py", watch_passes(workspace)
-    watch.view = "kernel"
+    path, reads = workspace.root / "passes/mine.py", PassReads(ACTION, workspace)
+    reads.watch.view = "kernel"
     code = "import time\n\nclass Scale:\n    def __call__(self, graph):\n        time.time()\n"
     path.write_text(code)
     with pytest.raises(SourceError, match=r"^passes/mine.py:5 reads the clock \(time.time\); "):
-        check_pass_reads(ACTION, workspace, watch)
+        reads.check()
     path.write_text(f"INPUTS = []\n{code}")
-    check_pass_reads(ACTION, workspace, watch)
+    reads.check()
 
 
 def test_a_library_of_operators_that_changed_since_it_was_planned_is_told(workspace):
@@ -141,11 +141,11 @@ def test_a_variable_whose_name_is_computed_is_named(workspace, monkeypatch):
     path = workspace.root / "passes/mine.py"
     path.write_text("import os\n\ndef read():\n    return os.environ.get('LEV' + 'EL', '3')\n")
     monkeypatch.setenv("LEVEL", "3")
-    watch, made = watch_passes(workspace), {}
+    reads, made = PassReads(ACTION, workspace), {}
     exec(compile(path.read_text(), path, "exec"), made)
-    run_isolated(made["read"], watch)
+    run_isolated(made["read"], reads.watch)
     with pytest.raises(SourceError, match=r"no INPUTS of theirs names: .*env:LEVEL$"):
-        check_pass_reads(ACTION, workspace, watch)
+        reads.check()
 
 
 @pytest.mark.slow

@@ -26,10 +26,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from pipeline.features.tracing.tracer import Tracer, has_kernel_view
 from pipeline.plan.places import FOLDER
+from pipeline.run.isolated import ChildError, run_isolated
 from pipeline.run.stages import Stages
-from pipeline.run.trace.isolated import ChildError, has_kernel_view, run_isolated
-from pipeline.run.trace.watch import Watch
 from pipeline.store.errors import ConfigErrors, DeviceError, PipelineError, Problem, SourceError
 from pipeline.store.store import MissingBlobError
 from tests.support.processes import gone
@@ -52,13 +52,13 @@ def observe(kind, path):
         return None
 
 
-def make_watch(root):
-    return Watch(lambda path: path.startswith(str(root)), observe)
+def make_watch(root, kernel=None):
+    return Tracer(lambda path: path.startswith(str(root)), observe, kernel)
 
 
 def run(root, function, kernel=True):
-    watch = make_watch(root)
-    return run_isolated(function, watch, kernel=kernel), watch
+    watch = make_watch(root, kernel and has_kernel_view())
+    return run_isolated(function, watch), watch
 
 
 def case(*expected):
@@ -419,8 +419,8 @@ def test_network(tmp_path, view, use):
 
 
 def test_program_of_another_architecture_is_named():
-    from pipeline.run.trace.seccomp import Call
-    from pipeline.run.trace.supervise import Supervisor
+    from pipeline.features.tracing.seccomp import Call
+    from pipeline.features.tracing.supervise import Supervisor
 
     watch = make_watch("/")
     Supervisor(watch).see(Call(1, os.getpid(), "", (0,) * 6))

@@ -9,30 +9,43 @@ from pathlib import Path
 from pipeline.config.operators import FOLDER as OPERATORS
 from pipeline.config.operators import source_files
 from pipeline.config.passes import FOLDER as PASSES
+from pipeline.features.tracing.nondeterminism import find_nondeterminism, find_strings
+from pipeline.features.tracing.tracer import Tracer
+from pipeline.features.tracing.watch import loaded_files
 from pipeline.plan.actions import Action
 from pipeline.plan.declared import list_beside
 from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.plan.places import FOLDER, SYSTEM, Kind, Places, is_no_file, within
-from pipeline.run.build.nondeterminism import find_nondeterminism, find_strings
-from pipeline.run.trace.watch import Watch, loaded_files, running_files
+from pipeline.run.isolated import running_files
 from pipeline.store.distributions import find_folders
 from pipeline.store.errors import SourceError
 from pipeline.store.places import default_root
 from pipeline.store.workspace import Workspace
 
 
-def watch_passes(workspace: Workspace) -> Watch:
-    """Return a watch for a process that runs passes or loads libraries of operators."""
-    places = Places(workspace)
-    return Watch(places.wanted, places.observe)
+class PassReads:
+    """Follows a process that runs passes or loads libraries of operators.
+
+    Attributes:
+        watch: is told what the process touches.
+    """
+
+    def __init__(self, action: Action[CompileInputs], workspace: Workspace) -> None:
+        places = Places(workspace)
+        self.watch = Tracer(places.wanted, places.observe)
+        self._action = action
+        self._workspace = workspace
+
+    def check(self) -> None:
+        """Raise SourceError where passes, or libraries of operators, read in their process what the
+        action's key doesn't hold."""
+        _check_reads(self._action, self._workspace, self.watch)
 
 
-def check_pass_reads(
-    action: Action[CompileInputs], workspace: Workspace, watch: Watch
+def _check_reads(
+    action: Action[CompileInputs], workspace: Workspace, watch: Tracer
 ) -> None:
-    """Raise SourceError where passes, or libraries of operators, read in their process what the
-    action's key doesn't hold."""
     inputs, places = PassInputs(workspace), Places(workspace)
     modules = _modules(action, inputs)
     declared = [module_inputs for _, module_inputs in inputs.declared(modules)]
@@ -92,7 +105,7 @@ def _reads(
     action: Action[CompileInputs],
     inputs: PassInputs,
     workspace: Workspace,
-    watch: Watch,
+    watch: Tracer,
 ) -> Iterator[tuple[Kind, str]]:
     """Yield what was looked at and can have changed what passes do: neither what compiling reads
     itself, nor what every process looks at, nor what keys hold already."""

@@ -1,0 +1,13 @@
+"""Tracing: what code of users touches in its process, which decides whether its result may be used
+again."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "tracing",
+    "follow what exporters and passes read, and reuse an export that names no INPUTS",
+    watch_exporter="pipeline.features.tracing.export_reads:TracedReads",
+    watch_passes="pipeline.features.tracing.pass_reads:PassReads",
+)

@@ -1,0 +1,116 @@
+"""The inputs of an exporter as far as its text and its imports say: what `INPUTS` names, and the
+modules that it imports."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+
+from pipeline.plan.kinds.export import ExportInputs
+from pipeline.plan.places import Kind
+from pipeline.plan.reads import Finder, Reads
+from pipeline.run.isolated import ForkWatch
+from pipeline.store.errors import SourceError
+from pipeline.store.workspace import Workspace
+
+OWN = "pte-pipeline"  # counts in every key as `code`
+_WITH_TORCH = ("mpmath", "sympy")  # compute sizes in all programs
+_ALWAYS = ("pipeline", "pte_pipeline", "dodo", "__main__", "__mp_main__")
+_UNFOLLOWED = "nothing follows what {} reads, without the feature tracing"
+Seen = dict[tuple[Kind, str], str | None]
+
+
+class DeclaredReads:
+    """Finds the inputs of an exporter: `watch` is told what its process does, and `find` is asked
+    afterwards. An exporter that declares nothing is exported again in each run.
+
+    The base class of `moments.Feature.watch_exporter`.
+
+    Attributes:
+        finder: finds what is now at a place.
+        declared: the files that the exporter declares.
+    """
+
+    watch: ForkWatch
+
+    def __init__(self, workspace: Workspace, inputs: ExportInputs) -> None:
+        self.finder = Finder(workspace, inputs.surroundings)
+        self.watch = ForkWatch()
+        self._workspace = workspace
+        self._places = self.finder.places
+        self._inputs = inputs
+        declared = inputs.declared
+        self.declared = declared.find(self._places, inputs.path) if declared else []
+        self._before: Seen = {
+            ("file", name): self.finder.observe("file", name) for name in self.declared
+        }
+
+    def find(
+        self, modules: list[str], distributions: list[str], all_distributions: bool
+    ) -> Reads:
+        """Return what the exporter read.
+
+        Args:
+            modules: the names at the top level that it imported or looked for.
+            distributions: those that it asked importlib for.
+            all_distributions: whether it asked for all of them.
+
+        Raises:
+            SourceError: it reads what it does not declare, or what it read changed.
+        """
+        self._check_unchanged()
+        files = {*self.declared, *self._imported_files()}
+        environment = set()
+        unfollowed = []
+        if self._inputs.declared is None:
+            unfollowed.append(_UNFOLLOWED.format(self._inputs.path))
+        else:
+            environment = {*self._inputs.declared.environment} - {"HOME"}
+        return Reads(
+            files=tuple(sorted(files)),
+            environment=tuple(sorted(environment)),
+            modules=self._imported_modules(modules),
+            distributions=tuple(
+                sorted(self._distributions(modules) | set(distributions))
+            ),
+            unfollowed=tuple(unfollowed),
+        )
+
+    def find_looked_at(self, error: Exception) -> Reads:
+        """Return where an exporter looked that failed with an error: what it needs may be made
+        there. Of modules, that is the one that it did not find."""
+        return Reads(modules=tuple(re.findall(r"No module named '(\w+)", str(error))))
+
+    def _check_unchanged(self) -> None:
+        after = Finder(self._workspace, self._inputs.surroundings, self._places)
+        for (kind, name), value in self._before.items():
+            if after.observe(kind, name) != value:
+                raise SourceError(f"{name}: changed while the exporter ran; run again")
+
+    def _imported_files(self) -> Iterator[str]:
+        """Yield the files of the modules that the exporter imported and that are not installed."""
+        for path in self.watch.modules.values():
+            name = self._places.spell(path)
+            if self._places.wanted(path) and name != self._inputs.path:
+                yield name
+
+    def _imported_modules(self, modules: Iterable[str]) -> tuple[str, ...]:
+        folder = os.path.dirname(self._inputs.path)
+        return tuple(sorted({*modules} - {folder, *_ALWAYS}))
+
+    def _distributions(self, modules: Iterable[str]) -> set[str]:
+        named: set[str] = set()
+        for name in modules:
+            named.update(installed_distributions().get(name, ()))
+        declared = self._inputs.declared
+        declared_distributions = declared.distributions if declared else ()
+        return {*named, *declared_distributions, *_WITH_TORCH} - {OWN}
+
+
+@cache
+def installed_distributions() -> Mapping[str, list[str]]:
+    """Find the installed distributions by the modules they bring: hundreds of files to read."""
+    return importlib.metadata.packages_distributions()
