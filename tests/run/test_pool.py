@@ -144,7 +144,7 @@ def test_what_is_added_starts_beside_what_runs_already(tmp_path, workers):
     pool.add(_compiles("ab"))
     ended = []
     for package in "bcda":
-        threading.Timer(0.05, workers.end, package).start()
+        threading.Timer(0.05, workers.end, [package]).start()
         ended += [action.package for action, _ in pool.next_reports()]
         if package < "d" and package != "a":
             pool.add(_compiles(chr(ord(package) + 1)))
@@ -155,7 +155,7 @@ def test_what_is_added_starts_beside_what_runs_already(tmp_path, workers):
 def test_a_worker_that_is_free_takes_what_waits_before_reports_are_looked_at(tmp_path, workers):
     pool = pools.Pool(open_workspace(tmp_path), 2, always=False)
     pool.add(_compiles("abc"))
-    threading.Timer(0.05, workers.end, "a").start()
+    threading.Timer(0.05, workers.end, ["a"]).start()
     for _ in pool.next_reports():
         assert workers.begun == ["a", "b", "c"]
     assert pool.idle_seconds < 0.05
@@ -174,6 +174,6 @@ def test_what_most_waits_for_starts_first(tmp_path, workers):
     pool = pools.Pool(workspace, 2, always=False)
     pool.add(_compiles(["middle", "long", "short"]))
     for package in ("short", "long", "middle"):
-        threading.Timer(0.05, workers.end, package).start()
+        threading.Timer(0.05, workers.end, [package]).start()
         list(pool.next_reports())
     assert workers.begun == ["short", "long", "middle"]
