@@ -219,7 +219,8 @@ def _write_overview(plan: Plan, reporter: Any) -> None:
     existed = index.exists()
     try:
         write_overview(plan.workspace, plan.packages)
-        if not existed and hasattr(reporter, "summarize"):
+        is_first = index.exists() and not existed
+        if is_first and hasattr(reporter, "summarize"):
             reporter.write(f"report: {index.relative_to(plan.workspace.root)}\n")
     except Exception as error:  # a record that was edited, say: the run is what it was
         text = one_line(describe_error(error))
