@@ -109,6 +109,9 @@ class Feature:
         name: that of its folder.
         summary: what a build can't do without it, in one line.
         verbs: the commands that it brings.
+        options: those with a value that any command line may have, such as `--toolchain NAME`, by
+            name; each function takes the value, the words without it and the workspace's folder,
+            before anything is planned.
         settings: those of workspaces that it reads, by name; the name of each begins with that of
             the feature.
         remote_tier: takes a `store.settings_reader.SettingsReader`, where one of its settings is
@@ -187,12 +190,15 @@ class Feature:
             returns its bytes; takes reports, and the errors of packages without one.
         highlights: takes a package's report; returns a `report.elements.DataTable` that stands
             open at the top of a pull request's comment.
+        compare_builds: takes a package's name, two `validate.figures.Build`s of it, and the name of
+            the second; returns their comparison, whose `markdown()` yields lines.
         distribution: the one that brings it by an entry point; "" for a folder of this package.
     """
 
     name: str
     summary: str
     verbs: tuple[Command, ...] = ()
+    options: Mapping[str, str] = _moment("", _NONE)
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest
     prefetch_exports: str = _moment("")
@@ -232,6 +238,7 @@ class Feature:
     draw_chart: str = _moment("report")
     report_formats: Mapping[str, str] = _moment("report", _NONE)
     highlights: str = _moment("report")
+    compare_builds: str = ""
     distribution: str = ""
 
 

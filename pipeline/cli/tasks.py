@@ -222,9 +222,14 @@ def task_lower() -> Iterator[dict[str, Any]]:
             f"lower {package} to {file}" if file else f"lower {package}",
             partial(_make_method_tasks, plan, package),
             setup=[] if _selection.whole else _unit_tasks(plan, package),
-            targets=[f"build/{package}/{file}"] if file else [],
+            targets=[_target(plan, package, file)] if file else [],
             clean=[(remove_what_was_built, (plan, package))],
         )
+
+
+def _target(plan: Plan, package: str, file: str) -> str:
+    """Return the path of a package's file, as doit shows it."""
+    return os.path.relpath(plan.workspace.package(package) / file, plan.workspace.root)
 
 
 def _unit_tasks(plan: Plan, package: str) -> list[str]:

@@ -32,11 +32,16 @@ from pipeline.cli.doit_states import States, StatesToRead
 from pipeline.cli.grammar import take_flags
 from pipeline.cli.help import COMMANDS, describe, overview
 from pipeline.cli.interrupts import Interrupts
-from pipeline.cli.run_options import drop_database, number_verbosity, take_allowed
+from pipeline.cli.run_options import (
+    drop_database,
+    number_verbosity,
+    take_allowed,
+    take_option,
+)
 from pipeline.cli.runner import BatchRunner
 from pipeline.cli.toolchain_check import check_toolchain
 from pipeline.cli.workspace_loader import WorkspaceLoader
-from pipeline.moments import call_all, load
+from pipeline.moments import call_all, find_functions, load
 from pipeline.store.errors import PipelineError
 from pipeline.store.visible import one_line
 
@@ -54,6 +59,7 @@ def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
     """
     commands = make_commands(door)
     name = door.name
+    words = _take_options(name, words, dodo)
     if name == "run":
         words = take_allowed(words)
         names = drop_database(words)
@@ -71,6 +77,23 @@ def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
         return command.parse_execute(words)
     except PipelineError as error:
         raise InvalidCommand(str(error)) from error
+
+
+def _take_options(name: str, words: list[str], dodo: Path | None) -> list[str]:
+    """Return the words without the options of features, each of which is looked at here. Raises
+    InvalidCommand."""
+    root = Path.cwd()
+    if dodo:
+        root = dodo.parent
+    command = [] if name == "run" else [name]
+    for option, reference in find_functions("options").items():
+        words, values = take_option(words, f"--{option}")
+        for value in values[-1:]:
+            try:
+                load(reference)(value, [*command, *words], root)
+            except PipelineError as error:
+                raise InvalidCommand(str(error)) from error
+    return words
 
 
 def make_commands(door: Any) -> dict[str, type[DoitCommand]]:

@@ -21,6 +21,7 @@ from pipeline.store.usage import Usage
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
 
+_ENDINGS = {"done", "refused", "lost", "missing"}
 _FIRST_LANE = 1 << 32  # above all numbers of processes
 
 
@@ -43,14 +44,12 @@ class Answers:
             with open(log_path(action, self._workspace), "a", encoding="utf-8") as log:
                 log.write(report["log"])
 
-    def read(self, action: Action, text: str) -> Json:
+    def read(self, action: Action, text: object) -> Json:
         """Read an answer, and keep its log; its action is not under way any more.
 
         Raises PipelineError for one of another form, and OSError.
         """
-        answer: Json = json.loads(text)
-        if not is_answer(answer):
-            raise PipelineError("its worker gave an answer of another form")
+        answer = _parse(text)
         workspace = self._workspace
         remove(progress_path(action, workspace))
         write_atomically(
@@ -111,3 +110,15 @@ class Answers:
             return self._lanes.setdefault(
                 (worker, process), _FIRST_LANE + len(self._lanes)
             )
+
+
+def _parse(text: object) -> Json:
+    """Return an answer. Raises PipelineError for one of another form."""
+    try:
+        answer: Any = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        raise PipelineError("its worker gave an answer that is no JSON") from None
+    if not is_answer(answer) or len(_ENDINGS & answer.keys()) != 1:
+        raise PipelineError("its worker gave an answer of another form")
+    complete: Json = answer
+    return complete

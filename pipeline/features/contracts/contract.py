@@ -19,13 +19,13 @@ from pipeline.backends.linking import (
     kernel_libraries,
 )
 from pipeline.compile.inspect.package_view import PackageFile, open_file
-from pipeline.program.flatbuffer import CorruptError
-from pipeline.program.kernel_calls import (
+from pipeline.features.contracts.kernel_calls import (
     KernelCall,
     RuntimeNeeds,
     alignment_of,
     read_runtime_needs,
 )
+from pipeline.program.flatbuffer import CorruptError
 from pipeline.program.pte import PlanFacts, ProgramFile
 from pipeline.store.errors import PipelineError
 
