@@ -216,7 +216,7 @@ def _write_overview(plan: Plan, reporter: Any) -> None:
     index = plan.workspace.build / "index.html"
     existed = index.exists()
     try:
-        write_overview(plan.workspace, plan.packages)
+        write_overview(plan.workspace, plan.configs.packages)
         if not existed and hasattr(reporter, "summarize"):
             reporter.write(f"report: {index.relative_to(plan.workspace.root)}\n")
     except Exception as error:  # a record that was edited, say: the run is what it was
