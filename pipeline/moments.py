@@ -182,6 +182,11 @@ class Feature:
         judge: takes a validate action and the workspace before the package is measured; returns a
             function of its manifest and what was measured, which returns a
             `run.prove.judgement.Judgement`.
+        package_pages: renders pages of a package by file name; takes its report, texts of the files
+            that this quotes, and what is delegated less than before, as `report.render.render`.
+        page_files: the names of those of a package.
+        overview_pages: renders those over all packages; takes `report.packages.Entry`s, and the
+            timeline and provenance of `report.render.render_all`.
         sections: the sections that it adds to the report of a package.
         overview_sections: those that it adds to the page over all packages, of
             `report.packages.Entry`s.
@@ -232,6 +237,9 @@ class Feature:
     devices: Mapping[str, str] = _moment("measure", _NONE)
     measuring: str = _moment("measure")
     judge: str = _moment("report")
+    package_pages: str = _moment("report")
+    page_files: tuple[str, ...] = ()
+    overview_pages: str = _moment("report")
     sections: tuple[Section, ...] = _moment("report", ())
     overview_sections: tuple[Section, ...] = _moment("report", ())
     draw_chart: str = _moment("report")
@@ -296,6 +304,12 @@ def find_functions(moment: str) -> dict[str, str]:
 def find_link_files() -> list[str]:
     """Return the names of the files that features add to every package."""
     return [name for feature in find_features() for name in feature.link_files]
+
+
+def find_page_files() -> list[str]:
+    """Return the names of the pages of every package, and of its reports in other formats."""
+    pages = [name for feature in find_features() for name in feature.page_files]
+    return [*pages, *find_functions("report_formats")]
 
 
 def find_modules(feature: Feature, keys: str) -> list[str]:

@@ -242,7 +242,7 @@ def _validation_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     were compared with nothing but their exported programs."""
     from pipeline.report.packages import describe_left_out
     from pipeline.report.records import read_fitting
-    from pipeline.report.sections.reference import (
+    from pipeline.report.references import (
         UNREFERENCED,
         describe_limits,
         is_unreferenced,

@@ -51,6 +51,7 @@ class RunRecord:
     events: list[Event] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     usage: dict[str, Usage] = field(default_factory=dict)
+    idle_seconds: float = 0.0  # of all workers, while an action was ready
     _stream: EventStream | None = None
 
     def stream(self, workspace: Workspace) -> EventStream:
@@ -117,6 +118,7 @@ class RunRecord:
             _write_overview(plan, reporter)
         self.stream(plan.workspace).close(
             interrupted=interrupted,
+            idle_seconds=round(self.idle_seconds, 3),
             outcomes=Counter(event.outcome for event in self.events),
             caches=usage_record(self.usage, moved),
             remote=remote or None,
@@ -217,7 +219,8 @@ def _write_overview(plan: Plan, reporter: Any) -> None:
     existed = index.exists()
     try:
         write_overview(plan.workspace, plan.configs.packages)
-        if not existed and hasattr(reporter, "summarize"):
+        is_first = index.exists() and not existed
+        if is_first and hasattr(reporter, "summarize"):
             reporter.write(f"report: {index.relative_to(plan.workspace.root)}\n")
     except Exception as error:  # a record that was edited, say: the run is what it was
         text = one_line(describe_error(error))

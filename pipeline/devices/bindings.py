@@ -165,6 +165,8 @@ class Package:
             raise DeviceError(
                 subject, f"{failure}: {self._describe_memory(method)}"
             ) from error
+        except ValueError as error:  # a name in the file is no text
+            raise DeviceError(subject, f"{failure}: damaged: {error}") from error
 
     def _describe_memory(self, method: str) -> str:
         """Describe the memory that a method needs, and that can't be allocated."""

@@ -7,33 +7,48 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pipeline.store.digest import hash_bytes
+from pipeline.store.digest import Digest, hash_bytes
 from pipeline.store.errors import PipelineError, listed
 from pipeline.store.files import MANIFEST
+from pipeline.store.forms import FileName, Size, check_of
+from pipeline.store.reasons import reason
+
+_fits = check_of(
+    {
+        "files": {FileName: {"digest": Digest, "size?": Size}},
+        "methods": {str: {"signature?": {}}},
+    },
+    open_fields=True,
+)
 
 
 def read_manifest(pte: Path, content: bytes) -> dict[str, Any]:
     """Read the manifest of a package; without one, return a manifest of no files and no methods.
 
-    Raises PipelineError for the manifest of another package.
+    Raises PipelineError for a damaged manifest, and for that of another package.
     """
     path = pte.parent / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(path.read_bytes())
-        digests = {name: file["digest"] for name, file in manifest["files"].items()}
-        dict(manifest["methods"])
     except FileNotFoundError:
         return {"files": {}, "methods": {}}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PipelineError(
-            f"{pte.name}: {MANIFEST} beside it cannot be read: {error!r}"
-        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise _unreadable(pte, reason(error)) from None
+    if not _fits(manifest):
+        raise _unreadable(pte, "it isn't the manifest of a package")
+    digests = {name: file["digest"] for name, file in manifest["files"].items()}
     if hash_bytes(content) not in digests.values():
         raise PipelineError(
             f"{pte.name}: {MANIFEST} beside it is not its own: it describes {', '.join(digests)} "
             "with other contents; build the package again, or take the manifest away"
         )
     return manifest
+
+
+def _unreadable(pte: Path, why: str) -> PipelineError:
+    return PipelineError(
+        f"{pte.name}: the {MANIFEST} next to it can't be read: {why}; build the package again"
+    )
 
 
 def memory_planning(manifest: Mapping[str, Any]) -> Mapping[str, Any]:

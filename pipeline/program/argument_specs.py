@@ -270,11 +270,10 @@ def leaf_from_json(data: Json) -> Leaf:
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"no dtype {data['dtype']!r}")
         sizes = tuple(map(_extent_from_json, data["sizes"]))
-        return TensorSpec(
-            dtype,
-            sizes,
-            tuple(map(int, data["order"])),
-        )
+        order = tuple(map(int, data["order"]))
+        if sorted(order) != [*range(len(sizes))]:
+            raise ValueError(f"no order of {len(sizes)} dimensions: {order}")
+        return TensorSpec(dtype, sizes, order)
     if "int" in data:
         return _extent_from_json(data["int"])
     if "scalar" in data:

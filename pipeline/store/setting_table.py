@@ -18,6 +18,7 @@ from pipeline.store.sizes import parse_size
 
 DEFAULT_CAP = "50GB"
 _MOST_JOBS = 4096
+_MOST_SECONDS = 1e9  # threads wait no longer than some 1e10
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _EXECUTOR = re.compile(r"\w+(://[^/\s]+:\d{1,5})?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -75,6 +76,12 @@ def _parse_verdicts(value: Any, root: Path) -> tuple[str, ...]:
     words = value.split(",") if isinstance(value, str) else list(value)
     verdicts = tuple(str(word).strip() for word in words)
     return checked(verdicts, {*verdicts} <= {"not-judged", "not-run"})
+
+
+def parse_seconds(value: Any, _: Path) -> float:
+    """Return a number of seconds above 0. Raises ValueError for another value."""
+    seconds = float(checked(value, type(value) in (int, float, str)))
+    return checked(seconds, 0 < seconds < _MOST_SECONDS)
 
 
 def checked(value: Any, ok: bool) -> Any:

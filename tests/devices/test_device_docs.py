@@ -29,7 +29,7 @@ def blocks(document):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("document", "number"), [("loading-a-package.md", 4), ("writing-a-device.md", 3)]
+    ("document", "number"), [("loading-a-package.md", 5), ("writing-a-device.md", 3)]
 )
 def test_examples_run(workspace, document, number):
     found = blocks(document)

@@ -29,7 +29,7 @@ def expected():
 def load_silently(path, device):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        return load_package(path, device=device)
+        return load_package(path, device=device, trust=True)
 
 
 @pytest.mark.parametrize("device", ["", "interpreter"])
@@ -45,7 +45,7 @@ def test_state_is_carried_from_method_to_method(device):
 
 def test_a_device_that_cannot_share_state_is_named_in_a_warning():
     with pytest.warns(UserWarning) as caught:
-        loaded = load_package(package(*NAMES), device="executorch")
+        loaded = load_package(package(*NAMES), device="executorch", trust=True)
     (line,) = (str(each.message) for each in caught)
     assert line.startswith("prefill-decode-reads-True-0.pte: methods decode, prefill, reads share ")
     assert line.endswith("; device='interpreter' shares it")
@@ -69,12 +69,12 @@ def test_a_package_that_the_interpreter_refuses_is_loaded_without_sharing(monkey
         raise DeviceError("", "missing operator team::add")
 
     monkeypatch.setattr(InterpreterDevice, "load_together", refuse)
-    loaded = load_package(package(*NAMES))
+    loaded = load_package(package(*NAMES), trust=True)
     with pytest.warns(UserWarning, match="share state in this package, but not here: missing op"):
         loaded["prefill"](X)
     assert loaded["decode"].device == "executorch"
     with pytest.raises(DeviceError, match="missing operator"):
-        load_package(package(*NAMES), device="interpreter")["prefill"](X)
+        load_package(package(*NAMES), device="interpreter", trust=True)["prefill"](X)
 
 
 @pytest.mark.parametrize("names", [NAMES, ("decode", "apart"), ("decode",)])

@@ -33,7 +33,7 @@ def test_a_package_says_itself_what_its_manifest_says(tmp_path):
     write(bench, 1)
     lower(bench)
     shutil.copy(bench.root / "build" / "small" / "small.pte", alone := tmp_path / "alone.pte")
-    package = load_package(alone)
+    package = load_package(alone, trust=True)
     manifest = json.loads(bench.bytes_of("small", "manifest.json"))
     assert package.metadata == manifest["metadata"] == json.loads(package.get_metadata())
     assert package.metadata["methods"] == {n: manifest["methods"][n]["signature"] for n in METHODS}
@@ -41,7 +41,7 @@ def test_a_package_says_itself_what_its_manifest_says(tmp_path):
     assert package.metadata["toolchain"]["executorch"] and package.metadata["revision"] is None
     x, i = torch.randn(1, 3, 6, 6), torch.tensor([1])
     assert package.run.has_names and torch.equal(package.run(i=i, x=x), package["run"](x, i))
-    assert load_package(alone, device="interpreter").metadata == package.metadata
+    assert load_package(alone, device="interpreter", trust=True).metadata == package.metadata
     assert pickle.loads(pickle.dumps(package)).metadata == package.metadata
 
 
@@ -120,7 +120,7 @@ def test_weights_may_be_in_files_of_their_own(tmp_path):
         (folder := tmp_path / name).mkdir()
         for file in (f"{name}.pte", ptd):
             shutil.copy(bench.root / "build" / name / file, folder)
-        package = load_package(folder / f"{name}.pte", ptds=[folder / ptd])
+        package = load_package(folder / f"{name}.pte", ptds=[folder / ptd], trust=True)
         assert package.metadata["package"] == name
         results.append(package.run(i=i, x=x))
     assert torch.equal(results[0], results[1]) and torch.allclose(results[0], results[2])

@@ -10,10 +10,19 @@ share, or by its remote tier. Neither dask nor distributed is imported until `ex
 
 from __future__ import annotations
 
-from pipeline.moments import Feature
+from pipeline.moments import Feature, Setting
+from pipeline.store.setting_table import parse_seconds
 
 FEATURE = Feature(
     "cluster",
     "run actions on the workers of a dask scheduler",
+    settings={
+        "worker_timeout": Setting(
+            parse_seconds,
+            "a number of seconds above 0",
+            "How long a worker of a cluster may be silent before others get its actions.",
+            "180",
+        )
+    },
     executors={"dask": "pipeline.features.cluster.entry:open_cluster"},
 )

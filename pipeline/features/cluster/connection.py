@@ -17,6 +17,7 @@ from pipeline.run.worker_group import starting_workers
 from pipeline.store.reasons import reason
 
 _CONNECT = "10s"
+_ANSWER = 10.0  # seconds
 _CLOSE = 5.0  # seconds
 # Run by workers that are started here. Ctrl-C in a terminal reaches them too; they are this
 # process's matter. Their path for modules is that of this process, with the workspace first.
@@ -68,9 +69,21 @@ class Connection:
         return bool(self.client.status == "running")
 
     def workers(self) -> Mapping[str, Any]:
-        """Return what the scheduler knows of its workers, by address."""
-        workers: Mapping[str, Any] = self.client.scheduler_info()["workers"]
+        """Return what the scheduler knows of its workers, by address. Raises OSError."""
+        scheduler = self.client.scheduler
+        description: Mapping[str, Any] = self._ask(scheduler.identity, n_workers=-1)
+        workers: Mapping[str, Any] = description["workers"]
         return workers
+
+    def find_assigned(self, worker: str) -> list[str]:
+        """Return the keys of what the scheduler has given to a worker. Raises OSError."""
+        assigned = self._ask(self.client.scheduler.processing, workers=[worker])
+        keys: list[str] = assigned.get(worker, [])
+        return keys
+
+    def _ask(self, question: Callable[..., Any], **arguments: Any) -> Any:
+        """Ask the scheduler, which may have been stopped."""
+        return self.client.sync(question, callback_timeout=_ANSWER, **arguments)
 
     def close(self) -> None:
         with suppress(OSError, TimeoutError):

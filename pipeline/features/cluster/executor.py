@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -15,7 +16,8 @@ from typing import Any
 from pipeline.features.cluster.agent import perform
 from pipeline.features.cluster.answers import Answers
 from pipeline.features.cluster.connection import Connection
-from pipeline.features.cluster.forms import MEMORY, Answer, ProgressMessage
+from pipeline.features.cluster.forms import MEMORY, Json, is_progress
+from pipeline.features.cluster.heartbeats import Heartbeats, read_timeout
 from pipeline.features.cluster.local_queue import LocalQueue
 from pipeline.features.cluster.pack import Packer
 from pipeline.features.cluster.shipment import Shipment
@@ -26,7 +28,6 @@ from pipeline.run.action_status import log_name
 from pipeline.run.executors import ExecutorLostError, WorkerLostError
 from pipeline.run.worker import Report
 from pipeline.store.errors import PipelineError, describe_error
-from pipeline.store.forms import fits
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
@@ -64,6 +65,7 @@ class ClusterExecutor:
         self._looked = 0.0
         self.width = 0
         self._most_memory = 0.0
+        self._heartbeats = Heartbeats(read_timeout(workspace.root))
         self._connection = Connection(where, jobs)
         self._client = self._connection.client
         self._connection.listen(self._hear, self._hear_of_workers)
@@ -94,7 +96,8 @@ class ClusterExecutor:
         """Submit a shipment to the scheduler, for any worker but those that refused it."""
         action = shipment.action
         key = f"{action.kind}-{action.digest[:16]}-{self._client.id}-{next(self._numbers)}"
-        workers = self._find_willing(shipment) if shipment.refused else None
+        is_picky = bool(shipment.refused or self._heartbeats.find_silent())
+        workers = self._find_willing(shipment) if is_picky else None
         resources: dict[str, float] = dict.fromkeys(shipment.resources, 1)
         if (
             self._most_memory
@@ -117,12 +120,9 @@ class ClusterExecutor:
         shipment.future.add_done_callback(partial(self._settle, key))
 
     def _find_willing(self, shipment: Shipment) -> list[str]:
-        """Return the workers that have not refused a shipment."""
-        return [
-            worker
-            for worker in self._connection.workers()
-            if worker not in shipment.refused
-        ]
+        """Return the workers that answer and have not refused a shipment."""
+        unwilling = {*shipment.refused, *self._heartbeats.find_silent()}
+        return [w for w in self._connection.workers() if w not in unwilling]
 
     def _guarded(self, shipment: Shipment, step: Any, *arguments: Any) -> None:
         """Take a step with a shipment; what goes wrong is its outcome."""
@@ -155,7 +155,7 @@ class ClusterExecutor:
                 shipment, f"its worker failed: {describe_error(future.exception())}"
             )
 
-    def _receive(self, shipment: Shipment, text: str) -> None:
+    def _receive(self, shipment: Shipment, text: object) -> None:
         """Take the answer to a shipment's parcel."""
         action = shipment.action
         answer = self._answers.read(action, text)
@@ -190,10 +190,13 @@ class ClusterExecutor:
         )
         shipment.promise.set_result(Report(event))
 
-    def _refuse(self, shipment: Shipment, answer: Answer) -> None:
+    def _refuse(self, shipment: Shipment, answer: Json) -> None:
         """Try another worker; an action that only facts of machines keep from all runs here."""
         worker = one_line(answer["worker"])
         refused = answer["refused"]
+        if worker in shipment.refused or worker not in self._connection.workers():
+            # One that left meanwhile, or another under its name, which could refuse for ever.
+            raise WorkerLostError(system=f"the cluster has no such worker: {worker}")
         shipment.refused[worker] = refused["differences"]
         if self._find_willing(shipment):
             self._send(shipment)
@@ -211,7 +214,7 @@ class ClusterExecutor:
     def _hear(self, event: Any) -> None:
         """Hear what a worker says: how far an action is, or that it can take others."""
         _, message = event
-        if fits(message, ProgressMessage):
+        if is_progress(message):
             with (
                 self._lock,
                 suppress(OSError),
@@ -281,8 +284,11 @@ class ClusterExecutor:
         if not self._connection.runs:
             self._lose(f"the scheduler {self._where} was lost")
         elif time.monotonic() - self._looked > _BETWEEN_LOOKS:
-            with suppress(OSError, TimeoutError):
+            try:
                 self._look_for_workers()
+            except OSError:
+                if self._heartbeats.is_overdue():
+                    self._lose(f"the scheduler {self._where} stopped answering")
             self._looked = time.monotonic()
 
     def _lose(self, why: str) -> None:
@@ -297,6 +303,7 @@ class ClusterExecutor:
     def _look_for_workers(self) -> None:
         """Give up actions that no worker can take, once they have waited long enough."""
         workers = self._connection.workers()
+        self._look_for_silence(workers)
         self.width = sum(worker["nthreads"] for worker in workers.values())
         memory = [worker["resources"].get(MEMORY, 0) for worker in workers.values()]
         self._most_memory = max(memory, default=0)
@@ -312,6 +319,27 @@ class ClusterExecutor:
             for key, shipment in waiting.items():
                 if not shipment.can_run(resources) and self._take_back(key) is not None:
                     self._fail(shipment, shipment.describe_lack(self._where))
+
+    def _look_for_silence(self, workers: Mapping[str, Any]) -> None:
+        """Report workers that stopped answering, and move to others what they have."""
+        self._heartbeats.note(workers)
+        for worker in self._heartbeats.find_news():
+            _log.warning("%s", one_line(self._heartbeats.describe(worker)))
+        for worker in self._heartbeats.find_silent():
+            for key in self._connection.find_assigned(worker):
+                self._threads.submit(self._move, key, worker)
+
+    def _move(self, key: str, worker: str) -> None:
+        """Give another worker what one has that stopped answering."""
+        shipment = self._take_back(key)
+        if shipment is None:
+            return
+        shipment.refused[worker] = ["it stopped answering"]
+        if self._find_willing(shipment):
+            self._guarded(shipment, self._send)
+        else:
+            story = f"the cluster's worker {one_line(worker)} stopped answering"
+            shipment.promise.set_exception(WorkerLostError(system=story))
 
     def close(self) -> None:
         with self._lock:

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.features.cluster.forms import RESOURCE, ProgressMessage
+from pipeline.features.cluster.forms import RESOURCE, Json
 from pipeline.plan.actions import Action
 from pipeline.run.executors import WorkerLostError
 from pipeline.run.worker import Report
@@ -36,7 +36,7 @@ class Shipment:
     parcel: str = ""
     future: Any = None
     since: float = 0.0
-    progress: ProgressMessage | None = None
+    progress: Json | None = None
     refused: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -54,7 +54,7 @@ class Shipment:
         message = f"no worker of {cluster} has what it needs: {lacking}"
         return f"{message} (`doit backends` there says what is missing)"
 
-    def lose(self, progress: ProgressMessage, system: str) -> None:
+    def lose(self, progress: Json, system: str) -> None:
         """End with the loss of the worker that reported this progress."""
         lost = WorkerLostError(
             stage=progress["stage"],

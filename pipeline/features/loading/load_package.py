@@ -36,12 +36,17 @@ def load_package(
     device: str = "",
     ptds: Sequence[str | PathLike[str]] = (),
     operators: Sequence[str] = (),
+    trust: bool = False,
 ) -> LoadedPackage:
     """Load a package, with one callable per method.
 
     The names of arguments come from the manifest in the folder of the file, else from the package's
     metadata (`emit: {metadata: true}`). Without either, methods take their tensors by position,
     flat, and return a tuple.
+
+    The manifest also vouches for the file's bytes. ExecuTorch's runtime checks few of them: a
+    damaged file can end this process, or write over its memory. Trying the file in another process
+    first wouldn't show that, since it depends on what else is in memory.
 
     Args:
         device: the device that runs it, such as "executorch" or "interpreter"; by default one for
@@ -51,17 +56,23 @@ def load_package(
         operators: modules, and paths of libraries, of operators that are not ExecuTorch's. They
             are loaded first, which runs their code, and modules of the working folder before
             installed ones.
+        trust: load a package without a manifest.
 
     Warns:
         UserWarning: methods share state, and the device gives each of them memory of its own.
 
     Raises:
-        PipelineError: a file is missing or corrupt, the manifest is that of another package, or
-            the manifest doesn't name a `.ptd`.
+        PipelineError: a file is missing or corrupt, the manifest is damaged or that of another
+            package, or it doesn't name a `.ptd`; or there is no manifest, and `trust` is false.
     """
     pte = Path(path)
     content = PackageFiles.of(pte).contents()
     manifest = read_manifest(pte, content)
+    if not manifest["files"] and not trust:
+        raise PipelineError(
+            f"{pte.name}: no {MANIFEST} next to it vouches for its bytes, and a damaged file can "
+            "end this process; put its manifest there, or load it with `trust=True`"
+        )
     ptd_paths = [Path(ptd) for ptd in ptds] or find_ptds(pte, manifest)
     ptd_contents = PackageFiles.of(pte, ptd_paths).data()
     check_ptds(dict(zip(ptd_paths, ptd_contents, strict=True)), pte, manifest)

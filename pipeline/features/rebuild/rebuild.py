@@ -6,12 +6,10 @@ the place of `build/`; the sources are exported and quantized again too.
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,6 +28,7 @@ from pipeline.store.digest import Digest, hash_file
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import MANIFEST, read_record
 from pipeline.store.json_diff import diff_json, diff_names
+from pipeline.store.scratch import scratch_folder
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 
@@ -48,7 +47,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     packages = _current_packages(plan, words)
     if plan.workspace.executor:
         yield f"rebuild: runs on this machine, not on {plan.workspace.executor}"
-    with _temporary_folder(plan.workspace.build) as folder:
+    with scratch_folder(_PREFIX, plan.workspace.build) as folder:
         build = folder / "build"
         # A cluster's workers have stores of their own, which would give what they made before.
         workspace = replace(
@@ -85,24 +84,6 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         raise PipelineError(*"\n".join(wrong).split("\n"))
 
 
-@contextmanager
-def _temporary_folder(parent: Path) -> Iterator[Path]:
-    """Yield a folder that goes at the end of the block. It is locked, so that those of killed
-    processes are known, and go now."""
-    for path in parent.glob(f"{_PREFIX}*"):
-        with suppress(OSError), open(path / "lock") as lock:
-            # Raises while its process lives.
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(path, ignore_errors=True)
-    with (
-        tempfile.TemporaryDirectory(prefix=_PREFIX, dir=parent) as folder,
-        open(Path(folder) / "lock", "w") as lock,
-    ):
-        with suppress(OSError):  # a filesystem without locks
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield Path(folder)
-
-
 def _current_packages(plan: Plan, words: Sequence[str]) -> list[str]:
     """Return the packages that are meant. Raises PipelineError for those that are not built as they
     would be now, with which there is nothing to compare."""
@@ -132,8 +113,8 @@ def _build(plan: Plan, packages: Sequence[str], logs: Workspace) -> dict[str, st
     """
     wrong: dict[str, str] = {}
     pool = pools.Pool(plan.workspace, plan.workspace.jobs, always=False)
-    batch = Batch(plan, pool, partial(progress_on, sys.stdout))
-    try:
+    progress = partial(progress_on, sys.stdout)
+    with closing(pool), closing(Batch(plan, pool, progress)) as batch:
         exports = [model for model in map(plan.exporter, packages) if model is not None]
         if failed := _perform(
             plan, batch, [plan.models.export(model) for model in exports], logs
@@ -150,8 +131,6 @@ def _build(plan: Plan, packages: Sequence[str], logs: Workspace) -> dict[str, st
             for package, action in actions:
                 if action.digest in failed:
                     wrong.setdefault(package, failed[action.digest])
-    finally:
-        pool.close()
     return wrong
 
 

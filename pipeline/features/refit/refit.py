@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.backends import BACKENDS
 from pipeline.compile.inspect.arrays import Storage
+from pipeline.features.refit.archive_storages import ArchiveStorages
 from pipeline.features.refit.learn import check_alike, make_recipe
 from pipeline.features.refit.unit import (
     CannotRefitError,
@@ -30,7 +31,6 @@ from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs, refit_key
 from pipeline.plan.kinds.parts import Key
 from pipeline.program.archive_facts import identify_program
-from pipeline.program.archive_storages import ArchiveStorages
 from pipeline.run.build.listening import CompileListener, UnloweredMethod
 from pipeline.run.build.planned import QUANTIZED_ENTRY, guard_sources, identify_source
 from pipeline.run.stages import Stages

@@ -6,21 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.moments import Feature, Setting
-from pipeline.store.setting_table import checked, parse_text
+from pipeline.store.setting_table import checked, parse_seconds, parse_text
 
 _MODES = ("read-write", "read-only")
 _UNSIGNED = "unsigned"
-_MOST_SECONDS = 1e9  # threads wait no longer than some 1e10
 
 
 def _parse_address(value: Any, _: Path) -> str:
     address = parse_text(value)
     return checked(address, "://" in address)
-
-
-def _parse_seconds(value: Any, _: Path) -> float:
-    seconds = float(checked(value, type(value) in (int, float, str)))
-    return checked(seconds, 0 < seconds < _MOST_SECONDS)
 
 
 SETTINGS = {
@@ -41,7 +35,7 @@ SETTINGS = {
         "Believe unsigned results, and so all who can write to the remote; in place of keys.",
     ),
     "remote_timeout": Setting(
-        _parse_seconds,
+        parse_seconds,
         "a number of seconds above 0",
         "How long one step of a transfer may take.",
         "20",
