@@ -50,6 +50,7 @@ class RunRecord:
         self.events: list[Event] = []
         self.reports: list[Report] = []
         self.usage: dict[str, Usage] = {}
+        self.idle_seconds = 0.0  # of all workers, while an action was ready
         self._stream: EventStream | None = None
 
     def stream(self, workspace: Workspace) -> EventStream:
@@ -116,6 +117,7 @@ class RunRecord:
             _write_overview(plan, reporter)
         self.stream(plan.workspace).close(
             interrupted=interrupted,
+            idle_seconds=round(self.idle_seconds, 3),
             outcomes=Counter(event.outcome for event in self.events),
             caches=usage_record(self.usage, moved),
             remote=remote or None,

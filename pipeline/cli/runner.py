@@ -1,8 +1,9 @@
 """doit's runner for our tasks: it gives all that is ready and stale to one pool.
 
 doit walks the graph and yields tasks as their dependencies end. Ours are gathered until doit has no
-other task to give, and then run together; any other task in the same dodo file is executed at once,
-as doit would. A feature says what that changes for ours.
+other task to give, and then join those that run already: whatever ends lets doit go on, so that no
+worker is idle while an action is ready. Any other task in the same dodo file is executed as doit
+would, when none of ours is under way. A feature says what that changes for ours.
 """
 
 from __future__ import annotations
@@ -86,27 +87,36 @@ class BatchRunner(TaskOutcomes):
             str, Event
         ] = {}  # by task, of exports that are looked at again
         self._pool: Any = None
+        self._batch: Batch | None = None
+        self._ready: list[
+            Any
+        ] = []  # doit's nodes of tasks that wait to be given to workers
+        self._under_way: dict[Digest, list[Waiting]] = {}  # what workers were given
         self._shown: dict[Problem, str] = {}
         self._widespread: dict[Problem, list[str]] = {}
 
     # Which tasks run when
 
     def run_tasks(self, task_dispatcher: Any) -> None:
-        ready: list[Any] = []
         with Interrupts() as interrupts:
             try:
-                self._run_until(interrupts, task_dispatcher, ready)
+                self._run_until(interrupts, task_dispatcher)
             except KeyboardInterrupt:
-                for node in ready:
-                    if node.run_status == "run":
-                        self._not_run(node, INTERRUPTED)
+                self._leave_out_the_rest()
             finally:
                 self._close(task_dispatcher, bool(interrupts.status))
                 self.final_result = interrupts.status or self.final_result
 
-    def _run_until(
-        self, interrupts: Interrupts, task_dispatcher: Any, ready: list[Any]
-    ) -> None:
+    def _leave_out_the_rest(self) -> None:
+        """Settle all tasks that have begun, after a signal."""
+        nodes = list(self._ready)
+        for waiting_tasks in self._under_way.values():
+            nodes += [waiting.node for waiting in waiting_tasks]
+        for node in nodes:
+            if node.run_status == "run":
+                self._not_run(node, INTERRUPTED)
+
+    def _run_until(self, interrupts: Interrupts, task_dispatcher: Any) -> None:
         """Run all tasks, until a signal raises KeyboardInterrupt."""
         try:
             tasks = find_selected_tasks(task_dispatcher)
@@ -114,10 +124,10 @@ class BatchRunner(TaskOutcomes):
             self._prepare_workers(tasks)
             self._fetch_ahead(tasks)
             if self._others is None:
-                self._walk(task_dispatcher, ready)
+                self._walk(task_dispatcher)
             else:
                 for phase in self._others.phases(task_dispatcher):
-                    self._walk(phase, ready)
+                    self._walk(phase)
                     if self._stop_running:
                         break
         finally:
@@ -142,8 +152,8 @@ class BatchRunner(TaskOutcomes):
             self._hold(workspace)
             workspace.store.fetch(blobs)
 
-    def _walk(self, task_dispatcher: Any, ready: list[Any]) -> None:
-        """Walk the graph to its end. `ready` holds those that wait for workers, or are there."""
+    def _walk(self, task_dispatcher: Any) -> None:
+        """Walk the graph to its end."""
         settled: deque[Any] = deque()
         while not self._stop_running:
             try:
@@ -152,21 +162,21 @@ class BatchRunner(TaskOutcomes):
                 )
             except StopIteration:
                 node = None
-            if node is None or (node == "hold on" and not settled):
-                if not ready:
-                    break
-                self._run_together(ready)
-                if any(node.task.name.startswith("export:") for node in ready):
-                    # Now it is known what follows.
-                    self._fetch_ahead(find_selected_tasks(task_dispatcher))
-                settled.extend(node for node in ready if node.run_status is not None)
-                ready.clear()
-            elif node != "hold on":
-                self._take(node, task_dispatcher, ready, settled)
+            if node is not None and node != "hold on":
+                self._take(node, task_dispatcher, settled)
+            elif settled:
+                continue
+            elif self._ready:
+                settled += self._give_to_workers()
+            elif self._under_way:
+                settled += self._wait_for_workers(task_dispatcher)
+            else:
+                break
+        while self._under_way:  # what has begun when a failure ends the run
+            self._wait_for_workers(task_dispatcher)
+        self._close_batch()
 
-    def _take(
-        self, node: Any, dispatcher: Any, ready: list[Any], settled: deque[Any]
-    ) -> None:
+    def _take(self, node: Any, dispatcher: Any, settled: deque[Any]) -> None:
         """Gather a task of ours that is stale; settle any other task now, unless it has to wait for
         others first."""
         task = action_task(node.task)
@@ -184,9 +194,11 @@ class BatchRunner(TaskOutcomes):
             if task is not None and node.run_status == "up-to-date":
                 self._note(task, make_event(task, "up-to-date", reason="unchanged"))
         elif task is not None:
-            ready.append(node)
+            self._ready.append(node)
             return
         else:
+            if is_foreign(node.task):  # it may change what ours read
+                settled += self._finish_what_runs(dispatcher)
             with as_it_is() if is_foreign(node.task) else contextlib.nullcontext():
                 self.process_task_result(node, self.execute_task(node.task))
             if self._others is not None and is_foreign(node.task):
@@ -233,17 +245,32 @@ class BatchRunner(TaskOutcomes):
 
     # Running them
 
-    def _run_together(self, nodes: list[Any]) -> None:
-        digest_to_waiting: dict[Digest, list[Waiting]] = {}
+    def _give_to_workers(self) -> list[Any]:
+        """Let workers have what is ready and stale, and return the nodes of the other tasks, which
+        are settled."""
         if self._others is not None and self._others.needs_new_workers():
             self._close_pool()
-        self._widespread = find_widespread(_find_problems(nodes))
-        for node in nodes:
+        self._widespread = find_widespread(_find_problems(self._ready))
+        digest_to_waiting: dict[Digest, list[Waiting]] = {}
+        settled = []
+        for node in self._ready:
             waiting = self._prepare(node)
             if waiting is not None:
                 digest_to_waiting.setdefault(waiting.action.digest, []).append(waiting)
+            elif node.run_status is not None:
+                settled.append(node)
+        self._ready.clear()
         if digest_to_waiting:
-            self._run_in_workers(digest_to_waiting)
+            settled += self._start(digest_to_waiting)
+        return settled
+
+    def _finish_what_runs(self, dispatcher: Any) -> list[Any]:
+        """Wait for all that is under way, and return the nodes of the tasks that are settled."""
+        settled = []
+        while self._under_way:
+            settled += self._wait_for_workers(dispatcher)
+        self._close_batch()
+        return settled
 
     def _prepare(self, node: Any) -> Waiting | None:
         """Return a task with its action; None where it needs no worker, or can't run."""
@@ -275,26 +302,58 @@ class BatchRunner(TaskOutcomes):
         stream.write("action-queued", task, action=action.digest, reason=status.reason)
         return Waiting(node, task, status, action)
 
-    def _run_in_workers(self, digest_to_waiting: dict[Digest, list[Waiting]]) -> None:
-        """Run each action once, also where several tasks ask for it, as two packages can ask for
-        the same method lowered in the same way."""
-        actions = [waiting[0].action for waiting in digest_to_waiting.values()]
+    def _start(self, digest_to_waiting: dict[Digest, list[Waiting]]) -> list[Any]:
+        """Give each action to workers once, also where several tasks ask for it, as two packages
+        can ask for the same method lowered in the same way. Return the nodes of the tasks that
+        failed at once."""
         plan = next(iter(digest_to_waiting.values()))[0].task.plan
         try:
             _try_to_write(plan)
         except OSError as error:
-            for waiting in digest_to_waiting.values():
-                for node, task, status, _ in waiting:
+            failed = []
+            for waiting_tasks in digest_to_waiting.values():
+                for node, task, status, _ in waiting_tasks:
                     self._fail(node, describe_failure(task, error, status.reason))
-            return
+                    failed.append(node)
+            return failed
         self._hold(plan.workspace)
-        self._open_pool(plan)
-        quiet = contextlib.nullcontext(lambda event: None)
-        progress = getattr(self.reporter, "progress", lambda *_: quiet)
-        batch = Batch(plan, self._pool, progress, self.record.reports)
-        for action, event in batch.run(actions):
-            for number, waiting_task in enumerate(digest_to_waiting[action.digest]):
-                self._settle_built(waiting_task, event, first=number == 0)
+        actions = []
+        for digest, waiting_tasks in digest_to_waiting.items():
+            if digest not in self._under_way:
+                actions.append(waiting_tasks[0].action)
+            self._under_way.setdefault(digest, []).extend(waiting_tasks)
+        self._open_batch(plan).add(actions)
+        return []
+
+    def _wait_for_workers(self, task_dispatcher: Any) -> list[Any]:
+        """Wait until actions end, and return the nodes of the tasks that are settled."""
+        assert self._batch is not None
+        settled = []
+        exported = set()
+        for action, event in self._batch.next_ended():
+            for number, waiting in enumerate(self._under_way.pop(action.digest)):
+                self._settle_built(waiting, event, first=number == 0)
+                if waiting.node.run_status is not None:
+                    settled.append(waiting.node)
+            if action.kind == "export":
+                exported.add(action.model)
+        if exported:  # now it is known what follows
+            tasks = find_selected_tasks(task_dispatcher)
+            self._fetch_ahead([task for task in tasks if _export_of(task) in exported])
+        return settled
+
+    def _open_batch(self, plan: Plan) -> Batch:
+        if self._batch is None:
+            self._open_pool(plan)
+            quiet = contextlib.nullcontext(lambda event: None)
+            progress = getattr(self.reporter, "progress", lambda *_: quiet)
+            self._batch = Batch(plan, self._pool, progress, self.record.reports)
+        return self._batch
+
+    def _close_batch(self) -> None:
+        if self._batch is not None:
+            self._batch.close()
+            self._batch = None
 
     def _open_pool(self, plan: Plan) -> None:
         if self._pool is None:
@@ -306,7 +365,9 @@ class BatchRunner(TaskOutcomes):
             self._pool.use_idle_core(_prepare_reports)
 
     def _close_pool(self) -> None:
+        self._close_batch()
         if self._pool is not None:
+            self.record.idle_seconds += self._pool.idle_seconds
             self._pool.close()
             self._pool = None
 
@@ -375,6 +436,11 @@ def _without_family(nodes: list[Any]) -> list[Any]:
     """Return the nodes without those of a family: a task of ours says itself what it needs of
     these."""
     return [node for node in nodes if not node.task.name.startswith(f"{FAMILY}:")]
+
+
+def _export_of(task: ActionTask) -> str | None:
+    """Return the name of the export that a package is made of, if there is one."""
+    return task.plan.exporter(task.package) if task.package else None
 
 
 def _find_plan(task_dispatcher: Any) -> Plan | None:

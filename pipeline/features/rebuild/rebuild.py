@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -113,8 +113,8 @@ def _build(plan: Plan, packages: Sequence[str], logs: Workspace) -> dict[str, st
     """
     wrong: dict[str, str] = {}
     pool = pools.Pool(plan.workspace, plan.workspace.jobs, always=False)
-    batch = Batch(plan, pool, partial(progress_on, sys.stdout))
-    try:
+    progress = partial(progress_on, sys.stdout)
+    with closing(pool), closing(Batch(plan, pool, progress)) as batch:
         exports = [model for model in map(plan.exporter, packages) if model is not None]
         if failed := _perform(
             plan, batch, [plan.models.export(model) for model in exports], logs
@@ -131,8 +131,6 @@ def _build(plan: Plan, packages: Sequence[str], logs: Workspace) -> dict[str, st
             for package, action in actions:
                 if action.digest in failed:
                     wrong.setdefault(package, failed[action.digest])
-    finally:
-        pool.close()
     return wrong
 
 
