@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -140,10 +140,9 @@ def _build(plan: Plan, packages: Sequence[str], logs: Workspace) -> dict[str, st
 def _open_batch(plan: Plan) -> Iterator[Batch]:
     """Yield a batch of actions with workers of its own."""
     pool = pools.Pool(plan.workspace, plan.workspace.jobs, always=False)
-    try:
-        yield Batch(plan, pool, partial(progress_on, sys.stdout))
-    finally:
-        pool.close()
+    progress = partial(progress_on, sys.stdout)
+    with closing(pool), closing(Batch(plan, pool, progress)) as batch:
+        yield batch
 
 
 def _export(
