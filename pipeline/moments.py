@@ -109,6 +109,14 @@ class Feature:
         name: that of its folder.
         summary: what a build can't do without it, in one line.
         verbs: the commands that it brings.
+        options: those with a value that any command line may have, such as `--toolchain NAME`, by
+            name; each function takes the value, the words without it and the workspace's folder,
+            before anything is planned.
+        split_command: takes the words of a command line and the workspace's folder; returns None
+            where this process runs all of it, or the words that it runs (None for none), and a
+            function that runs what is left and returns the exit status.
+        elsewhere: takes a `plan.config_cache.ConfigCache`; returns the packages that other
+            processes build, which the plan of this one leaves out.
         settings: those of workspaces that it reads, by name; the name of each begins with that of
             the feature.
         remote_tier: takes a `store.settings_reader.SettingsReader`, where one of its settings is
@@ -174,6 +182,11 @@ class Feature:
         judge: takes a validate action and the workspace before the package is measured; returns a
             function of its manifest and what was measured, which returns a
             `run.prove.judgement.Judgement`.
+        package_pages: renders pages of a package by file name; takes its report, texts of the files
+            that this quotes, and what is delegated less than before, as `report.render.render`.
+        page_files: the names of those of a package.
+        overview_pages: renders those over all packages; takes `report.packages.Entry`s, and the
+            timeline and provenance of `report.render.render_all`.
         sections: the sections that it adds to the report of a package.
         overview_sections: those that it adds to the page over all packages, of
             `report.packages.Entry`s.
@@ -182,12 +195,17 @@ class Feature:
             returns its bytes; takes reports, and the errors of packages without one.
         highlights: takes a package's report; returns a `report.elements.DataTable` that stands
             open at the top of a pull request's comment.
+        compare_builds: takes a package's name, two `validate.figures.Build`s of it, and the name of
+            the second; returns their comparison, whose `markdown()` yields lines.
         distribution: the one that brings it by an entry point; "" for a folder of this package.
     """
 
     name: str
     summary: str
     verbs: tuple[Command, ...] = ()
+    options: Mapping[str, str] = _moment("", _NONE)
+    split_command: str = _moment("")
+    elsewhere: str = _moment("")
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest
     prefetch_exports: str = _moment("")
@@ -219,11 +237,15 @@ class Feature:
     devices: Mapping[str, str] = _moment("measure", _NONE)
     measuring: str = _moment("measure")
     judge: str = _moment("report")
+    package_pages: str = _moment("report")
+    page_files: tuple[str, ...] = ()
+    overview_pages: str = _moment("report")
     sections: tuple[Section, ...] = _moment("report", ())
     overview_sections: tuple[Section, ...] = _moment("report", ())
     draw_chart: str = _moment("report")
     report_formats: Mapping[str, str] = _moment("report", _NONE)
     highlights: str = _moment("report")
+    compare_builds: str = ""
     distribution: str = ""
 
 
@@ -282,6 +304,12 @@ def find_functions(moment: str) -> dict[str, str]:
 def find_link_files() -> list[str]:
     """Return the names of the files that features add to every package."""
     return [name for feature in find_features() for name in feature.link_files]
+
+
+def find_page_files() -> list[str]:
+    """Return the names of the pages of every package, and of its reports in other formats."""
+    pages = [name for feature in find_features() for name in feature.page_files]
+    return [*pages, *find_functions("report_formats")]
 
 
 def find_modules(feature: Feature, keys: str) -> list[str]:

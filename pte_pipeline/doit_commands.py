@@ -24,6 +24,7 @@ from doit import cmd_clean, cmd_forget, cmd_help, cmd_info, cmd_list, cmd_run
 from doit.cmd_base import get_loader
 from doit.cmdparse import CmdParseError
 
+from pte_pipeline.bytecode import check_bytecode
 from pte_pipeline.import_path import is_untrusted, leave_workspace_out
 from pte_pipeline.name_conflict import NAME, claim_pipeline, is_package
 
@@ -97,6 +98,7 @@ class _Door:
             return super().parse_execute(in_args)  # type: ignore[misc]
         try:
             with _ending_quietly():
+                check_bytecode()
                 claim_pipeline()
                 take_over = import_module(_TAKES_OVER)
             return take_over.run_command(self, list(in_args), dodo)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+from pte_pipeline.bytecode import check_bytecode
 from pte_pipeline.name_conflict import claim_pipeline
 
 SAFE_PATH = "PYTHONSAFEPATH"
@@ -29,13 +31,15 @@ def leave_workspace_out(root: Path) -> None:
     sys.path[:] = [path for path in sys.path if os.path.realpath(path or os.curdir) not in folders]
 
 
-def begin_worker(is_users: bool) -> None:
+def begin_worker(is_users: bool, copied_well: Sequence[str]) -> None:
     """Begin a worker, before anything of this package is unpickled there.
 
     Args:
+        copied_well: as `check_bytecode` takes them.
         is_users: whether the variable by which it was started safely is the user's; otherwise it is
             taken away, since exporters may look at the environment.
     """
     if not is_users:
         os.environ.pop(SAFE_PATH, None)
+    check_bytecode(copied_well)
     claim_pipeline()

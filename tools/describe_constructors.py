@@ -1,7 +1,7 @@
 """Describe the callables that options are passed to: `python -m tools.describe_constructors`.
 
 Writes constructors.json into the folder of each family of backends, which the plan reads instead of
-importing torch.
+importing torch; with another release of ExecuTorch than the first, what differs in it.
 Everything is read out of the installed source and nothing of it is imported: some backends can't be
 imported without a vendor's SDK, and Qualcomm's tries to download its own.
 """
@@ -16,17 +16,23 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pipeline.backends.constructors import DESCRIPTION
-from pipeline.backends.families import FOLDER, find_families
+from pipeline.backends.constructors import DESCRIPTION, constructors
+from pipeline.backends.families import FOLDER, find_families, find_files
 from pipeline.backends.host import package_folders
+from pipeline.store.releases import RELEASES, installed_release
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def description(targets: Iterable[str]) -> dict[str, Any]:
-    """Return the versions of the packages, and target to parameters or keys. Raises LookupError for
-    a target that is not in the installed source."""
-    described = {target: describe(target) for target in sorted(set(targets))}
+    """Return the versions of the packages, and target to parameters or keys: [] for the target of a
+    backend that the installed release lacks. Raises LookupError for any other target that is not in
+    the installed source."""
+    described = {target: describe_present(target) for target in sorted(set(targets))}
+    return _add_versions(described)
+
+
+def _add_versions(described: Mapping[str, Any]) -> dict[str, Any]:
     packages = {target.partition(".")[0] for target in described}
     return {
         "versions": {package: version(package) for package in sorted(packages)},
@@ -41,6 +47,15 @@ def targets(family: str) -> list[str]:
         return []
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     return [row["target"] for row in table["constructors"]]
+
+
+def describe_present(target: str) -> list[dict[str, Any]]:
+    """Return `describe(target)`; [] for a target of a backend that the installed release lacks."""
+    stages = [stage for row in constructors() if row.target == target for stage in row.stages]
+    backends = {stage.partition(".")[0] for stage in stages}
+    if backends and backends <= installed_release().lacks.keys():
+        return []
+    return describe(target)
 
 
 def describe(target: str) -> list[dict[str, Any]]:
@@ -201,14 +216,33 @@ def _default(node: ast.expr | None) -> dict[str, Any]:
 
 
 def texts() -> dict[Path, str]:
-    """Return the content of each family's file."""
+    """Return the content of each family's file; with another release than the first, that of the
+    one file that says what differs."""
+    release = installed_release()
+    if release != RELEASES[0]:
+        return {release.constructors: _to_text(_find_differences())}
     contents = {}
     for family in find_families():
         family_targets = targets(family)
         if family_targets:
-            text = json.dumps(description(family_targets), indent=1) + "\n"
-            contents[FOLDER / family / DESCRIPTION] = text
+            contents[FOLDER / family / DESCRIPTION] = _to_text(description(family_targets))
     return contents
+
+
+def _find_differences() -> dict[str, Any]:
+    """Return the description of what is not in the families' files as it is in this release."""
+    all_targets = [target for family in find_families() for target in targets(family)]
+    installed = description(all_targets)["callables"]
+    for path in find_files(DESCRIPTION):
+        first = json.loads(path.read_text(encoding="utf-8"))["callables"]
+        for target, rows in first.items():
+            if installed[target] == rows:
+                del installed[target]
+    return _add_versions(installed)
+
+
+def _to_text(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, indent=1) + "\n"
 
 
 if __name__ == "__main__":

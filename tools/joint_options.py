@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pipeline.backends import BACKENDS
 from pipeline.backends.constructors import Constructor, constructors, parameters
+from pipeline.store.releases import RELEASES, Release, installed_release
 
 FILE = Path(__file__).with_suffix(".toml")
 DOCS = Path(__file__).parents[1] / "docs" / "reference" / "executorch-parameters.md"
@@ -21,21 +22,51 @@ NOT_OFFERED = "not offered: "
 
 
 def joint_parameters() -> dict[str, dict[str, str]]:
-    """Return what is said for each parameter, by `module:callable` and parameter."""
+    """Return what is said for each parameter that the installed release has, by `module:callable`
+    and parameter."""
+    parameters: dict[str, dict[str, str]] = {}
+    for target, rows in _read_rows().items():
+        parameters[target] = {}
+        for parameter, row in rows.items():
+            since, said = _split(row)
+            if _numbers(since) <= installed_release().minor:
+                parameters[target][parameter] = said
+    return parameters
+
+
+def _read_rows() -> dict[str, dict[str, str]]:
     return tomllib.loads(FILE.read_text(encoding="utf-8"))
 
 
+def _split(row: str) -> tuple[str, str]:
+    """Return the first release that has a parameter, "" for the first of all, and what is said."""
+    since, colon, said = row.partition(": ")
+    return (since, said) if colon and since[0].isdigit() else ("", row)
+
+
+def _numbers(since: str) -> tuple[int, ...]:
+    return tuple(map(int, since.split("."))) if since else (0,)
+
+
 def partitioner_parameters() -> Iterator[tuple[str, str, str]]:
-    """Yield each parameter of what the catalogue makes partitioners with, and what is said for it:
-    the callable, the parameter, the key or why there is none."""
+    """Yield each parameter of what the catalogue makes partitioners with, in any release, and what
+    is said for it: the callable, the parameter, the key or why there is none."""
     for name, backend in BACKENDS.items():
-        for each in constructors(f"{name}.lowering") if not backend.plugin else ():
-            target = each.target.partition(":")[2] or each.target
-            for parameter in parameters(each):
-                yield f"{name}: {target}", parameter, _said(name, each, parameter)
+        for constructor in constructors(f"{name}.lowering") if not backend.plugin else ():
+            target = constructor.target.partition(":")[2] or constructor.target
+            rows: dict[str, str] = {}
+            for release in RELEASES:
+                for parameter in parameters(constructor, release):
+                    rows.setdefault(parameter, _said(name, constructor, parameter, release))
+            for parameter, said in rows.items():
+                yield f"{name}: {target}", parameter, said
 
 
-def _said(backend: str, constructor: Constructor, parameter: str) -> str:
+def _said(backend: str, constructor: Constructor, parameter: str, release: Release) -> str:
+    reason = release.not_offered.get(constructor.target, {}).get(parameter)
+    if reason is not None:
+        since = ".".join(map(str, release.minor))
+        return f"{since}: {NOT_OFFERED}{reason}"
     if parameter in constructor.left_out:
         return f"{NOT_OFFERED}{constructor.left_out[parameter]}"
     options = {theirs: ours for ours, theirs in constructor.renamed.items()}
@@ -45,7 +76,7 @@ def _said(backend: str, constructor: Constructor, parameter: str) -> str:
 def table() -> str:
     """Return the table in Markdown."""
     rows = ["| of | parameter | here |", "|---|---|---|"]
-    for target, said in joint_parameters().items():
+    for target, said in _read_rows().items():
         name = target.partition(":")[2]
         rows += [_row(name, parameter, key) for parameter, key in said.items()]
     rows += [_row(*each) for each in partitioner_parameters()]
@@ -53,8 +84,10 @@ def table() -> str:
 
 
 def _row(of: str, parameter: str, said: str) -> str:
+    since, said = _split(said)
     here = said if said.startswith(NOT_OFFERED) else f"`{said}`"
-    return f"| `{of}` | `{parameter}` | {here} |"
+    new = f" (new in {since})" if since else ""
+    return f"| `{of}` | `{parameter}`{new} | {here} |"
 
 
 def write(text: str) -> str:

@@ -7,11 +7,13 @@ and writing the JSON schema need this table alone. A family knows neither the ot
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import SerializeAsAny
 
@@ -29,9 +31,9 @@ from pipeline.backends.host import Host, Requirement
 from pipeline.backends.options import Modules, Options
 from pipeline.backends.plugins import find_plugins
 from pipeline.backends.quantize_options import QuantizeConfig
-from pipeline.backends.recipes import RECIPES
 from pipeline.backends.workspace_files import WorkspaceFiles
 from pipeline.store.errors import PipelineError
+from pipeline.store.releases import installed_release
 
 if TYPE_CHECKING:
     from executorch.exir.backend.partitioner import Partitioner
@@ -73,9 +75,30 @@ _PLUGINS, _PROBLEMS = find_plugins(_OWN)
 # A plugin may lower to what is a row of data here.
 _VENDORS = {backend.name: backend for backend in vendors.ENTRIES}
 
-BACKENDS: Mapping[str, Backend] = MappingProxyType(_OWN | _VENDORS | _PLUGINS)
+
+def _require_release(backend: Backend) -> Backend:
+    """Return a backend that says which ExecuTorch it needs, where the installed one lacks it."""
+    requirement = installed_release().lacks.get(backend.name)
+    if requirement is None or backend.plugin:
+        return backend
+    missing = Requirement(requirement, f"pip install '{requirement}'", lambda: False)
+    requirements = (missing, *backend.host.requirements)
+    return replace(backend, host=replace(backend.host, requirements=requirements))
+
+
+BACKENDS: Mapping[str, Backend] = MappingProxyType(
+    {
+        name: _require_release(backend)
+        for name, backend in (_OWN | _VENDORS | _PLUGINS).items()
+    }
+)
 # Plugins that can't be used, and why.
 PLUGIN_PROBLEMS: Mapping[str, str] = MappingProxyType(_PROBLEMS)
+# A recipe of ExecuTorch is a quantizer and a partitioner with certain options, which recipes.toml
+# writes out, by name.
+RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    tomllib.loads(Path(__file__).with_name("recipes.toml").read_text(encoding="utf-8"))
+)
 # The quantizers of the backends, and those that have no backend of their own.
 QUANTIZERS: Mapping[str, Quantization] = MappingProxyType(
     {

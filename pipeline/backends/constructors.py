@@ -1,8 +1,9 @@
 """Check options of configs against the installed executorch, without importing it.
 
 In the folder of each family, `constructors.toml` lists the callables that options are passed to,
-and `constructors.json` describes their parameters (`python -m tools.describe_constructors`). The
-plan checks options of configs against both, and tests check every row.
+and `constructors.json` describes their parameters in the first release of `store.releases`, which
+has the differences of others (`python -m tools.describe_constructors`). The plan checks options of
+configs against both, and tests check every row.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pipeline.backends.families import find_files, read_tables
 from pipeline.backends.options import Options
 from pipeline.backends.quantize_options import OVERRIDES, QuantizeConfig
 from pipeline.store.errors import did_you_mean
+from pipeline.store.releases import Release, installed_release
 
 # Options of quantizers that are this package's own: no constructor takes them.
 OURS = frozenset({*QuantizeConfig.model_fields, *OVERRIDES}) - {"dynamic"}
@@ -49,12 +51,23 @@ class Constructor:
     defaults: Mapping[str, str] = field(default_factory=dict)
 
 
-@cache
 def described() -> dict[str, Any]:
-    """Return the description: `versions` by package and parameters by target in `callables`."""
+    """Return the description of the installed release."""
+    return describe_release(installed_release())
+
+
+@cache
+def describe_release(release: Release) -> dict[str, Any]:
+    """Return the description of a release: `versions` by package and parameters by target in
+    `callables`, [] for one that the release lacks."""
     description: dict[str, Any] = {"versions": {}, "callables": {}}
     for path in find_files(DESCRIPTION):
         part = json.loads(path.read_text(encoding="utf-8"))
+        description["versions"] |= part["versions"]
+        description["callables"] |= part["callables"]
+    differences = release.constructors
+    if differences.is_file():
+        part = json.loads(differences.read_text(encoding="utf-8"))
         description["versions"] |= part["versions"]
         description["callables"] |= part["callables"]
     return description
@@ -67,8 +80,13 @@ def _table() -> dict[str, Any]:
 
 def constructors(stage: str = "") -> list[Constructor]:
     """Return the constructors of a stage, such as "xnnpack.lowering"; without one, all."""
-    rows = (Constructor(**row) for row in _table()["constructors"])
-    return [row for row in rows if not stage or stage in row.stages]
+    not_offered = installed_release().not_offered
+    rows = []
+    for row in _table()["constructors"]:
+        if not stage or stage in row["stages"]:
+            left_out = {**row.get("left_out", {}), **not_offered.get(row["target"], {})}
+            rows.append(Constructor(**{**row, "left_out": left_out}))
+    return rows
 
 
 def beyond(stage: str) -> Mapping[str, str]:
@@ -90,9 +108,11 @@ def outdated() -> str:
     return ""
 
 
-def parameters(constructor: Constructor) -> list[str]:
-    """Return the names of its parameters; [] if it isn't described."""
-    rows = described()["callables"].get(constructor.target, ())
+def parameters(constructor: Constructor, release: Release | None = None) -> list[str]:
+    """Return the names of its parameters, by default in the installed release; [] if it isn't
+    described."""
+    description = describe_release(release) if release else described()
+    rows = description["callables"].get(constructor.target, ())
     return [row["name"] for row in rows]
 
 

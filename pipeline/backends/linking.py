@@ -15,23 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.backends.families import read_tables
+from pipeline.report.package_records import LinkedRecord
 
 _LISTED = re.compile(r"^- (?:op|func): ([\w:.]+)", re.MULTILINE)
 _NATIVE = re.compile(r"^- func: ([\w.]+)|^  autogen: (.+)$", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Linked:
-    """The CMake option and the library of one backend.
-
-    Attributes:
-        option, library: of ExecuTorch's CMake build; "" if it has none.
-        more: what else is needed, for people.
-    """
-
-    option: str = ""
-    library: str = ""
-    more: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,9 +54,18 @@ def _table() -> Mapping[str, Any]:
 
 
 @cache
-def backend_links() -> Mapping[str, Linked]:
+def backend_links() -> Mapping[str, LinkedRecord]:
     """Return what is linked for each backend of the catalogue."""
-    return {name: Linked(**row) for name, row in _table()["backends"].items()}
+    links: dict[str, LinkedRecord] = {}
+    for name, row in _table()["backends"].items():
+        links[name] = describe_linked(name, **row)
+    return links
+
+
+def describe_linked(
+    name: str, option: str = "", library: str = "", more: str = ""
+) -> LinkedRecord:
+    return {"name": name, "option": option, "library": library, "more": more}
 
 
 @cache

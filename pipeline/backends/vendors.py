@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pipeline.backends.entry import Backend, Preprocessing
 from pipeline.backends.host import Host, Requirement, built, importable, sdk
 from pipeline.backends.options import Options
+from pipeline.store.releases import installed_release
 
 _DOCS = "https://docs.pytorch.org/executorch/stable/"
 _SOURCE = "https://github.com/pytorch/executorch/tree/main/"
@@ -44,7 +45,8 @@ def _row(
         summary=summary,
         options=VendorOptions,
         preprocessing=Preprocessing(
-            joint=joint, unreproducible="not known: there was nothing to try it with"
+            joint=joint or name in installed_release().joint,
+            unreproducible="not known: there was nothing to try it with",
         ),
         host=Host(requirements=(*needs, PLUGIN)),
         documented=documented,
@@ -95,6 +97,7 @@ _GPU = Requirement(
     "build on a machine that has one",
     lambda: os.path.exists("/dev/nvidia0"),
 )
+_COREAI = _module("coreai_torch", "install Apple's coreai-torch")
 _MAC = Requirement("a Mac", "build on macOS", lambda: sys.platform == "darwin")
 ENTRIES = (
     _row(
@@ -140,6 +143,20 @@ ENTRIES = (
         "GPUs of Macs",
         (_MAC,),
         _SOURCE + "backends/apple/metal",
+    ),
+    _row(
+        "coreai",
+        "CoreAIBackend",
+        "Apple's Core AI",
+        (_COREAI,),
+        _SOURCE + "backends/apple/coreai",
+    ),
+    _row(
+        "native",
+        "NativeBackend",
+        "core ATen operators as they are, for a runtime of `.ptn` files",
+        (),
+        _SOURCE + "backends/native",
     ),
     _row(
         "cadence",

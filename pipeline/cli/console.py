@@ -155,7 +155,7 @@ def _file_to_open(plan: Plan, event: Event) -> str:
 
 def _orphan_lines(plan: Plan) -> Iterator[str]:
     """Yield a line for what is in `build/` of packages that no config makes any more."""
-    if orphans := find_orphans(plan.workspace, plan.packages):
+    if orphans := find_orphans(plan.workspace, plan.configs.packages):
         names, build = listed(orphans, 5), plan.workspace.build.name
         remedy = "`doit clean --orphans` removes it"
         yield one_line(
@@ -242,7 +242,7 @@ def _validation_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
     were compared with nothing but their exported programs."""
     from pipeline.report.packages import describe_left_out
     from pipeline.report.records import read_fitting
-    from pipeline.report.sections.reference import (
+    from pipeline.report.references import (
         UNREFERENCED,
         describe_limits,
         is_unreferenced,

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.cli.columns import cut_middle
@@ -54,37 +54,47 @@ def is_live(stream: Any) -> bool:
     return bool(stream.isatty()) and not dumb and not os.environ.get("CI")
 
 
-@dataclass
 class Tally:
-    """The progress of a batch: which actions have ended, since when others are under way."""
+    """The progress of a batch: which actions have ended, since when others are under way.
 
-    actions: Sequence[Action]
-    outlook: Outlook
-    began: float = field(default_factory=time.monotonic)
-    finished: int = 0
-    failed: int = 0
-    ended: set[str] = field(default_factory=set)
-    since: dict[str, float] = field(default_factory=dict)
+    More actions may be added while it is looked at; one that is run again is among them twice.
+    """
+
+    def __init__(self, actions: Sequence[Action], outlook: Outlook) -> None:
+        self.actions = actions
+        self.outlook = outlook
+        self.began: float = time.monotonic()
+        self.finished: int = 0
+        self.failed: int = 0
+        self.ended: Counter[str] = Counter()  # how often, by title
+        self.since: dict[str, float] = {}
 
     def count(self, event: Event) -> None:
         self.finished += 1
         self.failed += event.outcome == "failed"
-        self.ended.add(event.title)
+        self.ended[event.title] += 1
 
     def running(self, now: float) -> list[tuple[Action, ActionStatus, float]]:
         """Return the actions that are under way, with the seconds since they were first seen."""
         running = []
-        for action in self.actions:
-            if action.title in self.ended:
-                status = None
-            else:
-                status = self.outlook.status(action)
-            if status is None:
-                self.since.pop(action.title, None)
-            else:
+        begun = set()
+        for action in self._not_ended():
+            status = self.outlook.status(action)
+            if status is not None:
+                begun.add(action.title)
                 seconds = now - self.since.setdefault(action.title, now)
                 running.append((action, status, seconds))
+        for title in self.since.keys() - begun:
+            del self.since[title]
         return running
+
+    def _not_ended(self) -> Iterator[Action]:
+        ended = self.ended.copy()
+        for action in list(self.actions):
+            if ended[action.title]:
+                ended[action.title] -= 1
+            else:
+                yield action
 
     def remaining(
         self, running: Sequence[tuple[Action, ActionStatus, float]]
@@ -93,9 +103,7 @@ class Tally:
         that is to be done."""
         spent = {action.title: seconds for action, _, seconds in running}
         remaining = []
-        for action in self.actions:
-            if action.title in self.ended:
-                continue
+        for action in self._not_ended():
             expected = self.outlook.expected(action)
             if expected is None:
                 return None
@@ -116,10 +124,9 @@ def _live(stream: Any, actions: Sequence[Action], outlook: Outlook) -> Iterator[
 
     console = Console(file=unguarded(stream), highlight=False)
     tally = Tally(actions, outlook)
-    kinds = " ".join(sorted({action.kind for action in actions}))
 
     def draw() -> Any:
-        lines = _lines(kinds, tally, console.width)
+        lines = _lines(tally, console.width)
         return Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
 
     with Live(draw(), console=console, transient=True, auto_refresh=False) as live:
@@ -163,11 +170,12 @@ def _live(stream: Any, actions: Sequence[Action], outlook: Outlook) -> Iterator[
             looking.join()
 
 
-def _lines(kinds: str, tally: Tally, width: int) -> Iterator[str]:
+def _lines(tally: Tally, width: int) -> Iterator[str]:
     """Yield the line of a batch, then one for each action under way, the most important parts
     first: a narrow terminal does without the last ones."""
     now = time.monotonic()
     running = tally.running(now)
+    kinds = " ".join(sorted({action.kind for action, *_ in running})) or "actions"
     workers = f"{len(running)} of {tally.outlook.workers()} workers busy"
     failed = ""
     if tally.failed:

@@ -73,20 +73,26 @@ def drop_database(words: Sequence[str]) -> list[str]:
 def take_allowed(words: Sequence[str]) -> list[str]:
     """Return the words without `--allow VERDICTS`, which is the setting of this name for this
     run."""
-    names: list[str] = []
-    verdicts: list[str] = []
-    remaining = iter(words)
-    for word in remaining:
-        name, equals, value = word.partition("=")
-        if name != _ALLOW:
-            names.append(word)
-        elif equals:
-            verdicts.append(value)
-        else:
-            verdicts.append(next(remaining, ""))
+    names, verdicts = take_option(words, _ALLOW)
     if verdicts:
         os.environ[_ALLOW_VARIABLE] = ",".join(verdicts)
     return names
+
+
+def take_option(words: Sequence[str], option: str) -> tuple[list[str], list[str]]:
+    """Return the words without an option that may stand anywhere, and its values."""
+    names: list[str] = []
+    values: list[str] = []
+    remaining = iter(words)
+    for word in remaining:
+        name, equals, value = word.partition("=")
+        if name != option:
+            names.append(word)
+        elif equals:
+            values.append(value)
+        else:
+            values.append(next(remaining, ""))
+    return names, values
 
 
 def number_verbosity(words: Sequence[str]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.plan.actions import Action, unit_name
@@ -42,16 +41,17 @@ _STREAMED = (
 )
 
 
-@dataclass
 class RunRecord:
     """The events of tasks, the reports of workers, and the use of caches by kind of action; `jobs`
     as doit was told, or 0."""
 
-    jobs: int = 0
-    events: list[Event] = field(default_factory=list)
-    reports: list[Report] = field(default_factory=list)
-    usage: dict[str, Usage] = field(default_factory=dict)
-    _stream: EventStream | None = None
+    def __init__(self, jobs: int = 0) -> None:
+        self.jobs = jobs
+        self.events: list[Event] = []
+        self.reports: list[Report] = []
+        self.usage: dict[str, Usage] = {}
+        self.idle_seconds = 0.0  # of all workers, while an action was ready
+        self._stream: EventStream | None = None
 
     def stream(self, workspace: Workspace) -> EventStream:
         """Return the event stream of this run."""
@@ -117,6 +117,7 @@ class RunRecord:
             _write_overview(plan, reporter)
         self.stream(plan.workspace).close(
             interrupted=interrupted,
+            idle_seconds=round(self.idle_seconds, 3),
             outcomes=Counter(event.outcome for event in self.events),
             caches=usage_record(self.usage, moved),
             remote=remote or None,
@@ -216,8 +217,9 @@ def _write_overview(plan: Plan, reporter: Any) -> None:
     index = plan.workspace.build / "index.html"
     existed = index.exists()
     try:
-        write_overview(plan.workspace, plan.packages)
-        if not existed and hasattr(reporter, "summarize"):
+        write_overview(plan.workspace, plan.configs.packages)
+        is_first = index.exists() and not existed
+        if is_first and hasattr(reporter, "summarize"):
             reporter.write(f"report: {index.relative_to(plan.workspace.root)}\n")
     except Exception as error:  # a record that was edited, say: the run is what it was
         text = one_line(describe_error(error))

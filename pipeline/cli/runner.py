@@ -1,23 +1,22 @@
 """doit's runner for our tasks: it gives all that is ready and stale to one pool.
 
 doit walks the graph and yields tasks as their dependencies end. Ours are gathered until doit has no
-other task to give, and then run together; any other task in the same dodo file is executed at once,
-as doit would. A feature says what that changes for ours.
+other task to give, and then join those that run already: whatever ends lets doit go on, so that no
+worker is idle while an action is ready. Any other task in the same dodo file is executed as doit
+would, when none of ours is under way. A feature says what that changes for ours.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from doit.runner import FAILURE
 
 from pipeline.cli.ahead import (
     check_toolchain_of,
     count_units,
-    find_remote_blobs,
     find_selected_tasks,
     start_ahead,
 )
@@ -25,39 +24,19 @@ from pipeline.cli.doit_link import action_task, is_foreign, up_to_date
 from pipeline.cli.interrupts import Interrupts
 from pipeline.cli.run_options import RunOptions
 from pipeline.cli.standing import find_standing, is_all_accepted
-from pipeline.cli.task_outcomes import TaskOutcomes, describe_failure
 from pipeline.cli.terminal import as_it_is
-from pipeline.plan.actions import Action
+from pipeline.cli.worker_tasks import WorkerTasks
 from pipeline.plan.plan import Plan
-from pipeline.plan.status import Status
 from pipeline.plan.tasks import ActionTask
-from pipeline.report.events import INTERRUPTED, Event, make_event
-from pipeline.run.batch import Batch
-from pipeline.store.digest import Digest
+from pipeline.report.events import INTERRUPTED, make_event
 from pipeline.store.errors import (
-    ConfigErrors,
     PipelineError,
-    Problem,
-    find_widespread,
-    format_new_problems,
-    listed,
 )
-from pipeline.store.files import temporary
-from pipeline.store.usage import Usage
 
 FAMILY = "_family"  # the group of tasks of each family
 
 
-class Waiting(NamedTuple):
-    """A task that waits for its action; `node` is doit's."""
-
-    node: Any
-    task: ActionTask
-    status: Status
-    action: Action
-
-
-class BatchRunner(TaskOutcomes):
+class BatchRunner(WorkerTasks):
     """Runs tasks instead of any of doit's runners."""
 
     def __init__(
@@ -74,39 +53,36 @@ class BatchRunner(TaskOutcomes):
         """Take doit's arguments for a runner, the number of processes of `doit -n`, the options
         that stood behind the names of tasks, and what a feature gives for the other tasks of the
         dodo file, if there are any."""
-        self._jobs = options.jobs or jobs
+        jobs = options.jobs or jobs
         always = always_execute or options.always
-        super().__init__(dep_manager, reporter, continue_, always, stream, self._jobs)
+        super().__init__(dep_manager, reporter, continue_, always, stream, jobs, others)
         # `doit -v 2` is doit's own way to say it.
         is_verbose = options.verbose or (stream.force_global and stream.verbosity > 1)
         self.reporter.verbose = is_verbose
         self.reporter.methods_of = options.methods_of
-        self._others = others
-        self._exported: dict[
-            str, Event
-        ] = {}  # by task, of exports that are looked at again
-        self._pool: Any = None
-        self._shown: dict[Problem, str] = {}
-        self._widespread: dict[Problem, list[str]] = {}
 
     # Which tasks run when
 
     def run_tasks(self, task_dispatcher: Any) -> None:
-        ready: list[Any] = []
         with Interrupts() as interrupts:
             try:
-                self._run_until(interrupts, task_dispatcher, ready)
+                self._run_until(interrupts, task_dispatcher)
             except KeyboardInterrupt:
-                for node in ready:
-                    if node.run_status == "run":
-                        self._not_run(node, INTERRUPTED)
+                self._leave_out_the_rest()
             finally:
                 self._close(task_dispatcher, bool(interrupts.status))
                 self.final_result = interrupts.status or self.final_result
 
-    def _run_until(
-        self, interrupts: Interrupts, task_dispatcher: Any, ready: list[Any]
-    ) -> None:
+    def _leave_out_the_rest(self) -> None:
+        """Settle all tasks that have begun, after a signal."""
+        nodes = list(self._ready)
+        for waiting_tasks in self._under_way.values():
+            nodes += [waiting.node for waiting in waiting_tasks]
+        for node in nodes:
+            if node.run_status == "run":
+                self._not_run(node, INTERRUPTED)
+
+    def _run_until(self, interrupts: Interrupts, task_dispatcher: Any) -> None:
         """Run all tasks, until a signal raises KeyboardInterrupt."""
         try:
             tasks = find_selected_tasks(task_dispatcher)
@@ -114,10 +90,10 @@ class BatchRunner(TaskOutcomes):
             self._prepare_workers(tasks)
             self._fetch_ahead(tasks)
             if self._others is None:
-                self._walk(task_dispatcher, ready)
+                self._walk(task_dispatcher)
             else:
                 for phase in self._others.phases(task_dispatcher):
-                    self._walk(phase, ready)
+                    self._walk(phase)
                     if self._stop_running:
                         break
         finally:
@@ -131,19 +107,8 @@ class BatchRunner(TaskOutcomes):
             workers = min(self._jobs or workspace.jobs, count_units(tasks))
             start_ahead(workspace, workers, self.always_execute)
 
-    def _fetch_ahead(self, tasks: list[ActionTask]) -> None:
-        """Fetch what a remote has for the selected packages, together. What does not come is found
-        missing when its turn comes."""
-        if self.always_execute:
-            return
-        blobs = find_remote_blobs(tasks)
-        if blobs:
-            workspace = tasks[0].plan.workspace
-            self._hold(workspace)
-            workspace.store.fetch(blobs)
-
-    def _walk(self, task_dispatcher: Any, ready: list[Any]) -> None:
-        """Walk the graph to its end. `ready` holds those that wait for workers, or are there."""
+    def _walk(self, task_dispatcher: Any) -> None:
+        """Walk the graph to its end."""
         settled: deque[Any] = deque()
         while not self._stop_running:
             try:
@@ -152,21 +117,21 @@ class BatchRunner(TaskOutcomes):
                 )
             except StopIteration:
                 node = None
-            if node is None or (node == "hold on" and not settled):
-                if not ready:
-                    break
-                self._run_together(ready)
-                if any(node.task.name.startswith("export:") for node in ready):
-                    # Now it is known what follows.
-                    self._fetch_ahead(find_selected_tasks(task_dispatcher))
-                settled.extend(node for node in ready if node.run_status is not None)
-                ready.clear()
-            elif node != "hold on":
-                self._take(node, task_dispatcher, ready, settled)
+            if node is not None and node != "hold on":
+                self._take(node, task_dispatcher, settled)
+            elif settled:
+                continue
+            elif self._ready:
+                settled += self._give_to_workers()
+            elif self._under_way:
+                settled += self._wait_for_workers(task_dispatcher)
+            else:
+                break
+        while self._under_way:  # what has begun when a failure ends the run
+            self._wait_for_workers(task_dispatcher)
+        self._close_batch()
 
-    def _take(
-        self, node: Any, dispatcher: Any, ready: list[Any], settled: deque[Any]
-    ) -> None:
+    def _take(self, node: Any, dispatcher: Any, settled: deque[Any]) -> None:
         """Gather a task of ours that is stale; settle any other task now, unless it has to wait for
         others first."""
         task = action_task(node.task)
@@ -184,9 +149,11 @@ class BatchRunner(TaskOutcomes):
             if task is not None and node.run_status == "up-to-date":
                 self._note(task, make_event(task, "up-to-date", reason="unchanged"))
         elif task is not None:
-            ready.append(node)
+            self._ready.append(node)
             return
         else:
+            if is_foreign(node.task):  # it may change what ours read
+                settled += self._finish_what_runs(dispatcher)
             with as_it_is() if is_foreign(node.task) else contextlib.nullcontext():
                 self.process_task_result(node, self.execute_task(node.task))
             if self._others is not None and is_foreign(node.task):
@@ -231,132 +198,6 @@ class BatchRunner(TaskOutcomes):
         self.reporter.execute_task(node.task)
         return True
 
-    # Running them
-
-    def _run_together(self, nodes: list[Any]) -> None:
-        digest_to_waiting: dict[Digest, list[Waiting]] = {}
-        if self._others is not None and self._others.needs_new_workers():
-            self._close_pool()
-        self._widespread = find_widespread(_find_problems(nodes))
-        for node in nodes:
-            waiting = self._prepare(node)
-            if waiting is not None:
-                digest_to_waiting.setdefault(waiting.action.digest, []).append(waiting)
-        if digest_to_waiting:
-            self._run_in_workers(digest_to_waiting)
-
-    def _prepare(self, node: Any) -> Waiting | None:
-        """Return a task with its action; None where it needs no worker, or can't run."""
-        task = action_task(node.task)
-        assert task is not None
-        self.reporter.execute_task(node.task)
-        try:
-            status = task.status()
-            action = task.action(self.always_execute)
-        except (PipelineError, OSError) as error:
-            if isinstance(error, ConfigErrors):
-                problems = error.problems
-            else:
-                problems = ()
-            lines = format_new_problems(
-                problems, str(task.package), self._shown, self._widespread
-            )
-            shown = "\n".join(lines) if problems else None
-            self._fail(node, describe_failure(task, error), shown)
-            return None
-        if action is None:  # its result is not there and will never be
-            if self._others is not None and self._others.export_again(node, task):
-                return None
-            self._fail(node, make_event(task, "failed", error=status.reason))
-            return None
-        if not self.always_execute and self._settle(node, task, status, action):
-            return None
-        stream = self.record.stream(task.plan.workspace)
-        stream.write("action-queued", task, action=action.digest, reason=status.reason)
-        return Waiting(node, task, status, action)
-
-    def _run_in_workers(self, digest_to_waiting: dict[Digest, list[Waiting]]) -> None:
-        """Run each action once, also where several tasks ask for it, as two packages can ask for
-        the same method lowered in the same way."""
-        actions = [waiting[0].action for waiting in digest_to_waiting.values()]
-        plan = next(iter(digest_to_waiting.values()))[0].task.plan
-        try:
-            _try_to_write(plan)
-        except OSError as error:
-            for waiting in digest_to_waiting.values():
-                for node, task, status, _ in waiting:
-                    self._fail(node, describe_failure(task, error, status.reason))
-            return
-        self._hold(plan.workspace)
-        self._open_pool(plan)
-        quiet = contextlib.nullcontext(lambda event: None)
-        progress = getattr(self.reporter, "progress", lambda *_: quiet)
-        batch = Batch(plan, self._pool, progress, self.record.reports)
-        for action, event in batch.run(actions):
-            for number, waiting_task in enumerate(digest_to_waiting[action.digest]):
-                self._settle_built(waiting_task, event, first=number == 0)
-
-    def _open_pool(self, plan: Plan) -> None:
-        if self._pool is None:
-            from pipeline.run.pool import Pool  # which a no-op run does without
-
-            jobs = self._jobs or plan.workspace.jobs
-            self._pool = Pool(plan.workspace, jobs, self.always_execute)
-            self._pool.tell(self.record.stream(plan.workspace))
-            self._pool.use_idle_core(_prepare_reports)
-
-    def _close_pool(self) -> None:
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
-
-    def _settle_built(self, waiting: Waiting, event: Event, first: bool) -> None:
-        """Settle a task whose action ended; all but the first of an action are hits."""
-        node, task, status, action = waiting
-        task_event = make_event(task, event.outcome, reason=status.reason)
-        if action.kind == "export" and not event.error:
-            task.plan.note_export(action)
-            self._warn_of_export(task)
-        makers = self._others.exports_again(node) if self._others is not None else ()
-        if makers:
-            self._warn(
-                f"{task.model}: reads what {listed(makers)} makes; exported again"
-            )
-            if not event.error:
-                self._note(task, task_event)
-            return
-        if event.error:
-            names = ("seconds", "peak_bytes", "stage", "error", "log", "host")
-            facts = {name: getattr(event, name) for name in names}
-            self._fail(node, task_event._replace(**facts))
-        elif not first:
-            self.record.count(action.kind, Usage(hits=1, saved=event.seconds))
-            reason = f"{status.reason}; {event.title} is the same"
-            self._succeed(node, task_event._replace(outcome="hit", reason=reason))
-        else:
-            reason = status.reason
-            if event.outcome == "hit":
-                self._count_hit(task.plan.workspace, action)
-                reason += "; another run did it meanwhile"
-            facts = {
-                name: getattr(event, name) for name in ("seconds", "peak_bytes", "host")
-            }
-            self._succeed(node, task_event._replace(reason=reason, **facts))
-
-    def _warn_of_export(self, task: ActionTask) -> None:
-        """Say at once what is wrong with exported methods, before they are compiled."""
-        action = task.action()  # whose key holds what the exporter turned out to read
-        entry = None
-        if action:
-            entry = task.plan.workspace.store.get(action.digest)
-        for warning in entry.result["warnings"] if entry is not None else ():
-            self._warn(f"{task.model}: {warning}")
-
-    def _warn(self, warning: str) -> None:
-        """Tell it at once, if doit's reporter is ours."""
-        if hasattr(self.reporter, "warn"):
-            self.reporter.warn(warning)
-
     def _close(self, task_dispatcher: Any, interrupted: bool) -> None:
         self._close_pool()
         self._lease.close()
@@ -383,33 +224,3 @@ def _find_plan(task_dispatcher: Any) -> Plan | None:
         if action is not None:
             return action.plan
     return None
-
-
-def _find_problems(nodes: Sequence[Any]) -> dict[str, Sequence[Problem]]:
-    """Return what is wrong with the packages of tasks of ours, by package."""
-    package_to_problems: dict[str, Sequence[Problem]] = {}
-    for node in nodes:
-        task = action_task(node.task)
-        if task is not None and task.package:
-            with contextlib.suppress(
-                PipelineError, OSError
-            ):  # shown when its turn comes
-                package_to_problems[task.package] = task.plan.problems(task.package)
-    return package_to_problems
-
-
-def _try_to_write(plan: Plan) -> None:
-    """Fail now rather than after minutes of compiling. Raises OSError."""
-    with temporary(plan.workspace.logs, plan.workspace.build):
-        pass
-    with plan.workspace.store.scratch():
-        pass
-
-
-def _prepare_reports() -> None:
-    """Import what the reports at the end of a run need, and compile its templates, while workers
-    are busy: it is a tenth of a second."""
-    with contextlib.suppress(Exception):  # whoever writes them says what is wrong
-        from pipeline.report.render import render_all
-
-        render_all(())

@@ -222,9 +222,14 @@ def task_lower() -> Iterator[dict[str, Any]]:
             f"lower {package} to {file}" if file else f"lower {package}",
             partial(_make_method_tasks, plan, package),
             setup=[] if _selection.whole else _unit_tasks(plan, package),
-            targets=[f"build/{package}/{file}"] if file else [],
+            targets=[_target(plan, package, file)] if file else [],
             clean=[(remove_what_was_built, (plan, package))],
         )
+
+
+def _target(plan: Plan, package: str, file: str) -> str:
+    """Return the path of a package's file, as doit shows it."""
+    return os.path.relpath(plan.workspace.package(package) / file, plan.workspace.root)
 
 
 def _unit_tasks(plan: Plan, package: str) -> list[str]:
@@ -249,7 +254,7 @@ def remove_what_was_built(plan: Plan, package: str, dryrun: bool) -> None:
 def clean_orphans(dryrun: bool) -> int:
     """Remove what builds left of packages that no config makes any more, and nothing else."""
     plan = current_plan()
-    orphans = find_orphans(plan.workspace, plan.packages)
+    orphans = find_orphans(plan.workspace, plan.configs.packages)
     for package in orphans:
         remove_what_was_built(plan, package, dryrun)
     if not orphans:
@@ -266,7 +271,7 @@ def renew_overview() -> None:
     from pipeline.report.render import write_overview  # imports templates and charts
 
     try:
-        write_overview(plan.workspace, plan.packages)
+        write_overview(plan.workspace, plan.configs.packages)
     except (OSError, PipelineError) as error:
         raise SystemExit(f"clean: {describe_error(error)}") from error
 

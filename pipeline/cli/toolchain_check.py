@@ -20,7 +20,7 @@ def check_toolchain(workspace: Workspace, builds: bool) -> None:
 
     Args:
         builds: whether the command builds something, which is refused where `CI=true`, unless the
-            setting says otherwise.
+            setting says otherwise, and wherever ExecuTorch lacks a name that the core uses.
 
     Raises:
         PipelineError: it is refused.
@@ -33,7 +33,20 @@ def check_toolchain(workspace: Workspace, builds: bool) -> None:
             f'`{_SETTING} = "allow"` of [{TABLE}], or {variable_of(_SETTING)}=allow'
         )
         raise PipelineError(f"{problem}; {remedy}, builds with it anyway")
+    if builds:
+        _refuse_missing_names(problem)
     print(one_line(f"warning: {problem}"), file=sys.stderr, flush=True)
+
+
+def _refuse_missing_names(problem: str) -> None:
+    from pipeline.cli.used_names import find_missing  # reads all of the core: 0.7 s
+
+    missing = find_missing()
+    if missing:
+        raise PipelineError(
+            f"{problem}; the installed executorch lacks what every build uses: "
+            f"{', '.join(missing)}"
+        )
 
 
 def _is_refused(workspace: Workspace) -> bool:

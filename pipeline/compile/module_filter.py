@@ -108,6 +108,13 @@ class FilteredPartitioner(Partitioner):
 
         return preserved, is_preserved
 
+    def transform_for_pre_decomposition(
+        self, exported_program: ExportedProgram
+    ) -> ExportedProgram:
+        """Return the program as the partitioner wants it before decomposition, which ExecuTorch
+        asks for since 1.5."""
+        return self.inner.transform_for_pre_decomposition(exported_program)
+
     def partition(self, exported_program: ExportedProgram) -> PartitionResult:
         """Raises SharedConstantsError."""
         if self.config is None:

@@ -25,8 +25,14 @@ MOST_RECORDS = 8  # of runs that went different ways
 WHOLE_ENVIRONMENT = "*"
 # Variables that each shell has, that say where a build runs, or that stand in the key by
 # themselves; read by name, they count.
-_PASSING = ("_", "OLDPWD", "PWD", "SHLVL", "COLUMNS", "LINES", HASH_SEED)
+_PASSING = ("_", "SHLVL", "COLUMNS", "LINES", HASH_SEED)
 _OURS = "PTE_PIPELINE_"
+# Variables that are alike in every exporter's process (run/export/neutral.py), so none is an input.
+LOCALE = (
+    *("LANG", "LANGUAGE", "LC_ALL", "LC_COLLATE", "LC_CTYPE"),
+    *("LC_MESSAGES", "LC_MONETARY", "LC_NUMERIC", "LC_TIME"),
+)
+NEUTRAL = (*LOCALE, "OLDPWD", "PWD", "TEMP", "TMP", "TMPDIR", "TZ")
 
 
 @dataclass(frozen=True)
@@ -96,10 +102,7 @@ class Surroundings:
     def names(self) -> list[str]:
         """Return the variables that can matter to an export which looks at all of them."""
         # Paths inside the home folder count by what is there.
-        passing = (
-            *_PASSING,
-            "HOME",
-        )
+        passing = (*_PASSING, *NEUTRAL, "HOME")
         names = []
         for name in self.environment:
             if name not in passing and not name.startswith(_OURS):

@@ -88,6 +88,15 @@ class ActionTask:
         return unit_name(self.unit) or None
 
     @property
+    def name(self) -> str:
+        """Its package, or that of the model for an export, which several packages share."""
+        return str(self.package or self.model)
+
+    @property
+    def title(self) -> str:
+        return "/".join(filter(None, [self.name, unit_name(self.unit)]))
+
+    @property
     def traits(self) -> Kind:
         return KINDS[self.kind]
 
@@ -97,12 +106,11 @@ class ActionTask:
         `always` performs it whatever there is. Otherwise that of a wider unit serves, where what it
         takes is there.
         """
-        name = str(self.package or self.model)
         unit: Unit = self.unit
         with _while_files_last(self.plan):
             if self.kind == "validate" and not always:
-                unit = status.validated_unit(self.plan, name, unit)
-            return find_action(self.plan, self.kind, name, unit)
+                unit = status.validated_unit(self.plan, self.name, unit)
+            return find_action(self.plan, self.kind, self.name, unit)
 
     def status(self) -> Status:
         """Return whether the action's result is there.
@@ -119,7 +127,7 @@ class ActionTask:
             return find_status(
                 self.plan,
                 self.kind,
-                str(self.package or self.model),
+                self.name,
                 self.unit,
             )
 

@@ -1,33 +1,21 @@
-"""Packages: the head of the report of one, and all of them side by side."""
+"""A package in words: what came of it, why it failed, and what was left out."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from pipeline.report.cells import figure, name, text
-from pipeline.report.elements import Cell, DataTable, Json, Row
 from pipeline.report.events import NOT_BUILT
-from pipeline.report.formatting import NOTHING, percent
-from pipeline.report.headlines import Headline, worst_headline
+from pipeline.report.failures import group_failures, package_failures
 from pipeline.report.method_records import ALL, LATENCY, UNASKED
-from pipeline.report.records import delegated_share, is_unchecked
-from pipeline.report.sections.failures import group_failures, package_failures
-from pipeline.report.sections.movement import describe_nonfinite
-from pipeline.report.sections.reference import (
-    describe_referenced,
-    describe_unreferenced,
-)
-from pipeline.report.verdicts import PASSED, VERDICTS
 from pipeline.store.errors import listed, plural
-from pipeline.store.sizes import human_size
 
-_MOST_NAMED, _MOST_REASONS = 4, 2  # in a sentence: methods, why they could not be run
-_OUTCOMES = ("failed", NOT_BUILT, "not run", "not judged", "not validated", "passed")
+Json = Mapping[str, Any]
+_MOST_NAMED = 4  # methods in a sentence
 
 
 class Entry(NamedTuple):
@@ -68,16 +56,6 @@ class Entry(NamedTuple):
         return ""
 
 
-# The class of the style that a verdict is shown in: what was not judged is amber, what was not run
-# grey.
-VERDICT_KINDS = {
-    "passed": "good",
-    "failed": "bad",
-    NOT_BUILT: "bad",
-    "not judged": "warn",
-}
-
-
 def describe_causes(report: Json) -> list[str]:
     """Return a sentence for each cause of a failure: of methods, of gates, of the package."""
     causes: list[str] = []
@@ -88,198 +66,6 @@ def describe_causes(report: Json) -> list[str]:
             causes.append(gate["sentence"])
     causes += package_failures(report)
     return causes
-
-
-def outcome_kind(verdict: str) -> str:
-    """Return the class of the style that a verdict is shown in."""
-    return VERDICT_KINDS.get(verdict, "soft")
-
-
-def sort_entries(entries: Iterable[Entry]) -> list[Entry]:
-    """Sort failed packages first, then those not validated, then by name."""
-    return sorted(
-        entries,
-        key=lambda e: (not e.failed, e.report is not None, e.package),
-    )
-
-
-def overall_word(entries: Sequence[Entry]) -> tuple[str, str]:
-    """Return the verdict over all packages in a word, and the class of its style."""
-    outcomes = {entry.outcome for entry in entries}
-    if any(entry.failed for entry in entries):
-        return "failed", "bad"
-    if outcomes == {"passed"}:
-        return "all passed", "good"
-    for verdict in VERDICTS:
-        if verdict != "passed" and verdict in outcomes:
-            return f"some {verdict}", outcome_kind(verdict)
-    return "none failed", "soft"
-
-
-def overall_verdict(entries: Iterable[Entry]) -> str:
-    """Return how many packages there are, and how many of each outcome."""
-    outcomes = [entry.outcome for entry in entries]
-    if not outcomes:
-        return "no packages"
-    counts: list[str] = []
-    for outcome in _OUTCOMES:
-        if outcome in outcomes:
-            counts.append(f"{outcomes.count(outcome)} {outcome}")
-    return f"{plural(len(outcomes), 'package')}: {', '.join(counts)}"
-
-
-def table(entries: Iterable[Entry]) -> DataTable:
-    """Return all packages side by side."""
-    return DataTable(
-        "packages",
-        "Packages",
-        [_row(entry) for entry in entries],
-        brief=10_000,
-    )
-
-
-def _row(entry: Entry) -> Row:
-    report = entry.report or {"methods": []}
-    number_of_methods = None
-    if entry.report:
-        number_of_methods = len(report["methods"])
-    return {
-        "package": name(entry.package, href=entry.page),
-        "verdict": Cell(entry.outcome, kind=outcome_kind(entry.outcome)),
-        "target": text(report.get("target"), kind="whole"),
-        **key_figures(report),
-        "gates": _count_gates(report.get("gates") or ()),
-        "methods": figure(number_of_methods),
-    }
-
-
-def _count_gates(gates: Sequence[Json]) -> Cell:
-    """Return the cell of how many gates are met; those that failed sort it."""
-    if not gates:
-        return figure(None)
-    failed = sum(not gate["ok"] for gate in gates)
-    unchecked = sum(is_unchecked(gate) for gate in gates)
-    met = len(gates) - failed - unchecked
-    return figure(
-        failed,
-        lambda _: f"{met} of {len(gates)}",
-        kind="bad" if failed else "",
-        note=f"{unchecked} not checked" if unchecked else "",
-    )
-
-
-def lead(report: Json) -> str:
-    """Return the sentences that say what was seen of the package, or how much of it is wrong."""
-    methods = report["methods"]
-    if not report["ok"]:
-        sentences = [_describe_wrong(report)]
-        sentences += describe_nonfinite(methods)
-        sentences += describe_unreferenced(methods)
-        return " ".join(sentences)
-    sentences = [*_describe_lowering(methods), *_describe_quantization(methods)]
-    sentences += describe_referenced(methods)
-    unrun = [method for method in methods if method["not_run"]]
-    ran = any(method["runs"] and method["kind"] == "program" for method in methods)
-    if unrun:
-        sentences.append(_describe_unrun(unrun, total=len(methods), none=not ran))
-    sentences += describe_nonfinite(methods)
-    left_out = describe_left_out(report)
-    if left_out:
-        sentences.append(f"{left_out}.")
-    if ran:
-        sentences += describe_unreferenced(methods)
-    return " ".join(sentences)
-
-
-def _describe_wrong(report: Json) -> str:
-    """Say how many methods failed, and how many gates are not met."""
-    methods = report["methods"]
-    failed = sum(not method["ok"] for method in methods)
-    unmet = sum(not gate["ok"] for gate in report.get("gates") or ())
-    counts: list[str] = []
-    if failed:
-        counts.append(f"{failed} of {plural(len(methods), 'method')} failed")
-    if unmet:
-        counts.append(f"{plural(unmet, 'gate')} not met")
-    if not counts:
-        counts.append(plural(len(report["failures"]), "failure"))
-    return f"{'; '.join(counts)}."
-
-
-def _describe_lowering(methods: Sequence[Json]) -> Iterator[str]:
-    """Yield what was seen of the methods that ran."""
-    programs = [method for method in methods if method["kind"] == "program"]
-    passed = [m for m in programs if m["verdict"] == PASSED and m["runs"]]
-    if passed:
-        yield _describe_passed(passed, total=len(methods))
-    for method in programs:
-        if method["verdict"] == PASSED and method.get("random"):
-            yield f"{method['method']} is {method['random']}."
-        elif method["verdict"] == "not judged":
-            yield f"{method['method']} is not judged: {method['verdict_reason']}."
-
-
-def _describe_passed(passed: Sequence[Json], total: int) -> str:
-    runs = sum(len(method["runs"]) for method in passed)
-    within = f"within the limits ({plural(runs, 'run')})."
-    quantized = sum(bool(method.get("quantized")) for method in passed)
-    if len(passed) == 1:
-        subject = "The method"
-        if total > 1:
-            subject = passed[0]["method"]
-        program = "source"
-        if quantized:
-            program = "quantized program"
-        return f"{subject} matches its {program}, {within}"
-    subject = f"{len(passed)} methods"
-    if len(passed) == total == 2:
-        subject = "Both methods"
-    if quantized == len(passed):
-        programs = "their quantized programs"
-    elif quantized:
-        programs = "what they were lowered from"
-    else:
-        programs = "their sources"
-    return f"{subject} match {programs}, {within}"
-
-
-def _describe_quantization(methods: Sequence[Json]) -> Iterator[str]:
-    """Yield what is known of quantizations, methods of one reason together."""
-    reasons: dict[tuple[str, str], list[str]] = {}
-    already_quantized: list[str] = []
-    for method in methods:
-        quantization = method.get("quantization")
-        if quantization:
-            outcome = quantization["verdict"], quantization["reason"]
-            reasons.setdefault(outcome, []).append(method["method"])
-        if method.get("source_is_quantized"):
-            already_quantized.append(method["method"])
-    for (verdict, reason), names in reasons.items():
-        subject = "The quantization"
-        if len(methods) > 1:
-            subject += f" of {listed(names, _MOST_NAMED)}"
-        if verdict == PASSED:
-            word = "passed"
-        else:
-            word = f"is {verdict}"
-        yield f"{subject} {word}: {reason}."
-    if already_quantized:
-        sources = f"The source of {listed(already_quantized, _MOST_NAMED)}"
-        yield f"{sources} is quantized already: nothing compares it with a float one."
-
-
-def _describe_unrun(unrun: Sequence[Json], total: int, none: bool) -> str:
-    subject = plural(len(unrun), "method")
-    if len(unrun) == 1 and total > 1:
-        subject = unrun[0]["method"]
-    reasons = dict.fromkeys(method["not_run"] for method in unrun)
-    sentence = f"{subject} could not be run on this machine ({listed(reasons, _MOST_REASONS)})."
-    if not none:
-        return sentence
-    declare = "it declares is what its source declares"
-    if len(unrun) > 1:
-        declare = "they declare is what their sources declare"
-    return f"Nothing was run: {sentence} What {declare}."
 
 
 def describe_left_out(report: Json) -> str:
@@ -319,45 +105,9 @@ def _count_left_out(left_out: Counter[str]) -> list[str]:
     return counts
 
 
-def about(report: Json) -> str:
-    parts = []
-    for field in ("model", "target"):
-        if report.get(field):
-            parts.append(f"{field} {report[field]}")
-    return ", ".join(parts)
-
-
-def key_figures(report: Json) -> dict[str, Cell]:
-    """Return the figures by which packages are compared."""
-    delegations = (report.get("delegation") or {}).values()
-    nodes = sum(delegation["nodes"] for delegation in delegations)
-    share = delegated_share(delegations)
-    sizes = report.get("sizes")
-    total = None
-    if sizes:
-        total = sum(sizes.values())
-    worst = worst_headline(report["methods"])
-    return {
-        "size": figure(total, human_size, note=f"{total or 0:,} bytes"),
-        "nodes delegated": figure(share, percent, note=f"of {nodes:,}", bar=share),
-        "worst figure": _worst_figure(worst),
-        "its limit": text(worst.limit if worst else ""),
-    }
-
-
-def _worst_figure(worst: Headline | None) -> Cell:
-    if worst is None or not worst.figure:
-        return Cell(NOTHING, kind="soft")
-    if worst.verdict == PASSED:
-        kind = ""
-    else:
-        kind = outcome_kind(worst.verdict)
-    return Cell(worst.figure, kind=kind)
-
-
-def known_figures(report: Json) -> dict[str, Cell]:
-    return {
-        title: cell
-        for title, cell in key_figures(report).items()
-        if cell.text != NOTHING
-    }
+def sort_entries(entries: Iterable[Entry]) -> list[Entry]:
+    """Sort failed packages first, then those not validated, then by name."""
+    return sorted(
+        entries,
+        key=lambda e: (not e.failed, e.report is not None, e.package),
+    )

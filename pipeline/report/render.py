@@ -1,38 +1,22 @@
-"""Reports for people and for CI servers: rendered from records, and written to `build/`.
-
-Pages are Jinja's templates, with all values escaped: each is one self-contained HTML file, the
-verdict and what failed first.
-"""
+"""Reports for people and for CI servers: features render records; here they are written."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-from pipeline.moments import find_functions, find_sections, load
-from pipeline.report import overview, packages
-from pipeline.report.elements import MOST_ROWS, WIDTH, Json, ReportSection
+from pipeline.moments import call_all, find_functions, load
+from pipeline.report.elements import Json
 from pipeline.report.events import RUN, TIMELINE
-from pipeline.report.excerpts import excerpts, named_files
-from pipeline.report.formatting import NOTHING
-from pipeline.report.markdown import markdown, markdown_summary
-from pipeline.report.packages import Entry
+from pipeline.report.packages import Entry, sort_entries
 from pipeline.report.provenance import find_provenance
+from pipeline.report.quoted_files import read_sources
 from pipeline.report.records import read_drops, read_fitting, read_manifest
-from pipeline.report.sections import caches, report_sections, run
 from pipeline.store.digest import hash_bytes
 from pipeline.store.files import REPORT, read_record, write_atomically
 from pipeline.store.forms import check_of
-from pipeline.store.visible import visible
 from pipeline.store.workspace import Workspace
-
-_MOST_FAILURES = 5  # of a package on the page over all packages
-_LARGEST_SOURCE = 1 << 22  # bytes; a page shows a few lines of it
 
 
 def render(
@@ -43,29 +27,14 @@ def render(
     """Render the reports of a package, by file name.
 
     Args:
-        sources: texts of the files of the workspace that `excerpts.named_files` gives, None for
-            one that changed. Of these and of others only what the record quotes is shown.
+        sources: texts of the files of the workspace that `quoted_files.named_files` gives, None
+            for one that changed. Of these and of others only what the record quotes is shown.
         drops: what is delegated less than in the build before, as `read_drops` gives it.
     """
-    sections = report_sections(report)
-    if drops:
-        sections = [overview.package_drops_section(drops), *sections]
-    page = _page(
-        "package.html.j2",
-        name=report["package"],
-        verdict=report["verdict"],
-        kind=packages.outcome_kind(report["verdict"]),
-        lead=packages.lead(report),
-        about=packages.about(report),
-        facts=packages.known_figures(report),
-        sections=sections,
-        excerpts=excerpts(report, sources or {}),
-    )
-    return {
-        **_render_formats([report], {}),
-        "report.html": page,
-        "report.md": visible(markdown(report, sections)).encode(),
-    }
+    rendered = _render_formats([report], {})
+    for pages in call_all("package_pages", report, sources or {}, drops or {}):
+        rendered |= pages
+    return rendered
 
 
 def _render_formats(
@@ -93,69 +62,17 @@ def render_all(
         timeline: of the last run that did something, as `read_timeline` gives it.
         provenance: as `find_provenance` gives it.
     """
-    entries = packages.sort_entries(entries)
-    failed = [entry for entry in entries if entry.failed]
-    word, kind = packages.overall_word(entries)
-    pages = {entry.package: entry.page for entry in entries}
-    ranked = [
-        (0, overview.not_judged_section(entries)),
-        (10, overview.not_run_section(entries)),
-        (30, overview.drops_section(entries)),
-        (40, ReportSection("packages", "All packages", packages.table(entries))),
-        (60, overview.sums_section(entries)),
-        (70, caches.section(timeline)),
-        (80, run.section(timeline, pages)),
-        (90, overview.provenance_section(provenance or {})),
-    ]
-    for brought in find_sections("overview_sections"):
-        ranked.append((brought.rank, load(brought.make)(entries)))
-    ranked.sort(key=lambda pair: pair[0])
-    sections = [section for _, section in ranked]
-    page = _page(
-        "index.html.j2",
-        word=word,
-        kind=kind,
-        verdict=packages.overall_verdict(entries),
-        failures=[(entry.package, entry.page, entry.failures) for entry in failed],
-        sections=[section for section in sections if section.parts],
-        timeline=timeline,
-        formats=find_functions("report_formats"),
-        most_failures=_MOST_FAILURES,
-    )
+    entries = sort_entries(entries)
     reports = [
         entry.report
         for entry in entries
         if entry.report is not None and not entry.error
     ]
     not_built = {entry.package: entry.error for entry in entries if entry.error}
-    return {
-        "index.html": page,
-        **_render_formats(reports, not_built),
-        "summary.md": visible(markdown_summary(entries, sections)).encode(),
-    }
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates", encoding="utf-8"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
-        keep_trailing_newline=True,
-    )
-    environment.globals |= {
-        "chart_width": WIDTH,
-        "most_rows": MOST_ROWS,
-        "nothing": NOTHING,
-    }
-    return environment
-
-
-def _page(template: str, **parts: Any) -> bytes:
-    """Render a template as UTF-8, with what is hidden in names and messages made visible."""
-    return visible(_environment().get_template(template).render(**parts)).encode()
+    rendered = _render_formats(reports, not_built)
+    for pages in call_all("overview_pages", entries, timeline, provenance or {}):
+        rendered |= pages
+    return rendered
 
 
 # What is in `build/`
@@ -197,23 +114,6 @@ def read_report(workspace: Workspace, package: str) -> dict[str, Any] | None:
 def render_package(root: Path, report: Json) -> dict[str, bytes]:
     """Render all reports of a package by file name, with lines of the sources below `root`."""
     return render(report, read_sources(root, report))
-
-
-def read_sources(root: Path, report: Json) -> dict[str, str | None]:
-    """Read the files below `root` whose lines the reports of a package quote, by their names; None
-    for one that is not what it was when the record was made, whose lines may have moved."""
-    texts: dict[str, str | None] = {}
-    for name, digest in named_files(report).items():
-        path = root / name
-        with suppress(OSError, UnicodeDecodeError):
-            # And no link to another file.
-            is_itself = path.resolve() == root.resolve() / name
-            if is_itself and path.is_file() and path.stat().st_size <= _LARGEST_SOURCE:
-                content = path.read_bytes()
-                texts[name] = (
-                    content.decode() if hash_bytes(content) == digest else None
-                )
-    return texts
 
 
 def write_reports(workspace: Workspace, package: str) -> list[Path]:

@@ -113,11 +113,14 @@ class RunEnded(Line):
     """The last line of a run, whose reports are written by now; one that was killed has none.
 
     `outcomes` are numbers of actions, those that were up to date too; `remote` is null without one.
+    `idle_seconds` are those in which a worker was free for an action that was ready, all workers
+    together: what waits for memory, or for this process.
     """
 
     event: Literal["run-ended"]
     seconds: Seconds
     interrupted: bool
+    idle_seconds: Seconds
     outcomes: dict[str, Count]
     caches: UsageRecord
     remote: NotRequired[RemoteUse | None]

@@ -1,12 +1,14 @@
-"""Chooses which action starts next: the longest that the memory is there for.
+"""Chooses which action starts next: the first that the memory is there for.
 
-Longest first keeps workers busy to the end, where the order in which actions became ready may leave
-one worker with the longest. A pure function, whatever runs the actions.
+The order is that of the longest path: how long an action takes, and what waits for it. That keeps
+workers busy to the end, where the order in which actions became ready may leave one worker with the
+longest. A pure function, whatever runs the actions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 from pipeline.store.costs import Cost
 
@@ -20,7 +22,7 @@ def choose_next(
     expectation may be wrong, and the system may have ways out.
 
     Args:
-        waiting: longest first, as `longest_first` sorts them.
+        waiting: in the order in which they should start.
         running: those under way.
         free: the bytes that nobody holds but the workers; infinite where memory does not count.
     """
@@ -32,6 +34,18 @@ def choose_next(
     return None
 
 
-def longest_first(expected: Cost) -> float:
-    """Return what actions are sorted by."""
-    return -expected.seconds
+class Idleness:
+    """Adds up the time in which workers were free for actions that waited."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds = 0.0  # of all workers together
+        self._clock = clock
+        self._idle = 0
+        self._since = clock()
+
+    def look(self, idle: int) -> None:
+        """Say how many workers are free for an action that waits, from now on."""
+        now = self._clock()
+        self.seconds += self._idle * (now - self._since)
+        self._idle = idle
+        self._since = now

@@ -1,4 +1,4 @@
-"""Runs actions in worker processes, and again those that lost an input.
+"""Runs actions as they become ready, and again those that lost an input.
 
 Between the moment when something is seen in the store and that when it is read, another process may
 evict or delete it, or it may turn out to be damaged. Then it is made again, in the same run.
@@ -6,8 +6,9 @@ evict or delete it, or it may turn out to be damaged. Then it is made again, in 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -43,7 +44,7 @@ Progress = Callable[[Sequence[Action], Outlook], AbstractContextManager[Show]]
 
 
 class Batch:
-    """Runs actions of a plan.
+    """Runs actions of a plan; more may be added while others run.
 
     The reports of all workers, with repeated attempts, go to `reports` as they come: to the list
     that is given, or one of its own.
@@ -60,59 +61,104 @@ class Batch:
         self._pool = pool
         self._progress = progress
         self.reports = [] if reports is None else reports
+        self._actions: list[Action] = []  # all that were added, which progress looks at
+        self._requested: dict[
+            Digest, Action
+        ] = {}  # by the digest of what runs in its place
+        self._attempts: Counter[Digest] = (
+            Counter()
+        )  # by the digest of what was requested
+        self._lost: list[Action] = []  # that are to be run again
+        self._shown = ExitStack()
+        self._show: Show | None = None
+
+    def close(self) -> None:
+        """End showing progress, which began with the first action."""
+        self._shown.close()
+        self._show = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an action that was added has not ended yet."""
+        return bool(self._pool.is_busy or self._lost)
 
     def run(self, actions: Sequence[Action]) -> Iterator[tuple[Action, Event]]:
         """Yield each action with its last event, in the order in which they end."""
-        requested: dict[Digest, Action] = {action.digest: action for action in actions}
-        queue = list(actions)
-        for attempt in range(_ATTEMPTS):
-            lost = []
-            for action, event in self._events(queue):
-                if event.outcome == "lost" and attempt < _ATTEMPTS - 1:
-                    lost.append(action)
-                else:
-                    outcome = "failed" if event.outcome == "lost" else event.outcome
-                    yield requested[action.digest], event._replace(outcome=outcome)
-            if not lost:
-                return
-            queue = []
-            self._repair_inputs(lost)
-            for action in lost:
-                unit = tuple(action.method.split("+")) if action.method else ()
-                task = ActionTask(
-                    self._plan, action.kind, action.model, action.package, unit
-                )
-                if (remade := task.action()) is None:
-                    error = "what it needs was lost and could not be made again"
-                    facts = {
-                        "error": error,
-                        "log": log_name(action, self._plan.workspace),
-                    }
-                    yield (
-                        requested[action.digest],
-                        make_event(action, "failed", **facts),
-                    )
-                else:
-                    requested[remade.digest] = requested[action.digest]
-                    queue.append(remade)
+        self.add(actions)
+        while self.is_busy:
+            yield from self.next_ended()
 
-    def _events(self, queue: Sequence[Action]) -> Iterator[tuple[Action, Event]]:
-        if not queue:
-            return
+    def add(self, actions: Sequence[Action]) -> None:
+        """Take actions that are ready to run."""
+        for action in actions:
+            self._requested[action.digest] = action
+        self._add(actions)
+
+    def _add(self, actions: Sequence[Action]) -> None:
+        self._actions += actions
+        if self._show is None:
+            self._show = self._show_progress()
+        self._pool.add(actions)
+
+    def _show_progress(self) -> Show:
         workspace = self._plan.workspace
-        status = partial(read_progress, workspace=workspace)
-        recall = Expectations(workspace.store).recall
-        with self._progress(
-            queue, Outlook(status, recall, lambda: self._pool.jobs)
-        ) as show:
-            for action, reported in self._pool.run(queue):
-                report = self._install(action, reported)
-                self.reports.append(report)
-                if report.event.error:  # what its task says of it follows
-                    show(report.event)
-                yield action, report.event
-                if not report.event.error:  # whoever asked has recorded it by now
-                    show(report.event)
+        outlook = Outlook(
+            partial(read_progress, workspace=workspace),
+            Expectations(workspace.store).recall,
+            lambda: self._pool.jobs,
+        )
+        return self._shown.enter_context(self._progress(self._actions, outlook))
+
+    def next_ended(self) -> Iterator[tuple[Action, Event]]:
+        """Wait until actions end, and yield each with its last event. Those that lost an input are
+        run again when no other runs."""
+        for action, event in self._next_events():
+            requested = self._requested[action.digest]
+            if event.outcome != "lost":
+                yield requested, event
+                continue
+            self._attempts[requested.digest] += 1
+            if self._attempts[requested.digest] < _ATTEMPTS:
+                self._lost.append(action)
+            else:
+                yield requested, event._replace(outcome="failed")
+        if self._lost and not self._pool.is_busy:
+            lost, self._lost = self._lost, []
+            yield from self._run_again(lost)
+
+    def _run_again(self, lost: Sequence[Action]) -> Iterator[tuple[Action, Event]]:
+        """Make the inputs of actions again and add the actions once more. Yield those of which the
+        inputs can't be made."""
+        self._repair_inputs(lost)
+        for action in lost:
+            requested = self._requested[action.digest]
+            unit = tuple(action.method.split("+")) if action.method else ()
+            task = ActionTask(
+                self._plan, action.kind, action.model, action.package, unit
+            )
+            remade = task.action()
+            if remade is None:
+                event = make_event(
+                    action,
+                    "failed",
+                    error="what it needs was lost and could not be made again",
+                    log=log_name(action, self._plan.workspace),
+                )
+                yield requested, event
+            else:
+                self._requested[remade.digest] = requested
+                self._add([remade])
+
+    def _next_events(self) -> Iterator[tuple[Action, Event]]:
+        assert self._show is not None
+        for action, reported in self._pool.next_reports():
+            report = self._install(action, reported)
+            self.reports.append(report)
+            if report.event.error:  # what its task says of it follows
+                self._show(report.event)
+            yield action, report.event
+            if not report.event.error:  # whoever asked has recorded it by now
+                self._show(report.event)
 
     def _install(self, action: Action, report: Report) -> Report:
         """Put the files that an action made into the package's folder. What can't be put there
@@ -140,14 +186,16 @@ class Batch:
         fleeting = [
             plan.models.export(m) for m in exports if not plan.models.is_current(m)
         ]
-        self._repair([*fleeting, *self._lost(plan.models.export(m) for m in exports)])
+        self._repair(
+            [*fleeting, *self._find_lost(plan.models.export(m) for m in exports)]
+        )
         for name in {*models, *exports}:
             plan.forget(name)
         links = [str(action.package) for action in lost if action.kind == "link"]
         packages: dict[str, None] = {}
         for package in links:
             packages |= dict.fromkeys(plan.linked_from(package))
-        compiles = self._lost(
+        compiles = self._find_lost(
             unit for package in packages for unit in plan.compiles(package) or ()
         )
         compiled = [*compiles, *(action for action in lost if action.kind == "compile")]
@@ -160,10 +208,10 @@ class Batch:
         for action in lost:
             if action.kind == "validate":  # which compares with quantized programs too
                 quantized += (plan.quantizes(str(action.package)) or {}).values()
-        self._repair(self._lost(quantized))
+        self._repair(self._find_lost(quantized))
         self._repair(compiles)
 
-    def _lost(self, actions: Iterable[Action]) -> list[Action]:
+    def _find_lost(self, actions: Iterable[Action]) -> list[Action]:
         """Return those whose results are no longer here, and not at a remote either: its word that
         it has a blob is not enough any more."""
         store = self._plan.workspace.store
@@ -177,4 +225,8 @@ class Batch:
         return [action for action in actions if not is_here(action)]
 
     def _repair(self, actions: Sequence[Action]) -> None:
-        list(self._events(list({action.digest: action for action in actions}.values())))
+        """Run actions to their end. How that went shows when what needs them runs again."""
+        self._add(list({action.digest: action for action in actions}.values()))
+        while self._pool.is_busy:
+            for _ in self._next_events():
+                pass

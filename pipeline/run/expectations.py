@@ -16,6 +16,13 @@ from pipeline.store.store import Store
 
 # Of an action that nothing is known of: torch and ExecuTorch, and copies of its weights.
 _LEAST, _COPIES = 500 << 20, 3
+_ORDER = (
+    "export",
+    "quantize",
+    "compile",
+    "link",
+    "validate",
+)  # of the kinds in a build
 _SPEED = 50 << 20  # bytes a second, which only orders actions that nothing is known of
 
 
@@ -36,6 +43,25 @@ class Expectations:
         """Return the seconds that an action took before, None where the store knows of none."""
         cost = self._find(action)
         return cost.seconds if cost else None
+
+    def ahead(self, action: Action) -> float:
+        """Return the seconds of the longest path that begins when an action ends, one action of
+        each later kind after the other: those of its package, or of any package of its model."""
+        seconds = 0.0
+        for kind in _ORDER[_ORDER.index(action.kind) + 1 :]:
+            place = kind, action.model, action.package
+            seconds += self._longest.get(place, _LEAST / _SPEED)
+        return seconds
+
+    @cached_property
+    def _longest(self) -> dict[tuple[str, str | None, str | None], float]:
+        """The seconds of the longest action by kind, model and package, or None for any package."""
+        longest: dict[tuple[str, str | None, str | None], float] = {}
+        for name, cost in read_costs(self._store).items():
+            for package in (name.package, None):
+                place = name.kind, name.model, package
+                longest[place] = max(cost.seconds, longest.get(place, 0.0))
+        return longest
 
     def _find(self, action: Action) -> Cost | None:
         """Return what an action took under another key; or else the most that actions of its model

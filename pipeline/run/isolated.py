@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, ClassVar, NoReturn
 
 from pipeline.run.stages import Stages
 from pipeline.store.errors import PipelineError, describe_error
@@ -40,7 +40,13 @@ class ForkWatch:
     """Learns what a fork does: the files of the modules that it imports, by their names.
 
     A feature may see more, in a subclass: `moments.Feature.watch_exporter`.
+
+    Attributes:
+        scratch: the folder for temporary files of this worker, which is empty when a fork begins;
+            "" in any other process.
     """
+
+    scratch: ClassVar[str] = ""
 
     def __init__(self) -> None:
         self.modules: dict[str, str] = {}

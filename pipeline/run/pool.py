@@ -16,7 +16,7 @@ from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.report.stream import EventStream
 from pipeline.run.action_status import log_name, log_path, progress_path
-from pipeline.run.admission import choose_next, longest_first
+from pipeline.run.admission import Idleness, choose_next
 from pipeline.run.executors import Executor, ExecutorLostError, WorkerLostError
 from pipeline.run.executors.choice import open_executor
 from pipeline.run.expectations import Expectations
@@ -35,17 +35,20 @@ _AGAIN = 2.0  # seconds until an action that waits for memory is thought of agai
 
 @dataclass
 class Attempt:
-    """An action that is to be run: what it is expected to take, how often its worker died so far,
-    and whether the event stream was told of this try."""
+    """An action that is to be run: what it is expected to take, how many seconds of others wait for
+    it, how often its worker died so far, whether the event stream was told of this try, and whether
+    this process has tried it in vain."""
 
     action: Action
     expected: Cost
+    ahead: float = 0.0
     deaths: int = 0
     told: bool = False
+    is_for_worker: bool = False
 
     @property
     def order(self) -> float:
-        return longest_first(self.expected)
+        return -(self.expected.seconds + self.ahead)
 
     def with_memory(self, memory: int) -> Attempt:
         return replace(self, expected=self.expected._replace(peak=memory))
@@ -56,7 +59,11 @@ Running = dict[Future[Report], Attempt]
 
 class Pool:
     """Runs actions on an executor of up to `jobs` workers, which start when they are needed and are
-    kept until `close`."""
+    kept until `close`.
+
+    Actions may be added at any time, and one starts as soon as a worker is free for it, those first
+    behind which the most is still to be done.
+    """
 
     def __init__(self, workspace: Workspace, jobs: int, always: bool) -> None:
         self._own = workspace  # of this process
@@ -67,11 +74,26 @@ class Pool:
         self._lost = ""  # why no action can run any more
         self._progress = Progress(self._workspace)
         self._idle_work: Callable[[], None] | None = None
+        self._expectations = Expectations(self._workspace.store)
+        self._waiting: list[Attempt] = []
+        self._under_way: Running = {}
+        self._to_run_alone: list[Attempt] = []
+        self._idleness = Idleness()
 
     @property
     def jobs(self) -> int:
         """The number of actions that run at a time, as far as that is known."""
         return self._jobs if self._executor is None else self._executor.width
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether an action that was added has not ended yet."""
+        return bool(self._waiting or self._under_way or self._to_run_alone)
+
+    @property
+    def idle_seconds(self) -> float:
+        """The seconds, of all workers together, in which one was free for an action that waited."""
+        return self._idleness.seconds
 
     def tell(self, stream: EventStream) -> None:
         """Tell an event stream what becomes of actions from now on."""
@@ -81,79 +103,105 @@ class Pool:
         """Call a function once, while actions are waited for that leave a core idle."""
         self._idle_work = work
 
-    def run(self, ready: Sequence[Action]) -> Iterator[tuple[Action, Report]]:
-        """Yield the reports of all actions, in the order in which they end. They start by
-        `choose_next`.
+    def run(self, actions: Sequence[Action]) -> Iterator[tuple[Action, Report]]:
+        """Yield the reports of actions, in the order in which they end."""
+        self.add(actions)
+        while self.is_busy:
+            yield from self.next_reports()
 
-        One whose worker dies is tried again like any other, then once alone and with twice the
-        memory. A validation is tried alone at once, without the method that ended its worker, as
-        long as that is another one each time.
+    def add(self, actions: Sequence[Action]) -> None:
+        """Take actions that are ready to run; `next_reports` starts them."""
+        for action in actions:
+            self._forget_last_run(action)
+            self._wait_for_worker(self._expect(action))
+
+    def next_reports(self) -> Iterator[tuple[Action, Report]]:
+        """Start what may start, wait until actions end, and yield their reports.
+
+        An action whose worker dies is tried again like any other, then once alone and with twice
+        the memory. A validation is tried alone at once, without the method that ended its worker,
+        as long as that is another one each time.
         """
-        for action in ready:
-            with suppress(OSError):  # its worker says what is wrong
-                make_folder(
-                    log_path(action, self._workspace).parent, self._workspace.build
-                )
-                remove(log_path(action, self._workspace))
-                # Of a run that was killed.
-                remove(progress_path(action, self._workspace))
-            CrashLog(
-                self._workspace.logs, str(action.package)
-            ).clear()  # only a validation writes
-        alone: list[Attempt] = []
-        expectations = Expectations(self._workspace.store)
-        waiting = sorted(
-            self._expect(ready, expectations), key=lambda attempt: attempt.order
-        )
-        yield from self._run_here(waiting, expectations)
-        for attempt, ending in self._run(waiting):
+        here = self._take_what_runs_here()
+        if self._waiting and here:
+            self._start()
+        for attempt in here:
+            report = run_here(
+                attempt.action, self._own, partial(self._goes_on, attempt)
+            )
+            if report is None:
+                self._wait_for_worker(replace(attempt, is_for_worker=True))
+            else:
+                yield attempt.action, report
+        if not here:
+            yield from self._next_from_workers()
+
+    def _next_from_workers(self) -> Iterator[tuple[Action, Report]]:
+        if self._to_run_alone and not (self._waiting or self._under_way):
+            attempt = self._to_run_alone.pop(0)
+            yield attempt.action, self._run_alone(attempt)
+            return
+        for attempt, ending in self._endings():
             if isinstance(ending, Report):
                 yield attempt.action, ending
-                continue
-            retry = replace(attempt, deaths=attempt.deaths + 1)
-            last = attempt.action.kind == "validate" or retry.deaths > 1
-            if last:
-                alone.append(retry)
             else:
-                insort(
-                    waiting, retry, key=lambda waiting_attempt: waiting_attempt.order
-                )
-        for attempt in alone:
-            yield attempt.action, self._run_alone(attempt)
+                self._try_again(replace(attempt, deaths=attempt.deaths + 1))
 
-    def _run_here(
-        self, waiting: list[Attempt], expectations: Expectations
-    ) -> Iterator[tuple[Action, Report]]:
-        """Let this process judge what was measured before, and put new weights into what was made
-        before where no two actions would run at a time: that spares a worker's start. What it
-        doesn't run stays in `waiting`."""
+    def _try_again(self, attempt: Attempt) -> None:
+        if attempt.action.kind == "validate" or attempt.deaths > 1:
+            self._to_run_alone.append(attempt)
+        else:
+            self._wait_for_worker(attempt)
+
+    def _wait_for_worker(self, attempt: Attempt) -> None:
+        insort(self._waiting, attempt, key=lambda waiting: waiting.order)
+        self._look_at_idleness()
+
+    def _forget_last_run(self, action: Action) -> None:
+        """Remove what an earlier run wrote while it performed an action."""
+        log = log_path(action, self._workspace)
+        with suppress(OSError):  # its worker says what is wrong
+            make_folder(log.parent, self._workspace.build)
+            remove(log)
+            remove(progress_path(action, self._workspace))  # of a run that was killed
+        if action.kind == "validate":
+            CrashLog(self._workspace.logs, str(action.package)).clear()
+
+    def _take_what_runs_here(self) -> list[Attempt]:
+        """Return what this process does itself, and no worker: it judges what was measured before,
+        and puts new weights into what was made before, where no two actions would run at a time.
+        That spares a worker's start."""
         if self._always:
-            return
-        alone = min(self._jobs, len(waiting)) == 1 and not self._workspace.executor
-        for attempt in list(waiting):
-            action = attempt.action
-            # What never ran has nothing that new weights could be put into.
-            is_refitted = (
-                alone
-                and may_refit_here(action, self._own)
-                and expectations.recall(action) is not None
-            )
-            if not is_refitted and not may_judge_here(action, self._own):
-                continue
-            if report := run_here(action, self._own, partial(self._goes_on, attempt)):
-                waiting.remove(attempt)
-                yield action, report
+            return []
+        is_alone = min(self._jobs, len(self._waiting)) == 1 and not self._under_way
+        here = []
+        for attempt in list(self._waiting):
+            if self._may_run_here(attempt, is_alone):
+                self._waiting.remove(attempt)
+                here.append(attempt)
+        return here
+
+    def _may_run_here(self, attempt: Attempt, is_alone: bool) -> bool:
+        if attempt.is_for_worker:
+            return False
+        if may_judge_here(attempt.action, self._own):
+            return True
+        # What never ran has nothing that new weights could be put into.
+        return (
+            is_alone
+            and not self._workspace.executor
+            and may_refit_here(attempt.action, self._own)
+            and self._expectations.recall(attempt.action) is not None
+        )
 
     def _goes_on(self, attempt: Attempt) -> None:
         """Tell that an attempt has started, and how far it is, while this process has it."""
         self._tell_start(attempt)
         self._progress.look([attempt.action])
 
-    def _expect(
-        self, actions: Sequence[Action], expectations: Expectations
-    ) -> Iterator[Attempt]:
-        for action in actions:
-            yield Attempt(action, expectations.expect(action))
+    def _expect(self, action: Action) -> Attempt:
+        expectations = self._expectations
+        return Attempt(action, expectations.expect(action), expectations.ahead(action))
 
     def _run_alone(self, attempt: Attempt) -> Report:
         """Run an action whose worker died, alone."""
@@ -162,7 +210,8 @@ class Pool:
         crash_log = CrashLog(self._workspace.logs, str(action.package))
         crash_log.clear(crashes=False)  # it may have died of what ran beside it
         while True:
-            [(_, ending)] = self._run([attempt])
+            self._waiting.append(attempt)
+            [(_, ending)] = self._endings()
             if isinstance(ending, Report):
                 return ending
             deaths += 1
@@ -184,26 +233,21 @@ class Pool:
         )
         return Report(event)
 
-    def _run(
-        self, waiting: list[Attempt]
-    ) -> Iterator[tuple[Attempt, Report | WorkerLostError]]:
-        """Yield each attempt with its report, or with how its worker died. Attempts that are added
-        to `waiting` meanwhile are run, too."""
-        executor = self._open() if waiting else None
-        under_way: Running = {}
-        while under_way or (waiting and not self._lost):
-            assert executor is not None
-            if not self._lost:
-                self._start(executor, waiting, under_way)
-            can_start = bool(waiting) and len(under_way) < executor.slots
-            for future in self._wait(
-                executor, under_way, _AGAIN if can_start else None
-            ):
-                attempt = under_way.pop(future)
-                yield attempt, self._outcome(attempt.action, future)
-        while waiting:
-            attempt = waiting.pop(0)
-            yield attempt, self._not_run(attempt.action)
+    def _endings(self) -> list[tuple[Attempt, Report | WorkerLostError]]:
+        """Start what may start, and wait until some attempts have ended. Return them with their
+        reports, or with how their workers died; what waited is started in their place."""
+        executor = self._start()
+        if executor is None or (self._lost and not self._under_way):
+            attempts, self._waiting = self._waiting, []
+            return [(attempt, self._not_run(attempt.action)) for attempt in attempts]
+        ended: list[tuple[Attempt, Report | WorkerLostError]] = []
+        can_start = bool(self._waiting) and len(self._under_way) < executor.slots
+        for future in self._wait(executor, _AGAIN if can_start else None):
+            attempt = self._under_way.pop(future)
+            ended.append((attempt, self._outcome(attempt.action, future)))
+        self._look_at_idleness()
+        self._start()
+        return ended
 
     def _open(self) -> Executor | None:
         """Return the executor, or None where it is out of reach."""
@@ -216,21 +260,31 @@ class Pool:
                 self._lost = str(error)
         return self._executor
 
-    def _start(
-        self, executor: Executor, waiting: list[Attempt], under_way: Running
-    ) -> None:
-        """Start what may start now."""
-        while waiting and len(under_way) < executor.slots:
-            running = [attempt.expected for attempt in under_way.values()]
+    def _start(self) -> Executor | None:
+        """Start what may start now. Return the executor, None where it is out of reach."""
+        executor = self._open() if self._waiting else self._executor
+        if executor is None or self._lost:
+            return executor
+        while self._waiting and len(self._under_way) < executor.slots:
             place = choose_next(
-                (e.expected for e in waiting), running, executor.free_memory()
+                (attempt.expected for attempt in self._waiting),
+                (attempt.expected for attempt in self._under_way.values()),
+                executor.free_memory(),
             )
             if place is None:
-                return
-            attempt = waiting.pop(place)
+                break
+            attempt = self._waiting.pop(place)
             self._tell_start(attempt)
             attempt.told = False  # for the next try
-            under_way[executor.submit(attempt.action, attempt.expected.peak)] = attempt
+            future = executor.submit(attempt.action, attempt.expected.peak)
+            self._under_way[future] = attempt
+        self._look_at_idleness()
+        return executor
+
+    def _look_at_idleness(self) -> None:
+        width = self.jobs
+        free = max(0, width - len(self._under_way))
+        self._idleness.look(min(free, len(self._waiting)))
 
     def _tell_start(self, attempt: Attempt) -> None:
         if not attempt.told:
@@ -252,12 +306,11 @@ class Pool:
     def _not_run(self, action: Action) -> Report:
         return Report(make_event(action, "failed", error=self._lost))
 
-    def _wait(
-        self, executor: Executor, under_way: Running, seconds: float | None
-    ) -> set[Future[Report]]:
+    def _wait(self, executor: Executor, seconds: float | None) -> set[Future[Report]]:
         """Wait until an action is done, but so many seconds at most, and look after the others
         meanwhile; return those that are done."""
         end = math.inf if seconds is None else time.monotonic() + seconds
+        under_way = self._under_way
         while True:
             finished = wait(under_way, timeout=_LOOK, return_when=FIRST_COMPLETED).done
             if finished or time.monotonic() > end:

@@ -15,6 +15,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pipeline.run.isolated import ForkWatch
+
 # Without a word from its owner, which was killed then, the shell waits until the kernel has given
 # the children to another parent, so that a worker that joins too late to be killed knows it.
 _LEADER = "read word || sleep 0.1; kill -KILL 0"
@@ -58,11 +60,15 @@ def starting_workers() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def join(group: int, parent: int) -> None:
+def join(group: int, parent: int, scratch: str = "") -> None:
     """Make this process, a worker of `parent`, a member of a group, or end it if that is too late.
 
     It leaves Ctrl-C to its parent, and reads nothing from a terminal.
+
+    Args:
+        scratch: a folder for the temporary files of this process alone, which TMPDIR names.
     """
+    ForkWatch.scratch = scratch
     try:
         os.setpgid(0, group)
     except OSError:

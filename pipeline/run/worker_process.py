@@ -7,9 +7,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 
 from pipeline.run.imports import import_executorch
+from pipeline.run.isolated import ForkWatch
 from pipeline.run.stages import held_memory, reset_peak
+from pipeline.store.scratch import empty_folder
 
 _LARGE = 4 << 30  # bytes of resident memory from which on all objects are collected
 # As `gc.set_threshold` takes them; Python's are 700, 10, 10.
@@ -43,6 +46,8 @@ def worker_process(seldom: bool) -> Iterator[None]:
     try:
         yield
     finally:
+        if ForkWatch.scratch:
+            empty_folder(Path(ForkWatch.scratch))
         forget_programs()
         gc.set_threshold(*usual)
         if held_memory("VmRSS") > _LARGE:

@@ -27,6 +27,7 @@ from pipeline.store.file_digests import RACY_NS, read_stamp
 from pipeline.store.files import read_record, write_atomically
 
 NOT_INSTALLED = "not installed"
+CHANGED = ", changed: "  # between a version and a digest
 # Files that Python neither imports nor reads: headers, sources of native code, stubs, texts.
 _NATIVE = (
     ".a",
@@ -128,7 +129,7 @@ def _identify(installed: Distribution, info: Path) -> dict[str, Any]:
     changes = description["identity"]
     return {
         **description,
-        "identity": installed.version + (f", changed: {changes}" if changes else ""),
+        "identity": installed.version + (f"{CHANGED}{changes}" if changes else ""),
     }
 
 

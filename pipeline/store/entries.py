@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.moments import find_functions, find_link_files
+from pipeline.moments import find_link_files, find_page_files
 from pipeline.store import digest
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.files import ETRECORD, MANIFEST, REPORT
 from pipeline.store.names import are_distinct
 
-REPORTS = frozenset({REPORT, "report.md", "report.html"})  # and formats of features
 # Who vouches for what nobody signed.
 ANYONE = "anyone"
 Json = Mapping[str, Any]
@@ -237,7 +236,7 @@ def _agrees_measure(key: Json, result: Json) -> bool:
 
 def report_names() -> frozenset[str]:
     """Return the names of the files that a report is rendered to, by features too."""
-    return REPORTS | find_functions("report_formats").keys()
+    return frozenset({REPORT, *find_page_files()})
 
 
 def _agrees_validate(key: Json, result: Json) -> bool:

@@ -18,6 +18,7 @@ VOUCHERS = (
     "vouchers"  # the keys that results of a remote were believed for, a line each
 )
 CORRECTIONS = "corrections"  # the actions whose results contradicted what they are of
+TOOLCHAINS = "toolchains"  # environments that were installed for a workspace, and our code's links
 _FILES = (
     "README",
     "costs.json",
@@ -68,4 +69,5 @@ def default_root() -> Path:
 
 def own_places(root: Path) -> list[Path]:
     """Return the folders and files that builds write in a store's folder."""
-    return [*(root / name for name in _OWN), default_root() / "distributions"]
+    caches = [default_root() / name for name in ("distributions", TOOLCHAINS)]
+    return [*(root / name for name in _OWN), *caches]

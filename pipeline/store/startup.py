@@ -1,12 +1,14 @@
-"""Code that Python runs before any of ours, by which a site or a user can change every other.
+"""Code that runs before any of ours, by which a site or a user can change every other.
 
-It is `sitecustomize` and `usercustomize`, lines of `.pth` files that begin with `import`, and the
-modules that these import (https://docs.python.org/3/library/site.html). Nothing is imported here.
+It is libraries that the dynamic loader was told of (`man 8 ld.so`), `sitecustomize` and
+`usercustomize`, lines of `.pth` files that begin with `import`, and the modules that these import
+(https://docs.python.org/3/library/site.html). Nothing is imported here.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 import site
 import sys
@@ -16,7 +18,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from pipeline.store.digest import hash_bytes
+from pipeline.store.digest import hash_bytes, hash_file, hash_json
 from pipeline.store.distributions import module_identity
 
 # Of installers: they choose between copies of distutils, and where an editable install or a virtual
@@ -29,9 +31,9 @@ _IMPORTED = re.compile(
 
 @cache
 def startup_code() -> dict[str, str]:
-    """Return digests of the code that runs at the start of Python, and of the modules that it
-    imports, by name; {} where there is none."""
-    digests: dict[str, str] = {}
+    """Return digests of the code that runs at the start of Python, of the modules that it imports,
+    and of libraries that come before others, by name; {} where there is none."""
+    digests = _hash_libraries()
     names = {"sitecustomize", "usercustomize"}
     for path, line in _find_lines():
         digests[path.name] = hash_bytes(f"{digests.get(path.name)}{line}".encode())
@@ -41,6 +43,27 @@ def startup_code() -> dict[str, str]:
     for name in sorted(_follow(names)):
         digests[f"import {name}"] = module_identity(name)
     return digests
+
+
+def _hash_libraries() -> dict[str, str]:
+    """Return digests of what the loader loads first, and of what it may load in the place of the
+    system's libraries: of the latter their names and sizes, which may be gigabytes."""
+    first = [os.environ.get(name, "") for name in ("LD_AUDIT", "LD_PRELOAD")]
+    with suppress(OSError):
+        first.append(Path("/etc/ld.so.preload").read_text(errors="replace"))
+    contents = []
+    for library in re.findall(r"[^\s:]+", " ".join(first)):
+        contents.append(library)  # a name alone is looked for in the system's folders
+        with suppress(OSError):
+            contents[-1] = hash_file(Path(library))
+    sizes: dict[str, int] = {}
+    for folder in filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")):
+        for path in sorted(Path(folder).glob("*.so*")):
+            with suppress(OSError):  # Python's own counts by its version
+                if not path.name.startswith("libpython"):
+                    sizes.setdefault(path.name, path.stat().st_size)
+    libraries = {"$LD_PRELOAD": contents, "$LD_LIBRARY_PATH": sizes}
+    return {name: hash_json(facts) for name, facts in libraries.items() if facts}
 
 
 def _find_lines() -> Iterator[tuple[Path, str]]:

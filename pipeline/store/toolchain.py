@@ -13,7 +13,12 @@ from blake3 import blake3
 
 from pipeline.moments import Feature, find_features, find_modules
 from pipeline.store.digest import hash_bytes
-from pipeline.store.distributions import forget_identities, identity
+from pipeline.store.distributions import (
+    CHANGED,
+    find_folders,
+    forget_identities,
+    identity,
+)
 from pipeline.store.startup import startup_code
 
 # The code units of keys: the rooms whose code can change what is described, planned, built,
@@ -140,6 +145,16 @@ def toolchain(extra: Iterable[str] = ()) -> dict[str, str]:
     return {**versions, **_variables(), **startup_code()}
 
 
+def unchanged_folders() -> list[str]:
+    """Return the folders of the distributions in every key whose files are all as their wheels
+    brought them."""
+    folders = []
+    for name in CORE:  # which are their modules' names too
+        if CHANGED not in identity(name):
+            folders += find_folders(name)
+    return folders
+
+
 def forget_toolchain() -> None:
     """Look again at what is installed, and at what runs at Python's start: another task may have
     changed it."""
@@ -182,6 +197,9 @@ _PREFIXES = (
         "ONEDNN_",
     ),
     *("OPENBLAS_", "OV_", "PT2_", "PYTORCH", "TORCH", "XNN"),
+    # By which libraries, the loader and Python itself choose other code for the same call.
+    *("BLIS_", "DYLD_", "GLIBC_TUNABLES", "LD_HWCAP_MASK", "NPY_"),
+    *("PYTHONDEVMODE", "PYTHONOPTIMIZE", "PYTHONWARNINGS"),
 )
 # KMP_INIT_AT_FORK is joblib's own setting, in workers and not where a build is planned.
 _HARMLESS = (
@@ -209,9 +227,46 @@ def cpu_fields() -> dict[str, str]:
         open("/proc/cpuinfo", encoding="utf-8", errors="replace") as info,
     ):
         for line in info:
+            if not line.strip():
+                break
             name, _, value = line.partition(":")
-            fields.setdefault(name.strip(), value.strip())
+            fields[name.strip()] = value.strip()
     return fields
+
+
+# The levels of x86-64, as glibc-hwcaps and the psABI name them, by the flags that each adds.
+_LEVELS = {
+    "v2": "cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3",
+    "v3": "abm avx avx2 bmi1 bmi2 f16c fma movbe xsave",
+    "v4": "avx512bw avx512cd avx512dq avx512f avx512vl",
+}
+# What kernels of oneDNN, MKL and ATen choose between beyond these levels, or on ARM.
+_BEYOND = {
+    "amx_tile": "amx",
+    "asimddp": "dot",
+    "avx512_bf16": "bf16",
+    "avx512_fp16": "fp16",
+    "avx512_vnni": "vnni",
+    "avx_vnni": "vnni",
+    **{name: name for name in ("bf16", "i8mm", "sme", "sve", "sve2")},
+}
+
+
+@cache
+def processor() -> str:
+    """Return a short name of what kernels can use of this processor, such as `GenuineIntel
+    x86-64-v3+vnni`: machines that compute alike have one name."""
+    fields = cpu_fields()
+    flags = set(fields.get("flags", fields.get("Features", "")).split())
+    name = platform.machine()
+    for level, needed in _LEVELS.items():
+        if flags.issuperset(needed.split()):
+            name = f"x86-64-{level}"
+    # The part decides on ARM how long vectors are.
+    makers = ("vendor_id", "CPU implementer", "CPU part")
+    words = [fields[maker] for maker in makers if maker in fields]
+    more = {_BEYOND[flag] for flag in flags & _BEYOND.keys()}
+    return " ".join([*words, "+".join([name, *sorted(more)])])
 
 
 def host() -> dict[str, object]:

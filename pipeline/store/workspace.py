@@ -25,6 +25,7 @@ from pipeline.store.states import is_state
 from pipeline.store.store import Store
 
 BASELINES = "baselines"
+BUILD_VARIABLE = "PTE_PIPELINE_BUILD_FOLDER"  # of processes that build beside `build/`
 CONFIG_SUFFIXES = (".yaml", ".yml")
 
 
@@ -152,4 +153,6 @@ def open_workspace(root: Path) -> Workspace:
     settings = read_settings(root)
     overflow = root / "build" / ".store"
     store = Store(settings.store, settings.remote, settings.cap, overflow)
-    return Workspace(root, store, settings.jobs, **vars(settings.build))
+    folder = os.environ.get(BUILD_VARIABLE)
+    build_folder = Path(folder) if folder else None
+    return Workspace(root, store, settings.jobs, build_folder, **vars(settings.build))

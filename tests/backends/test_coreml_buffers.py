@@ -11,6 +11,7 @@ from pipeline.run.explain_error import explain_error
 from pipeline.store.errors import PipelineError
 from tests.support.buffers import Added, Assigned, Constant, Given, Scattered, Window
 from tests.support.located import ROOT
+from tests.support.releases import fixed_in
 
 OUTSIDE = {"take_over_mutable_buffer": False}
 OTHERS = (Given, Scattered, Assigned)
@@ -31,6 +32,7 @@ def states(edge):
     return bytes(edge.to_executorch().buffer).count(b"read_state")
 
 
+@fixed_in(1, 5)
 @pytest.mark.parametrize(
     ("module", "operator"),
     [
@@ -48,6 +50,7 @@ def test_a_lowering_that_fails_on_it_names_the_buffer(module, operator):
     assert "modules" not in said
 
 
+@fixed_in(1, 5)
 def test_a_lowering_that_passes_warns_of_it():
     partitioner, edge = lowered(Window, **OUTSIDE, minimum_deployment_target="ios18")
     (warning,) = partitioner.warnings

@@ -13,10 +13,19 @@ from pipeline.backends import BACKENDS, vendors
 from pipeline.backends.constructors import constructors
 from pipeline.features.catalogue.listing import describe_backend
 from pipeline.plan.plan import Plan
+from pipeline.store.releases import installed_release
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from tests.support.bench import bench_of
 from tools import describe_constructors as describe
+
+_UPGRADE = "pip install 'executorch>=1.5', "
+
+
+def release_needed(name, words):
+    """The words, where the installed ExecuTorch lacks the backend."""
+    return words if name in installed_release().lacks else ""
+
 
 # What each needs beside a plugin, and where to get it.
 NEEDS = {
@@ -45,6 +54,14 @@ NEEDS = {
         "machine that has one, ",
     ),
     "metal": ("a Mac and ", "build on macOS, "),
+    "coreai": (
+        f"{release_needed('coreai', 'executorch>=1.5 and ')}coreai_torch and ",
+        f"{release_needed('coreai', _UPGRADE)}install Apple's coreai-torch, ",
+    ),
+    "native": (
+        release_needed("native", "executorch>=1.5 and "),
+        release_needed("native", _UPGRADE),
+    ),
     "cadence": ("", ""),
 }
 # Where nothing of what they need is there.
@@ -167,7 +184,10 @@ SOURCES = {
     "nxp": "executorch.backends.nxp.nxp_backend",
     "cuda": "executorch.backends.cuda.cuda_backend",
     "metal": "executorch.backends.apple.metal.metal_backend",
+    "coreai": "executorch.backends.apple.coreai.compiler.preprocess",
+    "native": "executorch.backends.native.preprocess",
 }
+SOURCES = {name: module for name, module in SOURCES.items() if not release_needed(name, "lacks")}
 
 
 @pytest.mark.parametrize("name", SOURCES)

@@ -1,5 +1,6 @@
-"""Workers that start while a build is planned, where that is sure to be of use alone."""
+"""When workers start, and when tasks do."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from pipeline.cli.ahead import start_ahead
 from pipeline.run.executors import local
 from pipeline.store.workspace import open_workspace
+from tests.support.bench import REPOSITORY
+from tests.support.events import read_events
 from tests.support.processes import gone
 
 
@@ -53,3 +56,35 @@ def test_workers_that_nobody_took_end(workspace):
     numbers = [n for each in local._ahead[0]._processes for n in each._processes]
     local._close_ahead()
     assert gone({*numbers}, within=2) and not local._ahead
+
+
+UNTIL_THE_OTHERS_ARE_VALIDATED = """
+import os
+import time
+
+for _ in range(300):
+    if all(os.path.exists(f"build/{name}/report.json") for name in ("one", "many")):
+        break
+    time.sleep(0.2)
+"""
+
+
+@pytest.mark.slow
+def test_a_long_export_holds_nothing_up_that_does_not_need_it(bench):
+    """No waves: what is ready runs beside it, to the end, and no worker is idle meanwhile."""
+    bench = bench("archives")
+    for name in ("pair.py", "_parts.py"):
+        shutil.copy(REPOSITORY / "tests/samples/pair/models" / name, bench.root / "models")
+    model = bench.root / "models" / "pair.py"
+    model.write_text(UNTIL_THE_OTHERS_ARE_VALIDATED + model.read_text())
+    config = REPOSITORY / "tests/samples/pair/partition_configs/pair.yaml"
+    shutil.copy(config, bench.root / "partition_configs")
+    assert bench.process("-n", "2") == 0, bench.output
+    *events, last = read_events(bench.root / "build")
+    ended = [
+        (event["kind"], event["package"]) for event in events if event["event"] == "action-ended"
+    ]
+    export = ended.index(("export", None))
+    for package in ("one", "many"):
+        assert ended.index(("validate", package)) < export
+    assert last["idle_seconds"] < 1

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipeline.cli import toolchain_check
+from pipeline.cli import toolchain_check, used_names
+from pipeline.store.releases import RELEASES, installed_release
 from tests.support.bench import bench_of
 
 LINE = "untested toolchain: torch 2.14.1; "
@@ -49,3 +50,40 @@ def test_a_setting_comes_before_the_environment_of_ci(bench, environment, settin
     bench.doit("rebuild", **environment)  # of what was never built
     assert (REFUSED in bench.output) == refused
     assert bench.output.count(LINE) == 1 and (f"warning: {LINE}" in bench.output) != refused
+
+
+SOURCE = """
+from executorch.exir import schema as records, to_edge_transform_and_lower
+from executorch.exir.program import _program
+from executorch.exir.nonsense import thing
+import executorch.nowhere
+def build(other):
+    other.Nonsense, records.Tensor, records.Sensor
+    with replaced(_program, "to_backend", 1), replaced(_program, "to_frontend", 1):
+        pass
+"""
+
+
+def test_names_that_are_not_in_the_installed_executorch():
+    used = set(used_names.find_used(SOURCE))
+    assert "executorch.exir.schema.Tensor" in used and len(used) == 9
+    assert {name for name in used if not used_names.is_there(name)} == {
+        "executorch.exir.nonsense.thing",
+        "executorch.exir.program._program.to_frontend",
+        "executorch.exir.schema.Sensor",
+        "executorch.nowhere",
+    }
+
+
+def test_the_installed_executorch_has_what_the_core_uses():
+    assert used_names.find_missing() == []
+
+
+def test_what_another_release_lacks_is_named_before_anything_is_built(bench, monkeypatch):
+    (other,) = (release for release in RELEASES if release is not installed_release())
+    monkeypatch.setattr(used_names, "installed_release", lambda: other)
+    assert bench.doit("lower") != 0
+    lacking = "the installed executorch lacks what every build uses: executorch.extension."
+    assert f"{lacking}pybindings.{other.bindings}" in bench.output
+    assert not (bench.root / "build/run.json").exists()
+    assert bench.doit("list") == 0

@@ -8,6 +8,7 @@ import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.backend.backend_details import ExportedProgram
+from executorch.exir.backend.partitioner import Partitioner
 from executorch.exir.lowered_backend_module import get_lowered_submodules
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -294,3 +295,11 @@ def test_a_confined_partitioner_tells_its_backend():
     (made,) = xnnpack(["head"])
     assert isinstance(made, FilteredPartitioner)
     assert made.delegation_spec.backend_id == "XnnpackBackend"
+
+
+def test_all_that_executorch_asks_of_a_partitioner_is_asked_of_the_one_within():
+    """A release that asks for more finds the defaults of the base class here."""
+    asked = {name for name, value in vars(Partitioner).items() if callable(value)}
+    asked -= {"__call__"}  # calls `partition`
+    assert {name for name in asked if not name.startswith("__")} - {"partition"}
+    assert {name for name in asked if name not in vars(FilteredPartitioner)} == set()

@@ -19,7 +19,9 @@ from doit.cmd_run import Run
 from pipeline.backends.delegate_devices import VARIABLE as DEVICES_VARIABLE
 from pipeline.backends.delegate_libraries import VARIABLE as LIBRARIES_VARIABLE
 from pipeline.cli.commands import ANYWHERE, GROUPS, VERBS
+from pipeline.cli.run_options import take_option
 from pipeline.cli.workspace_commands import Clean
+from pipeline.moments import find_functions
 from pipeline.store.setting_table import find_settings, find_variables
 from pipeline.store.settings_reader import UNTRUSTED_VARIABLE
 from tests.docs.blocks import Block
@@ -178,6 +180,8 @@ def check_shell(text: str) -> None:
 
 def check_doit(words: list[str]) -> None:
     """Check a command line of doit: its verb, and the options of it."""
+    for option in find_functions("options"):
+        words, _ = take_option(words, f"--{option}")
     command = next((word for word in words if not word.startswith("-")), "")
     known = {**VERBS, **ANYWHERE}
     if command in known:

@@ -91,4 +91,4 @@ def test_distributions_hold_license_and_notice(tmp_path):
         assert any(each.endswith(f"/{name}") for each in packed)
     assert headers["License-Expression"] == "BSD-3-Clause"
     assert headers.get_all("License-File") == PROJECT["license-files"]
-    assert "pipeline/report/templates/tables.js" in names
+    assert "pipeline/features/pages/templates/tables.js" in names

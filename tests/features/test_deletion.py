@@ -1,14 +1,17 @@
-"""A build without each feature: its folder is deleted from a copy of the package, and two packages
-are built and validated."""
+"""A build without each feature, and without the families of backends: their folders are deleted
+from a copy of the package, and two packages are built and validated."""
 
 import os
 import shutil
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import pipeline
 import pte_pipeline
+from pipeline.backends import BACKENDS
+from pipeline.backends.families import find_families
 from pipeline.moments import find_features
 from tests.support.bench import bench_of
 from tests.support.resident import run_python
@@ -35,6 +38,15 @@ SETTINGS = {
         'PTE_PIPELINE_REMOTE: this installation has no feature "remote"; unset it',
     ),
 }
+LIST_BACKENDS = """
+import sys
+for name in [*sys.modules]:
+    if name.partition(".")[0] in ("pipeline", "pte_pipeline"):
+        del sys.modules[name]
+sys.path.insert(0, "{installation}")
+from pipeline.backends import BACKENDS
+print(*BACKENDS)
+"""
 # The resident process has modules of this checkout, which a new Python would find in the copy.
 DOIT = """
 import sys
@@ -60,10 +72,8 @@ def installation(tmp_path_factory):
 
 
 @pytest.fixture
-def without(installation, tmp_path, request):
-    """A function that runs doit in a workspace, in an installation without a feature."""
-    folder = installation / "pipeline" / "features" / request.param
-    removed = shutil.move(folder, tmp_path / request.param)
+def run_doit(installation, tmp_path):
+    """A workspace, and a function that runs doit there in the copy."""
     bench = bench_of("archives", tmp_path)
 
     def doit(*words, **variables):
@@ -72,7 +82,15 @@ def without(installation, tmp_path, request):
         done = run_python(*arguments, cwd=bench.root, env=environment, merged=True)
         return done.returncode, done.stdout
 
-    yield request.param, bench, doit
+    return bench, doit
+
+
+@pytest.fixture
+def without(installation, run_doit, tmp_path, request):
+    """A function that runs doit in a workspace, in an installation without a feature."""
+    folder = installation / "pipeline" / "features" / request.param
+    removed = shutil.move(folder, tmp_path / request.param)
+    yield request.param, *run_doit
     shutil.move(removed, folder)
 
 
@@ -87,8 +105,7 @@ def test_packages_are_built_and_validated_without(without):
         assert (bench.root / "build" / package / f"{package}.pte").is_file()
     if name in USES:
         line, key = USES[name]
-        with (bench.root / "partition_configs" / "one.yaml").open("a") as config:
-            config.write(f"{line}\n")
+        append(bench.root / "partition_configs" / "one.yaml", line)
         status, said = doit("check", "one")
         assert status == 1
         assert f'this installation has no feature "{name}"; leave the key out' in said
@@ -102,3 +119,51 @@ def test_packages_are_built_and_validated_without(without):
         status, said = doit(verb.name)
         assert status == 3
         assert f"no task '{verb.name}'" in said
+
+
+def append(path, line):
+    with path.open("a") as file:
+        file.write(f"{line}\n")
+
+
+@pytest.fixture
+def without_families(installation, tmp_path):
+    """The copy of the package without some families of backends."""
+    folder, removed = installation / "pipeline" / "backends", tmp_path / "families"
+    removed.mkdir()
+
+    def remove(*families):
+        for family in families:
+            shutil.move(folder / family, removed / family)
+
+    yield remove
+    for path in removed.iterdir():
+        shutil.move(path, folder / path.name)
+
+
+@pytest.mark.slow
+def test_packages_are_built_and_validated_without_any_family_of_backends(
+    run_doit, without_families
+):
+    bench, doit = run_doit
+    without_families(*find_families())
+    status, output = doit()
+    assert status == 0, output
+    assert output.count("passed") == 2
+    config = bench.root / "partition_configs" / "one.yaml"
+    config.write_text(config.read_text().replace("[]", "[xnnpack]", 1))
+    status, output = doit("check", "one")
+    assert status == 1
+    assert "unknown partitioner 'xnnpack'" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", find_families())
+def test_the_catalogue_lacks_only_a_family_that_is_deleted(family, installation, without_families):
+    without_families(family)
+    own = {
+        entry.name for entry in getattr(import_module(f"pipeline.backends.{family}"), "ENTRIES", ())
+    }
+    program = LIST_BACKENDS.format(installation=str(installation))
+    listed = run_python("-c", program).stdout.split()
+    assert {*listed} == {*BACKENDS} - own

@@ -19,7 +19,7 @@ def test_the_page_names_all_moments():
     table = PAGE.partition("<!-- made by")[0]
     named = re.findall(r"^\| `(\w+)` \|", table, re.M)
     moments = set(Feature.__dataclass_fields__) - {
-        *("name", "summary", "link_files", "distribution")
+        *("name", "summary", "link_files", "page_files", "distribution")
     }
     assert set(named) == moments
 

@@ -12,7 +12,12 @@ from pipeline.report.stream import STREAM, EventStream
 from tests.support.events import read_events
 from tests.support.processes import wait_for
 
-ENDED = {"interrupted": False, "outcomes": {}, "caches": {"kinds": {}, "moved": [0, 0]}}
+ENDED = {
+    "idle_seconds": 0.0,
+    "interrupted": False,
+    "outcomes": {},
+    "caches": {"kinds": {}, "moved": [0, 0]},
+}
 FACTS = {"jobs": 2, "executor": ""}
 QUEUED = {"action": "0" * 64, "reason": "new"}
 

@@ -4,17 +4,18 @@ import re
 
 import pytest
 
-from pipeline.report.headlines import headline, worst_headline
-from pipeline.report.packages import Entry, lead
-from pipeline.report.records import name_kernels
-from pipeline.report.render import render, render_all
-from pipeline.report.sections.failures import (
+from pipeline.features.pages.heads import lead
+from pipeline.report.failures import (
     describe_failure,
     failed_checks,
     first_culprit,
     group_failures,
 )
-from tests.report.test_markdown import method, rows, validation
+from pipeline.report.headlines import headline, worst_headline
+from pipeline.report.packages import Entry
+from pipeline.report.records import name_kernels
+from pipeline.report.render import render, render_all
+from tests.features.pages.test_markdown import method, rows, validation
 
 WHY = "VulkanBackend: the runtime in ExecuTorch's wheel has no Vulkan delegate"
 LENGTH = method("get_length", kind="constant", runs=[{"origin": "constant", "outputs": []}])

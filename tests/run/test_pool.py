@@ -11,6 +11,7 @@ from pipeline.plan.kinds.link import LinkInputs
 from pipeline.report.events import make_event
 from pipeline.run import pool as pools
 from pipeline.run.worker import Report
+from pipeline.store.costs import Cost, Name, add_costs
 from pipeline.store.workspace import open_workspace
 from tests.support.events import read_events
 from tests.support.stand_in import run_stand_in
@@ -99,3 +100,80 @@ def test_an_idle_core_works_once_while_others_are_waited_for(tmp_path, monkeypat
     ]
     assert [action.package for action, _ in pool.run(actions)] == ["a", "b"]
     assert threads == [threading.main_thread()] * calls
+
+
+class _Workers:
+    """Two workers, each of whose actions ends when a test says so."""
+
+    slots = width = 2
+
+    def __init__(self):
+        self.begun = []
+        self.futures = {}
+
+    def submit(self, action, memory):
+        self.begun.append(action.package)
+        self.futures[action.package] = future = Future()
+        return future
+
+    def end(self, package):
+        action = Action("compile", "m", package, None, {}, LinkInputs())
+        self.futures[package].set_result(Report(make_event(action, "built")))
+
+    def look(self):
+        pass
+
+    def free_memory(self):
+        return math.inf
+
+
+@pytest.fixture
+def workers(tmp_path, monkeypatch):
+    monkeypatch.setenv("PTE_PIPELINE_STORE", str(tmp_path / "store"))
+    workers = _Workers()
+    monkeypatch.setattr(pools, "open_executor", lambda *_: workers)
+    return workers
+
+
+def _compiles(names):
+    return [Action("compile", "m", name, None, {"package": name}, LinkInputs()) for name in names]
+
+
+def test_what_is_added_starts_beside_what_runs_already(tmp_path, workers):
+    pool = pools.Pool(open_workspace(tmp_path), 2, always=False)
+    pool.add(_compiles("ab"))
+    ended = []
+    for package in "bcda":
+        threading.Timer(0.05, workers.end, [package]).start()
+        ended += [action.package for action, _ in pool.next_reports()]
+        if package < "d" and package != "a":
+            pool.add(_compiles(chr(ord(package) + 1)))
+    assert workers.begun == ["a", "b", "c", "d"]
+    assert ended == ["b", "c", "d", "a"] and not pool.is_busy
+
+
+def test_a_worker_that_is_free_takes_what_waits_before_reports_are_looked_at(tmp_path, workers):
+    pool = pools.Pool(open_workspace(tmp_path), 2, always=False)
+    pool.add(_compiles("abc"))
+    threading.Timer(0.05, workers.end, ["a"]).start()
+    for _ in pool.next_reports():
+        assert workers.begun == ["a", "b", "c"]
+    assert pool.idle_seconds < 0.05
+
+
+def test_what_most_waits_for_starts_first(tmp_path, workers):
+    """Of a short compile with a long validation behind it, and one that is longer by itself."""
+    workspace = open_workspace(tmp_path)
+    costs = {
+        Name("compile", "m", "short", "-"): Cost(1.0, 0),
+        Name("validate", "m", "short", "-"): Cost(60.0, 0),
+        Name("compile", "m", "middle", "-"): Cost(2.0, 0),
+        Name("compile", "m", "long", "-"): Cost(30.0, 0),
+    }
+    add_costs(workspace.store, costs)
+    pool = pools.Pool(workspace, 2, always=False)
+    pool.add(_compiles(["middle", "long", "short"]))
+    for package in ("short", "long", "middle"):
+        threading.Timer(0.05, workers.end, [package]).start()
+        list(pool.next_reports())
+    assert workers.begun == ["short", "long", "middle"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.report.overview import drops_section
+from pipeline.features.pages.overview import drops_section
 from pipeline.report.packages import Entry
 from pipeline.run.build.unmet import find_unmet
 from pipeline.run.last_build import _compare

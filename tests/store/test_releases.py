@@ -29,10 +29,10 @@ def test_known_releases_of_any_local_build(others):
 @pytest.mark.parametrize(
     ("others", "words"),
     [
-        ({"torch": "2.14.1"}, "untested toolchain: torch 2.14.1; this release was tested with "),
+        ({"torch": "2.14.1"}, "untested toolchain: torch 2.14.1; tested: executorch "),
         (
             {"torch": "2.14.1"},
-            "executorch 1.4.1 or torch 2.13.0, executorch 1.5.1: `pip install torch==2.13.0`",
+            "executorch 1.5.1 with torch 2.13.0: `pip install torch==2.13.0`",
         ),
         ({"torch": "2.13.1+cpu"}, "torch 2.13.1+cpu; "),
         ({"torch": "2.14.0.dev20260901+cpu"}, "torch 2.14.0.dev20260901+cpu; "),
@@ -63,7 +63,7 @@ def test_another_toolchain_is_described_with_a_remedy(others, words):
 def test_a_version_goes_by_the_last_release_before_it(version, release, monkeypatch):
     monkeypatch.setattr(releases, "installed_versions", lambda: {"executorch": version})
     installed = releases.installed_release.__wrapped__()
-    assert installed.exact["executorch"] == release
+    assert installed.executorch == release
 
 
 def test_the_ranges_of_the_distribution_are_known():
@@ -71,8 +71,8 @@ def test_the_ranges_of_the_distribution_are_known():
     requirements = map(Requirement, project["dependencies"])
     ranges = {requirement.name: requirement.specifier for requirement in requirements}
     for release in RELEASES:
-        for name, version in release.exact.items():
-            assert version in ranges[name]
+        assert release.executorch in ranges["executorch"]
+        assert all(version in ranges["torch"] for version in release.torch)
 
 
 def test_versions_are_read_without_importing_what_they_are_of():

@@ -81,16 +81,16 @@ def test_a_line_more_in_any_module_changes_every_key_that_can_reach_it(
 
 def test_reports_are_made_without_measuring_and_packages_measured_without_building(reached):
     for kind, rooms in {
-        "export": ("cli", "run.prove", "report.sections", "features.charts"),
+        "export": ("cli", "run.prove", "features.pages", "features.charts"),
         "compile": ("cli", "devices", "report", "run.prove", "validate"),
-        "measure": ("cli", "report.html", "report.sections", "features.charts"),
+        "measure": ("cli", "report.html", "features.pages", "features.charts"),
     }.items():
         strays = [m for m in reached[kind] if m.startswith(tuple(f"pipeline.{r}." for r in rooms))]
         assert not strays
 
 
 @pytest.mark.parametrize(
-    "name", ["report/templates/style.css", "backends/xnnpack/constructors.json"]
+    "name", ["features/pages/templates/style.css", "backends/xnnpack/constructors.json"]
 )
 def test_data_files_count(name, tmp_path, monkeypatch):
     root = Path(shutil.copytree(ROOT, tmp_path / "pipeline"))
@@ -100,7 +100,7 @@ def test_data_files_count(name, tmp_path, monkeypatch):
     before = toolchain.code("compile"), toolchain.code("validate")
     (root / name).write_text("changed")
     now = toolchain.code("compile"), toolchain.code("validate")
-    reports = name.startswith("report/")
+    reports = name.startswith("features/pages/")
     assert (now[0] == before[0], now[1] == before[1]) == (reports, not reports)
 
 

@@ -190,6 +190,8 @@ class _PoolOfOne:
         self._workspace = replace(workspace)
         self._always = always
         self.jobs = 1
+        self.idle_seconds = 0.0
+        self._waiting: list[Any] = []
         # A worker has not loaded it, and `inspect.getmodule` looks at the files of all modules.
         sys.modules.pop("dodo", None)
 
@@ -199,16 +201,23 @@ class _PoolOfOne:
     def use_idle_core(self, work: Any) -> None:
         pass
 
-    def run(self, ready: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, actions: Sequence[Any]) -> None:
+        self._waiting += actions
+
+    def next_reports(self) -> Iterator[tuple[Any, Any]]:
         from pipeline.plan.requests import write_request
         from pipeline.run.action_status import log_path
         from pipeline.run.worker import run
         from pipeline.store.files import remove
 
-        for action in ready:
-            remove(log_path(action, self._workspace))
-            request = write_request(action, self._workspace.root)
-            yield action, run(request, self._workspace, self._always)
+        action = self._waiting.pop(0)
+        remove(log_path(action, self._workspace))
+        request = write_request(action, self._workspace.root)
+        yield action, run(request, self._workspace, self._always)
 
     def close(self) -> None:
         pass

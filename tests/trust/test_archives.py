@@ -31,8 +31,7 @@ from pipeline.program.containers import load_tree
 from pipeline.program.input_files import read_file
 from pipeline.program.size_expressions import check_size_expression
 from pipeline.program.sources import find_sources
-from pipeline.report.excerpts import named_files
-from pipeline.report.render import read_sources
+from pipeline.report.quoted_files import named_files, read_sources
 from pipeline.store.digest import hash_file
 from pipeline.store.errors import PipelineError, SourceError
 from tests.trust.mutations import Archive, attempt, mutate

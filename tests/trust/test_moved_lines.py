@@ -8,8 +8,8 @@ import pytest
 from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 from pipeline.report.render import render_package
 from pipeline.store.digest import hash_file
+from tests.features.pages.test_render import FULL
 from tests.plan.test_actions import SOURCES, config
-from tests.report.test_render import FULL
 
 MODEL, CONFIG = "models/m.py", "partition_configs/p.yaml"
 

@@ -33,7 +33,7 @@ from pipeline.store.errors import ConfigErrors, PipelineError, Problem
 from pipeline.store.settings import OperatorSettings
 from pipeline.store.visible import one_line, visible
 from pipeline.store.workspace import open_workspace
-from tests.report.test_render import FULL
+from tests.features.pages.test_render import FULL
 
 EXAMPLES = int(os.environ.get("TERMINAL_EXAMPLES", "30"))
 ATTACKS = [

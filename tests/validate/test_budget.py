@@ -12,9 +12,9 @@ from pipeline.devices.interface import PackageFiles
 from pipeline.features.latency.latency import measure_latencies
 from pipeline.features.locating import walk as walking
 from pipeline.features.locating.locate import locate, locate_failures
+from pipeline.features.pages.markdown import markdown
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
-from pipeline.report.markdown import markdown
 from pipeline.report.packages import describe_left_out
 from pipeline.report.verdicts import package_verdict
 from pipeline.validate import budget as budgets

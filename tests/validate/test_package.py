@@ -12,9 +12,9 @@ from torch.export import Dim
 from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import DeviceError
 from pipeline.devices.session import Session
+from pipeline.features.pages.markdown import markdown
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
-from pipeline.report.markdown import markdown
 from pipeline.validate.package import validate_package
 from tests.devices.test_bindings import (
     CONSTANTS,

@@ -20,7 +20,14 @@ def linking() -> Iterator[str]:
         yield row(
             f"`{name}`",
             f"operators `{kernels}::...`" if kernels else f"`{backend.backend_id}`",
-            f"`{linked.option}`" if linked.option else "",
-            f"`{linked.library}`" if linked.library else "",
-            linked.more,
+            quoted(linked["option"]),
+            quoted(linked["library"]),
+            linked["more"],
         )
+
+
+def quoted(name: str) -> str:
+    """Return a name as code; an empty cell for none."""
+    if name:
+        return f"`{name}`"
+    return ""

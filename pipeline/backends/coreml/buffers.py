@@ -3,7 +3,8 @@
 Upstream's `tag_constant_data` (executorch/exir/backend/utils.py) takes a buffer for mutable only
 where an operator that reads it gives its new value, as `add` does for `total.add_(x)`. A window
 that is joined by `cat` and cut by `slice` counts as a constant, goes into the model and becomes a
-state there, which needs iOS 18 (executorch #21855). This can go when upstream looks further.
+state there, which needs iOS 18 (executorch #21855). ExecuTorch 1.5 looks further: this can go with
+1.4.
 """
 
 from __future__ import annotations

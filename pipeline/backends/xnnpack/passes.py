@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import version
 from typing import Any, TypeAlias
 
 from executorch.backends.xnnpack import xnnpack_preprocess
@@ -33,12 +32,17 @@ from torch.fx.passes.infra.pass_base import PassResult
 
 from pipeline.program.patching import digest_source, lowers_fast, replaced
 from pipeline.program.traced import Traced
+from pipeline.store.releases import (
+    describe_unknown,
+    installed_release,
+    installed_versions,
+)
 
 _log = logging.getLogger(__name__)
 
-# What this module was written for: the digest of these sources of ExecuTorch, and the releases
-# whose patterns are below. tests/backends/test_xnnpack_passes.py checks it against what is
-# installed.
+# What this module was written for: the digest of these sources in the first release
+# (`store.releases` has those of others), and the patterns below, which are those of each release.
+# tests/backends/test_xnnpack_passes.py checks it against what is installed.
 KNOWN = "7b7a1b8df0c821748bec7e913b31c73f75b1ec6dfa3a3f8196733639b0e08b40"
 SOURCES = (
     XNNPACKPassManager.transform,
@@ -53,7 +57,6 @@ SOURCES = (
     ConvertToUpsampleBilinear2d.call,
     ConvertToUpsampleBilinear2d.create_upsample_bilinear_2d,
 )
-RELEASES = {"executorch": "1.4.1", "torch": "2.13.0"}
 # Operators in every pattern of a pass. The patterns of the other pass are this operator alone,
 # which it replaces by itself.
 SDPA = frozenset({"aten.any.dim", "dim_order_ops._clone_dim_order.default"})
@@ -72,9 +75,14 @@ def fast_passes() -> Iterator[None]:
         yield
 
 
+def known_digest() -> str:
+    """Return the digest that `SOURCES` have in the installed release."""
+    return installed_release().rewritten.get(XNNPACKPassManager.__module__, KNOWN)
+
+
 @cache
 def _is_known() -> bool:
-    is_known = digest_source(*SOURCES) == KNOWN
+    is_known = digest_source(*SOURCES) == known_digest()
     if not is_known:
         _log.warning("XNNPACK's passes are others than were known, and run as they are")
     return is_known
@@ -143,9 +151,7 @@ def _make_thrifty(kind: type[ExportPass]) -> Any:
 
 @cache
 def _has_known_patterns() -> bool:
-    return all(
-        version(name).partition("+")[0] == release for name, release in RELEASES.items()
-    )
+    return not describe_unknown(installed_versions())
 
 
 def _overrides(kind: type[ExportPass]) -> bool:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from pipeline.cli.ahead import prefetch_packages
 from pipeline.cli.columns import columns
 from pipeline.cli.grammar import Target, find_targets
 from pipeline.cli.verbs import known_packages
-from pipeline.plan.actions import Action, unit_name
+from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.plan.remarks import find_remarks
 from pipeline.plan.status import Status
-from pipeline.plan.tasks import find_action, find_status
+from pipeline.plan.tasks import ActionTask, find_action, find_status
 from pipeline.store.digest import Digest
 from pipeline.store.errors import (
     ConfigErrors,
@@ -80,38 +79,23 @@ def _resolve(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
         raise ConfigErrors(problems)
 
 
-@dataclass(frozen=True)
-class Expected:
-    """An action that a run would look at, and what it would find."""
+Expected = tuple[ActionTask, Status]  # an action that a run looks at, and what it finds
 
-    plan: Plan
-    kind: str
-    package: str
-    unit: tuple[str, ...]
-    status: Status
 
-    @property
-    def title(self) -> str:
-        return "/".join(filter(None, [self.package, unit_name(self.unit)]))
+def expected_action(task: ActionTask, status: Status) -> Action | None:
+    """Return the action, or None where it can't be known before another one has run."""
+    if status.state == "waiting":
+        return None
+    return find_action(task.plan, task.kind, task.name, task.unit)
 
-    @property
-    def action(self) -> Action | None:
-        """The action, or None where it can't be known before another one has run."""
-        waits = self.status.state == "waiting"
-        return (
-            None
-            if waits
-            else find_action(self.plan, self.kind, self.package, self.unit)
-        )
 
-    def is_of(self, target: Target) -> bool:
-        """Tell whether it is one of a target's actions: of methods, also the export of the
-        model."""
-        if self.kind == "export":
-            return self.package == self.plan.exporter(target.package)
-        if self.package != target.package:
-            return False
-        return not target.methods or bool(set(self.unit) & set(target.methods))
+def is_of(task: ActionTask, target: Target) -> bool:
+    """Tell whether it is one of a target's actions: of methods, also the export of the model."""
+    if task.kind == "export":
+        return task.model == task.plan.exporter(target.package)
+    if task.package != target.package:
+        return False
+    return not target.methods or bool(set(task.unit) & set(target.methods))
 
 
 def foresee_links(plan: Plan, packages: Iterable[str]) -> dict[str, Status]:
@@ -150,29 +134,32 @@ def expected(
     if (model := plan.exporter(package)) is not None:
         pending = plan.pending.get((package, "link"))
         status = pending or find_status(plan, "export", model)
-        yield Expected(plan, "export", model, (), status)
-    link = Expected(plan, "link", package, (), links[package])
+        yield ActionTask(plan, "export", model), status
+    link = links[package]
     for unit in plan.units(package):
-        if link.status.current:  # a run doesn't look at them, whatever the store has
-            compile_ = Expected(plan, "compile", package, unit, _LINKED)
-        elif whole and link.status.state == "hit":
-            compile_ = Expected(plan, "compile", package, unit, _TO_FETCH)
+        compile_ = ActionTask(plan, "compile", None, package, unit)
+        if link.current:  # a run doesn't look at them, whatever the store has
+            status = _LINKED
+        elif whole and link.state == "hit":
+            status = _TO_FETCH
         else:
-            compile_ = _expect(plan, "compile", package, unit)
+            status = _find_status(compile_)
         for method in unit:
             if method in plan.quantized(package):
-                if compile_.status.state in _NOT_THERE:
-                    yield _expect(plan, "quantize", package, (method,))
+                quantize = ActionTask(plan, "quantize", None, package, (method,))
+                if status.state in _NOT_THERE:
+                    yield quantize, _find_status(quantize)
                 else:
-                    yield Expected(plan, "quantize", package, (method,), _COMPILED)
-        yield compile_
-    yield link
-    if link.status.state in _NOT_THERE:
-        yield Expected(plan, "validate", package, (), _UNLINKED)
+                    yield quantize, _COMPILED
+        yield compile_, status
+    yield ActionTask(plan, "link", None, package), link
+    validate = ActionTask(plan, "validate", None, package)
+    if link.state in _NOT_THERE:
+        yield validate, _UNLINKED
     elif _waits_for_family(plan, package, links):
-        yield Expected(plan, "validate", package, (), _UNLINKED_FAMILY)
+        yield validate, _UNLINKED_FAMILY
     else:
-        yield _expect(plan, "validate", package)
+        yield validate, _find_status(validate)
 
 
 def _waits_for_family(plan: Plan, package: str, links: Mapping[str, Status]) -> bool:
@@ -184,13 +171,14 @@ def _waits_for_family(plan: Plan, package: str, links: Mapping[str, Status]) -> 
     return False
 
 
-def _expect(
-    plan: Plan, kind: str, package: str, unit: tuple[str, ...] = ()
-) -> Expected:
+def _find_status(task: ActionTask) -> Status:
     """Return what a run would find, unless it does tasks of the user's first."""
-    pending = plan.pending.get((package, "link")) or plan.pending.get((package, kind))
-    status = pending or find_status(plan, kind, package, unit)
-    return Expected(plan, kind, package, unit, status)
+    pending = task.plan.pending
+    return (
+        pending.get((task.name, "link"))
+        or pending.get((task.name, task.kind))
+        or find_status(task.plan, task.kind, task.name, task.unit)
+    )
 
 
 def preview(plan: Plan, targets: Sequence[Target]) -> Iterator[str]:
@@ -211,8 +199,8 @@ def preview(plan: Plan, targets: Sequence[Target]) -> Iterator[str]:
     table.add_problems(faulty)
     for package in packages:
         if package not in faulty:
-            for action in expected(plan, package, links, whole):
-                table.add(action)
+            for task, status in expected(plan, package, links, whole):
+                table.add(task, status)
     yield from (line.strip() for line in columns(table.rows))
     if table.rows:
         from pipeline.backends.constructors import outdated  # pydantic
@@ -249,30 +237,33 @@ class _Preview:
             for line in format_new_problems(problems, package, shown, widespread):
                 self.rows.append(("", package, "faulty", line))
 
-    def add(self, action: Expected) -> None:
+    def add(self, task: ActionTask, status: Status) -> None:
         """Count an action of one of the targets, with a row where it is not current."""
-        if not any(action.is_of(target) for target in self._targets):
+        if not any(is_of(task, target) for target in self._targets):
             return
-        if action.kind == "export":  # which several packages share
-            if action.title in self._exported:
+        if task.kind == "export":  # which several packages share
+            if task.title in self._exported:
                 return
-            self._exported.add(action.title)
-        self._counts[action.status.state] += 1
-        if action.status.current:
+            self._exported.add(task.title)
+        self._counts[status.state] += 1
+        if status.current:
             return
-        verdict = VERDICTS[action.status.state]
-        self.rows.append((action.kind, action.title, verdict, self._reason(action)))
-        if action.kind == "compile":
-            config = self._plan.config(action.package)
+        reason = self._reason(task, status)
+        self.rows.append((task.kind, task.title, VERDICTS[status.state], reason))
+        if task.kind == "compile":
+            config = self._plan.config(task.name)
             for backend in config.backends(config.methods):
                 self.notes[backend.overridden] = None
 
-    def _reason(self, action: Expected) -> str:
+    def _reason(self, task: ActionTask, status: Status) -> str:
         """Return why an action is not current, and the action that it is the same as."""
-        reason = action.status.reason
-        if action.status.state == "stale" and action.action is not None:
-            first = self._titles.setdefault(action.action.digest, action.title)
-            if first != action.title:
+        reason = status.reason
+        if status.state != "stale":
+            return reason
+        action = expected_action(task, status)
+        if action is not None:
+            first = self._titles.setdefault(action.digest, task.title)
+            if first != task.title:
                 reason += f"; the same as {first}"
         return reason
 

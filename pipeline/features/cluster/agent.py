@@ -19,13 +19,7 @@ from typing import Any
 
 from distributed import Status, WorkerPlugin, get_worker
 
-from pipeline.features.cluster.forms import (
-    MEMORY,
-    RESOURCE,
-    TOPIC,
-    Answer,
-    ProgressMessage,
-)
+from pipeline.features.cluster.forms import MEMORY, RESOURCE, TOPIC, Json
 from pipeline.features.cluster.tags import offered_tags
 from pipeline.features.cluster.unpack import perform_parcel
 from pipeline.plan.actions import Action
@@ -86,7 +80,7 @@ def _allow_children() -> None:
 
 
 def perform(parcel: str) -> str:
-    """Perform the action of a parcel, and return an `Answer`, both as JSON."""
+    """Perform the action of a parcel, and return its answer, both as JSON."""
     worker = get_worker()
     with tempfile.TemporaryDirectory(
         prefix="action-", dir=worker.local_directory
@@ -106,11 +100,11 @@ class _Performance:
         self._sent: Any = None
         self._read, self._read_at = 0, 0.0  # bytes of the log, and when
 
-    def run(self) -> Answer:
+    def run(self) -> Json:
         future = _processes().submit(
             self._status, perform_parcel, self._parcel, self._folder
         )
-        answer: Any
+        answer: dict[str, Any]
         try:
             self._watch(future)
             answer = json.loads(future.result())
@@ -125,8 +119,7 @@ class _Performance:
             answer["log"] = log_path(self._action, self._workspace).read_text(
                 errors="replace"
             )
-        complete: Answer = answer
-        return complete
+        return answer
 
     def _watch(self, future: Future[str]) -> None:
         """Say how far the process is until it is done, or end it when nobody waits for it."""
@@ -138,7 +131,7 @@ class _Performance:
 
     def _say(self, future: Future[str]) -> None:
         status = read_status(self._status)
-        report: ProgressMessage = {
+        report = {
             "parcel": str(self._key),
             "worker": self._worker.address,
             "host": _host(),

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any
 
-from pipeline.features.cluster.forms import Answer, Done, ProgressMessage
+from pipeline.features.cluster.forms import Json, is_answer
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.run.action_status import log_name, log_path, progress_path, write_status
@@ -15,7 +15,6 @@ from pipeline.run.stored import find_wrong_result
 from pipeline.run.worker import Report
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import remove, write_atomically
-from pipeline.store.forms import fits
 from pipeline.store.remote_tier import RemoteCounts
 from pipeline.store.store import MissingBlobError
 from pipeline.store.usage import Usage
@@ -34,7 +33,7 @@ class Answers:
         self._lanes: dict[tuple[str, int], int] = {}
         self._lock = threading.Lock()
 
-    def note(self, action: Action, report: ProgressMessage) -> None:
+    def note(self, action: Action, report: Json) -> None:
         """Keep how far an action under way is, and what it printed, where one that runs on this
         machine does. Raises OSError."""
         path = progress_path(action, self._workspace)
@@ -45,7 +44,7 @@ class Answers:
             with open(log_path(action, self._workspace), "a", encoding="utf-8") as log:
                 log.write(report["log"])
 
-    def read(self, action: Action, text: object) -> Answer:
+    def read(self, action: Action, text: object) -> Json:
         """Read an answer, and keep its log; its action is not under way any more.
 
         Raises PipelineError for one of another form, and OSError.
@@ -60,7 +59,7 @@ class Answers:
             workspace.store.remote.forget_misses()
         return answer
 
-    def report(self, action: Action, performed: Done, answer: Answer) -> Report:
+    def report(self, action: Action, performed: Json, answer: Json) -> Report:
         """Return the report of an action that a worker has performed."""
         event_facts = performed["event"]
         result = performed["result"]
@@ -88,7 +87,7 @@ class Answers:
         remote = asked and (RemoteCounts(**asked[0]), asked[1])
         return Report(event, usage, remote, result)
 
-    def _find_wrong(self, action: Action, performed: Done) -> str:
+    def _find_wrong(self, action: Action, performed: Json) -> str:
         """Say what is wrong with what a worker made; "" where it is here, and may be believed."""
         store, result = self._workspace.store, performed["result"]
         try:
@@ -113,13 +112,13 @@ class Answers:
             )
 
 
-def _parse(text: object) -> Answer:
+def _parse(text: object) -> Json:
     """Return an answer. Raises PipelineError for one of another form."""
     try:
         answer: Any = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
         raise PipelineError("its worker gave an answer that is no JSON") from None
-    if not fits(answer, Answer) or len(_ENDINGS & answer.keys()) != 1:
+    if not is_answer(answer) or len(_ENDINGS & answer.keys()) != 1:
         raise PipelineError("its worker gave an answer of another form")
-    complete: Answer = answer
+    complete: Json = answer
     return complete

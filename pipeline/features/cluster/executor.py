@@ -16,7 +16,7 @@ from typing import Any
 from pipeline.features.cluster.agent import perform
 from pipeline.features.cluster.answers import Answers
 from pipeline.features.cluster.connection import Connection
-from pipeline.features.cluster.forms import MEMORY, Answer, ProgressMessage
+from pipeline.features.cluster.forms import MEMORY, Json, is_progress
 from pipeline.features.cluster.heartbeats import Heartbeats, read_timeout
 from pipeline.features.cluster.local_queue import LocalQueue
 from pipeline.features.cluster.pack import Packer
@@ -28,7 +28,6 @@ from pipeline.run.action_status import log_name
 from pipeline.run.executors import ExecutorLostError, WorkerLostError
 from pipeline.run.worker import Report
 from pipeline.store.errors import PipelineError, describe_error
-from pipeline.store.forms import fits
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
 from pipeline.validate.crashes import CrashLog
@@ -191,7 +190,7 @@ class ClusterExecutor:
         )
         shipment.promise.set_result(Report(event))
 
-    def _refuse(self, shipment: Shipment, answer: Answer) -> None:
+    def _refuse(self, shipment: Shipment, answer: Json) -> None:
         """Try another worker; an action that only facts of machines keep from all runs here."""
         worker = one_line(answer["worker"])
         refused = answer["refused"]
@@ -215,7 +214,7 @@ class ClusterExecutor:
     def _hear(self, event: Any) -> None:
         """Hear what a worker says: how far an action is, or that it can take others."""
         _, message = event
-        if fits(message, ProgressMessage):
+        if is_progress(message):
             with (
                 self._lock,
                 suppress(OSError),

@@ -2,110 +2,89 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypedDict
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pipeline.store.digest import Digest
-from pipeline.store.forms import Count, FileName
+from pipeline.store.forms import Count, FileName, check_of
 from pipeline.store.pieces import Piece
 from pipeline.store.remote_tier import RemoteCounts
 from pipeline.store.usage import Usage
 
+Json = Mapping[str, Any]
 TOPIC = "pte-pipeline"  # of what workers say to all builds
 RESOURCE = "pte-"  # before the name of a tag, as dask calls it
 MEMORY = f"{RESOURCE}memory"  # in bytes
 
+# A parcel: a requested action with what it names, for a worker that has neither its workspace nor
+# its plan.
+_PARCEL = {
+    "request": str,  # the action, as `plan.requests` writes it
+    "files": dict[str, Digest],  # of the workspace, by path
+    "results": list[Digest],  # the actions whose results it reads
+    "blobs": list[Digest],  # those that it reads too, as far as the driver knows them
+    "operators": tuple[
+        list[str], bool
+    ],  # libraries, and whether `operators/` may be loaded
+    "crashes": dict[
+        str, str
+    ],  # the methods that have ended their worker, as in `CrashLog`
+    "always": bool,
+    "fast_lowering": bool,
+    "refit": bool,
+}
+# An event of a report without its names, which the driver knows.
+_EVENT = {
+    "outcome": Literal["built", "refit", "hit", "failed", "lost"],
+    "start": float,
+    "seconds": float,
+    "stages": list[tuple[str, float, float]],
+    "stage": str,
+    "worker": Count,
+    "peak_bytes": Count,
+    "error": str,
+}
+_RESULT = {
+    "files": {FileName: Digest},
+    "joined?": {FileName: list[Piece]},
+    "facts?": dict[str, Any],
+}
+# An answer to a parcel, one of the first four, and what its process printed.
+_ANSWER = {
+    "done?": {
+        "event": _EVENT,
+        "usage": dict[str, Usage],
+        "remote": tuple[RemoteCounts, str] | None,
+        "result": (_RESULT, None),
+    },
+    # How the action's key would differ there, and whether only facts of the machine do: then the
+    # driver's own can take it.
+    "refused?": {"differences": list[str], "here": bool},
+    # The end of its process, as in `WorkerLostError`, and at which step of a validation.
+    "lost?": {
+        "signals": str,
+        "stage": str,
+        "peak_bytes": Count,
+        "system": str,
+        "step": str,
+    },
+    "missing?": str,
+    "log": str,
+    "worker": str,  # dask's address of who gives it
+    "host": str,  # the name of its machine
+}
+# A worker's word of a parcel under way: how far it is, and what its process printed since the last.
+_PROGRESS = {
+    "parcel": str,
+    "worker": str,
+    "host": str,
+    "log": str,
+    "stage": str,
+    "done": Count,
+    "total": Count,
+    "peak_bytes": Count,
+}
 
-class Parcel(TypedDict):
-    """A requested action with what it names, for a worker that has neither its workspace nor its
-    plan.
-
-    Attributes:
-        request: the action, as `plan.requests` writes it.
-        files: digests of files of the workspace, by path.
-        results: the actions whose results the action reads.
-        blobs: those that it reads in addition to the files, as far as the driver knows them.
-        operators: the libraries that may be loaded, and whether `operators/` may.
-        crashes: the methods that have ended their worker in this run, as `CrashLog` keeps them.
-    """
-
-    request: str
-    files: dict[str, Digest]
-    results: list[Digest]
-    blobs: list[Digest]
-    operators: tuple[list[str], bool]
-    crashes: dict[str, str]
-    always: bool
-    fast_lowering: bool
-    refit: bool
-
-
-class _Event(TypedDict):
-    outcome: Literal["built", "refit", "hit", "failed", "lost"]
-    start: float
-    seconds: float
-    stages: list[tuple[str, float, float]]
-    stage: str
-    worker: Count
-    peak_bytes: Count
-    error: str
-
-
-class _Result(TypedDict):
-    files: dict[FileName, Digest]
-    joined: NotRequired[dict[FileName, list[Piece]]]
-    facts: NotRequired[dict[str, Any]]
-
-
-class Done(TypedDict):
-    """The report of an action, without its names, which the driver knows."""
-
-    event: _Event
-    usage: dict[str, Usage]
-    remote: tuple[RemoteCounts, str] | None
-    result: _Result | None
-
-
-class Refused(TypedDict):
-    """Why a worker does not take an action: how its key would differ there. `here` is whether only
-    facts of the machine do, so that the driver's own can take it."""
-
-    differences: list[str]
-    here: bool
-
-
-class Lost(TypedDict):
-    """The end of an action's process, as `WorkerLostError` says it, and at which step of a
-    validation."""
-
-    signals: str
-    stage: str
-    peak_bytes: Count
-    system: str
-    step: str
-
-
-class Answer(TypedDict):
-    """An answer to a parcel, one of the first four, and what its process printed; `worker` is
-    dask's address of who gives it, `host` the name of the machine."""
-
-    done: NotRequired[Done]
-    refused: NotRequired[Refused]
-    lost: NotRequired[Lost]
-    missing: NotRequired[str]
-    log: str
-    worker: str
-    host: str
-
-
-class ProgressMessage(TypedDict):
-    """A worker's word of a parcel under way: that it has it, how far it is, and what its process
-    printed since the last word."""
-
-    parcel: str
-    worker: str
-    host: str
-    log: str
-    stage: str
-    done: Count
-    total: Count
-    peak_bytes: Count
+is_parcel = check_of(_PARCEL)
+is_answer = check_of(_ANSWER)
+is_progress = check_of(_PROGRESS)

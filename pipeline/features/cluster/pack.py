@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.features.cluster.forms import Parcel
+from pipeline.features.cluster.forms import Json
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.link import LinkInputs
 from pipeline.plan.kinds.table import KINDS
@@ -39,7 +39,7 @@ class Packer:
         self._workspace.store.share(parcel["results"], blobs)  # which may take long
         return json.dumps(parcel)
 
-    def _collect(self, action: Action) -> Parcel:
+    def _collect(self, action: Action) -> Json:
         workspace = self._workspace
         files = {
             name: self._store_file(name) for name in sorted(self._find_files(action))

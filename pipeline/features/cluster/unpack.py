@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.features.cluster.forms import Done, Parcel, Refused
+from pipeline.features.cluster.forms import Json, is_parcel
 from pipeline.plan.actions import Action
 from pipeline.plan.key_diff import describe_differences
 from pipeline.plan.requests import count_key, read_names, read_request
@@ -20,7 +20,6 @@ from pipeline.run.worker import Report, run
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import copy_atomically
-from pipeline.store.forms import fits
 from pipeline.store.json_diff import diff_json
 from pipeline.store.pieces import blobs_of_files
 from pipeline.store.settings import OperatorSettings, read_settings
@@ -40,10 +39,10 @@ _MACHINE = {
 
 
 def perform_parcel(text: str, folder: str) -> str:
-    """Perform the action of a parcel with `folder` as its workspace; return what goes into an
-    `Answer` as JSON."""
-    parcel: Parcel = json.loads(text)
-    if not fits(parcel, Parcel):
+    """Perform the action of a parcel with `folder` as its workspace; return what goes into
+    an answer as JSON."""
+    parcel: Json = json.loads(text)
+    if not is_parcel(parcel):
         return json.dumps(
             {"missing": "the parcel has a form that this worker does not know"}
         )
@@ -64,7 +63,7 @@ def perform_parcel(text: str, folder: str) -> str:
     return json.dumps({"done": _to_json(report)})
 
 
-def open_workspace(parcel: Parcel, folder: Path) -> Workspace:
+def open_workspace(parcel: Json, folder: Path) -> Workspace:
     """Open a parcel's workspace with this worker's settings, which are those of the folder where it
     was started, and of the environment."""
     settings = read_settings(Path.cwd())
@@ -80,7 +79,7 @@ def open_workspace(parcel: Parcel, folder: Path) -> Workspace:
     )
 
 
-def materialise(parcel: Parcel, workspace: Workspace) -> None:
+def materialise(parcel: Json, workspace: Workspace) -> None:
     """Put the files of a parcel into its workspace, and what else the action reads into the store:
     one that runs passes asks no remote. Raises MissingBlobError."""
     workspace.store.ask(parcel["results"])
@@ -96,7 +95,7 @@ def materialise(parcel: Parcel, workspace: Workspace) -> None:
     CrashLog(workspace.logs, package).write(parcel["crashes"])
 
 
-def find_differences(request: str, workspace: Workspace) -> Refused | None:
+def find_differences(request: str, workspace: Workspace) -> Json | None:
     """Return how the key of a requested action would differ here, or None where it would not.
 
     Raises PipelineError for an action that can't be read here.
@@ -112,7 +111,7 @@ def find_differences(request: str, workspace: Workspace) -> Refused | None:
     return _describe(requested, key)
 
 
-def _describe(requested: Action[None], key: Key) -> Refused:
+def _describe(requested: Action[None], key: Key) -> Json:
     lines = describe_differences(
         requested.key, key, lambda program: None, requested.model
     )
@@ -129,7 +128,7 @@ def _flatten(key: Key) -> Key:
     return {**key, **key.get("measured", {}), "measured": 0}
 
 
-def _to_json(report: Report) -> Done:
+def _to_json(report: Report) -> Json:
     event = report.event._asdict()
     fields = (
         "outcome",
@@ -143,8 +142,8 @@ def _to_json(report: Report) -> Done:
     )
     counts = report.remote and (vars(report.remote[0]), report.remote[1])
     return {
-        "event": {name: event[name] for name in fields},  # type: ignore[typeddict-item]
-        "usage": {kind: vars(usage) for kind, usage in report.usage.items()},  # type: ignore[misc]
+        "event": {name: event[name] for name in fields},
+        "usage": {kind: vars(usage) for kind, usage in report.usage.items()},
         "remote": counts,
-        "result": report.result and dict(report.result),  # type: ignore[typeddict-item]
+        "result": report.result and dict(report.result),
     }

@@ -8,25 +8,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.backends import BACKENDS
 from pipeline.backends.linking import (
-    Linked,
     backend_links,
+    describe_linked,
     find_kernels,
     kernel_libraries,
 )
 from pipeline.compile.inspect.package_view import PackageFile, open_file
-from pipeline.program.flatbuffer import CorruptError
-from pipeline.program.kernel_calls import (
+from pipeline.features.contracts.kernel_calls import (
     KernelCall,
     RuntimeNeeds,
     alignment_of,
     read_runtime_needs,
 )
+from pipeline.program.flatbuffer import CorruptError
 from pipeline.program.pte import PlanFacts, ProgramFile
 from pipeline.store.errors import PipelineError
 
@@ -232,12 +231,7 @@ def _describe_kernels(
 ) -> dict[str, LinkedRecord]:
     used = {entry["kernels"] for entry in operators.values()}
     return {
-        name: {
-            "name": name,
-            "option": entry.option,
-            "library": entry.library,
-            "more": "",
-        }
+        name: describe_linked(name, entry.option, entry.library)
         for name, entry in kernel_libraries().items()
         if name in used
     }
@@ -272,5 +266,8 @@ def _describe_backend(backend_id: str) -> LinkedRecord:
     plugin brings its own."""
     names = [name for name, entry in BACKENDS.items() if entry.backend_id == backend_id]
     links = backend_links()
-    linked = asdict(next((links[name] for name in names if name in links), Linked()))
-    return {"name": next(iter(names), ""), **linked}  # type: ignore[typeddict-item]
+    first = next(iter(names), "")
+    for name in names:
+        if name in links:
+            return {**links[name], "name": first}
+    return describe_linked(first)

@@ -6,12 +6,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.cli.grammar import Target, find_targets
-from pipeline.cli.verbs.plan import VERDICTS, Expected, expected, foresee_links
+from pipeline.cli.verbs.plan import (
+    VERDICTS,
+    expected,
+    expected_action,
+    foresee_links,
+    is_of,
+)
 from pipeline.moments import call_all
 from pipeline.plan.actions import Action, unit_name
 from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
-from pipeline.plan.status import describe_changes
+from pipeline.plan.status import Status, describe_changes
+from pipeline.plan.tasks import ActionTask
 from pipeline.store.digest import Digest
 from pipeline.store.entries import ActionEntry
 from pipeline.store.errors import PipelineError
@@ -40,14 +47,15 @@ def explain(plan: Plan, target: Target) -> Iterator[str]:
     plan.check(target.package)
     timed: list[tuple[str, ActionEntry]] = []
     links = foresee_links(plan, [target.package])
-    for expectation in expected(plan, target.package, links):
-        if not expectation.is_of(target):
+    for task, status in expected(plan, target.package, links):
+        if not is_of(task, target):
             continue
-        title = f"{expectation.kind} {expectation.title}"
-        yield f"{title}: {VERDICTS[expectation.status.state]}"
-        for line in _explain_action(plan, expectation):
+        title = f"{task.kind} {task.title}"
+        yield f"{title}: {VERDICTS[status.state]}"
+        action = expected_action(task, status)
+        for line in _explain_action(task, status, action):
             yield f"  {line}"
-        entry = _find_timed(plan, expectation)
+        entry = _find_timed(task, action)
         if entry is not None:
             timed.append((title, entry))
     if timed:
@@ -57,13 +65,12 @@ def explain(plan: Plan, target: Target) -> Iterator[str]:
             yield f"  {title} {_describe_time(entry)}"
 
 
-def _find_timed(plan: Plan, expectation: Expected) -> ActionEntry | None:
+def _find_timed(task: ActionTask, action: Action | None) -> ActionEntry | None:
     """Return the entry of an action that was done, if it says how long its stages took. That of a
     link counts what it joins, so it says nothing of its own."""
-    action = expectation.action
-    if expectation.kind == "link" or action is None:
+    if task.kind == "link" or action is None:
         return None
-    entry = plan.workspace.store.get(action.digest)
+    entry = task.plan.workspace.store.get(action.digest)
     if entry is not None and entry.stages:
         return entry
     return None
@@ -85,16 +92,18 @@ def _describe_time(entry: ActionEntry) -> str:
     return total
 
 
-def _explain_action(plan: Plan, expectation: Expected) -> Iterator[str]:
-    action = expectation.action
-    reason = expectation.status.reason
-    if expectation.status.current or action is None:
+def _explain_action(
+    task: ActionTask, status: Status, action: Action | None
+) -> Iterator[str]:
+    plan = task.plan
+    reason = status.reason
+    if status.current or action is None:
         yield reason
         return
-    if expectation.kind == "export" and plan.workspace.store.get(action.digest):
+    if task.kind == "export" and plan.workspace.store.get(action.digest):
         yield reason
         return
-    since, old = _nearest_key(expectation, action)
+    since, old = _nearest_key(task, action)
     if old is None:
         yield f"{reason}; there is no earlier build of this package to compare with"
     elif changes := list(describe_changes(plan, old, action)):
@@ -103,24 +112,24 @@ def _explain_action(plan: Plan, expectation: Expected) -> Iterator[str]:
             yield f"- {line}"
     else:
         yield reason
-    if expectation.kind == "compile" and expectation.status.state == "stale":
+    if task.kind == "compile" and status.state == "stale":
         yield from filter(None, call_all("explain_compile", action, plan.workspace))
 
 
 def _nearest_key(
-    expectation: Expected, action: Action
+    task: ActionTask, action: Action
 ) -> tuple[str, Mapping[str, Any] | None]:
     """Return the key of the last build in this workspace, else the most similar one of this package
     in the store, and which of them it is; of equally similar ones the latest used."""
-    store = expectation.plan.workspace.store
-    previous, old = _find_last(expectation)
+    store = task.plan.workspace.store
+    previous, old = _find_last(task)
     if previous is not None and previous != action.digest:
         entry = store.get(previous)
         if entry:
             old = entry.key
         if old is not None:
             return "the last build in this workspace", old
-    is_of_package = _is_of_package(expectation)
+    is_of_package = _is_of_package(task)
     comparable = []
     for digest, key in earlier_keys(store, action.kind, action.key):
         if digest == action.digest or not is_of_package(digest, key):
@@ -136,19 +145,19 @@ def _nearest_key(
 
 
 def _find_last(
-    expectation: Expected,
+    task: ActionTask,
 ) -> tuple[Digest | None, Mapping[str, Any] | None]:
     """Return the digest of the action that was last done in this workspace and, of a failed
     validation, which the store does not hold, its key."""
-    state = expectation.plan.workspace.state(expectation.package)
-    record = state.get(expectation.kind, {})
-    if KINDS[expectation.kind].installed:
+    state = task.plan.workspace.state(task.name)
+    record = state.get(task.kind, {})
+    if KINDS[task.kind].installed:
         return record.get("action"), record.get("key")
-    return record.get(unit_name(expectation.unit)), None
+    return record.get(unit_name(task.unit)), None
 
 
 def _is_of_package(
-    expectation: Expected,
+    task: ActionTask,
 ) -> Callable[[Digest, Mapping[str, Any]], bool]:
     """Return a function that tells of an action's digest and key whether it is one of the same
     package, or the export of the same model.
@@ -156,9 +165,9 @@ def _is_of_package(
     Packages share what is quantized and compiled, so these keys name none; the links of a package
     name what they are made of.
     """
-    package = expectation.package
-    if expectation.kind in ("compile", "quantize"):
-        used = _used_by_links(expectation.plan, package)
+    package = task.name
+    if task.kind in ("compile", "quantize"):
+        used = _used_by_links(task.plan, package)
         return lambda digest, _: digest in used
 
     def names_package(_: Digest, key: Mapping[str, Any]) -> bool:

@@ -48,4 +48,5 @@ FEATURE = Feature(
     sections=(Section(10, "pipeline.features.gates.section:section"),),
     overview_sections=(Section(20, "pipeline.features.gates.section:changes_section"),),
     highlights="pipeline.features.gates.section:find_changes",
+    compare_builds="pipeline.features.gates.comparison:compare_builds",
 )

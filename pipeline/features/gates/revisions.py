@@ -8,7 +8,6 @@ writes through no link of the revision's.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from pipeline.features.gates.lfs import fill_pointers
 from pipeline.store.errors import PipelineError
 from pipeline.store.git import run_git
+from pipeline.store.scratch import scratch_folder
 
 _LIMIT = 600.0  # seconds, to write all files of a large repository
 
@@ -53,11 +53,11 @@ def read_revision(root: Path, commit: str) -> Iterator[Path]:
     prefix = os.fsdecode(
         run_git(root, "rev-parse", "--show-prefix").stdout.removesuffix(b"\n")
     )
-    with tempfile.TemporaryDirectory(prefix="pte-pipeline-") as folder:
-        tree = Path(folder) / "revision"
+    with scratch_folder("pte-pipeline-diff-") as folder:
+        tree = folder / "revision"
         tree.mkdir()
         places = {
-            "GIT_INDEX_FILE": str(Path(folder) / "index"),
+            "GIT_INDEX_FILE": str(folder / "index"),
             "GIT_WORK_TREE": str(tree),
         }
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from executorch.exir._serialize import _dataclass
-from executorch.exir.backend import backend_api
+from executorch.exir.backend import backend_api, backend_details
 from executorch.exir.verification import verifier
 from executorch.exir.verification.arg_validator import (
     EdgeOpArgValidator,
@@ -36,6 +36,7 @@ from pipeline.features.speedups import (
     sizes,
 )
 from pipeline.program.patching import digest_source, lowers_fast, replaced
+from pipeline.store.releases import installed_release
 
 _log = logging.getLogger(__name__)
 _Function = Callable[..., Any]
@@ -47,7 +48,7 @@ class Patch:
 
     Attributes:
         target: `module:name`, or `module:class.name`.
-        source: the digest of its text in the release that the patch was written for.
+        source: the digest of its text in the first release; `store.releases` has those of others.
         make: returns what stands in its place, from the original.
         texts: what has that text, where that isn't the target alone.
     """
@@ -74,7 +75,8 @@ class Patch:
     def is_known(self) -> bool:
         """Tell whether the installed text is the one that the patch was written for."""
         found = self.texts or (getattr(self.original, "fget", self.original),)
-        return digest_source(*found) == self.source
+        source = installed_release().rewritten.get(self.target, self.source)
+        return digest_source(*found) == source
 
 
 def _split(target: str) -> tuple[Any, str]:
@@ -235,19 +237,20 @@ def _make_lowering(original: _Function) -> _Function:
         find_entry,
     )
 
+    # A backend's class makes the copies since ExecuTorch 1.5.
+    copying = backend_details if hasattr(backend_details, "copy") else backend_api
+
     def lower_all(backend_id: str, *args: Any, **given: Any) -> Any:
         entry = find_entry(backend_id)
         shares = entry is not None and entry.preprocessing.keeps_constants
-        with replaced(
-            backend_api, "copy", lambda module: _Sharing if shares else module
-        ):
+        with replaced(copying, "copy", lambda module: _Sharing if shares else module):
             return original(backend_id, *args, **given)
 
     return lower_all
 
 
 class _Sharing:
-    """Stands in for the module `copy` of `backend_api`."""
+    """Stands in for the module `copy`."""
 
     @staticmethod
     def deepcopy(program: ExportedProgram) -> ExportedProgram:
@@ -296,7 +299,6 @@ def _make_dtype_check(original: _Function) -> _Function:
     return check
 
 
-# Written for torch 2.13.0 and ExecuTorch 1.4.1.
 PATCHES = (
     Patch(
         "torch.fx.graph_module:GraphModule.recompile",

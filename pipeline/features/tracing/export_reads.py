@@ -21,7 +21,7 @@ from pipeline.features.tracing.tracer import Tracer
 from pipeline.plan.declared import list_beside
 from pipeline.plan.kinds.export import ExportInputs
 from pipeline.plan.places import FOLDER, SYSTEM, Kind, is_no_file, within
-from pipeline.plan.reads import WHOLE_ENVIRONMENT, Finder, Reads, is_inside
+from pipeline.plan.reads import NEUTRAL, WHOLE_ENVIRONMENT, Finder, Reads, is_inside
 from pipeline.run.export.declared_reads import (
     OWN,
     DeclaredReads,
@@ -219,13 +219,22 @@ class TracedReads(DeclaredReads):
 
     def _environment(self) -> set[str]:
         """Return the variables that count. A program that was started can have read all."""
-        read, around = set(self.watch.environment), self._inputs.surroundings
-        declared = self._inputs.declared
+        around, declared = self._inputs.surroundings, self._inputs.declared
+        read = {*self.watch.environment} - self._uncounted()
         if declared is not None:
-            return {*declared.environment, *read} - {"HOME"}
-        if self.watch.processes or read >= os.environ.keys():
-            read = {*(read - os.environ.keys()), *around.names(), WHOLE_ENVIRONMENT}
-        return read - {"HOME"}  # paths in the home folder count by what is there
+            return {*declared.environment, *read}
+        if self.watch.processes or read >= os.environ.keys() - self._uncounted():
+            return {*(read - os.environ.keys()), *around.names(), WHOLE_ENVIRONMENT}
+        return read
+
+    def _uncounted(self) -> set[str]:
+        """Return the variables that don't count: those that are alike everywhere, and the home
+        folder, in which paths count by what is there, unless code of the workspace asks for its
+        name."""
+        for reader in self.watch.readers.get("HOME", ()):
+            if self._places.wanted(reader) and not is_no_file(reader):
+                return {*NEUTRAL}
+        return {*NEUTRAL, "HOME"}
 
     def _distributions(self, modules: Iterable[str]) -> set[str]:
         touched: set[str] = set()
@@ -260,7 +269,7 @@ class TracedReads(DeclaredReads):
         ]
         strings = {text for path in sources for text in find_strings(path)}
         read = self.watch.find_variables([*map(str, sources)], strings)
-        allowed = {*self._inputs.declared.environment, "HOME"}
+        allowed = {*self._inputs.declared.environment, *NEUTRAL, "HOME"}
         undeclared += [f"env:{name}" for name in sorted(read - allowed)]
         if undeclared:
             mistake = f"reads what INPUTS does not name: {list_beside(undeclared)}"

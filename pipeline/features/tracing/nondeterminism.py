@@ -62,9 +62,9 @@ _SOURCES = {
             for name in ("getpid", "getppid", "getloadavg", "uname", "cpu_count")
         ]
         + [
-            "os.getlogin",
-            "os.getuid",
-            "os.times",
+            *("os.getlogin", "os.getuid", "os.getgid", "os.times", "os.sysconf"),
+            *("os.statvfs", "os.get_terminal_size", "resource.getrlimit"),
+            *("resource.getrusage", "shutil.disk_usage", "psutil.virtual_memory"),
             "multiprocessing.cpu_count",
             "getpass.getuser",
         ]

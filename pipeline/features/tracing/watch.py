@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal
 
-from pipeline.plan.places import Kind
+from pipeline.plan.places import Kind, within
 from pipeline.run.isolated import ForkWatch
 
 Value = str | None
@@ -136,6 +136,8 @@ class FileAccessLog(ForkWatch):
 
     def _touch(self, kind: Kind, path: str) -> None:
         key = kind, path
+        if self._is_scratch(path) and not self._has_links:
+            return
         if path in self._skipped or (key in self.seen and not self._has_links):
             return
         if not self._wanted(os.path.realpath(path) if "/.." in path else path):
@@ -175,9 +177,13 @@ class FileAccessLog(ForkWatch):
         return self._is_own(_resolve(path))
 
     def _is_own(self, real: str) -> bool:
-        return bool(self._own) and any(
-            parent in self._own for parent in _with_parents(real)
+        return self._is_scratch(real) or (
+            bool(self._own)
+            and any(parent in self._own for parent in _with_parents(real))
         )
+
+    def _is_scratch(self, path: str) -> bool:
+        return bool(self.scratch) and within(path, self.scratch)
 
     def _passes_own(self, path: str) -> bool:
         return any(

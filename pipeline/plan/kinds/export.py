@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -21,7 +22,7 @@ from pipeline.program.constant_values import find_blobs
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.json_diff import ABSENT, Difference
-from pipeline.store.toolchain import hash_seed
+from pipeline.store.toolchain import hash_seed, processor
 from pipeline.store.workspace import Workspace
 
 Json = Mapping[str, Any]
@@ -79,6 +80,9 @@ def export_key(inputs: ExportInputs) -> Key:
     }
     key |= operator_fields(inputs.libraries)
     key["hash_seed"] = hash_seed()
+    key["processor"] = processor()
+    if (encoding := sys.getfilesystemencoding()) != "utf-8":
+        key["encoding"] = encoding  # of names and variables; content is UTF-8
     if inputs.unfollowed:  # nobody else is given what it made
         key["unfollowed"] = list(inputs.unfollowed)
     return key
@@ -121,6 +125,8 @@ def describe_export(difference: Difference, file: str) -> str | None:
     match difference.path:
         case ("hash_seed",):
             return f"PYTHONHASHSEED: {difference.values}"
+        case ("processor" | "encoding" as name,):
+            return f"{name}: {difference.values}"
         case ("source",):
             return f"{file} changed"
         case ("reads", kind, name, *_):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,7 +34,8 @@ from pipeline.run.executors.system import (
 )
 from pipeline.run.worker_group import WorkerGroup, join, starting_workers
 from pipeline.store.files import remove
-from pipeline.store.toolchain import HASH_SEED, hash_seed
+from pipeline.store.scratch import empty_folder, scratch_folder
+from pipeline.store.toolchain import HASH_SEED, hash_seed, unchanged_folders
 from pte_pipeline.import_path import SAFE_PATH, begin_worker, is_untrusted
 
 # Libraries of native code start a thread a core otherwise, whose number changes what they compute.
@@ -41,6 +43,7 @@ _THREADS = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
     *("VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
 )
+_SCRATCH = "pte-pipeline-run-"
 # As `SIGSEGV(-11)`; only an error's message has it.
 _SIGNALS = re.compile(r"[A-Z]+\(-?\d+\)")
 
@@ -77,6 +80,8 @@ class WorkerProcesses:
         self._idle: list[ProcessPoolExecutor] = []
         self._under_way: dict[Future[Any], _Call] = {}
         self._lock = threading.RLock()
+        self._folders = ExitStack()
+        self._scratch = Path()
 
     def __len__(self) -> int:
         return len(self._processes)
@@ -117,6 +122,8 @@ class WorkerProcesses:
             call = self._under_way.pop(outer)
             is_gone = isinstance(error, BrokenProcessPool | ShutdownExecutorError)
             (self._processes.remove if is_gone else self._idle.append)(call.process)
+            if is_gone:
+                empty_folder(Path(call.process._env["TMPDIR"]))
         if error is None:
             outer.set_result(inner.result())
         else:
@@ -135,17 +142,19 @@ class WorkerProcesses:
     def _start(self) -> ProcessPoolExecutor:
         if self._group is None:
             self._group = WorkerGroup()
+            self._scratch = self._folders.enter_context(scratch_folder(_SCRATCH))
             os.environ[HASH_SEED] = hash_seed()  # for all of them
-        environment = {name: os.environ.get(name, "1") for name in _THREADS}
+        environment = dict.fromkeys(_THREADS, "1")
+        environment["TMPDIR"] = tempfile.mkdtemp(dir=self._scratch)
         if is_untrusted():
             environment[SAFE_PATH] = "1"
         process: Any = ProcessPoolExecutor(
             max_workers=1,
             initializer=begin_worker,
-            initargs=(SAFE_PATH in os.environ,),
+            initargs=(SAFE_PATH in os.environ, unchanged_folders()),
             env=environment,
         )
-        process.submit(join, self._group.number, os.getpid())
+        process.submit(join, self._group.number, os.getpid(), environment["TMPDIR"])
         self._processes.append(process)
         return process
 
@@ -181,3 +190,4 @@ class WorkerProcesses:
             self._group.close()
             for process in list(self._processes):
                 process.shutdown(wait=True, kill_workers=True)
+        self._folders.close()

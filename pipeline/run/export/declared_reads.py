@@ -68,7 +68,7 @@ class DeclaredReads:
         if self._inputs.declared is None:
             unfollowed.append(_UNFOLLOWED.format(self._inputs.path))
         else:
-            environment = {*self._inputs.declared.environment} - {"HOME"}
+            environment = {*self._inputs.declared.environment}
         return Reads(
             files=tuple(sorted(files)),
             environment=tuple(sorted(environment)),

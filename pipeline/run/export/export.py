@@ -54,6 +54,7 @@ from pipeline.run.export.exporter import (
 )
 from pipeline.run.export.exporter_imports import import_afresh, importing_for
 from pipeline.run.export.handover import Handover, handing_over
+from pipeline.run.export.neutral import neutral_process
 from pipeline.run.export.recorder import Defaults
 from pipeline.run.export.references import record_references
 from pipeline.run.export.renamed_state import find_renamed_state
@@ -132,7 +133,11 @@ def run_exporter(
     path = root / action.inputs.path
     with stages.stage(IMPORT), keeping_all():
         _warm_up()
-    with stages.stage("run the exporter"), importing_for(root, path):
+    with (
+        stages.stage("run the exporter"),
+        importing_for(root, path),
+        neutral_process(root),
+    ):
         prepare = partial(load_libraries, action.libraries, root)
         run = partial(_run, path, text, handover, action.inputs.parameters, prepare)
         exported: dict[str, Any] = run_isolated(

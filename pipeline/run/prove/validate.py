@@ -14,10 +14,10 @@ from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.plan.shared_state import WHERE, describe_unsaid, says_sharing
+from pipeline.report.failures import describe_failed, first_culprit
 from pipeline.report.method_records import UNASKED
 from pipeline.report.records import FORMAT, read_fitting, read_manifest
 from pipeline.report.render import render_package
-from pipeline.report.sections.failures import describe_failed, first_culprit
 from pipeline.report.verdicts import PASSED, method_verdict, package_verdict
 from pipeline.run.prove.judgement import Judgement
 from pipeline.run.prove.measured import check_files, find_measured

@@ -13,9 +13,9 @@ from pipeline.features.charts import draw as charts
 from pipeline.features.charts.axes import linear_axis, logarithmic_axis
 from pipeline.features.charts.shapes import cut_text
 from pipeline.features.charts.treemap import Box, split_box
+from pipeline.features.pages.render import _environment
 from pipeline.report.colours import LEFT
 from pipeline.report.elements import WIDTH, Chart, DataTable, ReportSection
-from pipeline.report.render import _environment
 
 PIECES = [(30, "var(--c0)", "encode: XnnpackBackend: 30"), (10, LEFT, "encode: left: 10")]
 

@@ -23,10 +23,10 @@ from torch.export import export
 from pipeline.compile.preprocess import registry as preprocessors
 from pipeline.compile.quantize import quantize
 from pipeline.features.contracts.contract import describe_contract, format_selection, join_contracts
+from pipeline.features.contracts.kernel_calls import read_runtime_needs
 from pipeline.features.inspection.contents import describe_contents
 from pipeline.program.flatbuffer import CorruptError
 from pipeline.program.inputs import InputSet
-from pipeline.program.kernel_calls import read_runtime_needs
 from pipeline.program.pte import read_program
 from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import PipelineError

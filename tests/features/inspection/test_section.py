@@ -3,8 +3,8 @@
 import subprocess
 import sys
 
-from pipeline.report.markdown import markdown
-from tests.report.test_markdown import PASSED, rows
+from pipeline.features.pages.markdown import markdown
+from tests.features.pages.test_markdown import PASSED, rows
 from tests.support.bench import REPOSITORY
 
 

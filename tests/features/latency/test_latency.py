@@ -15,8 +15,8 @@ from pipeline.features.latency.latency import (
     round_figure,
     spread,
 )
+from pipeline.features.pages.markdown import markdown
 from pipeline.program.inputs import InputSet
-from pipeline.report.markdown import markdown
 from pipeline.validate.package import validate_package
 from tests.devices.test_bindings import Counter, Encoder, exported, lowered, write
 

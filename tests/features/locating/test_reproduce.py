@@ -7,9 +7,9 @@ import torch
 
 from pipeline.config.validation import Limits
 from pipeline.features.locating.measuring import reproductions
+from pipeline.features.pages.markdown import markdown
 from pipeline.plan.actions import Action
 from pipeline.program.inputs import InputSet
-from pipeline.report.markdown import markdown
 from pipeline.run.install import clean, install
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace

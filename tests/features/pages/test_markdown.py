@@ -2,7 +2,7 @@ import json
 import subprocess
 import sys
 
-from pipeline.report.markdown import markdown
+from pipeline.features.pages.markdown import markdown
 from pipeline.report.verdicts import package_verdict
 from tests.support.bench import REPOSITORY
 
@@ -271,7 +271,7 @@ def test_every_row_has_as_many_cells_as_its_head():
 
 def test_a_report_needs_no_torch():
     code = (
-        "import json, sys; from pipeline.report.markdown import markdown; "
+        "import json, sys; from pipeline.features.pages.markdown import markdown; "
         "markdown(json.load(sys.stdin)); "
         "sys.exit(bool({'torch', 'jinja2'} & sys.modules.keys()))"
     )

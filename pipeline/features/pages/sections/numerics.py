@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pipeline.features.pages.sections.call_outputs import Output, outputs
+from pipeline.features.pages.sections.error_chart import errors_by_limit
+from pipeline.features.pages.sections.method_comparisons import (
+    figure_cells,
+    method_rows,
+)
+from pipeline.features.pages.sections.movement import movement_table
 from pipeline.report.cells import name, verdict_cell
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
 from pipeline.report.method_records import UNASKED
-from pipeline.report.sections.call_outputs import Output, outputs
-from pipeline.report.sections.error_chart import errors_by_limit
-from pipeline.report.sections.method_comparisons import figure_cells, method_rows
-from pipeline.report.sections.movement import movement_table
 from pipeline.store.errors import listed, plural
 
 _MOST_NAMED = 4  # methods in a sentence

@@ -6,9 +6,9 @@ import subprocess
 import pytest
 
 from pipeline.features.gates import section as section_of_gates
-from pipeline.report import overview
+from pipeline.features.pages import overview
+from pipeline.features.pages.markdown import markdown
 from pipeline.report.formatting import short
-from pipeline.report.markdown import markdown
 from pipeline.report.packages import Entry
 from pipeline.report.provenance import find_provenance
 from pipeline.report.render import _build_error, render_all

@@ -2,10 +2,10 @@
 
 import jsonschema
 
-from pipeline.report.markdown import markdown
+from pipeline.features.pages.markdown import markdown
+from pipeline.features.pages.sections.estimates import section
 from pipeline.report.schema import report_schema
-from pipeline.report.sections.estimates import section
-from tests.report.test_markdown import method, rows, validation
+from tests.features.pages.test_markdown import method, rows, validation
 from tests.support.builds import delegation, estimate
 
 RECORD = validation(method("encode"), method("decode"), method("embed")) | {

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from pathlib import PurePosixPath
 from typing import NamedTuple
 from urllib.parse import quote
 
 from pipeline.report.elements import Json
-from pipeline.report.formatting import Place, parse_place
+from pipeline.report.formatting import Place
+from pipeline.report.quoted_files import is_inside, named_places
 
 _AROUND = 2  # lines before and after
 
@@ -38,58 +38,6 @@ class Excerpt(NamedTuple):
     changed: bool
 
 
-def named_places(report: Json) -> list[Place]:
-    """Return all lines of files that a record names, sorted, each once."""
-    places: dict[tuple[str, int], Place] = {}
-    for text in _list_lines(report):
-        place = parse_place(text)
-        if place is not None:
-            places[place.file, place.line] = place
-    return [places[key] for key in sorted(places)]
-
-
-def _list_lines(report: Json) -> Iterator[str]:
-    """Yield the lines that a record names, as texts."""
-    yield from _settings(report)
-    for method in report["methods"]:
-        for culprit in method.get("culprits") or ():
-            yield culprit["line"]
-    for field in ("narrowed", "warnings"):
-        for records in (report.get(field) or {}).values():
-            yield from (record["line"] for record in records)
-    for delegation in (report.get("delegation") or {}).values():
-        yield from (call.get("line", "") for call in delegation.get("left", ()))
-
-
-def named_files(report: Json) -> dict[str, str]:
-    """Return the files of the workspace that a record names lines of, by their paths there, with
-    the digests that they had: those of its config, and Python files that its programs were
-    exported from.
-
-    A trace can name any file, so what a program names and no export read is not among them.
-    """
-    digests = report.get("sources", {})
-    settings = filter(None, map(parse_place, _settings(report)))
-    allowed = {place.file for place in settings}
-    allowed |= {file for file in digests if file.endswith(".py")}
-    files: dict[str, str] = {}
-    for place in named_places(report):
-        if place.file in digests and place.file in allowed and _inside(place.file):
-            files[place.file] = digests[place.file]
-    return files
-
-
-def _settings(report: Json) -> list[str]:
-    """Return the places that the config has, as texts."""
-    gates = (gate.get("place", "") for gate in report.get("gates") or ())
-    return [*gates, *report.get("places", {}).values()]
-
-
-def _inside(file: str) -> bool:
-    path = PurePosixPath(file)
-    return not path.is_absolute() and ".." not in path.parts
-
-
 def excerpts(report: Json, sources: Mapping[str, str | None]) -> list[Excerpt]:
     """Return the named lines of each file with those around them.
 
@@ -101,7 +49,7 @@ def excerpts(report: Json, sources: Mapping[str, str | None]) -> list[Excerpt]:
     for file, places in groupby(named_places(report), key=lambda place: place.file):
         named = list(places)
         href = ""
-        if _inside(file):
+        if is_inside(file):
             href = f"../../{quote(file)}#L{named[0].line}"
         text = sources.get(file, "")
         parts = list(_parts(named, text or ""))

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
+from pipeline.features.pages import heads
+from pipeline.features.pages.sections import report_sections
 from pipeline.moments import call_all
-from pipeline.report import packages
 from pipeline.report.elements import Cell, DataTable, ReportSection
 from pipeline.report.formatting import NOTHING
-from pipeline.report.packages import Entry
-from pipeline.report.sections import report_sections
+from pipeline.report.packages import Entry, sort_entries
 
 # GitHub takes a summary of at most 1 MiB, and a comment of at most 65,536 characters. Sentences can
 # hold shapes and lists of operators.
@@ -46,8 +46,8 @@ def markdown(
         sections = report_sections(report)
     parts = [
         f"# {_escape(report['package'])}: {verdict}",
-        _escape(packages.about(report)),
-        packages.lead(report),
+        _escape(heads.about(report)),
+        heads.lead(report),
         _list_figures(report),
     ]
     for table in _open_tables(report, sections):
@@ -59,7 +59,7 @@ def markdown(
 
 def _list_figures(report: Mapping[str, Any]) -> str:
     lines: list[str] = []
-    for title, cell in packages.known_figures(report).items():
+    for title, cell in heads.known_figures(report).items():
         heading = title[0].upper() + title[1:]
         lines.append(f"- {heading}: {_cell(cell)}")
     return "\n".join(lines)
@@ -106,14 +106,14 @@ def markdown_summary(
 ) -> str:
     """Render all packages as one table, and the failures of each, at most 900 kB in all; then the
     sections of the page over all packages that a summary shows."""
-    entries = packages.sort_entries(entries)
+    entries = sort_entries(entries)
     failed = [entry for entry in entries if entry.failed]
     mark = ""
     if failed:
         mark = "FAILED: "
-    parts = [f"# {mark}{packages.overall_verdict(entries)}"]
+    parts = [f"# {mark}{heads.overall_verdict(entries)}"]
     if entries:
-        parts.append(_table(packages.table(entries)))
+        parts.append(_table(heads.table(entries)))
     shown: list[str] = []
     for section in sections:
         if section.name in _IN_SUMMARY and section.parts:

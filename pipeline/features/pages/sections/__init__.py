@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pipeline.moments import find_sections, load
-from pipeline.report.elements import Json, ReportSection
-from pipeline.report.sections import (
+from pipeline.features.pages.sections import (
     delegation,
     estimates,
     failures,
@@ -20,6 +18,8 @@ from pipeline.report.sections import (
     state,
     warnings,
 )
+from pipeline.moments import find_sections, load
+from pipeline.report.elements import Json, ReportSection
 
 # By rank, between which features place theirs (`moments.Section`).
 SECTIONS: dict[int, Callable[[Json], ReportSection]] = {

@@ -3,11 +3,11 @@
 import jsonschema
 
 from pipeline.cli.console import _quantized
-from pipeline.report.markdown import markdown
+from pipeline.features.pages.markdown import markdown
+from pipeline.features.pages.sections.quantization import section
 from pipeline.report.render import render
 from pipeline.report.schema import report_schema
-from pipeline.report.sections.quantization import section
-from tests.report.test_markdown import method, rows, validation
+from tests.features.pages.test_markdown import method, rows, validation
 
 
 def facts(**changes):

@@ -14,10 +14,12 @@ import jsonschema
 import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
 
+from pipeline.features import pages
 from pipeline.features.families.section import section as family_section
+from pipeline.features.pages.excerpts import excerpts
 from pipeline.report.elements import MOST_ROWS
-from pipeline.report.excerpts import excerpts, named_files, named_places
 from pipeline.report.formatting import Place, parse_place
+from pipeline.report.quoted_files import named_files, named_places
 from pipeline.report.render import Entry, render, render_all
 from pipeline.report.schema import DIALECT, report_schema
 from tests.support import golden
@@ -385,7 +387,7 @@ def test_what_failed_comes_first_everywhere():
 def test_a_summary_fits_where_github_takes_it():
     record = {**FULL, "failures": ["x" * 10_000] * 50}
     entries = [Entry(f"package-{n}", {**record, "package": f"package-{n}"}) for n in range(800)]
-    from pipeline.report.markdown import markdown_summary
+    from pipeline.features.pages.markdown import markdown_summary
 
     text = markdown_summary(entries)
     assert len(text.encode()) < 1 << 20
@@ -420,7 +422,7 @@ def _contrast(one, other):
 
 @pytest.mark.parametrize("mode", [0, 1])
 def test_texts_can_be_read_in_light_and_dark_mode(mode):
-    style = Path(render.__globals__["__file__"]).parent / "templates" / "style.css"
+    style = Path(pages.__file__).parent / "templates" / "style.css"
     css = style.read_text(encoding="utf-8").partition("* {")[0]
     variables = _variables(css.split("@media (prefers-color-scheme: dark)")[mode])
     pairs = [

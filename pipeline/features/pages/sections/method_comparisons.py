@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.report.cells import figure, name, source, text, verdict_cell
 from pipeline.report.elements import Cell, Json, Row
 from pipeline.report.formatting import NOTHING, decibel, error, percent, ratio, short
-from pipeline.report.sections.reference import describe_comparison, describe_limits
+from pipeline.report.references import describe_comparison, describe_limits
 from pipeline.store.errors import plural
 
 _LIMITS: dict[str, tuple[str, Callable[[Any], str]]] = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pipeline.features.pages.sections.call_outputs import Output, outputs
 from pipeline.report.elements import Chart, Json
 from pipeline.report.formatting import error
-from pipeline.report.sections.call_outputs import Output, outputs
 from pipeline.store.errors import plural
 
 _MOST_SETS = 16  # of one output in the chart of errors; the worst

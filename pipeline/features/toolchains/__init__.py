@@ -1,0 +1,58 @@
+"""Toolchains: other environments of torch and ExecuTorch, by name, that a workspace builds with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipeline.moments import Command, Feature, Setting
+from pipeline.store.setting_table import checked, parse_text
+
+UPGRADE = Command(
+    "upgrade",
+    "build with another toolchain beside the present one, and report what changes",
+    "toolchain [package ...]",
+    more="The other builds go to build/.toolchains/<toolchain>, the report to "
+    "build/upgrade-<toolchain>.md. What gets worse is at its top. The exit status is 1 where a "
+    "package no longer lowers, or no longer passes.",
+    examples=(
+        ("doit upgrade et15", "all packages"),
+        ("doit upgrade et15 vision", "one package"),
+    ),
+    run="pipeline.features.toolchains.upgrade:run",
+    builds=True,
+)
+
+
+def _parse_toolchains(value: Any, _: Path) -> dict[str, tuple[str, ...]]:
+    """Return the folder of an environment, or the requirements of one, by the toolchain's name."""
+    toolchains = {}
+    for name, texts in checked(value, isinstance(value, dict)).items():
+        listed_texts = texts if isinstance(texts, list) else [texts]
+        is_name = name.replace("-", "").replace("_", "").replace(".", "").isalnum()
+        checked(name, is_name and name != "default" and bool(listed_texts))
+        toolchains[name] = tuple(map(parse_text, listed_texts))
+    return toolchains
+
+
+SETTINGS = {
+    "toolchains": Setting(
+        _parse_toolchains,
+        "a table of names, each with the folder of an environment or with requirements",
+        "Other environments to build with, by name: the folder of one, or what pip installs into "
+        "one that is kept for you.",
+        has_variable=False,
+    ),
+}
+FEATURE = Feature(
+    "toolchains",
+    "build with other releases of ExecuTorch, and report what an upgrade changes",
+    verbs=(UPGRADE,),
+    settings=SETTINGS,
+    options={"toolchain": "pipeline.features.toolchains.driver:run_elsewhere"},
+    split_command="pipeline.features.toolchains.routing:split_command",
+    elsewhere="pipeline.features.toolchains.routing:find_elsewhere",
+    config={"package": "pipeline.features.toolchains.config:add_fields"},
+    summarize="pipeline.features.toolchains.config:summarize",
+    planning="pipeline.features.toolchains.config:ToolchainPlanning",
+)

@@ -1,0 +1,273 @@
+"""What changes in a package that another toolchain builds: ranked, the worst first.
+
+It knows the records of both builds, and no plan; nothing is built here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pipeline.report.verdicts import VERDICTS, package_verdict
+from pipeline.store.errors import listed, plural
+from pipeline.validate.figures import Build, MethodFigures, describe_left
+
+Json = Mapping[str, Any]
+# The ranks of changes, the worst first; what gets better, or is only told, comes last.
+BROKEN, DELEGATION, MEMORY, SIZE, NUMERICS, LATENCY, WARNINGS, TOLD = range(8)
+_SQNR_STEP = (
+    1.0  # dB that one build may differ by from another before it is worth a line
+)
+_SLOWER = (
+    1.25  # times the median, and its ratio to the source's, where quartiles are apart
+)
+_MORE_PEAK = 1.2  # times the peak of lowering, which varies from run to run
+_MOST_ERRORS = 3
+
+
+class PackageChanges:
+    """The changes of a package.
+
+    Attributes:
+        lines: sentences with their ranks, the worst first.
+        bytes: "equal", which sections differ, or "" where one side was not built.
+        details: lines of Markdown with the whole comparison.
+    """
+
+    def __init__(
+        self, package: str, lines: Sequence[tuple[int, str]], bytes_: str
+    ) -> None:
+        self.package = package
+        self.lines = sorted(lines, key=lambda line: line[0])
+        self.bytes = bytes_
+        self.details: list[str] = []
+
+    @property
+    def rank(self) -> int:
+        """Return the rank of the worst change."""
+        return min((rank for rank, _ in self.lines), default=TOLD)
+
+    @property
+    def is_equal(self) -> bool:
+        """Tell whether nothing changed that is worth a line."""
+        return self.bytes == "equal" and not self.lines
+
+
+def find_changes(package: str, old: Json, new: Json) -> PackageChanges:
+    """Compare two sides of a package: records as `upgrade.read_side` returns them."""
+    lines = list(_compare_outcomes(old, new))
+    if old["build"] is None or new["build"] is None:
+        return PackageChanges(package, lines, "")
+    for name, before in old["build"].figures.methods.items():
+        after = new["build"].figures.methods.get(name)
+        if after is None:
+            lines.append((BROKEN, f"{name}: the method is gone"))
+            continue
+        delegation = new["build"].manifest["methods"][name]["delegation"]
+        for rank, sentence in _compare_methods(before, after, delegation):
+            lines.append((rank, f"{name}: {sentence}"))
+    lines += _compare_sizes(old["build"], new["build"])
+    lines += _compare_costs(old["cost"], new["cost"])
+    if old["report"] and new["report"]:
+        lines += _compare_warnings(old["report"], new["report"])
+    return PackageChanges(package, lines, _compare_bytes(old, new))
+
+
+# Whether it builds and passes
+
+
+def _compare_outcomes(old: Json, new: Json) -> Iterator[tuple[int, str]]:
+    """Yield what no longer builds or passes, and what does so now."""
+    if old["build"] is None and new["build"] is None:
+        yield TOLD, f"builds with neither: {_describe_errors(new)}"
+    elif new["build"] is None:
+        yield BROKEN, f"no longer builds: {_describe_errors(new)}"
+    elif old["build"] is None:
+        yield TOLD, f"builds now; before: {_describe_errors(old)}"
+    else:
+        yield from _compare_verdicts(old, new)
+
+
+def _describe_errors(side: Json) -> str:
+    """Say why a package was not built."""
+    errors = []
+    for action in side["errors"]:
+        place = action["package"] or action["model"]
+        method = f"/{action['method']}" if action["method"] else ""
+        errors.append(f"{action['kind']} {place}{method}: {action['error']}")
+    return listed(errors, _MOST_ERRORS) or "it was not run"
+
+
+def _compare_verdicts(old: Json, new: Json) -> Iterator[tuple[int, str]]:
+    before, after = _verdict(old), _verdict(new)
+    if before == after:
+        return
+    sentence = f"{after}, was {before}"
+    reasons = [*(new["report"] or {}).get("failures", ())]
+    reasons += [action["error"] for action in new["errors"]]
+    if reasons:
+        sentence += f": {listed(reasons, _MOST_ERRORS)}"
+    order: dict[str, int] = {verdict: place for place, verdict in enumerate(VERDICTS)}
+    is_worse = order.get(after, -1) < order.get(before, -1)
+    yield (BROKEN if is_worse else TOLD), sentence
+
+
+def _verdict(side: Json) -> str:
+    """Return the verdict on a package, or that there is none."""
+    report = side["report"]
+    if report is None or any(action["kind"] == "validate" for action in side["errors"]):
+        return "failed" if report else "not validated"
+    return package_verdict(report)
+
+
+# Figures
+
+
+def _compare_methods(
+    before: MethodFigures, after: MethodFigures, delegation: Json
+) -> Iterator[tuple[int, str]]:
+    yield from _compare_delegation(before, after, delegation)
+    yield from _compare_memory(before, after)
+    yield from _compare_numerics(before, after)
+    yield from _compare_latency(before, after)
+
+
+def _compare_delegation(
+    before: MethodFigures, after: MethodFigures, delegation: Json
+) -> Iterator[tuple[int, str]]:
+    """Yield the operators that delegates no longer take, or take now."""
+    for operator in sorted({*before.left, *after.left}):
+        old = before.left.get(operator, 0)
+        new = after.left.get(operator, 0)
+        if new > old:
+            why = describe_left(delegation, operator)
+            yield (
+                DELEGATION,
+                f"{plural(new - old, 'more call')} of {operator} left undelegated{why}",
+            )
+        elif new < old:
+            yield TOLD, f"{plural(old - new, 'more call')} of {operator} delegated"
+    nodes = (before.delegated_nodes, before.nodes), (after.delegated_nodes, after.nodes)
+    if nodes[0] != nodes[1]:
+        rank = DELEGATION if after.share() < before.share() else TOLD
+        texts = [f"{inside} of {whole}" for inside, whole in nodes]
+        yield rank, f"{texts[1]} nodes delegated, were {texts[0]}"
+    if before.partitions != after.partitions:
+        counts = [_describe_partitions(figures) for figures in (before, after)]
+        yield TOLD, f"partitions: {counts[1]}, were {counts[0]}"
+
+
+def _describe_partitions(figures: MethodFigures) -> str:
+    counts = [
+        f"{number} of {backend}" for backend, number in figures.partitions.items()
+    ]
+    return ", ".join(counts) or "none"
+
+
+def _compare_memory(
+    before: MethodFigures, after: MethodFigures
+) -> Iterator[tuple[int, str]]:
+    old, new = before.planned_memory, after.planned_memory
+    if old is not None and new is not None and old != new:
+        rank = MEMORY if new > old else TOLD
+        yield rank, f"planned memory {describe_growth(old, new)}"
+
+
+def _compare_numerics(
+    before: MethodFigures, after: MethodFigures
+) -> Iterator[tuple[int, str]]:
+    """Yield the outputs that are further from their source, or nearer."""
+    pairs = zip(before.sqnr_db or (), after.sqnr_db or (), strict=False)
+    for place, (old, new) in enumerate(pairs):
+        if old is None or new is None or abs(new - old) < _SQNR_STEP:
+            continue
+        rank = NUMERICS if new < old else TOLD
+        yield rank, f"output {place}: SQNR {new:g} dB, was {old:g} dB"
+
+
+def _compare_latency(
+    before: MethodFigures, after: MethodFigures
+) -> Iterator[tuple[int, str]]:
+    """Yield a latency that is another one, not only another measurement."""
+    old, new = before.latency, after.latency
+    if old is None or new is None:
+        return
+    texts = f"{new.median:.3g} ms, was {old.median:.3g} ms"
+    # The source's time, of the same minute, tells a slow method from a busy machine.
+    is_slower = new.ratio > _SLOWER * old.ratio
+    is_faster = old.ratio > _SLOWER * new.ratio
+    if is_slower and new.median > _SLOWER * old.median and new.low > old.high:
+        yield LATENCY, f"slower: {texts}"
+    elif is_faster and old.median > _SLOWER * new.median and old.low > new.high:
+        yield TOLD, f"faster: {texts}"
+
+
+def _compare_sizes(old: Build, new: Build) -> Iterator[tuple[int, str]]:
+    before, after = old.figures.size, new.figures.size
+    if before != after:
+        rank = SIZE if after > before else TOLD
+        yield rank, f"size {describe_growth(before, after)}"
+
+
+def _compare_costs(
+    old: tuple[float, int], new: tuple[float, int]
+) -> Iterator[tuple[int, str]]:
+    """Yield the peak memory of lowering, where it changed for sure."""
+    before, after = old[1], new[1]
+    if before and after > _MORE_PEAK * before:
+        yield MEMORY, f"peak memory of lowering {describe_growth(before, after)}"
+    elif after and before > _MORE_PEAK * after:
+        yield TOLD, f"peak memory of lowering {describe_growth(before, after)}"
+
+
+def describe_growth(before: int, after: int) -> str:
+    """Describe how a number of bytes changed."""
+    share = f", {100 * (after / before - 1):+.1f} %" if before else ""
+    return f"{after:,} bytes, was {before:,} ({after - before:+,}{share})"
+
+
+# Warnings and bytes
+
+
+def _compare_warnings(old: Json, new: Json) -> Iterator[tuple[int, str]]:
+    """Yield the warnings of lowering that are new, and those that are gone."""
+    before, after = _find_warnings(old), _find_warnings(new)
+    for sentence in after:
+        if sentence not in before:
+            yield WARNINGS, f"new warning: {sentence}"
+    for sentence in before:
+        if sentence not in after:
+            yield TOLD, f"warning gone: {sentence}"
+
+
+def _find_warnings(report: Json) -> dict[str, None]:
+    sentences: dict[str, None] = {}
+    for method, warnings in report.get("warnings", {}).items():
+        for warning in warnings:
+            sentences[f"{method}: {warning['what']}"] = None
+    return sentences
+
+
+def _compare_bytes(old: Json, new: Json) -> str:
+    """Return "equal", or which sections of the package differ."""
+    files = []
+    for side in (old, new):
+        manifest = side["build"].manifest["files"]
+        files.append({name: file["digest"] for name, file in manifest.items()})
+    if files[0] == files[1]:
+        return "equal"
+    sections = [_find_sections(side["contents"]) for side in (old, new)]
+    differing = []
+    for kind in sorted({*sections[0], *sections[1]}):
+        if sections[0].get(kind) != sections[1].get(kind):
+            differing.append(kind.replace("_", " "))
+    return f"differ in {listed(differing)}" if differing else "differ"
+
+
+def _find_sections(contents: Json | None) -> dict[str, list[str]]:
+    """Return the digests of a package's segments by kind."""
+    sections: dict[str, list[str]] = {}
+    for segment in (contents or {}).get("segments", ()):
+        if segment["kind"] != "padding":
+            sections.setdefault(segment["kind"], []).append(segment["digest"])
+    return sections

@@ -1,0 +1,181 @@
+"""Environments of toolchains: where each is, what is installed in it, and whether it can build.
+
+Nothing of another environment is imported. Its own Python says in one call what it has.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+from typing import Any
+
+from pipeline.features.toolchains.install import install_environment
+from pipeline.features.toolchains.routing import read_toolchains
+from pipeline.store.errors import PipelineError, did_you_mean
+from pipeline.store.settings_reader import TABLE
+
+DISTRIBUTION = "pte-pipeline"
+# Each environment has its own.
+_OF_TOOLCHAINS = ("executorch", "torch")
+_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(\[[^]]*\])?\s*(?P<versions>[^;]*)$")
+_PATH_STARTS = (".", "/", "~")
+_SECONDS = 60
+_PROBE = """
+import json, sys
+from importlib.metadata import distributions
+names = {}
+for found in distributions():
+    if found.metadata["Name"]:
+        names.setdefault(found.metadata["Name"].lower().replace("_", "-"), found.version)
+print(json.dumps({"python": sys.version.split()[0], "distributions": names}))
+"""
+
+
+def find_python(root: Path, name: str) -> Path:
+    """Return the Python of a toolchain, after its environment was installed and checked.
+
+    Raises:
+        PipelineError: there is no such toolchain, or it can't build; a line for each reason.
+    """
+    toolchains = read_toolchains(root)
+    if name not in toolchains:
+        raise PipelineError(_describe_unknown(name, toolchains))
+    python = _locate(root, name, toolchains[name])
+    facts = probe(python, name)
+    problems = list(find_problems(name, python, facts))
+    if problems:
+        raise PipelineError(*problems)
+    return python
+
+
+def _describe_unknown(name: str, toolchains: Mapping[str, Any]) -> str:
+    where = f"`toolchains` of [{TABLE}] in pyproject.toml"
+    if not toolchains:
+        return f"no toolchain '{name}': add it to {where}, such as {name} = \".venv-{name}\""
+    return f"no toolchain '{name}' in {where}; {did_you_mean(name, toolchains)}"
+
+
+def _locate(root: Path, name: str, texts: tuple[str, ...]) -> Path:
+    """Return the Python of an environment. Raises PipelineError where there is none."""
+    if not is_folder(texts):
+        return install_environment(name, texts, list_requirements())
+    folder = root / Path(texts[0]).expanduser()
+    python = folder / "bin" / "python"
+    if not python.exists():
+        remedy = f"`python -m venv {texts[0]}` makes one"
+        raise PipelineError(
+            f"toolchain {name}: {texts[0]} has no bin/python, so it is no environment; {remedy}"
+        )
+    return python
+
+
+def is_folder(texts: tuple[str, ...]) -> bool:
+    """Tell whether the value of a toolchain is a folder, and not a list of requirements."""
+    text = texts[0]
+    return len(texts) == 1 and (
+        text.startswith(_PATH_STARTS) or "/" in text or not re.search(r"[=<>~!@]", text)
+    )
+
+
+def probe(python: Path, name: str) -> dict[str, Any]:
+    """Return what an environment has: the version of its Python, and its distributions by name.
+    Raises PipelineError where its Python does not run."""
+    try:
+        answer = subprocess.run(
+            [python, "-I", "-c", _PROBE],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=_SECONDS,
+        )
+        facts: dict[str, Any] = json.loads(answer.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        output = (getattr(error, "stderr", "") or str(error)).strip()
+        reason = output.splitlines()[-1] if output else type(error).__name__
+        raise PipelineError(
+            f"toolchain {name}: {python} does not run: {reason}"
+        ) from None
+    return facts
+
+
+def find_problems(name: str, python: Path, facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why an environment can't build, with the remedy in each line."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if not facts["python"].startswith(f"{version}."):
+        yield (
+            f"toolchain {name}: has Python {facts['python']}, and doit runs in {version}; make an "
+            f"environment of Python {version}"
+        )
+        return
+    missing = []
+    for distribution in _OF_TOOLCHAINS:
+        if distribution not in facts["distributions"]:
+            missing.append(distribution)
+    if missing:
+        names = " and ".join(missing)
+        yield (
+            f"toolchain {name}: no {names} in it; "
+            f"`{python} -m pip install {' '.join(missing)}`, in the release that you mean"
+        )
+    unmet = _find_unmet(facts["distributions"])
+    if unmet:
+        texts = " ".join(f"'{text}'" for text in unmet)
+        yield (
+            f"toolchain {name}: lacks what pte-pipeline needs; `{python} -m pip install {texts}`"
+        )
+
+
+def list_requirements() -> list[str]:
+    """Return what pte-pipeline needs in each environment, without torch and ExecuTorch."""
+    try:
+        texts = requires(DISTRIBUTION) or []
+    except PackageNotFoundError:  # a copy of the package that was not installed
+        texts = []
+    requirements = []
+    for text in texts:
+        requirement, _, marker = text.partition(";")
+        if "extra" in marker:
+            continue
+        match = _REQUIREMENT.match(requirement.strip())
+        if match and match["name"] not in _OF_TOOLCHAINS:
+            requirements.append(requirement.strip())
+    return requirements
+
+
+def _find_unmet(installed: Mapping[str, str]) -> list[str]:
+    """Return the requirements that an environment does not meet."""
+    unmet = []
+    for text in list_requirements():
+        match = _REQUIREMENT.match(text)
+        assert match is not None
+        version = installed.get(match["name"].lower().replace("_", "-"))
+        if version is None or not _is_within(version, match["versions"]):
+            unmet.append(text)
+    return unmet
+
+
+def _is_within(version: str, ranges: str) -> bool:
+    """Tell whether a version meets comparisons such as `>=1.0,<2`, by its numbers."""
+    numbers = _numbers(version)
+    for comparison in filter(None, ranges.replace(" ", "").strip("()").split(",")):
+        sign = comparison.rstrip("0123456789.*")
+        limit = _numbers(comparison[len(sign) :])
+        if sign == ">=" and numbers < limit:
+            return False
+        if sign == "<" and numbers >= limit:
+            return False
+        if sign == "==" and numbers[: len(limit)] != limit:
+            return False
+    return True
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(\.\d+)*", version)
+    if match is None:
+        return ()
+    return tuple(map(int, match[0].split(".")))

@@ -1,0 +1,73 @@
+"""Installs the environment of a toolchain that settings name by requirements.
+
+It is kept in the user's cache folder, by what it was made of, and is complete once it has its name.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.store.digest import hash_json
+from pipeline.store.errors import PipelineError
+from pipeline.store.places import TOOLCHAINS, default_root
+from pipeline.store.releases import RELEASES
+
+
+def install_environment(
+    name: str, texts: Sequence[str], requirements: Sequence[str]
+) -> Path:
+    """Return the Python of an environment with these distributions, which is installed at the
+    first call.
+
+    Args:
+        texts: the requirements of the toolchain; a torch that goes with them is added.
+        requirements: what pte-pipeline needs besides.
+
+    Raises:
+        PipelineError: pip, or uv, can't install it.
+    """
+    wanted = [*texts, *_find_torch(texts), *requirements]
+    recipe = hash_json([sys.version, sorted(wanted)])
+    folder = default_root() / TOOLCHAINS / f"{name}-{recipe[:16]}"
+    python = folder / "bin" / "python"
+    if (folder / "complete").exists():
+        return python
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+    print(f"toolchain {name}: installing {' '.join(texts)} into {folder}", flush=True)
+    uv = shutil.which("uv")
+    if uv:
+        make = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
+        install = [uv, "pip", "install", "--quiet", "--python", str(python)]
+    else:
+        make = [sys.executable, "-m", "venv", str(folder)]
+        install = [str(python), "-m", "pip", "install", "--quiet"]
+    for command in (make, [*install, *wanted]):
+        _run(name, command)
+    (folder / "complete").touch()
+    return python
+
+
+def _find_torch(texts: Sequence[str]) -> list[str]:
+    """Return the torch that goes with a toolchain's ExecuTorch, unless it names one itself: newer
+    releases of ExecuTorch no longer ask for any."""
+    if any(text.startswith("torch=") for text in texts):
+        return []
+    for release in RELEASES:
+        if f"executorch=={release.executorch}" in texts:
+            return [f"torch=={release.torch[0]}"]
+    return [f"torch=={RELEASES[-1].torch[0]}"]
+
+
+def _run(name: str, command: Sequence[str]) -> None:
+    """Run a command of an installer. Raises PipelineError with its last line."""
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        output = (answer.stderr or answer.stdout).strip()
+        reason = (
+            output.splitlines()[-1] if output else f"exit status {answer.returncode}"
+        )
+        raise PipelineError(f"toolchain {name}: could not be installed: {reason}")

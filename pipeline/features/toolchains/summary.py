@@ -1,0 +1,94 @@
+"""The report of an upgrade, as text for a terminal and as Markdown for a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pipeline.features.toolchains.changes import TOLD, PackageChanges
+from pipeline.store.errors import plural
+
+Versions = Mapping[str, tuple[str, str]]
+_MARKS = "\\|*_`<"
+
+
+def write_text(
+    name: str, versions: Versions, changes: Sequence[PackageChanges]
+) -> Iterator[str]:
+    """Yield the lines of the report for a terminal."""
+    yield ""
+    yield _heading(name, versions)
+    worse, better, equal = _sort(changes)
+    for title, packages in (("worse", worse), ("other changes", better)):
+        if packages:
+            yield f"{title}:"
+        for change in packages:
+            yield f"  {change.package}{_describe_bytes(change)}"
+            for _, sentence in change.lines:
+                yield f"    {sentence}"
+    if equal:
+        yield f"equal: {_describe_equal(equal)}"
+
+
+def write_markdown(
+    name: str, versions: Versions, changes: Sequence[PackageChanges]
+) -> Iterator[str]:
+    """Yield the lines of the report for a pull request: what gets worse, the rest, and what is
+    equal."""
+    worse, better, equal = _sort(changes)
+    yield f"## {_escape(_heading(name, versions))}"
+    counts = [
+        f"{len(worse)} worse",
+        f"{len(better)} otherwise changed",
+        f"{len(equal)} equal",
+    ]
+    yield from ("", f"{plural(len(changes), 'package')}: {', '.join(counts)}.")
+    for title, packages in (("Worse", worse), ("Other changes", better)):
+        if packages:
+            yield from ("", f"### {title}")
+        for change in packages:
+            yield from (
+                "",
+                f"**`{change.package}`**{_escape(_describe_bytes(change))}",
+                "",
+            )
+            for _, sentence in change.lines:
+                yield f"- {_escape(sentence)}"
+            if change.details:
+                yield from ("", *change.details)
+    if equal:
+        yield from ("", "### Equal", "", _escape(_describe_equal(equal)))
+
+
+def _heading(name: str, versions: Versions) -> str:
+    """Return what is compared, by the versions that differ."""
+    pairs = [f"{library} {old} to {new}" for library, (old, new) in versions.items()]
+    return f"upgrade to {name}: {', '.join(pairs) or 'the same versions'}"
+
+
+def _sort(
+    changes: Sequence[PackageChanges],
+) -> tuple[list[PackageChanges], list[PackageChanges], list[PackageChanges]]:
+    """Return the packages of which something gets worse, the worst first; those that change
+    otherwise; and those that are equal."""
+    ranked = sorted(changes, key=lambda change: change.rank)
+    worse = [change for change in ranked if change.rank < TOLD]
+    better = [
+        change for change in ranked if change.rank == TOLD and not change.is_equal
+    ]
+    equal = [change for change in ranked if change.is_equal]
+    return worse, better, equal
+
+
+def _describe_bytes(change: PackageChanges) -> str:
+    return f": bytes {change.bytes}" if change.bytes else ""
+
+
+def _describe_equal(changes: Sequence[PackageChanges]) -> str:
+    names = ", ".join(change.package for change in changes)
+    return f"{plural(len(changes), 'package')}, byte for byte: {names}"
+
+
+def _escape(text: str) -> str:
+    for mark in _MARKS:
+        text = text.replace(mark, f"\\{mark}")
+    return " ".join(text.split())

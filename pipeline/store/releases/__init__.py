@@ -1,0 +1,143 @@
+"""The releases of ExecuTorch that this package builds with, and which of them is installed.
+
+What differs by release is in this folder alone: a TOML file for each, and
+`constructors-<release>.json`, how the constructors of its backends differ from the first release's
+(`python -m tools.describe_constructors`). Versions are read from the metadata of distributions;
+nothing is imported.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from pipeline.store.distributions import NOT_INSTALLED
+
+FOLDER = Path(__file__).parent
+_PUBLIC = re.compile(r"\d+(\.\d+)*")
+
+
+@dataclass(frozen=True, eq=False)  # a release is one object: mappings have no hash
+class Release:
+    """A release of ExecuTorch, with the distributions that it was tested with.
+
+    Attributes:
+        executorch: the version that was tested.
+        torch: versions of torch that were tested with it, the one to install first.
+        least: the least versions of what ExecuTorch asks for without naming one version.
+        bindings: the extension module of `executorch.extension.pybindings`.
+        lacks: backends of the catalogue that it has not, with the requirement that pip is given to
+            get them.
+        joint: vendors' backends that see all methods at once, beyond those of the first release.
+        not_offered: parameters of constructors of backends, by target, that the first release lacks
+            and that are no option here, and why.
+        rewritten: digests of functions whose text is not that of the first release, and that were
+            looked at again: what stands in for them still does.
+    """
+
+    executorch: str
+    torch: tuple[str, ...]
+    least: Mapping[str, str]
+    bindings: str
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    joint: tuple[str, ...] = ()
+    not_offered: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    rewritten: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"executorch {self.executorch} with torch {' or '.join(self.torch)}"
+
+    @property
+    def minor(self) -> tuple[int, ...]:
+        """The numbers of its minor release, such as (1, 5)."""
+        return _numbers(self.executorch)[:2]
+
+    @property
+    def constructors(self) -> Path:
+        """The file that says how constructors differ from those of the first release."""
+        return FOLDER / f"constructors-{'.'.join(map(str, self.minor))}.json"
+
+    def requirements(self) -> dict[str, str]:
+        """Return what pip is given for each distribution."""
+        exact = {"torch": self.torch[0], "executorch": self.executorch}
+        requirements = {name: f"{name}=={version}" for name, version in exact.items()}
+        for name, version in self.least.items():
+            requirements[name] = f"'{name}>={version}'"
+        return requirements
+
+    def unmet(self, installed: Mapping[str, str]) -> Iterator[str]:
+        """Yield the distributions that are installed in another version than was tested."""
+        tested = {"torch": self.torch, "executorch": (self.executorch,)}
+        for name, versions in tested.items():
+            if _public(installed[name]) not in versions:
+                yield name
+        for name, version in self.least.items():
+            if not _is_at_least(installed[name], version):
+                yield name
+
+
+def _read(path: Path) -> Release:
+    values = tomllib.loads(path.read_text(encoding="utf-8"))
+    for name in ("torch", "joint"):
+        values[name] = tuple(values.get(name, ()))
+    return Release(**values)
+
+
+def _public(version: str) -> str:
+    """Return a version without its local build: `2.13.0` of `2.13.0+cpu`. Nightlies and release
+    candidates remain what they are."""
+    return version.partition("+")[0]
+
+
+def _is_at_least(installed: str, version: str) -> bool:
+    public = _public(installed)
+    return bool(_PUBLIC.fullmatch(public)) and _numbers(public) >= _numbers(version)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+RELEASES = tuple(
+    sorted(map(_read, FOLDER.glob("*.toml")), key=lambda release: release.minor)
+)
+
+
+@cache
+def installed_release() -> Release:
+    """Return the release that is installed: for an unknown version, the last one before it."""
+    version = installed_versions()["executorch"]
+    major, minor, *_ = [*map(int, re.findall(r"\d+", version)), 0, 0]
+    earlier = [release for release in RELEASES if release.minor <= (major, minor)]
+    return earlier[-1] if earlier else RELEASES[0]
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the installed versions of the distributions that releases name, or "not installed"."""
+    versions = {}
+    for name in {name for release in RELEASES for name in release.requirements()}:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = NOT_INSTALLED
+    return versions
+
+
+def describe_unknown(installed: Mapping[str, str]) -> str:
+    """Return what is installed and untested, with what was tested and a remedy, or "".
+
+    The release that differs least is compared with.
+    """
+    release = min(RELEASES, key=lambda release: len([*release.unmet(installed)]))
+    unmet = [*release.unmet(installed)]
+    if not unmet:
+        return ""
+    versions = ", ".join(f"{name} {installed[name]}" for name in unmet)
+    releases = ", ".join(map(str, RELEASES))
+    remedy = " ".join(release.requirements()[name] for name in unmet)
+    return f"untested toolchain: {versions}; tested: {releases}: `pip install {remedy}`"

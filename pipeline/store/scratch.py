@@ -1,0 +1,65 @@
+"""Folders for temporary files that go with the process that made them, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pipeline.store.files import remove
+
+_LOCK = "lock"
+
+
+@contextmanager
+def scratch_folder(prefix: str, parent: str | Path = "") -> Iterator[Path]:
+    """Yield a folder in `parent`, or where the system keeps temporary files, and remove it at the
+    end of the block. It is locked, so that those of killed processes are known, and go now."""
+    parent = os.path.realpath(parent or tempfile.gettempdir())
+    for folder in Path(parent).glob(f"{prefix}*"):
+        _remove_abandoned(folder)
+    path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        with open(path / f"{_LOCK}.new", "w") as lock:
+            with suppress(OSError):  # a filesystem without locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            os.rename(lock.name, path / _LOCK)  # so that nobody finds it unlocked
+            yield path
+    finally:
+        _remove(path)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove a folder of this user's whose process is gone."""
+    with suppress(OSError):
+        status = folder.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+            return
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(os.open(folder / _LOCK, flags)) as lock:
+            # Raises while its process lives.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(folder)
+
+
+def empty_folder(folder: Path) -> None:
+    """Remove what is in a folder, as far as it can be; folders that can't be written too."""
+    for parent, names, _ in os.walk(folder):
+        for name in names:
+            subfolder = os.path.join(parent, name)
+            if not os.path.islink(subfolder):
+                with suppress(OSError):
+                    os.chmod(subfolder, 0o700)
+    for path in folder.glob("*"):
+        with suppress(OSError):
+            remove(path)
+
+
+def _remove(folder: Path) -> None:
+    empty_folder(folder)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,101 @@
+"""A command line runs in the Python of another toolchain, and shares its results where it may."""
+
+import json
+import subprocess
+
+import pytest
+
+from pipeline.features.toolchains.driver import VARIABLE, link_code, make_environment
+from pipeline.store.toolchain import toolchain
+from tests.support.bench import bench_of
+
+PRINT_KEY = """
+import json, os, sys
+from pipeline.store.toolchain import code, toolchain
+print(json.dumps([toolchain(), code(), sys.prefix, os.environ["PTE_PIPELINE_TOOLCHAIN"]]))
+"""
+
+
+def ask_key(environment, name):
+    """Return what the Python of an environment puts into keys, and where it runs."""
+    python = environment / "bin" / "python"
+    answer = subprocess.run(
+        [python, "-P", "-c", PRINT_KEY],
+        env=make_environment(name, python),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return json.loads(answer.stdout)
+
+
+def settle(bench, **toolchains):
+    lines = [f'{name} = "{folder}"' for name, folder in toolchains.items()]
+    text = "\n".join(["[tool.pte-pipeline.toolchains]", *lines])
+    (bench.root / "pyproject.toml").write_text(f"{text}\n")
+
+
+def test_keys_hold_what_the_other_environment_has(twin, started_twin):
+    """The same distributions are the same key, wherever they are; a module that Python runs at its
+    start is another one."""
+    versions, digest, prefix, name = ask_key(twin, "twin")
+    assert (prefix, name) == (str(twin), "twin")
+    assert versions == toolchain()
+    other_versions, other_digest, *_ = ask_key(started_twin, "other")
+    assert other_digest == digest
+    assert {*other_versions} - {*versions} == {"import sitecustomize"}
+
+
+def test_a_command_line_runs_in_another_toolchain(tmp_path, twin):
+    """The option may stand anywhere, and an unknown name is one line."""
+    bench = bench_of("pair", tmp_path)
+    (bench.root / "dodo.py").write_text(
+        f"from pte_pipeline.tasks import *\nimport os, sys\nprint(sys.prefix, "
+        f"os.environ.get('{VARIABLE}'))\n"
+    )
+    settle(bench, twin=twin)
+    assert bench.process("list", "--toolchain", "twin") == 0, bench.output
+    assert f"{twin} twin" in bench.output
+    assert bench.process("--toolchain=twin", "list") == 0, bench.output
+    assert f"{twin} twin" in bench.output
+    assert bench.process("list", "--toolchain", "twim") == 3
+    assert bench.output == (
+        "ERROR: no toolchain 'twim' in `toolchains` of [tool.pte-pipeline] in pyproject.toml; "
+        "did you mean 'twin'? known: twin\n"
+    )
+
+
+def read_toolchain(bench, package):
+    manifest = json.loads((bench.root / "build" / package / "manifest.json").read_text())
+    return manifest["toolchain"]
+
+
+@pytest.mark.slow
+def test_another_toolchain_builds_with_its_own_distributions(tmp_path, twin, started_twin):
+    """Where distributions are the same, so are keys, and nothing is built again. Where they
+    differ, in a module that Python runs at its start here, all is."""
+    bench = bench_of("pair", tmp_path)
+    settle(bench, twin=twin, other=started_twin)
+    package = "pair"
+    assert bench.process("lower", package) == 0, bench.output
+    versions = read_toolchain(bench, package)
+    assert bench.process("lower", package, "--toolchain", "twin") == 0, bench.output
+    assert "up to date: 1 package" in bench.output
+    assert bench.process("--toolchain=other", "lower", package) == 0, bench.output
+    assert "built    compile" in bench.output
+    assert read_toolchain(bench, package).items() > versions.items()
+    assert "import sitecustomize" in read_toolchain(bench, package)
+    assert bench.process("lower", package) == 0, bench.output
+    assert read_toolchain(bench, package) == versions
+    assert "built" not in {*bench.outcomes().values()}
+
+
+def test_the_folder_of_our_code_holds_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = link_code()
+    names = sorted(path.name for path in folder.iterdir())
+    assert names[0] == "pipeline"
+    assert names[1] == "pte_pipeline"
+    assert len(names) == 2 or names[2].endswith("-info")
+    assert link_code() == folder

@@ -1,0 +1,96 @@
+"""What runs is what was hashed: bytecode of an earlier source is not run."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from importlib.util import cache_from_source
+
+import pytest
+
+from pte_pipeline.bytecode import is_outdated
+
+PLAIN = "import acme; print(acme.N)"
+CHECKED = "from pte_pipeline import bytecode; bytecode.check_bytecode({}); " + PLAIN
+# Numbers of threads are in no key, so a worker has one whatever the user's variables say.
+IN_WORKER = """
+import os
+import pkgutil
+from pathlib import Path
+from pipeline.run.executors.processes import WorkerProcesses
+processes = WorkerProcesses()
+assert processes.submit(Path(), os.getenv, "OMP_NUM_THREADS").result() == "1"
+print(processes.submit(Path(), pkgutil.resolve_name, "acme:N").result())
+processes.close()
+"""
+
+
+def run(folder, code):
+    path = os.pathsep.join([str(folder), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "7"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    command = [sys.executable, "-c", code]
+    return int(subprocess.check_output(command, env=environment, timeout=60))
+
+
+def patch(folder, number):
+    """Write a file of the same size, and keep its time."""
+    path = folder / "acme.py"
+    before = path.stat()
+    time.sleep(0.02)  # as the kernel counts time
+    path.write_text(f"N = {number}\n")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.fixture
+def site(tmp_path):
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "acme.py").write_text("N = 1\n")
+    os.utime(folder / "acme.py", (10**9, 10**9))
+    time.sleep(0.02)
+    assert run(folder, PLAIN) == 1
+    return folder
+
+
+def test_a_worker_runs_a_file_as_it_was_patched_and_as_it_was_put_back(site):
+    patch(site, 2)
+    assert run(site, PLAIN) == 1  # by Python's own rule
+    assert run(site, IN_WORKER) == 2
+    assert run(site, PLAIN) == 2  # since the bytecode was written anew
+    patch(site, 1)
+    assert run(site, CHECKED.format("()")) == 1 == run(site, PLAIN)
+
+
+def test_bytecode_of_a_source_that_stays_is_not_written_again(site):
+    bytecode = cache_from_source(str(site / "acme.py"))
+    before = os.stat(bytecode)
+    assert run(site, CHECKED.format("()")) == 1
+    assert os.stat(bytecode) == before
+
+
+def test_a_copy_is_believed_where_its_sources_are_known(site, tmp_path):
+    """Of an image, say, whose files get times in whatever order they are unpacked in."""
+    for name in ("whole", "patched"):
+        shutil.copytree(site, tmp_path / name)
+    copy = tmp_path / "whole"
+    source, bytecode = str(copy / "acme.py"), cache_from_source(str(copy / "acme.py"))
+    for path in (bytecode, source):
+        os.utime(path, (10**9, 10**9))  # the source came last
+        time.sleep(0.02)
+    for folders, is_old in (
+        ((), True),
+        ((str(tmp_path / "patched"),), True),
+        ((str(copy),), False),
+    ):
+        code = (
+            "from pte_pipeline import bytecode\n"
+            f"bytecode.check_bytecode({folders})\n"
+            f"print(int(bytecode.is_outdated({source!r}, {bytecode!r})))"
+        )
+        assert run(copy, code) == is_old
+    patched = tmp_path / "patched"
+    patch(patched, 2)
+    assert run(patched, CHECKED.format("()")) == 2
+    assert is_outdated(source, bytecode)  # nothing was asked to believe it here
