@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.cli.columns import cut_middle
@@ -55,20 +54,20 @@ def is_live(stream: Any) -> bool:
     return bool(stream.isatty()) and not dumb and not os.environ.get("CI")
 
 
-@dataclass
 class Tally:
     """The progress of a batch: which actions have ended, since when others are under way.
 
     More actions may be added while it is looked at; one that is run again is among them twice.
     """
 
-    actions: Sequence[Action]
-    outlook: Outlook
-    began: float = field(default_factory=time.monotonic)
-    finished: int = 0
-    failed: int = 0
-    ended: Counter[str] = field(default_factory=Counter)  # how often, by title
-    since: dict[str, float] = field(default_factory=dict)
+    def __init__(self, actions: Sequence[Action], outlook: Outlook) -> None:
+        self.actions = actions
+        self.outlook = outlook
+        self.began: float = time.monotonic()
+        self.finished: int = 0
+        self.failed: int = 0
+        self.ended: Counter[str] = Counter()  # how often, by title
+        self.since: dict[str, float] = {}
 
     def count(self, event: Event) -> None:
         self.finished += 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.plan.actions import Action, unit_name
@@ -42,17 +41,17 @@ _STREAMED = (
 )
 
 
-@dataclass
 class RunRecord:
     """The events of tasks, the reports of workers, and the use of caches by kind of action; `jobs`
     as doit was told, or 0."""
 
-    jobs: int = 0
-    events: list[Event] = field(default_factory=list)
-    reports: list[Report] = field(default_factory=list)
-    usage: dict[str, Usage] = field(default_factory=dict)
-    idle_seconds: float = 0.0  # of all workers, while an action was ready
-    _stream: EventStream | None = None
+    def __init__(self, jobs: int = 0) -> None:
+        self.jobs = jobs
+        self.events: list[Event] = []
+        self.reports: list[Report] = []
+        self.usage: dict[str, Usage] = {}
+        self.idle_seconds = 0.0  # of all workers, while an action was ready
+        self._stream: EventStream | None = None
 
     def stream(self, workspace: Workspace) -> EventStream:
         """Return the event stream of this run."""

@@ -36,11 +36,11 @@ class _Method:
     values: dict[str, int] = field(default_factory=dict)  # of placeholders, by name
 
 
-@dataclass
 class Emission:
     """Everything that was emitted within `record_emission`."""
 
-    methods: dict[str, _Method] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.methods: dict[str, _Method] = {}
 
     def instructions(self, method: str, source: ExportedProgram) -> Instructions:
         """Return the instructions of a method that was lowered from `source` in this process."""

@@ -11,7 +11,7 @@ weights of a package are streamed and never held in memory together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -136,7 +136,6 @@ def _index(table: _Table, blob: Blob) -> int:
     return table.setdefault(blob, len(table))
 
 
-@dataclass
 class _Tables:
     """The tables that the emitter's `_ProgramState` holds for all methods.
 
@@ -144,14 +143,15 @@ class _Tables:
     content.
     """
 
-    constants: _Table = field(default_factory=dict)
-    mutable: list[Blob] = field(default_factory=list)
-    delegates: _Table = field(default_factory=dict)
-    external_constants: _Table = field(default_factory=dict)
-    external: dict[str, dict[str, int]] = field(default_factory=dict)
-    shared: Shared = NOTHING_SHARED
-    # Of mutable data, the last of equal ones.
-    _latest: _Table = field(default_factory=dict)
+    def __init__(self, shared: Shared = NOTHING_SHARED) -> None:
+        self.constants: _Table = {}
+        self.mutable: list[Blob] = []
+        self.delegates: _Table = {}
+        self.external_constants: _Table = {}
+        self.external: dict[str, dict[str, int]] = {}
+        self.shared = shared
+        # Of mutable data, the last of equal ones.
+        self._latest: _Table = {}
 
     def relocate(self, plan: ExecutionPlan, owner: MethodObject, trains: bool) -> None:
         """Point the indices in a plan, in place, from its object's tables to these. What an object
@@ -220,12 +220,12 @@ class _Tables:
         return self._latest[blob]
 
 
-@dataclass(frozen=True)
 class _Getters:
     """Stands in for an emitter that has emitted all methods, and emits the constant ones."""
 
-    tables: _Tables
-    store: Store
+    def __init__(self, tables: _Tables, store: Store) -> None:
+        self.tables = tables
+        self.store = store
 
     def emit(self, constant_methods: Mapping[str, Any]) -> list[ExecutionPlan]:
         """Return a plan for each constant method, of its value as `decode_constant` reads it."""

@@ -11,7 +11,6 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -40,15 +39,15 @@ _JITTER, _MARGIN_DB, _RUNS = 4.0, 20.0, 2
 _GREATEST_SQNR = 120.0  # dB; beyond it, only the processor's own rounding is measured
 
 
-@dataclass
 class _OutputTally:
     """The noise of one output over all calls, and the call in which it is greatest."""
 
-    name: str
-    total: Noise = NO_NOISE
-    worst: Noise = NO_NOISE
-    call: int = 0
-    inputs: InputSet | None = None
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.total: Noise = NO_NOISE
+        self.worst: Noise = NO_NOISE
+        self.call: int = 0
+        self.inputs: InputSet | None = None
 
     def add(self, noise: Noise, call: int, inputs: InputSet) -> None:
         self.total = self.total + noise

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -48,7 +48,6 @@ class Call:
     hint: str = ""
 
 
-@dataclass
 class CallJudge:
     """Judges the calls of a method, and adds them to its result.
 
@@ -63,15 +62,18 @@ class CallJudge:
         noisiest: the calls up to the one on which quantization loses most.
     """
 
-    result: MethodValidation
-    held_to: CallLimits
-    quantization: QuantizationJudge | None = None
-    has_examples: bool = True
-    unjudged: InputSet | None = None
-    movement: MethodMovement = field(default_factory=dict)
-    float_movement: MethodMovement = field(default_factory=dict)
-    noisiest: Sequence[tuple[str, InputSet]] = ()
-    _least_sqnr: float = math.inf
+    def __init__(
+        self, result: MethodValidation, held_to: CallLimits, has_examples: bool = True
+    ) -> None:
+        self.result = result
+        self.held_to = held_to
+        self.quantization: QuantizationJudge | None = None
+        self.has_examples = has_examples
+        self.unjudged: InputSet | None = None
+        self.movement: MethodMovement = {}
+        self.float_movement: MethodMovement = {}
+        self.noisiest: Sequence[tuple[str, InputSet]] = ()
+        self._least_sqnr: float = math.inf
 
     def judge(
         self, call: Call, references: References, calls: Sequence[tuple[str, InputSet]]

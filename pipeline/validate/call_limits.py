@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from pipeline.config.validation import Limits
@@ -30,7 +29,6 @@ class DerivedLimits(NamedTuple):
     capped: Limits
 
 
-@dataclass
 class CallLimits:
     """The limits of a method's outputs: of the config, or else by what rounding does to them.
 
@@ -40,10 +38,16 @@ class CallLimits:
         least_units: as in `limits_of_rounding`.
     """
 
-    config_limits: Limits
-    most_share: float = MOST_SHARE
-    least_units: int | None = None
-    _usual: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    def __init__(
+        self,
+        config_limits: Limits,
+        most_share: float = MOST_SHARE,
+        least_units: int | None = None,
+    ) -> None:
+        self.config_limits = config_limits
+        self.most_share = most_share
+        self.least_units = least_units
+        self._usual: dict[int, float] = defaultdict(float)
 
     @property
     def derived(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -47,7 +47,6 @@ class FirstValue:
         self.moved = changed if self.moved is None else self.moved | changed
 
 
-@dataclass
 class OutputMovement:
     """The movement of one output over all calls, each compared with the first of its shape.
 
@@ -62,21 +61,22 @@ class OutputMovement:
         largest: the greatest distance of a value from the first one.
     """
 
-    calls: int = 0
-    values: int = 0
-    nans: int = 0
-    example_values: int = 0
-    example_nans: int = 0
-    nonfinite: int = 0
-    limits: Limits = field(default_factory=Limits)
-    noticed: bool = False
-    moves_if_large: bool = False
-    largest: float = 0.0
-    firsts: dict[Any, FirstValue] = field(default_factory=dict)
-    _distance: float = 0.0
-    _compared: int = 0
-    _share: float | None = None
-    _released: bool = False
+    def __init__(self) -> None:
+        self.calls: int = 0
+        self.values: int = 0
+        self.nans: int = 0
+        self.example_values: int = 0
+        self.example_nans: int = 0
+        self.nonfinite: int = 0
+        self.limits: Limits = Limits()
+        self.noticed: bool = False
+        self.moves_if_large: bool = False
+        self.largest: float = 0.0
+        self.firsts: dict[Any, FirstValue] = {}
+        self._distance: float = 0.0
+        self._compared: int = 0
+        self._share: float | None = None
+        self._released: bool = False
 
     def add(self, value: Any, limits: Limits, inputs: InputSet, case: str = "") -> None:
         """Add what the source gives in a call, and the limits that the package was held to."""

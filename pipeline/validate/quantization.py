@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,7 +28,6 @@ _MOST_NAMED = 3
 _SUGGESTED = ("min_sqnr", "min_agreement")
 
 
-@dataclass
 class PooledOutput:
     """Sums over all values of an output in several calls, where both sides are finite.
 
@@ -37,17 +35,18 @@ class PooledOutput:
     `least_sqnr` is that of the worst call, in dB.
     """
 
-    calls: int = 0
-    values: int = 0
-    signal: float = 0.0
-    noise: float = 0.0
-    power: float = 0.0
-    product: float = 0.0
-    max_abs: float = 0.0
-    agreeing: int = 0
-    rows: int = 0
-    least_sqnr: float = math.inf
-    is_integer: bool = False
+    def __init__(self) -> None:
+        self.calls: int = 0
+        self.values: int = 0
+        self.signal: float = 0.0
+        self.noise: float = 0.0
+        self.power: float = 0.0
+        self.product: float = 0.0
+        self.max_abs: float = 0.0
+        self.agreeing: int = 0
+        self.rows: int = 0
+        self.least_sqnr: float = math.inf
+        self.is_integer: bool = False
 
     def add(self, actual: Any, expected: Any) -> None:
         """Add the values of a call; a mismatch of shapes or dtypes counts as infinite noise."""
@@ -140,7 +139,6 @@ class PooledOutput:
         }
 
 
-@dataclass
 class QuantizationJudge:
     """Collects what quantization does to the outputs of a method, and judges it.
 
@@ -152,11 +150,14 @@ class QuantizationJudge:
         examples: by output, over all calls on examples; `generated` over those on other inputs.
     """
 
-    outputs: Sequence[str]
-    limits: Limits
-    departs: str = ""
-    examples: dict[int, PooledOutput] = field(default_factory=dict)
-    generated: dict[int, PooledOutput] = field(default_factory=dict)
+    def __init__(
+        self, outputs: Sequence[str], limits: Limits, departs: str = ""
+    ) -> None:
+        self.outputs = outputs
+        self.limits = limits
+        self.departs = departs
+        self.examples: dict[int, PooledOutput] = {}
+        self.generated: dict[int, PooledOutput] = {}
 
     def add(
         self, actual: Sequence[Any], expected: Sequence[Any], generated: bool

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -80,7 +80,6 @@ class CallOutcome:
         return bool(self.wrong or self.wrong_outputs)
 
 
-@dataclass
 class RecordingComparison:
     """Runs exported programs on recorded calls.
 
@@ -91,14 +90,19 @@ class RecordingComparison:
         limits: the limits that the config sets, by method.
     """
 
-    programs: Mapping[str, ExportedProgram]
-    here: bool = True
-    checks_errors: bool = False
-    limits: Mapping[str, Limits] = field(default_factory=dict)
-    _limits: dict[str, CallLimits] = field(default_factory=dict)
-    _sources: dict[tuple[tuple[str, ...], bool], dict[str, References]] = field(
-        default_factory=dict
-    )
+    def __init__(
+        self,
+        programs: Mapping[str, ExportedProgram],
+        here: bool = True,
+        checks_errors: bool = False,
+        limits: Mapping[str, Limits] | None = None,
+    ) -> None:
+        self.programs = programs
+        self.here = here
+        self.checks_errors = checks_errors
+        self.limits = limits or {}
+        self._limits: dict[str, CallLimits] = {}
+        self._sources: dict[tuple[tuple[str, ...], bool], dict[str, References]] = {}
 
     def compare(self, calls: Sequence[RecordedCall]) -> list[CallOutcome]:
         """Compare a sequence of calls, which begins with the initial state, up to the first that

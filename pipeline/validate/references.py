@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch.export import ExportedProgram
@@ -18,7 +17,6 @@ from pipeline.validate.rounding import RoundedSource
 _OTHER_SEEDS = 1_000_003
 
 
-@dataclass(frozen=True)
 class References:
     """The source program of a method and what its limits are derived from, in the same state.
 
@@ -29,9 +27,15 @@ class References:
             and nothing was quantized.
     """
 
-    source: Source
-    quantized: Source | None = None
-    rounded: Sequence[RoundedSource] = ()
+    def __init__(
+        self,
+        source: Source,
+        quantized: Source | None = None,
+        rounded: Sequence[RoundedSource] = (),
+    ) -> None:
+        self.source = source
+        self.quantized = quantized
+        self.rounded = rounded
 
     @classmethod
     def make(

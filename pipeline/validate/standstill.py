@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,6 @@ CONSTANT = (
 )
 
 
-@dataclass
 class StandstillJudge:
     """Judges whether the comparisons of a method's outputs could have failed.
 
@@ -66,16 +64,29 @@ class StandstillJudge:
         is_random: whether the method samples, so that its outputs were held to no limits.
     """
 
-    program: ExportedProgram
-    names: Sequence[str]
-    state: Sequence[str]
-    examples: Sequence[InputSet]
-    movement: MethodMovement
-    unjudged: Collection[int] = ()
-    is_random: bool = False
-    is_observed: bool = False
-    budget: Budget = field(default_factory=Budget)
-    root: Path | None = None
+    def __init__(
+        self,
+        program: ExportedProgram,
+        names: Sequence[str],
+        state: Sequence[str],
+        examples: Sequence[InputSet],
+        movement: MethodMovement,
+        unjudged: Collection[int] = (),
+        is_random: bool = False,
+        is_observed: bool = False,
+        budget: Budget | None = None,
+        root: Path | None = None,
+    ) -> None:
+        self.program = program
+        self.names = names
+        self.state = state
+        self.examples = examples
+        self.movement = movement
+        self.unjudged = unjudged
+        self.is_random = is_random
+        self.is_observed = is_observed
+        self.budget = budget or Budget()
+        self.root = root
 
     def judge(self) -> list[MovementRecord]:
         """Return the movement of each output, with the reason where it is not judged."""

@@ -297,15 +297,22 @@ class CachedBackend:
         )
 
 
-@dataclass(frozen=True)
 class _StoredResults:
     """The place of the results of some partitions in the store."""
 
-    store: Store
-    key: Mapping[str, Any]
-    partitions: Sequence[Partition]
-    scope: CacheScope
-    names_data: str
+    def __init__(
+        self,
+        store: Store,
+        key: Mapping[str, Any],
+        partitions: Sequence[Partition],
+        scope: CacheScope,
+        names_data: str,
+    ) -> None:
+        self.store = store
+        self.key = key
+        self.partitions = partitions
+        self.scope = scope
+        self.names_data = names_data
 
     def find(self, counts: PreprocessCounts) -> list[PreprocessResult] | None:
         """Return the results, and count them; None where one is missing."""

@@ -9,7 +9,7 @@ Source: executorch/devtools/bundled_program/{config,core}.py, serialize/__init__
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,6 @@ class BundleCase:
         return sum(tensor.nbytes for tensor in tensors)
 
 
-@dataclass
 class BundleCases:
     """The cases of each method, collected while a package is validated.
 
@@ -49,9 +48,10 @@ class BundleCases:
         left_out: by method, the origin of each other case, or "" for all of them, and the reason.
     """
 
-    limit: int
-    cases: dict[str, list[BundleCase]] = field(default_factory=dict)
-    left_out: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.cases: dict[str, list[BundleCase]] = {}
+        self.left_out: dict[str, list[tuple[str, str]]] = {}
 
     def keep(
         self, method: str, origin: str, inputs: Sequence[Any], expected: Sequence[Any]

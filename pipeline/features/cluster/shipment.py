@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.features.cluster.forms import RESOURCE, Json
@@ -14,7 +13,6 @@ from pipeline.run.worker import Report
 from pipeline.store.visible import one_line
 
 
-@dataclass
 class Shipment:
     """An action that was handed to the cluster.
 
@@ -29,15 +27,16 @@ class Shipment:
         refused: the workers that did not take it, and why.
     """
 
-    action: Action
-    tags: frozenset[str]
-    memory: int
-    promise: Future[Report] = field(default_factory=Future)
-    parcel: str = ""
-    future: Any = None
-    since: float = 0.0
-    progress: Json | None = None
-    refused: dict[str, list[str]] = field(default_factory=dict)
+    def __init__(self, action: Action, tags: frozenset[str], memory: int) -> None:
+        self.action = action
+        self.tags = tags
+        self.memory = memory
+        self.promise: Future[Report] = Future()
+        self.parcel: str = ""
+        self.future: Any = None
+        self.since: float = 0.0
+        self.progress: Json | None = None
+        self.refused: dict[str, list[str]] = {}
 
     @property
     def resources(self) -> set[str]:

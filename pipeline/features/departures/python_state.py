@@ -18,7 +18,6 @@ from collections.abc import (
     MutableSequence,
     MutableSet,
 )
-from dataclasses import dataclass, field
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -107,17 +106,15 @@ def _is_plain_object(value: Any) -> bool:
 _NO_HOLDERS = frozenset({"torch", "numpy", "builtins", "types", "functools", "sympy"})
 
 
-@dataclass
 class PythonState:
     """Attributes and containers of the holders of a reference, as they are now.
 
     `changed` names the attributes that a run changed, once `restore` was called.
     """
 
-    holders: dict[int, tuple[str, Any]]
-    changed: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
+    def __init__(self, holders: dict[int, tuple[str, Any]]) -> None:
+        self.holders = holders
+        self.changed: list[str] = []
         self._attributes = [(n, h, dict(vars(h))) for n, h in self.holders.values()]
         self._containers: list[tuple[str, Any, Any]] = []
         for name, _, attributes in self._attributes:
@@ -188,14 +185,12 @@ def _refill(container: Any, before: Any) -> None:
         container.extend(before)
 
 
-@dataclass
 class _Variable:
     """A global or enclosing variable that a function sets, and its value now."""
 
-    name: str
-    variables: dict[str, Any] | CellType
-
-    def __post_init__(self) -> None:
+    def __init__(self, name: str, variables: dict[str, Any] | CellType) -> None:
+        self.name = name
+        self.variables = variables
         self._before = self._value()
 
     def _value(self) -> Any:

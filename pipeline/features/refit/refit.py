@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -246,7 +246,6 @@ def begin_lesson(action: Action[CompileInputs], workspace: Workspace) -> Lesson 
     return Lesson.begin(action, workspace) if workspace.refit else None
 
 
-@dataclass
 class Lesson(CompileListener):
     """What one compilation adds to what is known of how a unit's weights are stored.
 
@@ -255,11 +254,19 @@ class Lesson(CompileListener):
         watch: of this compilation, where something can be learnt.
     """
 
-    action: Action[CompileInputs]
-    workspace: Workspace
-    key: Key
-    found: ActionEntry | None
-    watch: Watch | None
+    def __init__(
+        self,
+        action: Action[CompileInputs],
+        workspace: Workspace,
+        key: Key,
+        found: ActionEntry | None,
+        watch: Watch | None,
+    ) -> None:
+        self.action = action
+        self.workspace = workspace
+        self.key = key
+        self.found = found
+        self.watch = watch
 
     @classmethod
     def begin(

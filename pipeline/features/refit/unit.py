@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, TypeAlias
 
@@ -63,14 +63,14 @@ class Recipe:
         return ", ".join(names[:3]) + more
 
 
-@dataclass
 class _Changes:
     """The blobs and keys that stand in the place of those of a base; bytes are stored by `put`."""
 
-    put: Put
-    blobs: dict[Digest, Digest] = field(default_factory=dict)
-    keys: dict[str, str] = field(default_factory=dict)
-    storages: dict[int, Digest] = field(default_factory=dict)  # of steps
+    def __init__(self, put: Put) -> None:
+        self.put = put
+        self.blobs: dict[Digest, Digest] = {}
+        self.keys: dict[str, str] = {}
+        self.storages: dict[int, Digest] = {}  # of steps
 
     def exchange(self, old: Digest, data: Storage, size: int) -> Digest:
         if data.nbytes != size:

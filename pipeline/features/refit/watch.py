@@ -12,7 +12,6 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -81,7 +80,6 @@ _SERIALIZERS = frozenset({
 })  # fmt: skip
 
 
-@dataclass
 class Watch:
     """The record of one compilation.
 
@@ -93,12 +91,13 @@ class Watch:
         described: by the digest of a tensor that the description of constants names, its views.
     """
 
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    guards: list[dict[str, Any]] = field(default_factory=list)
-    stored: dict[Digest, list[int | None]] = field(default_factory=dict)
-    described: dict[Digest, list[View | None]] = field(default_factory=dict)
-    _storages: dict[int, tuple[StorageWeakRef, int]] = field(default_factory=dict)
-    _literals: dict[tuple[bytes, int], int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.steps: list[dict[str, Any]] = []
+        self.guards: list[dict[str, Any]] = []
+        self.stored: dict[Digest, list[int | None]] = {}
+        self.described: dict[Digest, list[View | None]] = {}
+        self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._literals: dict[tuple[bytes, int], int] = {}
 
     def add_source(
         self, tensor: torch.Tensor, method: str, kind: str, name: str

@@ -50,17 +50,25 @@ class LoweredMethod:
     origins: Mapping[int, int] | None = None
 
 
-@dataclass(frozen=True)
 class Subject:
     """A package that is measured, with the programs and example inputs of its methods;
     `without_examples` are those whose inputs are only the arguments of their export."""
 
-    action: Action[ValidateInputs]
-    workspace: Workspace
-    manifest: Json
-    programs: Mapping[str, ExportedProgram]
-    examples: Mapping[str, list[InputSet]]
-    without_examples: frozenset[str] = frozenset()
+    def __init__(
+        self,
+        action: Action[ValidateInputs],
+        workspace: Workspace,
+        manifest: Json,
+        programs: Mapping[str, ExportedProgram],
+        examples: Mapping[str, list[InputSet]],
+        without_examples: frozenset[str] = frozenset(),
+    ) -> None:
+        self.action = action
+        self.workspace = workspace
+        self.manifest = manifest
+        self.programs = programs
+        self.examples = examples
+        self.without_examples = without_examples
 
     @classmethod
     def load(cls, action: Action[ValidateInputs], workspace: Workspace) -> Subject:
