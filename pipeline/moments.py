@@ -112,6 +112,11 @@ class Feature:
         options: those with a value that any command line may have, such as `--toolchain NAME`, by
             name; each function takes the value, the words without it and the workspace's folder,
             before anything is planned.
+        split_command: takes the words of a command line and the workspace's folder; returns None
+            where this process runs all of it, or the words that it runs (None for none), and a
+            function that runs what is left and returns the exit status.
+        elsewhere: takes a `plan.config_cache.ConfigCache`; returns the packages that other
+            processes build, which the plan of this one leaves out.
         settings: those of workspaces that it reads, by name; the name of each begins with that of
             the feature.
         remote_tier: takes a `store.settings_reader.SettingsReader`, where one of its settings is
@@ -199,6 +204,8 @@ class Feature:
     summary: str
     verbs: tuple[Command, ...] = ()
     options: Mapping[str, str] = _moment("", _NONE)
+    split_command: str = _moment("")
+    elsewhere: str = _moment("")
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest
     prefetch_exports: str = _moment("")

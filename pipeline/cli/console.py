@@ -155,7 +155,7 @@ def _file_to_open(plan: Plan, event: Event) -> str:
 
 def _orphan_lines(plan: Plan) -> Iterator[str]:
     """Yield a line for what is in `build/` of packages that no config makes any more."""
-    if orphans := find_orphans(plan.workspace, plan.packages):
+    if orphans := find_orphans(plan.workspace, plan.configs.packages):
         names, build = listed(orphans, 5), plan.workspace.build.name
         remedy = "`doit clean --orphans` removes it"
         yield one_line(

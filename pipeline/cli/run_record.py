@@ -217,7 +217,7 @@ def _write_overview(plan: Plan, reporter: Any) -> None:
     index = plan.workspace.build / "index.html"
     existed = index.exists()
     try:
-        write_overview(plan.workspace, plan.packages)
+        write_overview(plan.workspace, plan.configs.packages)
         is_first = index.exists() and not existed
         if is_first and hasattr(reporter, "summarize"):
             reporter.write(f"report: {index.relative_to(plan.workspace.root)}\n")

@@ -254,7 +254,7 @@ def remove_what_was_built(plan: Plan, package: str, dryrun: bool) -> None:
 def clean_orphans(dryrun: bool) -> int:
     """Remove what builds left of packages that no config makes any more, and nothing else."""
     plan = current_plan()
-    orphans = find_orphans(plan.workspace, plan.packages)
+    orphans = find_orphans(plan.workspace, plan.configs.packages)
     for package in orphans:
         remove_what_was_built(plan, package, dryrun)
     if not orphans:
@@ -271,7 +271,7 @@ def renew_overview() -> None:
     from pipeline.report.render import write_overview  # imports templates and charts
 
     try:
-        write_overview(plan.workspace, plan.packages)
+        write_overview(plan.workspace, plan.configs.packages)
     except (OSError, PipelineError) as error:
         raise SystemExit(f"clean: {describe_error(error)}") from error
 

@@ -10,7 +10,7 @@ API has it for applications.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -57,9 +57,47 @@ def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
         words: what follows its name.
         dodo: the dodo file of the workspace; None in a folder without one.
     """
+    command = [] if door.name == "run" else [door.name]
+    root = dodo.parent if dodo else Path.cwd()
+    try:
+        words = _take_options(command, words, root)
+        for parts in filter(None, call_all("split_command", [*command, *words], root)):
+            return _run_parts(door, dodo, len(command), *parts)
+        return _run_command(door, words, dodo)
+    except PipelineError as error:
+        raise InvalidCommand(str(error)) from error
+
+
+def _take_options(command: list[str], words: list[str], root: Path) -> list[str]:
+    """Return the words without the options of features, each of which is looked at here."""
+    for option, reference in find_functions("options").items():
+        words, values = take_option(words, f"--{option}")
+        for value in values[-1:]:
+            load(reference)(value, [*command, *words], root)
+    return words
+
+
+def _run_parts(
+    door: Any,
+    dodo: Path | None,
+    skipped: int,
+    words: list[str] | None,
+    run_others: Callable[[], int],
+) -> int:
+    """Run the part of a command line that is for this process, then those that others run, unless
+    it could not begin or was interrupted; return the worst exit status."""
+    status = 0
+    if words is not None:
+        status = _run_command(door, words[skipped:], dodo) or 0
+    if status > 1:
+        return status
+    return max(status, run_others())
+
+
+def _run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
+    """Run a command line in this process."""
     commands = make_commands(door)
     name = door.name
-    words = _take_options(name, words, dodo)
     if name == "run":
         words = take_allowed(words)
         names = drop_database(words)
@@ -73,27 +111,7 @@ def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
         cmds=PluginDict(commands),
         opt_vals=door.opt_vals,
     )
-    try:
-        return command.parse_execute(words)
-    except PipelineError as error:
-        raise InvalidCommand(str(error)) from error
-
-
-def _take_options(name: str, words: list[str], dodo: Path | None) -> list[str]:
-    """Return the words without the options of features, each of which is looked at here. Raises
-    InvalidCommand."""
-    root = Path.cwd()
-    if dodo:
-        root = dodo.parent
-    command = [] if name == "run" else [name]
-    for option, reference in find_functions("options").items():
-        words, values = take_option(words, f"--{option}")
-        for value in values[-1:]:
-            try:
-                load(reference)(value, [*command, *words], root)
-            except PipelineError as error:
-                raise InvalidCommand(str(error)) from error
-    return words
+    return command.parse_execute(words)
 
 
 def make_commands(door: Any) -> dict[str, type[DoitCommand]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import torch
 from executorch.exir import (
     EdgeCompileConfig,
     EdgeProgramManager,
@@ -56,6 +57,8 @@ def lower(
     Raises PipelineError for a module that is not there, and for a scan that torch can't lower.
     """
     check_modules(programs, method_to_partitioners)
+    for program in programs.values():
+        _detach_buffers(program)
 
     def attempt(separated: dict[str, ExportedProgram]) -> EdgeProgramManager:
         lowered = to_edge_transform_and_lower(
@@ -87,6 +90,21 @@ def lower(
         _raise_errors_of_passes(),
     ):
         return retry_with_separate_constants(programs, attempt)
+
+
+def _detach_buffers(program: ExportedProgram) -> None:
+    """Let no buffer of a program require gradients.
+
+    One that a method changes in place does, where the method was exported with gradients on and has
+    parameters that require them, and then ExecuTorch can't write it back: "a leaf Variable that
+    requires grad is being used in an in-place operation".
+    """
+    buffers = program.graph_signature.inputs_to_buffers
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.name in buffers:
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                node.meta["val"] = value.detach()
 
 
 def _lower_through_to_backend_multiple(

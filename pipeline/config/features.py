@@ -12,7 +12,7 @@ from pipeline.moments import find_features, load
 
 _Section = TypeVar("_Section", bound=Options)
 # The keys of a package that a build without these features refuses.
-PACKAGE_KEYS = {"family": "families"}
+PACKAGE_KEYS = {"family": "families", "toolchain": "toolchains"}
 
 
 def open_to_features(section: str) -> Callable[[type[_Section]], type[_Section]]:

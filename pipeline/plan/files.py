@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.config_cache import ConfigCache
 from pipeline.plan.models import Models, once
@@ -48,6 +49,7 @@ class Files:
     def _begin(self) -> None:
         """Know nothing of the workspace's files yet."""
         self.configs = ConfigCache(self.workspace)
+        self._packages: tuple[str, ...] | None = None
         self.inputs = NamedInputs(self.workspace, self.configs, self.models)
         self._known: dict[tuple[str, str], Any] = {}  # by method and package
 
@@ -55,8 +57,15 @@ class Files:
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """All packages that a config asks for, those with mistakes too."""
-        return self.configs.packages
+        """The packages that this process builds, those with mistakes too."""
+        if self._packages is None:
+            elsewhere: set[str] = set()
+            for packages in call_all("elsewhere", self.configs):
+                elsewhere |= packages
+            self._packages = tuple(
+                package for package in self.configs.packages if package not in elsewhere
+            )
+        return self._packages
 
     def config(self, package: str) -> PackageConfig:
         """Return the config of a package, which has no mistakes."""

@@ -19,7 +19,7 @@ _NOISE = re.compile(
     r"For (?:more (?:information, run|details about|debugging help)|extended logs|C\+\+ stack).*"
     r"|^\W*(?:If you suspect the guard was triggered|Set TORCH|Use tlparse|Developer debug context"
     r"|Caused by: \(|The following call raised this error|While executing %|from user code:"
-    r"|Original traceback:|stack trace:|User Stack \().*"
+    r"|Original traceback:(?:\nNone$)?|stack trace:|User Stack \().*"
     r"| \(https?://[^\s)]+\)",
     re.MULTILINE,
 )

@@ -154,7 +154,7 @@ def test_projects_of_others_are_as_they_were(doit, tmp_path):
         "    def check():\n"
         "        packages = 'pipeline', 'pte_pipeline'\n"
         "        found = {m for m in sys.modules if m.split('.')[0] in packages}\n"
-        "        door = {'', '.doit_commands', '.import_path', '.name_conflict'}\n"
+        "        door = {'', '.bytecode', '.doit_commands', '.import_path', '.name_conflict'}\n"
         "        assert found == {f'pte_pipeline{name}' for name in door}, found\n"
         "    return {'actions': [check]}\n"
     )

@@ -184,3 +184,25 @@ def test_lowering_leaves_executorch_as_it_was():
     with pytest.raises(AssertionError):
         lowering.lower({"plain": shared_programs()["plain"]}, {"plain": [Meddler()]})
     assert _program.to_backend is before
+
+
+class _Cache(torch.nn.Module):
+    """Writes to a buffer in place, by parameters that require gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.register_buffer("cache", torch.zeros(2, 4))
+
+    def forward(self, x, position):
+        self.cache.index_copy_(0, position, self.linear(x))
+        return self.cache.sum(0)
+
+
+def test_a_buffer_that_is_changed_with_gradients_on_is_written_back():
+    """ExecuTorch alone raises "a leaf Variable that requires grad ..." at the very end."""
+    inputs = torch.ones(1, 4), torch.tensor([1])
+    with torch.enable_grad():
+        program = torch.export.export(_Cache().eval(), inputs)
+    lowered = lowering.lower({"forward": program}, {"forward": [XnnpackPartitioner()]})
+    assert lowered.to_executorch().buffer

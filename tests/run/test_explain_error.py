@@ -214,3 +214,8 @@ def test_a_remedy_is_not_said_again():
     once = add_remedy("No module named 'timm.models'.")
     assert once.startswith("No module named 'timm.models'; install timm into")
     assert add_remedy(once) == once
+
+
+def test_a_traceback_that_is_none_is_no_part_of_a_reason():
+    text = "It is so.\n\nWhile executing %x : f\nOriginal traceback:\nNone\nUse tlparse to see it"
+    assert reason(RuntimeError(text)) == "It is so."

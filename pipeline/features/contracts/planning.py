@@ -147,7 +147,7 @@ def check_files(plan: Plan) -> Iterator[Problem]:
 
 def _iter_summaries(plan: Plan) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the packages that name targets, with what is kept of their configs."""
-    for package in plan.packages:
+    for package in plan.configs.packages:
         summary = plan.configs.summary(package)
         if summary and "contracts" in summary.features:
             yield package, summary.features["contracts"]
@@ -210,7 +210,8 @@ def _find_unread_targets(plan: Plan) -> Iterator[Problem]:
     named: set[str] = set()
     for _, summary in _iter_summaries(plan):
         named.update(summary["targets"])
-    have_no_mistakes = all(plan.configs.summary(package) for package in plan.packages)
+    packages = plan.configs.packages
+    have_no_mistakes = all(map(plan.configs.summary, packages))
     is_known = have_no_mistakes and ANY_TARGET not in named
     for path in sorted(folder.glob("[!.]*")):
         name = f"{TARGETS}/{path.name}"

@@ -37,7 +37,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     for path in (
         () if words else sorted((plan.workspace.root / BASELINES).glob("*.yaml"))
     ):
-        if path.stem not in plan.packages:
+        if path.stem not in plan.configs.packages:
             yield f"{BASELINES}/{path.name}: there is no package '{path.stem}'; remove the file"
     if refused:
         raise PipelineError(*refused)

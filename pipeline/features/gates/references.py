@@ -56,7 +56,7 @@ class Reference:
 
     def missing_in(self, plan: Plan) -> list[str]:
         """Return the packages that no config of a workspace makes any more."""
-        return [name for name in self.packages if name not in plan.packages]
+        return [name for name in self.packages if name not in plan.configs.packages]
 
 
 def open_reference(plan: Plan, word: str, stack: ExitStack) -> Reference | None:

@@ -19,7 +19,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
             if words and not written:
                 yield f"{package}: not validated yet; `doit validate:{package}` does"
             yield from (str(path.relative_to(workspace.root)) for path in written)
-        for path in write_overview(workspace, plan.packages):
+        for path in write_overview(workspace, plan.configs.packages):
             yield str(path.relative_to(workspace.root))
     except OSError as error:
         raise PipelineError(f"{error.filename}: {error.strerror}") from error

@@ -10,7 +10,7 @@ from pipeline.store.setting_table import checked, parse_text
 
 UPGRADE = Command(
     "upgrade",
-    "build and validate packages with another toolchain too, and report what changes",
+    "build with another toolchain beside the present one, and report what changes",
     "toolchain [package ...]",
     more="The other builds go to build/.toolchains/<toolchain>, the report to "
     "build/upgrade-<toolchain>.md. What gets worse is at its top. The exit status is 1 where a "
@@ -50,4 +50,9 @@ FEATURE = Feature(
     verbs=(UPGRADE,),
     settings=SETTINGS,
     options={"toolchain": "pipeline.features.toolchains.driver:run_elsewhere"},
+    split_command="pipeline.features.toolchains.routing:split_command",
+    elsewhere="pipeline.features.toolchains.routing:find_elsewhere",
+    config={"package": "pipeline.features.toolchains.config:add_fields"},
+    summarize="pipeline.features.toolchains.config:summarize",
+    planning="pipeline.features.toolchains.config:ToolchainPlanning",
 )

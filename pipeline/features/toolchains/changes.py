@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.report.verdicts import VERDICTS, package_verdict
-from pipeline.store.errors import listed
+from pipeline.store.errors import listed, plural
 from pipeline.validate.figures import Build, MethodFigures, describe_left
 
 Json = Mapping[str, Any]
@@ -18,7 +18,9 @@ BROKEN, DELEGATION, MEMORY, SIZE, NUMERICS, LATENCY, WARNINGS, TOLD = range(8)
 _SQNR_STEP = (
     1.0  # dB that one build may differ by from another before it is worth a line
 )
-_SLOWER = 1.25  # times the median, where the quartiles are apart too
+_SLOWER = (
+    1.25  # times the median, and its ratio to the source's, where quartiles are apart
+)
 _MORE_PEAK = 1.2  # times the peak of lowering, which varies from run to run
 _MOST_ERRORS = 3
 
@@ -141,10 +143,10 @@ def _compare_delegation(
             why = describe_left(delegation, operator)
             yield (
                 DELEGATION,
-                f"{new - old} more calls of {operator} left undelegated{why}",
+                f"{plural(new - old, 'more call')} of {operator} left undelegated{why}",
             )
         elif new < old:
-            yield TOLD, f"{old - new} more calls of {operator} delegated"
+            yield TOLD, f"{plural(old - new, 'more call')} of {operator} delegated"
     nodes = (before.delegated_nodes, before.nodes), (after.delegated_nodes, after.nodes)
     if nodes[0] != nodes[1]:
         rank = DELEGATION if after.share() < before.share() else TOLD
@@ -191,9 +193,12 @@ def _compare_latency(
     if old is None or new is None:
         return
     texts = f"{new.median:.3g} ms, was {old.median:.3g} ms"
-    if new.median > _SLOWER * old.median and new.low > old.high:
+    # The source's time, of the same minute, tells a slow method from a busy machine.
+    is_slower = new.ratio > _SLOWER * old.ratio
+    is_faster = old.ratio > _SLOWER * new.ratio
+    if is_slower and new.median > _SLOWER * old.median and new.low > old.high:
         yield LATENCY, f"slower: {texts}"
-    elif old.median > _SLOWER * new.median and old.low > new.high:
+    elif is_faster and old.median > _SLOWER * new.median and old.low > new.high:
         yield TOLD, f"faster: {texts}"
 
 

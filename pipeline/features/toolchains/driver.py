@@ -15,11 +15,10 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from pipeline.features.toolchains.environments import DISTRIBUTION, find_python
+from pipeline.features.toolchains.routing import HERE, VARIABLE
 from pipeline.store.digest import hash_json
 from pipeline.store.places import TOOLCHAINS, default_root
 
-VARIABLE = "PTE_PIPELINE_TOOLCHAIN"  # the name of the toolchain that this process is of
-HERE = "default"  # the environment that doit was started in
 _PACKAGE = Path(__file__).resolve().parents[2]
 
 

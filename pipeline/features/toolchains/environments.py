@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.features.toolchains.install import install_environment
+from pipeline.features.toolchains.routing import read_toolchains
 from pipeline.store.errors import PipelineError, did_you_mean
-from pipeline.store.settings_reader import TABLE, open_settings
+from pipeline.store.settings_reader import TABLE
 
 DISTRIBUTION = "pte-pipeline"
 # Each environment has its own.
@@ -33,14 +34,6 @@ for found in distributions():
         names.setdefault(found.metadata["Name"].lower().replace("_", "-"), found.version)
 print(json.dumps({"python": sys.version.split()[0], "distributions": names}))
 """
-
-
-def read_toolchains(root: Path) -> Mapping[str, tuple[str, ...]]:
-    """Return the toolchains of the workspace at `root`, as its settings have them."""
-    toolchains: Mapping[str, tuple[str, ...]] = open_settings(root).get(
-        "toolchains", {}
-    )
-    return toolchains
 
 
 def find_python(root: Path, name: str) -> Path:

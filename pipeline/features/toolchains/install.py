@@ -57,9 +57,9 @@ def _find_torch(texts: Sequence[str]) -> list[str]:
     if any(text.startswith("torch=") for text in texts):
         return []
     for release in RELEASES:
-        if f"executorch=={release.exact['executorch']}" in texts:
-            return [f"torch=={release.exact['torch']}"]
-    return [f"torch=={RELEASES[-1].exact['torch']}"]
+        if f"executorch=={release.executorch}" in texts:
+            return [f"torch=={release.torch[0]}"]
+    return [f"torch=={RELEASES[-1].torch[0]}"]
 
 
 def _run(name: str, command: Sequence[str]) -> None:

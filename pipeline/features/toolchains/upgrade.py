@@ -15,8 +15,9 @@ from typing import Any
 from pipeline.cli.grammar import quoted
 from pipeline.cli.verbs import known_packages
 from pipeline.features.toolchains.changes import BROKEN, PackageChanges, find_changes
-from pipeline.features.toolchains.driver import HERE, make_command, make_environment
+from pipeline.features.toolchains.driver import make_command, make_environment
 from pipeline.features.toolchains.environments import find_python, probe
+from pipeline.features.toolchains.routing import HERE
 from pipeline.features.toolchains.summary import write_markdown, write_text
 from pipeline.moments import call_all
 from pipeline.plan.plan import Plan
@@ -157,8 +158,10 @@ def _compare(
     """Compare both builds of a package, with the table that another feature makes of them."""
     changes = find_changes(package, sides[0], sides[1])
     builds = [side["build"] for side in sides]
-    if None not in builds:
+    if None not in builds and changes.bytes != "equal":
         for comparison in call_all("compare_builds", package, *builds, name):
-            changes.details = list(comparison.markdown())
-            break
+            lines = list(comparison.markdown())
+            changes.details = lines[
+                1:
+            ]  # below its headline, which names the package once more
     return changes

@@ -54,7 +54,9 @@ class CodeFiles:
     def find_unused(self) -> Iterator[Problem]:
         """Yield the files that nothing uses, unless a config has mistakes, which may name them."""
         configs = self._plan.configs
-        summaries = [configs.summary(package) for package in self._plan.packages]
+        summaries = [
+            configs.summary(package) for package in self._plan.configs.packages
+        ]
         if not all(summaries):
             return
         used = set(self._imported)

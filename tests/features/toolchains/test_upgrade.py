@@ -1,0 +1,48 @@
+"""`doit upgrade` builds with another toolchain beside the present one and reports what changes."""
+
+import inspect
+
+import pytest
+
+from tests.features.toolchains import planted
+from tests.support.bench import bench_of
+
+CONFIG = """model: one
+methods:
+  encode: {partitioners: [xnnpack], allow_none: true}
+  decode: {partitioners: []}
+"""
+
+
+def test_the_toolchain_is_named_first(tmp_path):
+    bench = bench_of("archives", tmp_path)
+    assert bench.doit("upgrade") == 1
+    assert "which toolchain? `doit upgrade et15`, say" in bench.output
+    assert bench.doit("upgrade", "et15") == 1
+    assert "no toolchain 'et15': add it to `toolchains`" in bench.output
+
+
+@pytest.mark.slow  # a package is built by two toolchains: 60 s
+def test_planted_regressions_are_on_top(tmp_path, twin, make_environment):
+    bench = bench_of("archives", tmp_path)
+    for config in (bench.root / "partition_configs").glob("*"):
+        config.unlink()
+    (bench.root / "partition_configs" / "one.yaml").write_text(CONFIG)
+    worse = make_environment("worse", sitecustomize=inspect.getsource(planted))
+    (bench.root / "pyproject.toml").write_text(
+        f'[tool.pte-pipeline.toolchains]\ntwin = "{twin}"\nworse = "{worse}"\n'
+    )
+    assert bench.process("upgrade", "twin") == 0, bench.output  # which builds nothing again
+    assert "equal: 1 package, byte for byte: one" in bench.output
+    assert bench.process("upgrade", "worse") == 0, bench.output
+    report = bench.output.partition("upgrade to worse")[2]
+    lines = [line.strip() for line in report.splitlines()]
+    assert lines[1] == "worse:"
+    assert lines[2].startswith("one: bytes differ in")
+    assert lines[3].startswith("encode: 1 more call of aten.mul.Tensor left undelegated")
+    assert any(line.startswith("decode: planned memory") for line in lines)
+    page = (bench.root / "build" / "upgrade-worse.md").read_text()
+    assert page.index("### Worse") < page.index("<details>")
+    assert (bench.root / "build/.toolchains/worse/one/one.pte").is_file()
+    assert bench.process("lower") == 0, bench.output
+    assert "up to date: 1 package" in bench.output
