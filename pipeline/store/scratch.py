@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pipeline.store.files import remove
 
-_LOCK = ".lock"
+_LOCK = "lock"
 
 
 @contextmanager

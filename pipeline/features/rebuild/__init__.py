@@ -14,7 +14,17 @@ FEATURE = Feature(
             "[package ...]",
             more="All of it runs on this machine, whatever the executor: the stores of a cluster's "
             "workers would answer for it.",
-            examples=(("doit rebuild vision", "says where bytes differ"),),
+            options={
+                "exports": "only run the exporters again, and print digests of what they give, to "
+                "compare with those of another machine",
+            },
+            examples=(
+                ("doit rebuild vision", "says where bytes differ"),
+                (
+                    "doit rebuild --exports",
+                    "says which exporters depend on what no key holds",
+                ),
+            ),
             run="pipeline.features.rebuild.rebuild:run",
             builds=True,
         ),

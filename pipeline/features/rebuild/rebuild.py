@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 from pipeline.cli.progress import progress_on
 from pipeline.cli.verbs import known_packages
+from pipeline.features.rebuild.exports import compare_methods
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
@@ -37,26 +38,24 @@ _PIECE = 1 << 20
 _PREFIX = ".rebuild-"
 
 
-def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
+def run(plan: Plan, words: Sequence[str], exports: bool = False) -> Iterator[str]:
     """Build packages, by default all, again; yield a line for each, and more where bytes differ.
+
+    Args:
+        exports: only export their models again, and compare the programs.
 
     Raises:
         PipelineError: where bytes differ, where a package can't be built again, and for packages
             that are not current: then nothing is built.
     """
+    if exports:
+        yield from _compare_exports(plan, known_packages(plan, words))
+        return
     packages = _current_packages(plan, words)
     if plan.workspace.executor:
         yield f"rebuild: runs on this machine, not on {plan.workspace.executor}"
-    with scratch_folder(_PREFIX, plan.workspace.build) as folder:
-        build = folder / "build"
-        # A cluster's workers have stores of their own, which would give what they made before.
-        workspace = replace(
-            plan.workspace,
-            store=Store(folder / "store"),
-            build_folder=build,
-            executor="",
-        )
-        build.mkdir()
+    with _fresh_workspace(plan.workspace) as workspace:
+        build = workspace.build
         failed = _build(Plan(workspace), packages, plan.workspace)
         differing = []
         for package in packages:
@@ -82,6 +81,17 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         )
     if wrong:
         raise PipelineError(*"\n".join(wrong).split("\n"))
+
+
+@contextmanager
+def _fresh_workspace(workspace: Workspace) -> Iterator[Workspace]:
+    """Yield a workspace of the same sources with an empty store and an empty `build/`."""
+    with scratch_folder(_PREFIX, workspace.build) as folder:
+        build = folder / "build"
+        build.mkdir()
+        # A cluster's workers have stores of their own, which would give what they made before.
+        store = Store(folder / "store")
+        yield replace(workspace, store=store, build_folder=build, executor="")
 
 
 def _current_packages(plan: Plan, words: Sequence[str]) -> list[str]:
@@ -112,16 +122,8 @@ def _build(plan: Plan, packages: Sequence[str], logs: Workspace) -> dict[str, st
         PipelineError: a model can't be exported, on which all else rests.
     """
     wrong: dict[str, str] = {}
-    pool = pools.Pool(plan.workspace, plan.workspace.jobs, always=False)
-    progress = partial(progress_on, sys.stdout)
-    with closing(pool), closing(Batch(plan, pool, progress)) as batch:
-        exports = [model for model in map(plan.exporter, packages) if model is not None]
-        if failed := _perform(
-            plan, batch, [plan.models.export(model) for model in exports], logs
-        ):
-            raise PipelineError(next(iter(failed.values())))
-        for model in exports:
-            plan.forget(model)
+    with _open_batch(plan) as batch:
+        _export(plan, batch, packages, logs)
         for kind in ("quantize", "compile", "link"):
             sound = [package for package in packages if package not in wrong]
             actions = [
@@ -132,6 +134,56 @@ def _build(plan: Plan, packages: Sequence[str], logs: Workspace) -> dict[str, st
                 if action.digest in failed:
                     wrong.setdefault(package, failed[action.digest])
     return wrong
+
+
+@contextmanager
+def _open_batch(plan: Plan) -> Iterator[Batch]:
+    """Yield a batch of actions with workers of its own."""
+    pool = pools.Pool(plan.workspace, plan.workspace.jobs, always=False)
+    progress = partial(progress_on, sys.stdout)
+    with closing(pool), closing(Batch(plan, pool, progress)) as batch:
+        yield batch
+
+
+def _export(
+    plan: Plan, batch: Batch, packages: Sequence[str], logs: Workspace
+) -> list[str]:
+    """Run the exporters of packages, and return the names of their models. Raises PipelineError for
+    the first that fails."""
+    models = list(dict.fromkeys(filter(None, map(plan.exporter, packages))))
+    actions = [plan.models.export(model) for model in models]
+    if failed := _perform(plan, batch, actions, logs):
+        raise PipelineError(next(iter(failed.values())))
+    for model in models:
+        plan.forget(model)
+    return models
+
+
+def _compare_exports(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
+    """Export the models of packages again; yield a line for each, and for each of its methods.
+
+    Raises PipelineError where a model can't be exported, or gives something else each time.
+    """
+    differing = []
+    with _fresh_workspace(plan.workspace) as workspace:
+        fresh_plan = Plan(workspace)
+        with _open_batch(fresh_plan) as batch:
+            models = _export(fresh_plan, batch, packages, plan.workspace)
+        for model in models:
+            after = fresh_plan.models.methods(model) or {}
+            before = plan.models.methods(model)
+            lines = list(compare_methods(after if before is None else before, after))
+            is_same = lines == list(compare_methods(after, after))
+            verdict = "the same" if is_same else "it differs"
+            if before is None:
+                verdict = "nothing to compare it with"
+            yield f"{model}: exported again, {verdict}"
+            yield from (f"  {line}" for line in lines)
+            if not is_same:
+                differing.append(model)
+    if differing:
+        problem = "its exporter depends on what no key holds"
+        raise PipelineError(*(f"{model}: {problem}" for model in differing))
 
 
 def _find_actions(plan: Plan, kind: str, package: str) -> list[Action]:

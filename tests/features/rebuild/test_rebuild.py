@@ -106,6 +106,34 @@ def test_a_package_is_built_again_from_its_sources_alone(built):
     assert not made
 
 
+# What nothing that is watched tells: the clock, by native code.
+CLOCK = """
+import ctypes
+_load = torch.manual_seed
+torch.manual_seed = lambda seed: _load(ctypes.CDLL(None).time(None))
+"""
+
+
+@pytest.mark.slow
+def test_exports_alone_are_run_again_and_compared(built):
+    assert built.doit("rebuild", "--exports") == 0, built.output
+    lines = built.output.splitlines()
+    assert lines[1] == "pair: exported again, the same"
+    assert [line.split()[:2] for line in lines[2:]] == [
+        ["encode:", "program"],
+        ["decode:", "program"],
+    ]
+    exporter = built.root / "models" / "pair.py"
+    text = exporter.read_text()
+    exporter.write_text(text.replace("import torch\n", f"import torch\n{CLOCK}", 1))
+    assert built.doit("export") == 0, built.output
+    assert built.doit("rebuild", "--exports") == 1
+    exporter.write_text(text)
+    assert "pair: exported again, it differs" in built.output
+    assert " (it was " in built.output
+    assert "pair: its exporter depends on what no key holds" in built.output
+
+
 OTHER_WEIGHTS = """
 _load = load_program
 
