@@ -162,7 +162,7 @@ class WorkerProcesses:
     def _make_scratch(self) -> Path:
         """Make a folder for the temporary files of a worker."""
         folder = self._scratch / str(next(self._numbers))
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700, parents=True)
         return folder
 
     def free_memory(self) -> float:
