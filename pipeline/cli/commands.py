@@ -77,33 +77,11 @@ _CORE_VERBS: Mapping[str, Command] = {
     command.name: command
     for command in (
         Command(
-            "plan",
-            "what a run would do, and why, without doing it",
-            _TARGETS,
-            {
-                "resolved": "print what each method finally gets instead, and where it was written"
-            },
-            f"{_ANY} The exit status is 1 where a config has mistakes.",
-            (
-                ("doit plan", "all that is stale"),
-                ("doit plan vision/classify", "one method"),
-                ("doit plan --resolved vision", "the config that comes of the file"),
-            ),
-        ),
-        Command(
             "check",
             "check configs alone, without torch: for editors and pre-commit",
             "[package | config file ...]",
             more="The exit status is 1 where there is a mistake.",
             examples=(("doit check", "all configs"), ("doit check vision", "one")),
-        ),
-        Command(
-            "report",
-            "render the reports of the last validation again",
-            "[package ...]",
-            examples=(
-                ("doit report vision", "build/vision/report.html and the others"),
-            ),
         ),
     )
 }

@@ -135,7 +135,7 @@ class RunRecord:
         """After a run that changed something, add up the counts, remove what killed runs left,
         and evict."""
         workspace = plan.workspace
-        usages = [*plan.models.usage.items()]
+        usages = [*plan.models.archives.usage.items()]
         for report in self.reports:
             event = report.event
             usages += report.usage.items()

@@ -237,7 +237,7 @@ class Files:
     def remember(self) -> None:
         """Keep what was read of files, in the workspace and, of archives, in the store."""
         self.workspace.file_digests.save()
-        self.models.remember()
+        self.models.archives.remember()
 
     def note_export(self, action: Action) -> None:
         """Remember which content of its exporter a model was exported with, and forget what was

@@ -6,15 +6,13 @@ result of the export action.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property, wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pipeline.plan import keys
 from pipeline.plan.actions import Action
+from pipeline.plan.archives import Archives, reading
 from pipeline.plan.declared import Declared, parse_declared, read_declared
 from pipeline.plan.export_parameters import find_wrong, parse_export, read_parameters
 from pipeline.plan.kinds.export import ExportInputs, export_action, reads_key
@@ -22,12 +20,10 @@ from pipeline.plan.pass_inputs import PassInputs
 from pipeline.plan.places import EXECUTABLE
 from pipeline.plan.reads import Finder, Reads, Surroundings, is_inside, parse_records
 from pipeline.program import sources
-from pipeline.program.module_paths import Outline
-from pipeline.program.sources import ArchiveFacts, MethodSource, ModelSource
+from pipeline.program.sources import MethodSource, ModelSource
 from pipeline.store.digest import Digest
 from pipeline.store.errors import Problem, SourceError, did_you_mean, join
 from pipeline.store.toolchain import code
-from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -69,8 +65,7 @@ class Models:
         self.trusts_last_exports = False
         self._exported: set[str] = set()
         self._known: dict[tuple[str, str], Any] = {}  # by method and model
-        self._described: dict[Digest, tuple[ArchiveFacts, float]] = {}
-        self.usage: dict[str, Usage] = {}
+        self.archives = Archives(workspace)
 
     @cached_property
     def _search(self) -> tuple[dict[str, ModelSource], dict[str, str], str | None]:
@@ -176,7 +171,7 @@ class Models:
         SourceError."""
         path = self.source(export).path
         digests = self.workspace.file_digests
-        with _reading(path):
+        with reading(path):
             record = digests.cached(path, "inputs", read_declared, origin=code("plan"))
         return parse_declared(record, str(path.relative_to(self.workspace.root)))
 
@@ -188,7 +183,7 @@ class Models:
         path = self.source(export).path
         parameters = parse_export(export)[1]
         where = str(path.relative_to(self.workspace.root))
-        with _reading(path):
+        with reading(path):
             content = digests.hash(path)
         declared = self.declared(export)
         if declared:
@@ -253,7 +248,7 @@ class Models:
         Raises SourceError."""
         source = self.source(export)
         if source.form != "exporter":
-            return sources.method_sources(source, self._describe)
+            return sources.method_sources(source, self.archives.describe)
         result = self._exported_result(export)
         if result is None:
             return None
@@ -295,92 +290,6 @@ class Models:
             return entry.result
         return None
 
-    def _describe(self, path: Path) -> ArchiveFacts:
-        """Describe the content of an archive: cached by its stamp, kept in the store by its bytes,
-        or read."""
-        digests = self.workspace.file_digests
-
-        def describe(path: Path) -> Any:
-            content = digests.hash(path)
-            entry = self.workspace.store.get_by_key(keys.programs_key(content))
-            if entry is not None:
-                usage = self.usage.setdefault("programs", Usage())
-                usage.add(Usage(hits=1, saved=entry.seconds))
-                return [content, entry.result["programs"]]
-            return [content, self._read(path, content).to_json()]
-
-        with _reading(path):
-            described = digests.cached(
-                path,
-                "programs",
-                describe,
-                origin=code("describe") + self.workspace.store.corrections,
-            )
-        return sources.parse_archive(*described)
-
-    def outline(self, source: MethodSource) -> Outline | None:
-        """Return which modules and tensors a method's program has, None where that is not known.
-        Raises SourceError."""
-        parts = self._find_parts(source, "outline")
-        if parts is None:
-            return None
-        return Outline(**parts["outline"])
-
-    def buffers(self, source: MethodSource) -> Mapping[str, Any] | None:
-        """Return the buffers that a method's program uses (`describe_buffers`), None where they are
-        not known. Raises SourceError."""
-        parts = self._find_parts(source, "buffers")
-        if parts is None:
-            return None
-        return parts["buffers"]
-
-    def _find_parts(self, source: MethodSource, part: str) -> Mapping[str, Any] | None:
-        """Return the parts of a method's program, as the store tells or else its archive: it must
-        not depend on what was built before what a config may say. None where there is neither, as
-        of an exporter whose results are at a remote. Raises SourceError.
-
-        Args:
-            wanted: the part that is asked for, which the record of an older release may lack.
-        """
-        for facts, _ in self._described.values():
-            parts = facts.find_parts(source.program)
-            if parts is not None:
-                return parts
-        entry = self.workspace.store.get_by_key(keys.program_key(source.program))
-        if entry is not None and part in entry.result:
-            return entry.result
-        if not source.archive.is_file():
-            return None
-        return self._read(source.archive, source.content).find_parts(source.program)
-
-    def _read(self, path: Path, content: Digest | None) -> ArchiveFacts:
-        """Read an archive and keep what it is until `remember`. Raises SourceError."""
-        # A run with nothing to do reads no archive.
-        from pipeline.program.archive_facts import describe_archive
-
-        started = time.perf_counter()
-        facts = describe_archive(path, content, self.workspace.file_digests)
-        seconds = time.perf_counter() - started
-        self.usage.setdefault("programs", Usage()).add(Usage(misses=1, spent=seconds))
-        self._described[facts.content] = facts, seconds
-        return facts
-
-    def remember(self) -> None:
-        """Keep in the store what was read of archives."""
-        store = self.workspace.store
-        with suppress(
-            OSError
-        ):  # a convenience; a store that can't be written only serves
-            while self._described:
-                content, (facts, seconds) = self._described.popitem()
-                store.put_result(
-                    keys.programs_key(content),
-                    {"programs": facts.to_json()},
-                    seconds,
-                )
-                for program in facts.programs:
-                    store.put_result(keys.program_key(program.program), program.parts)
-
     def forget(self, export: str) -> None:
         self._known = {
             key: value for key, value in self._known.items() if key[1] != export
@@ -398,14 +307,3 @@ class Models:
         for name in ("_search", "finder", "libraries"):
             self.__dict__.pop(name, None)
         self.surroundings = Surroundings.present()
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Raises SourceError for a model's file that can't be read."""
-    try:
-        yield
-    except OSError as error:
-        raise SourceError(
-            f"{sources.shown(path)}: {sources.unreadable(error)}"
-        ) from error

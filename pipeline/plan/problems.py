@@ -174,8 +174,8 @@ class CheckedFiles(Files):
         try:
             methods = self.models.methods(str(self.export(package)))
             if methods is not None:
-                outline = self.models.outline
-                buffers = self.models.buffers
+                outline = self.models.archives.outline
+                buffers = self.models.archives.buffers
                 complete = self.complete_config(package)
                 yield from check_model(complete, document, methods, outline, buffers)
         except SourceError as error:

@@ -10,46 +10,23 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.store.digest import Digest, hash_json
 from pipeline.store.entries import find_blobs_of
-from pipeline.store.errors import PipelineError
 from pipeline.store.file_digests import RACY_NS
-from pipeline.store.files import clear_place, is_plain, remove
-from pipeline.store.places import describe_remedy
 from pipeline.store.store import Store
 
 if TYPE_CHECKING:
     from sqlite3 import Connection
 
-FILE = "index.sqlite3"
-_VERSION = 2
-_CACHE = 1 << 16  # KiB of its pages, as far as they are looked at
 _READERS, _MANY = 16, 100  # threads, for so many files and more
-_PATIENCE = 5.0  # seconds for another process that writes it
 _SETTLING = 1.5 * RACY_NS / 1e9  # seconds
-_SCHEMA = """
-create table folders (name text primary key, time integer) without rowid;
-create table blobs (digest blob primary key, folder text, size integer, used real, inode integer,
-    named integer) without rowid;
-create table results (id integer primary key, digest blob unique, folder text, size integer,
-    used real, inode integer, kind text, about blob, seconds real, peak integer);
-create table names (blob blob, result integer, primary key (blob, result)) without rowid;
-create index blobs_by_folder on blobs (folder, digest, inode);
-create index blobs_by_size on blobs (size);
-create index loose_blobs on blobs (used) where not named;
-create index results_by_folder on results (folder, digest, inode);
-create index results_by_use on results (used, size);
-create index results_by_subject on results (kind, about, used);
-create index results_by_kind on results (kind, size);
-create index names_by_result on names (result);
-"""
 
 
-class Row(NamedTuple):
+class StoreFile(NamedTuple):
     """A file of the store; `used` is no later than its last use, in seconds since the epoch."""
 
     digest: Digest
@@ -64,92 +41,6 @@ def subject(key: Mapping[str, Any]) -> Digest:
     return hash_json(
         [key.get("model"), *(sorted(n) if isinstance(n, dict) else [] for n in named)]
     )
-
-
-@contextmanager
-def open_index(store: Store) -> Iterator[Index]:
-    """Open a store's index, as the store is now. One that is damaged or of another version is made
-    anew; where none can be written, or another process keeps it, in memory.
-
-    Raises PipelineError where it turns out to be damaged meanwhile, or another process keeps it.
-    """
-    import sqlite3  # which a no-op run does without
-
-    try:
-        with closing(_open(store)) as connection:
-            yield Index(store, connection)
-    except sqlite3.Error as error:
-        if _has_code(error, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL):
-            problem = f"its index can't be written ({error})"
-            raise PipelineError(describe_remedy(store.root, problem)) from error
-        problem = "its index is in use by another process; run again"
-        if not _is_busy(error):
-            _remove(store)
-            problem = f"its index was damaged, and is made anew when you run this again ({error})"
-        raise PipelineError(f"store {store.root}: {problem}") from error
-
-
-def _open(store: Store) -> Connection:
-    import sqlite3  # which a no-op run does without
-
-    path = store.root / FILE
-    is_writable = os.access(store.root, os.W_OK)
-    for _ in range(2 if is_writable else 0):
-        try:
-            clear_place(path)
-            return _prepare(store, sqlite3.connect(path, timeout=_PATIENCE))
-        except (sqlite3.Error, OSError) as error:
-            if _is_busy(error):
-                break
-            _remove(store)
-    in_memory = sqlite3.connect(":memory:")
-    if not is_writable and is_plain(path):  # another user's
-        uri = f"{path.absolute().as_uri()}?mode=ro"
-        with (
-            suppress(sqlite3.Error),
-            closing(sqlite3.connect(uri, uri=True)) as connection,
-        ):
-            connection.backup(in_memory)
-    return _prepare(store, in_memory)
-
-
-def _remove(store: Store) -> None:
-    """Remove an index, with the journal of whoever was killed while writing it."""
-    for name in (FILE, f"{FILE}-journal"):
-        with suppress(OSError):
-            remove(store.root / name)
-
-
-def _is_busy(error: BaseException) -> bool:
-    """Tell whether another process writes the index, which is whole then, and is to be left."""
-    import sqlite3
-
-    return _has_code(error, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-def _has_code(error: BaseException, *codes: int) -> bool:
-    code = getattr(error, "sqlite_errorcode", None)
-    return code is not None and code & 0xFF in codes
-
-
-def _prepare(store: Store, connection: Connection) -> Connection:
-    """Bring an index up to date. Raises sqlite3.Error."""
-    try:
-        connection.execute("pragma synchronous = off")  # it can be made again
-        connection.execute(f"pragma cache_size = -{_CACHE}")
-        (version,) = connection.execute("pragma user_version").fetchone()
-        query = "select name from sqlite_master where type = 'table' order by name"
-        tables = [name for (name,) in connection.execute(query).fetchall()]
-        if version != _VERSION or tables != ["blobs", "folders", "names", "results"]:
-            for name in tables:
-                connection.execute(f'drop table "{name}"')
-            connection.executescript(_SCHEMA)
-            connection.execute(f"pragma user_version = {_VERSION}")
-        Index(store, connection).update()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 class Index:
@@ -301,15 +192,15 @@ class Index:
 
     # Eviction, which goes by the index and asks each file for its last use
 
-    def oldest(self, before: float) -> Row | None:
+    def oldest(self, before: float) -> StoreFile | None:
         """Return the result that was not used for longest, if its last use was earlier."""
         return self._oldest("results", "true", before)
 
-    def oldest_loose(self, before: float) -> Row | None:
+    def oldest_loose(self, before: float) -> StoreFile | None:
         """Return the same of the blobs that no result names."""
         return self._oldest("blobs", "not named", before)
 
-    def _oldest(self, table: str, where: str, before: float) -> Row | None:
+    def _oldest(self, table: str, where: str, before: float) -> StoreFile | None:
         while True:
             query = f"select digest, folder, size, used from {table} where {where} order by used"
             row = self._sql.execute(f"{query} limit 1").fetchone()
@@ -322,7 +213,7 @@ class Index:
                 self._drop(table, row[0])
                 continue
             if latest <= used:
-                return Row(digest, row[2], used)
+                return StoreFile(digest, row[2], used)
             query = f"update {table} set used = ? where digest = ?"
             self._sql.execute(query, (latest, row[0]))
 

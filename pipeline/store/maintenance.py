@@ -12,7 +12,8 @@ from typing import Any
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import clear_place, remove, sweep, temporary
-from pipeline.store.index import Index, Row, open_index, subject
+from pipeline.store.index import Index, StoreFile, subject
+from pipeline.store.index_file import open_index
 from pipeline.store.places import describe_remedy
 from pipeline.store.store import Store
 
@@ -113,13 +114,13 @@ def _evict(store: Store, cap: int) -> Evicted:
     return evicted
 
 
-def _drop_blob(store: Store, index: Index, row: Row, evicted: Evicted) -> None:
+def _drop_blob(store: Store, index: Index, row: StoreFile, evicted: Evicted) -> None:
     is_removed = _drop(store.blob_path(row.digest), row, evicted)
     evicted.blobs += is_removed
     index.forget("blobs", row.digest, is_removed)
 
 
-def _drop(path: Path, row: Row, evicted: Evicted) -> bool:
+def _drop(path: Path, row: StoreFile, evicted: Evicted) -> bool:
     """Remove a file; tell whether it is gone."""
     try:
         remove(path)

@@ -252,7 +252,7 @@ def test_another_executorch_is_told_in_one_line_and_nothing_is_held_against_it(
         "run `python -m tools.describe_constructors`"
     )
     from pipeline.cli.grammar import Target
-    from pipeline.cli.verbs.plan import preview
+    from pipeline.features.explain.plan import preview
     from pipeline.plan.plan import Plan
     from pipeline.store.store import Store
     from pipeline.store.workspace import Workspace

@@ -105,7 +105,7 @@ def test_torch_is_not_imported_when_nothing_is_to_be_done(built, command):
         "from doit.doit_cmd import DoitMain\n"
         "assert DoitMain().run(sys.argv[1:]) == 0\n"
         "heavy = {'torch', 'executorch', 'joblib', 'rich', 'numpy', 'pydantic', 'yaml', 'fsspec'}\n"
-        "heavy |= {'pipeline.config.parser', 'pipeline.cli.verbs.plan'}\n"
+        "heavy |= {'pipeline.config.parser', 'pipeline.features.explain.plan'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     done = subprocess.run(

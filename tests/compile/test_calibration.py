@@ -14,9 +14,9 @@ from torch.export import Dim, export
 
 from pipeline.backends import QUANTIZERS
 from pipeline.cli.grammar import Target
-from pipeline.cli.verbs.plan import preview
 from pipeline.compile.quantize import Batches, check_batches
 from pipeline.features.explain.explain import run as explain
+from pipeline.features.explain.plan import preview
 from pipeline.plan.calibration import calibration_digests, calibration_remedy, lacks_calibration
 from pipeline.plan.plan import Plan
 from pipeline.program.input_files import read_file

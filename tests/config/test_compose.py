@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from pipeline.config.compose import Folder, merge
 from pipeline.config.parser import parse_document
-from pipeline.config.resolved import resolved_view
 from pipeline.config.variables import Variables
 from pipeline.config.yaml import Mark, Node, load_nodes, plain, read_scalar
+from pipeline.features.explain.resolved import resolved_view
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import (
     PipelineError,

@@ -5,8 +5,9 @@ import shutil
 import pytest
 
 from pipeline.cli import console
-from pipeline.cli.verbs import check, plan
+from pipeline.cli.verbs import check
 from pipeline.features.contracts.labels import KNOWN_LABELS, near_labels
+from pipeline.features.explain import plan
 from pipeline.features.unused.code_files import _find_hidden_modules, find_broken_files
 from pipeline.plan.plan import Plan
 from pipeline.plan.remarks import find_remarks

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from pipeline.features.cache.contents import statistics
 from pipeline.store import index as module
-from pipeline.store import maintenance
+from pipeline.store import index_file, maintenance
 from pipeline.store.digest import hash_bytes
 from pipeline.store.errors import PipelineError
-from pipeline.store.index import FILE, Index, open_index, subject
+from pipeline.store.index import Index, subject
+from pipeline.store.index_file import FILE, open_index
 from pipeline.store.maintenance import earlier_keys, evict
 from pipeline.store.store import Store
 from tests.store.test_maintenance import put
@@ -33,7 +34,7 @@ def seen(index):
 
 def afresh(store):
     """What an index says that is made now."""
-    with closing(module._prepare(store, sqlite3.connect(":memory:"))) as connection:
+    with closing(index_file._prepare(store, sqlite3.connect(":memory:"))) as connection:
         return seen(Index(store, connection))
 
 

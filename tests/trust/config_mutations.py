@@ -315,8 +315,8 @@ def plan_all(root: Path, watch: Watch, damaged: str) -> list[str]:
     """Plan a workspace, as `doit list` and `doit plan --resolved` do, and note what is wrong.
     Return the packages without problems, but for the sound one."""
     from pipeline.cli import tasks
-    from pipeline.cli.verbs import plan as verb
-    from pipeline.config.resolved import resolved_view
+    from pipeline.features.explain import plan as verb
+    from pipeline.features.explain.resolved import resolved_view
     from pipeline.plan.plan import Plan
     from pipeline.store.errors import PipelineError
     from pipeline.store.workspace import open_workspace

@@ -9,7 +9,7 @@ import pytest
 from pipeline.config.compose import Folder
 from pipeline.config.parser import parse_package
 from pipeline.config.passes import load_passes
-from pipeline.config.resolved import resolved_view
+from pipeline.features.explain.resolved import resolved_view
 from pipeline.store.errors import PipelineError
 from pipeline.store.settings import Environment, read_settings
 from tests.support.lowerable import bench_for

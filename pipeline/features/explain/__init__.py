@@ -1,4 +1,5 @@
-"""Explain: why each action of a package is current or not, to the file, tensor or library."""
+"""Explain: what a run would do, and why each action of a package is current or not, to the file,
+tensor or library."""
 
 from __future__ import annotations
 
@@ -6,8 +7,24 @@ from pipeline.moments import Command, Feature
 
 FEATURE = Feature(
     "explain",
-    "explain why an action is current or not, to the file, key, tensor or library",
+    "say what a run would do and why, to the file, key, tensor or library",
     verbs=(
+        Command(
+            "plan",
+            "what a run would do, and why, without doing it",
+            "[package[/method] ...]",
+            {
+                "resolved": "print what each method finally gets instead, and where it was written"
+            },
+            "Names may be patterns ('vision*', 'vision/enc*'); without a name, all are meant. "
+            "The exit status is 1 where a config has mistakes.",
+            (
+                ("doit plan", "all that is stale"),
+                ("doit plan vision/classify", "one method"),
+                ("doit plan --resolved vision", "the config that comes of the file"),
+            ),
+            run="pipeline.features.explain.plan:run",
+        ),
         Command(
             "explain",
             "why an action is current or not, and where its time went",

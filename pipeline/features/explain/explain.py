@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pipeline.cli.grammar import Target, find_targets
-from pipeline.cli.verbs.plan import (
+from pipeline.features.explain.plan import (
     VERDICTS,
     expected,
     expected_action,

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from pipeline.moments import Feature
+from pipeline.moments import Command, Feature
 
 FEATURE = Feature(
     "pages",
     "render reports as HTML and Markdown; report.json holds all that they show",
+    verbs=(
+        Command(
+            "report",
+            "render the reports of the last validation again",
+            "[package ...]",
+            examples=(
+                ("doit report vision", "build/vision/report.html and the others"),
+            ),
+            run="pipeline.features.pages.report:run",
+        ),
+    ),
     package_pages="pipeline.features.pages.render:render_package",
     page_files=("report.html", "report.md"),
     overview_pages="pipeline.features.pages.render:render_overview",

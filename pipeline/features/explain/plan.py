@@ -60,7 +60,7 @@ def run(plan: Plan, words: Sequence[str], resolved: bool = False) -> Iterator[st
 def _resolve(plan: Plan, packages: Sequence[str]) -> Iterator[str]:
     """Yield the resolved configs of packages. Raises ConfigErrors for the others, after these."""
     # Pydantic, which a preview does without.
-    from pipeline.config.resolved import (
+    from pipeline.features.explain.resolved import (
         resolved_view,
     )
 

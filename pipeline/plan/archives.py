@@ -1,0 +1,129 @@
+"""The archives of models, described without torch: what the store knows of them, or else reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pipeline.plan import keys
+from pipeline.program import sources
+from pipeline.program.module_paths import Outline
+from pipeline.program.sources import ArchiveFacts, MethodSource
+from pipeline.store.digest import Digest
+from pipeline.store.errors import SourceError
+from pipeline.store.toolchain import code
+from pipeline.store.usage import Usage
+from pipeline.store.workspace import Workspace
+
+
+class Archives:
+    """The archives of a workspace's models, each read once.
+
+    Attributes:
+        usage: how often the store knew one.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.usage: dict[str, Usage] = {}
+        self._workspace = workspace
+        self._described: dict[Digest, tuple[ArchiveFacts, float]] = {}
+
+    def describe(self, path: Path) -> ArchiveFacts:
+        """Describe the content of an archive: cached by its stamp, kept in the store by its bytes,
+        or read."""
+        digests = self._workspace.file_digests
+
+        def describe(path: Path) -> Any:
+            content = digests.hash(path)
+            entry = self._workspace.store.get_by_key(keys.programs_key(content))
+            if entry is not None:
+                usage = self.usage.setdefault("programs", Usage())
+                usage.add(Usage(hits=1, saved=entry.seconds))
+                return [content, entry.result["programs"]]
+            return [content, self._read(path, content).to_json()]
+
+        with reading(path):
+            described = digests.cached(
+                path,
+                "programs",
+                describe,
+                origin=code("describe") + self._workspace.store.corrections,
+            )
+        return sources.parse_archive(*described)
+
+    def outline(self, source: MethodSource) -> Outline | None:
+        """Return which modules and tensors a method's program has, None where that is not known.
+        Raises SourceError."""
+        parts = self._find_parts(source, "outline")
+        if parts is None:
+            return None
+        return Outline(**parts["outline"])
+
+    def buffers(self, source: MethodSource) -> Mapping[str, Any] | None:
+        """Return the buffers that a method's program uses (`describe_buffers`), None where they are
+        not known. Raises SourceError."""
+        parts = self._find_parts(source, "buffers")
+        if parts is None:
+            return None
+        return parts["buffers"]
+
+    def _find_parts(self, source: MethodSource, part: str) -> Mapping[str, Any] | None:
+        """Return the parts of a method's program, as the store tells or else its archive: it must
+        not depend on what was built before what a config may say. None where there is neither, as
+        of an exporter whose results are at a remote. Raises SourceError.
+
+        Args:
+            wanted: the part that is asked for, which the record of an older release may lack.
+        """
+        for facts, _ in self._described.values():
+            parts = facts.find_parts(source.program)
+            if parts is not None:
+                return parts
+        entry = self._workspace.store.get_by_key(keys.program_key(source.program))
+        if entry is not None and part in entry.result:
+            return entry.result
+        if not source.archive.is_file():
+            return None
+        return self._read(source.archive, source.content).find_parts(source.program)
+
+    def _read(self, path: Path, content: Digest | None) -> ArchiveFacts:
+        """Read an archive and keep what it is until `remember`. Raises SourceError."""
+        # A run with nothing to do reads no archive.
+        from pipeline.program.archive_facts import describe_archive
+
+        started = time.perf_counter()
+        facts = describe_archive(path, content, self._workspace.file_digests)
+        seconds = time.perf_counter() - started
+        self.usage.setdefault("programs", Usage()).add(Usage(misses=1, spent=seconds))
+        self._described[facts.content] = facts, seconds
+        return facts
+
+    def remember(self) -> None:
+        """Keep in the store what was read of archives."""
+        store = self._workspace.store
+        with suppress(
+            OSError
+        ):  # a convenience; a store that can't be written only serves
+            while self._described:
+                content, (facts, seconds) = self._described.popitem()
+                store.put_result(
+                    keys.programs_key(content),
+                    {"programs": facts.to_json()},
+                    seconds,
+                )
+                for program in facts.programs:
+                    store.put_result(keys.program_key(program.program), program.parts)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Raises SourceError for a model's file that can't be read."""
+    try:
+        yield
+    except OSError as error:
+        raise SourceError(
+            f"{sources.shown(path)}: {sources.unreadable(error)}"
+        ) from error
