@@ -82,6 +82,10 @@ class Options(BaseModel):
         return json_schema
 
 
+class NoOptions(Options):
+    """It takes no options."""
+
+
 _EXAMPLE = "\n    Example:"  # begins the value that a reference shows, as YAML
 
 

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from pipeline.backends.entry import Backend, Preprocessing
 from pipeline.backends.host import Host, Requirement, built, importable, sdk
-from pipeline.backends.options import Options
+from pipeline.backends.options import NoOptions
 from pipeline.store.releases import installed_release
 
 _DOCS = "https://docs.pytorch.org/executorch/stable/"
@@ -24,10 +24,6 @@ PLUGIN = Requirement(
     "write one as docs/guides/writing-a-backend.md says",
     lambda: False,
 )
-
-
-class VendorOptions(Options):
-    """Nothing here lowers to it. A plugin that does so brings its options."""
 
 
 def _row(
@@ -43,7 +39,7 @@ def _row(
         name=name,
         backend_id=backend_id,
         summary=summary,
-        options=VendorOptions,
+        options=NoOptions,
         preprocessing=Preprocessing(
             joint=joint or name in installed_release().joint,
             unreproducible="not known: there was nothing to try it with",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.config.secrets import Secret
@@ -26,7 +25,6 @@ _VARIABLE = re.compile(
 _SPELLINGS = "write ${NAME} or ${NAME:-default}, and $$ for a dollar sign"
 
 
-@dataclass
 class Variables:
     """The values of variables, and those of the environment that were asked for.
 
@@ -37,10 +35,16 @@ class Variables:
         problems: those of variables that have no value.
     """
 
-    environment: Environment
-    matrix: Mapping[str, Any] | None = None
-    read: set[str] = field(default_factory=set)
-    problems: list[Problem] = field(default_factory=list)
+    def __init__(
+        self,
+        environment: Environment,
+        matrix: Mapping[str, Any] | None = None,
+        read: set[str] | None = None,
+    ) -> None:
+        self.environment = environment
+        self.matrix = matrix
+        self.read: set[str] = set() if read is None else read
+        self.problems: list[Problem] = []
 
     def for_package(self, axes: Mapping[str, Any] | None) -> Variables:
         """Return the variables of one package, with its values of a matrix and its own problems."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ UNTRUSTED_VARIABLE = "PTE_PIPELINE_UNTRUSTED"
 _FEATURES_WITH_SETTINGS = ("remote", "toolchains")
 
 
-@dataclass(frozen=True)
 class SettingsReader:
     """Reads settings of the workspace at `root` from its table and the environment.
 
@@ -34,9 +32,10 @@ class SettingsReader:
         untrusted: whether the build goes by its environment alone.
     """
 
-    root: Path
-    table: Mapping[str, Any]
-    untrusted: bool
+    def __init__(self, root: Path, table: Mapping[str, Any], untrusted: bool) -> None:
+        self.root = root
+        self.table = table
+        self.untrusted = untrusted
 
     def is_set(self, name: str) -> bool:
         return self._text(name) is not None or name in self.table

@@ -4,13 +4,9 @@ docs/guides/writing-a-backend.md goes the same way from nothing."""
 from __future__ import annotations
 
 from pipeline.backends.entry import Backend, Execution, Lowering, Preprocessing, lazy
-from pipeline.backends.options import Options
+from pipeline.backends.options import NoOptions
 
 _HERE = "pipeline.backends.add_sub."
-
-
-class AddSubOptions(Options):
-    """Options of `AddSubPartitioner`, which has none."""
 
 
 ENTRIES = (
@@ -18,7 +14,7 @@ ENTRIES = (
         name="add_sub",
         backend_id="AddSubBackend",
         summary="additions and subtractions, run in Python: an example",
-        options=AddSubOptions,
+        options=NoOptions,
         lowering=Lowering(lambda _: lazy(f"{_HERE}partitioner:AddSubPartitioner")()),
         preprocessing=Preprocessing(
             function=f"{_HERE}compiler:preprocess", names_count=False

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.backends.delegate_libraries import lacks, library_facts
 from pipeline.backends.entry import Backend, Execution, Lowering, Preprocessing, Why
 from pipeline.backends.host import Host, Requirement, package_folders
-from pipeline.backends.options import Options
+from pipeline.backends.options import NoOptions, Options
 from pipeline.backends.reasons import NOT_OF_THIS_TYPE
 from pipeline.program.patching import replaced
 from pipeline.store.errors import PipelineError
@@ -117,10 +117,6 @@ class MPSOptions(Options):
     """Compute in float16."""
 
 
-class MLXOptions(Options):
-    """`MLXPartitioner` reads no options."""
-
-
 def _mps_partitioner(options: MPSOptions) -> Partitioner:
     from executorch.backends.apple.mps.partition import MPSPartitioner
     from executorch.exir.backend.compile_spec_schema import CompileSpec
@@ -132,7 +128,7 @@ def _mps_partitioner(options: MPSOptions) -> Partitioner:
     )
 
 
-def _mlx_partitioner(options: MLXOptions) -> Partitioner:
+def _mlx_partitioner(options: NoOptions) -> Partitioner:
     provide_mlx()
     from executorch.backends.mlx.partitioner import MLXPartitioner
 
@@ -191,7 +187,7 @@ ENTRIES = (
         name="mlx",
         backend_id="MLXBackend",
         summary="Apple silicon's GPUs, through MLX",
-        options=MLXOptions,
+        options=NoOptions,
         lowering=Lowering(
             _mlx_partitioner, reasons=_mlx_reasons, control_flow=frozenset()
         ),

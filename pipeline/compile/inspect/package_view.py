@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -25,15 +25,21 @@ from pipeline.store.errors import PipelineError, listed
 _MOST_NAMES = 3
 
 
-@dataclass(eq=False)
 class PackageFile:
     """A file of a package; digests of its parts, by offset and size, are computed when they are
     first asked for."""
 
-    name: str
-    data: memoryview
-    layout: ProgramFile | DataFile
-    _digests: dict[tuple[int, int], Digest] = field(default_factory=dict)
+    def __init__(
+        self,
+        name: str,
+        data: memoryview,
+        layout: ProgramFile | DataFile,
+        digests: Mapping[tuple[int, int], Digest],
+    ) -> None:
+        self.name = name
+        self.data = data
+        self.layout = layout
+        self._digests = dict(digests)
 
     def digest(self, span: Span) -> Digest:
         if span not in self._digests:
@@ -80,7 +86,7 @@ def open_file(
         raise PipelineError(f"{name}: is corrupt: {error}") from None
     except OSError as error:
         raise PipelineError(f"{name}: cannot be read: {error.strerror}") from None
-    return PackageFile(name, data, layout, dict(digests))
+    return PackageFile(name, data, layout, digests)
 
 
 class PackageView:

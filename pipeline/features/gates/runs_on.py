@@ -31,12 +31,12 @@ _ALIGNED_BY = {
 }
 
 
-@dataclass(frozen=True)
 class Runtime:
     """The runtime of a target: its name, and what it holds (`targets/<name>.yaml`, resolved)."""
 
-    name: str
-    facts: Json
+    def __init__(self, name: str, facts: Json) -> None:
+        self.name = name
+        self.facts = facts
 
     @cached_property
     def _listed(self) -> dict[str, Any]:

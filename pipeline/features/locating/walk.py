@@ -173,7 +173,6 @@ def find_scale(values: Sequence[Any]) -> float:
     return max(map(greatest_magnitude, filter(_is_inexact, values)), default=0.0) or 1.0
 
 
-@dataclass(frozen=True)
 class Tolerance:
     """The limits of a method, for a value anywhere in it.
 
@@ -181,9 +180,10 @@ class Tolerance:
     much in proportion to its own scale.
     """
 
-    limits: Limits
-    scale: float
-    share: float = 1.0
+    def __init__(self, limits: Limits, scale: float, share: float = 1.0) -> None:
+        self.limits = limits
+        self.scale = scale
+        self.share = share
 
     def departs(
         self, error: OutputError, actual: Any, expected: Any, node: Node | None = None
