@@ -65,6 +65,16 @@ class States(SqliteDB):  # type: ignore[misc]
             raise
         return connection
 
+    def dump(self) -> None:
+        """Write what is new. On a full disk only that is lost."""
+        import sqlite3
+
+        try:
+            super().dump()
+        except sqlite3.OperationalError as error:
+            line = f"{self.name}: can't be written: {reason(error)}; tasks of your own run again"
+            print(line, file=sys.stderr)
+
     def _read_names(self, connection: Any) -> None:
         self.names = set()
         for row in connection.execute("select task_id, task_data from doit"):

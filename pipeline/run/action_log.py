@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 from pipeline.store.files import clear_place
 
@@ -30,13 +31,25 @@ def logging_to(path: Path) -> Iterator[None]:
         with _repeating(partial(_bound, log)):
             yield
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush(sys.stdout, 1)
+        _flush(sys.stderr, 2)
         for fd, original in zip((1, 2), saved, strict=True):
             os.dup2(original, fd)
             os.close(original)
         _bound(log)
         os.close(log)
+
+
+def _flush(stream: TextIO, fd: int) -> None:
+    """Flush a stream into the log. What a full disk doesn't take is lost: it must not stay in the
+    stream, which would show it on the terminal."""
+    try:
+        stream.flush()
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, fd)
+        os.close(null)
+        stream.flush()
 
 
 @contextmanager

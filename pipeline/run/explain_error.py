@@ -20,7 +20,7 @@ import pipeline
 from pipeline.program.operators import node_label
 from pipeline.program.source_lines import source_line
 from pipeline.store.errors import PipelineError, describe_error
-from pipeline.store.reasons import chain
+from pipeline.store.reasons import find_full_disk, iter_causes
 from pipeline.store.remedies import add_remedy
 from pipeline.store.visible import one_line
 
@@ -56,11 +56,15 @@ def explain_error(error: BaseException, root: Path) -> str:
     Args:
         root: the workspace.
     """
+    steps = getattr(error, "__notes__", ())  # of `compile.steps`
+    full_disk = find_full_disk(error)
+    if full_disk is not None:  # whatever else it led to
+        message = ": ".join([*map(one_line, steps), describe_error(full_disk)])
+        return add_remedy(message, error=full_disk)
     message = describe_error(error)
     if isinstance(error, PipelineError):
         return add_remedy(message, error=error)
     first, *further = _find_refused(error, root) or [_find_place(error, root)]
-    steps = getattr(error, "__notes__", ())  # of `compile.steps`
     message = ": ".join(
         filter(None, (str(first or ""), *map(one_line, steps), message))
     )
@@ -110,7 +114,7 @@ def _iter_calls(module: Any) -> Iterator[Node]:
 
 def _find_place(error: BaseException, root: Path) -> _Place | None:
     """Find the line of the workspace at which an error was raised, from its first cause on."""
-    errors = [*chain(error)][::-1]
+    errors = [*iter_causes(error)][::-1]
     for cause in errors:
         if isinstance(cause, SyntaxError) and (
             file := _inside(cause.filename or "", root)

@@ -3,8 +3,9 @@ to the store before it returns. Files of packages go to `build/` by whoever aske
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.models import Models
+from pipeline.program.patching import wrapped
 from pipeline.run.build.link import link_package
 from pipeline.run.build.load import check_libraries
 from pipeline.run.build.perform_compile import Keep, perform_compile
@@ -23,6 +25,7 @@ from pipeline.run.export.export import export
 from pipeline.run.install import install
 from pipeline.run.stages import IMPORT, WAIT, Stages
 from pipeline.run.stored import find_stored
+from pipeline.store.reasons import refuse_full_disk
 from pipeline.store.workspace import Workspace
 
 _LOWERING = ("quantize", "compile")
@@ -71,8 +74,24 @@ def perform(
         ):
             # Nobody else looks at weights that are lowered.
             turn.enter_context(spilling())
+        if action.kind != "export":
+            turn.enter_context(checked_flatc())
         verbs[action.kind](action, workspace, stages)
         return False
+
+
+@contextmanager
+def checked_flatc() -> Iterator[None]:
+    """Raise OSError where flatc found its disk full: it ends well after writing a part of its file.
+    This can go when flatc (of ExecuTorch 1.4.1 and 1.5.1) fails then."""
+    from executorch.exir._serialize import _flatbuffer
+
+    def run(run_flatc: Callable[..., None], arguments: Sequence[str]) -> None:
+        run_flatc(arguments)
+        refuse_full_disk(tempfile.gettempdir())
+
+    with wrapped(_flatbuffer, "_run_flatc", run):
+        yield
 
 
 def _validate(*arguments: Any, **options: Any) -> None:

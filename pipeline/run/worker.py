@@ -70,7 +70,11 @@ def run(request: str, workspace: Workspace, always: bool) -> Report:
                 "failed", add_remedy(describe_error(problem), error=problem)
             )
 
+    was_filled = workspace.store.is_filled()
     report = _report(names, workspace, perform)
+    if report and report.event.error and workspace.store.is_filled() > was_filled:
+        # Its disk became full under the action, whose results now go to the overflow.
+        report = _report(names, workspace, perform)
     assert report is not None
     if remote is None:
         return report

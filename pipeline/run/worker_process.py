@@ -38,6 +38,8 @@ def worker_process(seldom: bool) -> Iterator[None]:
     what the action made is looked at: torch's own 400,000 objects stay frozen, unless the process
     has grown so large that something may hide among them.
     """
+    if ForkWatch.scratch:  # which whoever tidies /tmp may have removed
+        Path(ForkWatch.scratch).mkdir(mode=0o700, parents=True, exist_ok=True)
     gc.freeze()
     usual = gc.get_threshold()
     if seldom:

@@ -25,6 +25,7 @@ from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import (
+    DISK_FULL,
     copy_atomically,
     is_plain,
     make_folder,
@@ -40,10 +41,10 @@ if TYPE_CHECKING:
 
 AT_ONCE = 16  # questions to the remote
 _CORRUPT = "was corrupt and has been dropped"
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_UNWRITABLE = (*_FULL, errno.EACCES, errno.EPERM, errno.EROFS)
+_UNWRITABLE = (*DISK_FULL, errno.EACCES, errno.EPERM, errno.EROFS)
 _LEAST_FREE = 1 << 20  # bytes of a disk, below which it counts as full
 _WHY = "why.txt"  # the file of the overflow that says why a run needed it
+_FILLED = "full"  # the file of the overflow that says that the store's disk became full
 _T = TypeVar("_T")
 
 
@@ -80,6 +81,10 @@ class BlobStore:
     ) -> None:
         self.root = root
         self.overflow = overflow
+        if overflow is not None and overflow.is_symlink():
+            # It is a part of build/, in which no link is followed.
+            drop(overflow)
+            self.overflow = None if overflow.is_symlink() else overflow
         self._is_full = False
         self._remote = remote
         self._verified: set[Digest] = set()
@@ -177,7 +182,7 @@ class BlobStore:
             try:
                 self._write_pieces(blob, pieces())
             except OSError as error:
-                if self._is_full or error.errno not in _FULL:
+                if self._is_full or error.errno not in DISK_FULL:
                     raise
                 self._find_overflow(error)
                 self._is_full = True  # since a moment ago
@@ -326,6 +331,9 @@ class BlobStore:
             _move(file, self.root, name)
         except OSError as error:
             _move(file, self._find_overflow(error), name)
+            return
+        if self.overflow is not None and is_plain(self.overflow / name):
+            drop(self.overflow / name)  # of a time when the store took nothing
 
     @contextmanager
     def scratch(self) -> Iterator[BinaryIO]:
@@ -336,7 +344,27 @@ class BlobStore:
             except OSError as error:
                 overflow = self._find_overflow(error)
                 file = stack.enter_context(self._open_scratch(overflow))
-            yield file
+            try:
+                yield file
+            except Exception as error:
+                self._note_filled(error)
+                raise
+
+    def _note_filled(self, error: Exception) -> None:
+        """Note that the store's disk became full while something was written there, so that all
+        that this run writes from now on goes to the overflow."""
+        is_filled = _is_full(self.root) or (
+            isinstance(error, OSError) and error.errno in DISK_FULL
+        )
+        if is_filled and self.overflow is not None and not self.is_filled():
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.root))
+            with suppress(OSError):
+                self._find_overflow(full)
+                write_atomically(self.overflow / _FILLED, b"")
+
+    def is_filled(self) -> bool:
+        """Tell whether the store's disk became full during this run, in any process."""
+        return self.overflow is not None and is_plain(self.overflow / _FILLED)
 
     @contextmanager
     def _open_scratch(self, root: Path) -> Iterator[BinaryIO]:
@@ -344,7 +372,8 @@ class BlobStore:
         readme = root / "README"
         if not is_plain(readme):
             write_atomically(readme, README.encode())
-        if root == self.root and (self._is_full or _is_full(root)):
+        is_full = self._is_full or self.is_filled()
+        if root == self.root and (is_full or _is_full(root)):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root))
         with temporary(root / "tmp", root) as file:
             yield file
@@ -357,7 +386,9 @@ class BlobStore:
         why = self.overflow / _WHY
         if not is_plain(why):
             try:
-                text = f"{error.strerror}: {error.filename or self.root}"
+                # Of what is moved, the place that refuses it, and not the file.
+                refused = error.filename2 and os.path.dirname(error.filename2)
+                text = f"{error.strerror}: {refused or error.filename or self.root}"
                 write_atomically(why, text.encode())
             except OSError:
                 raise error from None
@@ -367,6 +398,7 @@ class BlobStore:
         """Forget why the last run needed the overflow."""
         if self.overflow is not None:
             drop(self.overflow / _WHY)
+            drop(self.overflow / _FILLED)
 
     def why_overflow(self) -> str:
         """Return why this run needed the overflow; "" where it did not."""

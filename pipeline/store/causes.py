@@ -5,22 +5,10 @@ Errors are told by their types here: their texts may be those of anyone.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 
-_LITTLE = 1 << 20  # bytes: a disk that has fewer left is full
-
-
-def iter_causes(error: BaseException, handled: bool = False) -> Iterator[BaseException]:
-    """Yield an error and those that it was raised from, or also those that were being handled."""
-    visited: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in visited:
-        visited.add(id(cause))
-        yield cause
-        cause = cause.__cause__ or (cause.__context__ if handled else None)
+from pipeline.store.reasons import iter_causes
 
 
 def is_of_an_operator(error: BaseException) -> bool:
@@ -43,11 +31,3 @@ def is_of_this_package(error: BaseException) -> bool:
     what hides that."""
     names = [c.name or "" for c in iter_causes(error) if isinstance(c, ImportError)]
     return any(name.partition(".")[0] == "pipeline" for name in names)
-
-
-def is_full(folder: str) -> bool:
-    """Tell whether the disk of a folder has no room left."""
-    try:
-        return shutil.disk_usage(folder).free < _LITTLE
-    except OSError:
-        return False

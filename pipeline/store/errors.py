@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from types import MappingProxyType
 
-from pipeline.store.reasons import reason
+from pipeline.store.reasons import find_full_disk, reason
 from pipeline.store.visible import one_line
 
 _MOST_ALIKE = 3  # packages that say by themselves what is wrong with each of them
@@ -160,6 +160,7 @@ def describe_error(problem: BaseException) -> str:
     if isinstance(problem, MemoryError):
         return "out of memory"
     if isinstance(problem, OSError):
+        problem = find_full_disk(problem) or problem
         where = f"{problem.filename}: " if problem.filename else ""
         return one_line(f"{where}{problem.strerror or problem}")
     name, why = type(problem).__name__, reason(problem)

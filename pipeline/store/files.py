@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 from pipeline.store.digest import canonical_json, hash_bytes
 
 TEMPORARY_PREFIX = ".tmp-"
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 LINK_OUT = "It is a link out of the workspace"
 
 # The records in a package's folder.
@@ -162,22 +163,47 @@ def _is_own_folder(path: str) -> bool:
         return False
 
 
+def name_full_disk(
+    error: OSError, folder: str | Path, size: int | None = None
+) -> OSError:
+    """Return the error of a full disk with the folder that has no room, how many bytes are free
+    there, and how many are needed, if that is known."""
+    with suppress(OSError):
+        free = shutil.disk_usage(folder).free
+        need = "more" if size is None else f"{size:,}"
+        text = f"{error.strerror} ({free:,} bytes are free, {need} are needed)"
+        return OSError(error.errno, text, str(folder))
+    return error
+
+
 @contextmanager
-def temporary(folder: Path, root: Path | None = None) -> Iterator[BinaryIO]:
+def temporary(
+    folder: Path, root: Path | None = None, size: int | None = None
+) -> Iterator[BinaryIO]:
     """Open a new file in `folder`, removed at the end of the block unless `publish` moved it.
 
     It is locked while it is written, so that `sweep` knows the files of killed processes, whatever
     the clock says and wherever they ran. What stands in the place of a folder between `root` and
-    the file is replaced.
+    the file is replaced. `size` is that of the whole content, for the error of a full disk.
     """
     make_folder(folder, root or folder)
     file = _locked(folder)
     try:
         with file:
             yield file
+    except OSError as error:
+        if error.errno not in DISK_FULL or error.filename is not None:
+            raise
+        _unlink(file.name)  # which makes room
+        raise name_full_disk(error, folder, size) from error
     finally:
-        with suppress(FileNotFoundError):  # published
-            os.unlink(file.name)
+        _unlink(file.name)
+
+
+def _unlink(path: str) -> None:
+    """Remove a temporary file, unless it was published."""
+    with suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _locked(folder: Path) -> BinaryIO:
@@ -230,17 +256,21 @@ def publish(file: BinaryIO, target: Path, mode: int, durable: bool = False) -> N
 
 @contextmanager
 def replacing(
-    path: Path, durable: bool = False, root: Path | None = None
+    path: Path,
+    durable: bool = False,
+    root: Path | None = None,
+    size: int | None = None,
 ) -> Iterator[BinaryIO]:
-    """Open a binary file that becomes `path` when the block ends, and vanishes when it raises."""
-    with temporary(path.parent, root) as file:
+    """Open a binary file that becomes `path` when the block ends, and vanishes when it raises.
+    `size` as in `temporary`."""
+    with temporary(path.parent, root, size) as file:
         yield file
         publish(file, path, 0o644, durable)
 
 
 def write_atomically(path: Path, data: bytes, root: Path | None = None) -> None:
     """Write a file, in place of what is there; below `root`, also of what is no folder."""
-    with replacing(path, root=root) as file:
+    with replacing(path, root=root, size=len(data)) as file:
         file.write(data)
 
 
@@ -249,8 +279,9 @@ def copy_atomically(
 ) -> None:
     """Copy a file, in the kernel where the filesystem can (a reflink where it shares extents);
     never by a hard link, since a user may edit the copy. `durable` as in `publish`."""
+    size = source.stat().st_size
     with (
-        replacing(target, durable=durable, root=root) as file,
+        replacing(target, durable, root, size) as file,
         open(source, "rb") as content,
     ):
         try:

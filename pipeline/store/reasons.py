@@ -1,11 +1,17 @@
 """Errors of other libraries as reasons: the whole message on one line, without what torch and
-ExecuTorch add to every message, such as how to log more."""
+ExecuTorch add to every message, such as how to log more; and the full disk behind an error."""
 
 from __future__ import annotations
 
+import errno
+import math
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator
 
+from pipeline.store.files import DISK_FULL, name_full_disk
 from pipeline.store.visible import one_line
 
 _LONGEST = 1200  # characters; of a longer reason the beginning and the end are kept
@@ -24,13 +30,19 @@ _NOISE = re.compile(
     re.MULTILINE,
 )
 _ENDED = re.compile(r"[.;:,!?]$")
+_NO_ROOM = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+_LITTLE = 1 << 20  # bytes: a disk that has fewer left is full
+# What torch says of an archive that it can't write, whatever the reason.
+_ARCHIVE = re.compile(
+    r"PytorchStreamWriter failed|inline_container\.cc.*unexpected pos"
+)
 
 
 def reason(error: BaseException) -> str:
     """Return the message of an error on one line, with those of the errors that it was raised
     from, or its type if it has none."""
     parts: list[str] = []
-    for number, cause in enumerate(chain(error)):
+    for number, cause in enumerate(iter_causes(error)):
         words = _shorten(str(cause))
         if words and not any(words in part for part in parts):
             parts.append(f"{type(cause).__name__}: {words}" if number else words)
@@ -39,14 +51,14 @@ def reason(error: BaseException) -> str:
     return whole if len(whole) <= _LONGEST else f"{whole[:half]} ... {whole[-half:]}"
 
 
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and those that it was raised from."""
+def iter_causes(error: BaseException, handled: bool = False) -> Iterator[BaseException]:
+    """Yield an error and those that it was raised from, or also those that were being handled."""
     visited: set[int] = set()
     cause: BaseException | None = error
     while cause is not None and id(cause) not in visited:
         visited.add(id(cause))
         yield cause
-        cause = cause.__cause__
+        cause = cause.__cause__ or (cause.__context__ if handled else None)
 
 
 def _shorten(text: str) -> str:
@@ -57,3 +69,42 @@ def _shorten(text: str) -> str:
         joint = "" if not sentences else " " if _ENDED.search(sentences) else "; "
         sentences += joint + line
     return one_line(sentences.removesuffix('."').rstrip(":"))
+
+
+def find_full_disk(error: BaseException) -> OSError | None:
+    """Return the error of the full disk that led to an error, with its folder, or None if none
+    did."""
+    for cause in iter_causes(error, handled=True):
+        if isinstance(cause, OSError) and cause.errno in DISK_FULL:
+            return cause if cause.filename else name_full_disk(cause, _find_fullest())
+        if _ARCHIVE.search(str(cause)) and is_full(_find_fullest()):
+            return name_full_disk(_NO_ROOM, _find_fullest())
+    return None
+
+
+def _find_fullest() -> str:
+    """Return the folder, of those where others than this package write, whose disk has least room:
+    for temporary files, for logs, and where exporters run."""
+    return min(
+        tempfile.gettempdir(), os.path.abspath("build"), os.getcwd(), key=_find_free
+    )
+
+
+def refuse_full_disk(folder: str) -> None:
+    """Raise OSError if not a byte is free on the disk of a folder."""
+    if not _find_free(folder):
+        raise name_full_disk(_NO_ROOM, folder)
+
+
+def _find_free(folder: str) -> float:
+    """Return the bytes that are free on the disk of a folder; infinite where it isn't known."""
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return math.inf
+    return usage.free if usage.total else math.inf
+
+
+def is_full(folder: str) -> bool:
+    """Tell whether the disk of a folder has no room left."""
+    return _find_free(folder) < _LITTLE

@@ -7,10 +7,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 
-from pipeline.store.causes import (
-    is_full,
-    iter_causes,
-)
+from pipeline.store.reasons import is_full, iter_causes
 from pipeline.store.remedy_table import MACHINE, OF_TRAINING, REMEDIES, Remedy
 
 

@@ -49,8 +49,8 @@ MACHINE = (
     _remedy(
         "disk",
         r"No space left on device|Disk quota exceeded|\bdisk is full",
-        "free disk space where the store, build/ and temporary files are (`doit cache gc` shrinks "
-        "the store to its cap; PTE_PIPELINE_STORE and TMPDIR name other folders)",
+        "free disk space there (`doit cache gc` shrinks the store to its cap; PTE_PIPELINE_STORE "
+        "and TMPDIR name other folders for it and for temporary files)",
         errno.ENOSPC,
         errno.EDQUOT,
     ),

@@ -26,6 +26,7 @@ from pipeline.backends.vulkan import (
     VulkanStorage,
     WebGpuOptions,
 )
+from pipeline.program.runtime_bindings import import_bindings
 from pipeline.store.errors import PipelineError
 from tests.support.bench import REPOSITORY
 from tests.support.lowerable import (
@@ -97,9 +98,7 @@ def test_a_library_of_the_delegate_runs_it(bench, tmp_path):
 
 
 def test_the_runtime_in_the_wheel_has_no_such_delegate():
-    from executorch.extension.pybindings import _portable_lib
-
-    assert "VulkanBackend" not in _portable_lib._get_registered_backend_names()
+    assert "VulkanBackend" not in import_bindings()._get_registered_backend_names()
 
 
 def test_bytes_are_those_of_the_joint_call_and_of_another_build(bench):

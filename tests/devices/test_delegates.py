@@ -10,6 +10,7 @@ import executorch
 import pytest
 
 from pipeline.backends.delegate_libraries import VARIABLE
+from pipeline.store.releases import installed_release
 from tests.support.bench import REPOSITORY
 
 # `MPSBackend` is a name of the catalogue that the runtime here has not.
@@ -40,7 +41,8 @@ RUN = """
 import sys
 import torch
 if sys.argv[1] == "late":
-    from executorch.extension.pybindings import _portable_lib
+    from pipeline.program.runtime_bindings import import_bindings
+    import_bindings()
 else:
     import executorch.kernels.quantized
 from executorch.exir import to_edge
@@ -91,14 +93,19 @@ def library(tmp_path_factory):
     (folder / "twice.cpp").write_text(SOURCE)
     include = wheel / "include"
     headers = (include, include / "executorch/runtime/core/portable_type/c10")
-    (bindings,) = wheel.glob("extension/pybindings/_portable_lib.*.so")
+    # Which of the wheel's libraries has the registry of delegates differs by release.
+    libraries = [
+        *wheel.glob(f"extension/pybindings/{installed_release().bindings}.*.so"),
+        *wheel.glob("backends/qualcomm/libqnn_executorch_backend.so"),
+        *wheel.glob("lib/libexecutorch.so"),
+    ]
     subprocess.run(
         [
             *("g++", "-shared", "-fPIC", "-std=c++17", "-DC10_USING_CUSTOM_GENERATED_MACROS"),
             *("-DET_LOG_ENABLED=0", "-w", *(f"-I{folder}" for folder in headers)),
             *("-Wl,--no-as-needed", "-Wl,--allow-shlib-undefined"),
             *(folder / "twice.cpp", "-o", folder / "libtwice.so"),
-            *(wheel / "backends/qualcomm/libqnn_executorch_backend.so", bindings),
+            *libraries,
         ],
         check=True,
     )

@@ -83,7 +83,9 @@ def check_cpp(block: Block, folder: Path) -> None:
     body = [line for line in lines if not line.startswith("#")]
     path = folder / "block.cpp"
     path.write_text("\n".join([*head, "#include <string_view>", "void f() {", *body, "}"]))
-    command = [compiler, "-std=c++17", "-fsyntax-only", f"-I{include}", str(path)]
+    c10 = include / "executorch/runtime/core/portable_type/c10"
+    command = [compiler, "-std=c++17", "-fsyntax-only", f"-I{include}", f"-I{c10}", str(path)]
+    command.append("-DC10_USING_CUSTOM_GENERATED_MACROS")
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

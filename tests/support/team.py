@@ -14,6 +14,7 @@ from tests.support.bench import Bench
 
 Files = dict[str, str]  # of a workspace, by path
 VERSIONS = ("1", "2", "3")
+LIE = "9"  # what a liar puts in the place of a version
 MODELS = ("trained", "exported")
 
 
@@ -50,6 +51,7 @@ def task_release():
         yield {"name": config.stem, "actions": [f"mkdir -p out; cp {package} out"],
                "file_dep": [package], "targets": [f"out/{config.stem}.pte"]}
 """
+PLAIN_DODO = "from pte_pipeline.tasks import *\n"
 EXPORTER = """
 from pathlib import Path
 
@@ -86,21 +88,23 @@ class Package:
 
 @dataclass(frozen=True)
 class Sources:
-    """All that stands in a checkout and that people edit."""
+    """All that stands in a checkout and that people edit. Without `tasks`, nothing of the team's
+    own makes `models/trained.pt2` and `data/seed`."""
 
     packages: Mapping[str, Package]
     version: str = "1"
     seed: str = "1"
     base: int = 0
+    tasks: bool = True
 
     def files(self) -> Files:
         files = {
-            "dodo.py": DODO,
+            "dodo.py": DODO if self.tasks else PLAIN_DODO,
             "models/exported.py": EXPORTER,
             "partition_configs/_base.yaml": BASE.format(base=self.base),
-            "version": self.version,
-            "seed": self.seed,
         }
+        if self.tasks:
+            files |= {"version": self.version, "seed": self.seed}
         for name, package in self.packages.items():
             files[f"partition_configs/{name}.yaml"] = CONFIG.format(**vars(package))
         return files
@@ -144,7 +148,7 @@ def make_checkout(root: Path, store: Path, versions: Path) -> Checkout:
 
 
 class Oracle:
-    """The bytes of packages by what they are made of, each built from nothing."""
+    """The bytes of packages by what they are made of, each built and validated from nothing."""
 
     def __init__(self, folder: Path, versions: Path) -> None:
         self._folder = folder
@@ -159,11 +163,15 @@ class Oracle:
             checkout = make_checkout(root, root / ".store", self._versions)
             alone = Sources({"p": Package("trained", package.constant)}, key[0], "1", sources.base)
             checkout.write(alone)
-            (root / "dodo.py").write_text("from pte_pipeline.tasks import *\n")
+            (root / "dodo.py").write_text(PLAIN_DODO)
             shutil.copy(self._versions / f"{key[0]}.pt2", root / "models" / "trained.pt2")
-            assert checkout.doit("lower") == 0, checkout.output
+            assert checkout.doit("lower", "validate") == 0, checkout.output
             self._built[key] = checkout.bytes_of("p", "p.pte")
         return self._built[key]
+
+    def contents(self) -> set[bytes]:
+        """Return the bytes of all packages that were asked for so far."""
+        return {*self._built.values()}
 
 
 # What `doit plan` says, and what a run does

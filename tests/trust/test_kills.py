@@ -93,7 +93,8 @@ def _take_signals():
     [([signal.SIGINT] * 3, 130), ([signal.SIGTERM], 143), ([signal.SIGHUP, signal.SIGTERM], 129)],
     ids=["Ctrl-C thrice", "SIGTERM", "closed terminal"],
 )
-def test_what_was_done_before_a_run_was_stopped_is_recorded(bench, ends, status):
+def test_what_was_done_before_a_run_was_stopped_is_recorded(bench, ends, status, tmp_path):
+    (temporary := tmp_path / "temporary").mkdir()
     bench = bench("pair")
     exporter = bench.root / "models" / "pair.py"
     text = exporter.read_text()
@@ -102,7 +103,8 @@ def test_what_was_done_before_a_run_was_stopped_is_recorded(bench, ends, status)
     config = bench.root / "partition_configs" / "pair.yaml"
     config.write_text(f"model: pair\nmethods:\n{units}")
     driver = subprocess.Popen(
-        bench.command("lower"), cwd=bench.root, env=bench.environment,
+        bench.command("lower"), cwd=bench.root,
+        env={**bench.environment, "TMPDIR": str(temporary)},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         preexec_fn=_take_signals,
     )  # fmt: skip
@@ -117,6 +119,7 @@ def test_what_was_done_before_a_run_was_stopped_is_recorded(bench, ends, status)
     assert driver.wait(15) == status
     assert "Traceback" not in printed and "not run" in printed
     assert gone(workers, 2)
+    assert not list(temporary.iterdir())
     built = {name for name, outcome in bench.outcomes().items() if outcome == "built"}
     events = json.loads((bench.root / "build" / "timeline.json").read_text())["traceEvents"]
     assert len(built) >= 4

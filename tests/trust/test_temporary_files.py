@@ -14,7 +14,7 @@ from pipeline.store.scratch import scratch_folder
 from tests.support.stand_in import run_stand_in
 
 PERFORM = """
-import os, signal, subprocess, tempfile
+import os, shutil, signal, subprocess, tempfile
 from pathlib import Path
 
 def runs_user_code(action):
@@ -30,6 +30,8 @@ def perform(action, workspace, stages, always, *_):
     os.chdir(workspace.root)
     seen = workspace.root / f"{action.package}.seen"
     seen.write_text(f"{sorted(os.listdir(folder.parent))}")
+    if action.package == "well":
+        shutil.rmtree(folder.parent)
     if action.package == "fails":
         raise ValueError("no")
     if action.package == "dies" and not os.path.exists("died"):

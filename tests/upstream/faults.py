@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from pipeline.program.runtime_bindings import import_bindings
+
 NO_KERNEL = "the wheel's runtime has no kernel of the operator"
 
 
@@ -191,6 +193,5 @@ def kernels() -> frozenset[str]:
     """Return the names of all kernels of the wheel's runtime and its libraries."""
     import executorch.kernels.quantized  # noqa: F401
     from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401
-    from executorch.extension.pybindings import _portable_lib
 
-    return frozenset(_portable_lib._get_operator_names())
+    return frozenset(import_bindings()._get_operator_names())

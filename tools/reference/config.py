@@ -14,7 +14,7 @@ from pipeline.backends import BACKENDS, QUANTIZERS, RECIPES, Options
 from pipeline.backends.families import find_files
 from pipeline.config.models import PackageConfig
 from pipeline.config.schema import json_schema
-from pipeline.config.value_kinds import definition_of, describe_values, format_yaml
+from pipeline.features.catalogue.value_kinds import definition_of, describe_values, format_yaml
 from tools.reference.markdown import plain, row
 
 Json = Mapping[str, Any]

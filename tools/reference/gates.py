@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from pipeline.config.validation import Limits
-from pipeline.config.value_kinds import describe_values
+from pipeline.features.catalogue.value_kinds import describe_values
 from pipeline.features.gates.kinds import find_gates
 from pipeline.validate.limits import FIGURES
 from pipeline.validate.metrics import OutputError

@@ -17,7 +17,11 @@ from pipeline.backends import (
 )
 from pipeline.backends.entry import Preprocessing
 from pipeline.cli.columns import columns
-from pipeline.config.value_kinds import definition_of, describe_values, format_yaml
+from pipeline.features.catalogue.value_kinds import (
+    definition_of,
+    describe_values,
+    format_yaml,
+)
 from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.toolchain import version_of

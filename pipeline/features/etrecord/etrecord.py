@@ -25,7 +25,7 @@ from pipeline.compile.objects import Blob, put_blob
 from pipeline.program.graphs import iter_nodes
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import ETRECORD
-from pipeline.store.reasons import chain, reason
+from pipeline.store.reasons import iter_causes, reason
 from pipeline.store.store import Store
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def record_etrecord(
     try:
         etrecord.save(file)
     except SerializeError as error:  # as of control flow with constants of its own
-        *_, first = chain(error)
+        *_, first = iter_causes(error)
         raise PipelineError(
             f"{', '.join(sorted(manager.methods))}: ExecuTorch can't write the program into an "
             f"ETRecord ({reason(first)}); leave `emit.etrecord` out"

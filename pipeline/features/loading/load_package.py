@@ -16,15 +16,15 @@ from typing import Any
 
 from pipeline.config.operators import load_libraries
 from pipeline.devices.interface import DeviceError, PackageFiles
-from pipeline.devices.manifest import (
+from pipeline.devices.registry import devices
+from pipeline.devices.session import INTERPRETER, Session
+from pipeline.features.loading.manifest import (
     check_ptds,
     find_ptds,
     memory_planning,
     read_manifest,
 )
-from pipeline.devices.registry import devices
-from pipeline.devices.session import INTERPRETER, Session
-from pipeline.devices.shared_state import find_sharing
+from pipeline.features.loading.shared_state import find_sharing
 from pipeline.program.method_spec import ArgumentError, MethodSpec, make_flat_spec
 from pipeline.store.errors import PipelineError, listed
 from pipeline.store.files import MANIFEST

@@ -33,6 +33,7 @@ from pipeline.features.speedups import (
     composite_kernels,
     graph_building,
     idle_passes,
+    signature_maps,
     sizes,
 )
 from pipeline.program.patching import digest_source, lowers_fast, replaced
@@ -93,6 +94,8 @@ def fast_lowering(patches: bool = True) -> Iterator[None]:
     token = lowers_fast.set(True)
     try:
         with ExitStack() as stack:
+            if patches:
+                stack.enter_context(signature_maps.counted_changes())
             for patch in _find_usable() if patches else ():
                 stack.enter_context(replaced(patch.owner, patch.name, patch.make))
             yield
@@ -363,6 +366,15 @@ PATCHES = (
             texts=(sizes.ARITHMETIC,),
         )
         for method in sizes.METHODS
+    ),
+    *(
+        Patch(
+            f"torch.export.graph_signature:ExportGraphSignature.{name}",
+            source,
+            signature_maps.make_kept(list_name),
+        )
+        for list_name, sources in signature_maps.SOURCES.items()
+        for name, source in sources.items()
     ),
     Patch(
         "executorch.exir.lowered_backend_module:legalize_graph",

@@ -23,6 +23,15 @@ UPGRADE = Command(
     builds=True,
 )
 
+RUNTIMES = Command(
+    "runtimes",
+    "run built packages on the runtime of every toolchain, and say what each lacks",
+    "[package ...]",
+    more="Inputs have the declared shapes. The table is kept in build/runtimes.json.",
+    examples=(("doit runtimes vision", "of one package"),),
+    run="pipeline.features.toolchains.runtimes:run",
+)
+
 
 def _parse_toolchains(value: Any, _: Path) -> dict[str, tuple[str, ...]]:
     """Return the folder of an environment, or the requirements of one, by the toolchain's name."""
@@ -47,7 +56,7 @@ SETTINGS = {
 FEATURE = Feature(
     "toolchains",
     "build with other releases of ExecuTorch, and report what an upgrade changes",
-    verbs=(UPGRADE,),
+    verbs=(UPGRADE, RUNTIMES),
     settings=SETTINGS,
     options={"toolchain": "pipeline.features.toolchains.driver:run_elsewhere"},
     split_command="pipeline.features.toolchains.routing:split_command",

@@ -45,7 +45,7 @@ def find_python(root: Path, name: str) -> Path:
     toolchains = read_toolchains(root)
     if name not in toolchains:
         raise PipelineError(_describe_unknown(name, toolchains))
-    python = _locate(root, name, toolchains[name])
+    python = locate(root, name, toolchains[name])
     facts = probe(python, name)
     problems = list(find_problems(name, python, facts))
     if problems:
@@ -60,7 +60,7 @@ def _describe_unknown(name: str, toolchains: Mapping[str, Any]) -> str:
     return f"no toolchain '{name}' in {where}; {did_you_mean(name, toolchains)}"
 
 
-def _locate(root: Path, name: str, texts: tuple[str, ...]) -> Path:
+def locate(root: Path, name: str, texts: tuple[str, ...]) -> Path:
     """Return the Python of an environment. Raises PipelineError where there is none."""
     if not is_folder(texts):
         return install_environment(name, texts, list_requirements())

@@ -30,6 +30,12 @@ Split = tuple[list[str] | None, Callable[[], int]]
 
 def read_toolchains(root: Path) -> Mapping[str, tuple[str, ...]]:
     """Return the toolchains of the workspace at `root`, as its settings have them."""
+    try:
+        text = (root / "pyproject.toml").read_bytes()
+    except OSError:
+        return {}
+    if b"toolchains" not in text:  # parsing takes 1.5 ms of each run
+        return {}
     toolchains: Mapping[str, tuple[str, ...]] = open_settings(root).get(
         "toolchains", {}
     )

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from pipeline.features.toolchains.changes import TOLD, PackageChanges
 from pipeline.store.errors import plural
 
 Versions = Mapping[str, tuple[str, str]]
+# By build of a package and runtime, whether it runs there.
+Runs = Mapping[str, Mapping[str, str]]
+_NONE: Runs = MappingProxyType({})
 _MARKS = "\\|*_`<"
 
 
 def write_text(
-    name: str, versions: Versions, changes: Sequence[PackageChanges]
+    name: str, versions: Versions, changes: Sequence[PackageChanges], runs: Runs = _NONE
 ) -> Iterator[str]:
     """Yield the lines of the report for a terminal."""
     yield ""
@@ -27,10 +31,11 @@ def write_text(
                 yield f"    {sentence}"
     if equal:
         yield f"equal: {_describe_equal(equal)}"
+    yield from _describe_runs(runs)
 
 
 def write_markdown(
-    name: str, versions: Versions, changes: Sequence[PackageChanges]
+    name: str, versions: Versions, changes: Sequence[PackageChanges], runs: Runs = _NONE
 ) -> Iterator[str]:
     """Yield the lines of the report for a pull request: what gets worse, the rest, and what is
     equal."""
@@ -57,6 +62,9 @@ def write_markdown(
                 yield from ("", *change.details)
     if equal:
         yield from ("", "### Equal", "", _escape(_describe_equal(equal)))
+    if runs:
+        yield from ("", "### Runtimes", "")
+        yield from (f"- {_escape(line)}" for line in _describe_runs(runs))
 
 
 def _heading(name: str, versions: Versions) -> str:
@@ -86,6 +94,21 @@ def _describe_bytes(change: PackageChanges) -> str:
 def _describe_equal(changes: Sequence[PackageChanges]) -> str:
     names = ", ".join(change.package for change in changes)
     return f"{plural(len(changes), 'package')}, byte for byte: {names}"
+
+
+def _describe_runs(runs: Runs) -> Iterator[str]:
+    """Yield what runs where: what runs everywhere in one line, the rest in a line each."""
+    everywhere = []
+    runtimes: dict[str, None] = {}
+    for package, outcomes in runs.items():
+        runtimes |= dict.fromkeys(outcomes)
+        if {*outcomes.values()} == {"yes"}:
+            everywhere.append(package)
+        else:
+            words = [f"{runtime} {outcome}" for runtime, outcome in outcomes.items()]
+            yield f"{package} runs in: {', '.join(words)}"
+    if everywhere:
+        yield f"run in {', '.join(runtimes)}: {plural(len(everywhere), 'package')}"
 
 
 def _escape(text: str) -> str:

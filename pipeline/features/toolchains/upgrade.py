@@ -18,6 +18,7 @@ from pipeline.features.toolchains.changes import BROKEN, PackageChanges, find_ch
 from pipeline.features.toolchains.driver import make_command, make_environment
 from pipeline.features.toolchains.environments import find_python, probe
 from pipeline.features.toolchains.routing import HERE
+from pipeline.features.toolchains.runtimes import describe_package, run_everywhere
 from pipeline.features.toolchains.summary import write_markdown, write_text
 from pipeline.moments import call_all
 from pipeline.plan.plan import Plan
@@ -61,10 +62,13 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
     for package in packages:
         sides = [read_side(plan, base, package) for base in (workspace.build, folder)]
         changes.append(_compare(package, sides, name))
+    runs = run_everywhere(
+        workspace.root, _find_builds(workspace.build, folder, changes, name)
+    )
     page = workspace.build / f"upgrade-{name}.md"
-    text = "\n".join(write_markdown(name, versions, changes)) + "\n"
+    text = "\n".join(write_markdown(name, versions, changes, runs)) + "\n"
     write_atomically(page, text.encode(), workspace.build)
-    yield from write_text(name, versions, changes)
+    yield from write_text(name, versions, changes, runs)
     yield f"report: {page.relative_to(workspace.root)}"
     broken = [change.package for change in changes if change.rank == BROKEN]
     if broken:
@@ -96,6 +100,20 @@ def _run_doit(
     status = subprocess.run(command, env=environment, cwd=root, check=False).returncode
     if status > 1 or status < 0:
         raise PipelineError("interrupted, or nothing could be built; see above")
+
+
+def _find_builds(
+    build: Path, folder: Path, changes: Sequence[PackageChanges], name: str
+) -> list[dict[str, Any]]:
+    """Return the builds of packages that runtimes are asked about: one where both are the same."""
+    builds = []
+    for change in changes:
+        if (build / change.package / MANIFEST).exists():
+            builds.append(describe_package(build, change.package))
+        if change.bytes and change.bytes != "equal":
+            title = f"{change.package} of {name}"
+            builds.append(describe_package(folder, change.package, title))
+    return builds
 
 
 def _compare_versions(name: str, python: Path) -> dict[str, tuple[str, str]]:

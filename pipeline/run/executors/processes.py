@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,8 @@ _THREADS = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
     *("VECLIB_MAXIMUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS"),
 )
-_SCRATCH = "pte-pipeline-run-"
+# Short, since sockets have their paths in it: of 104 characters at most on a Mac.
+_SCRATCH = "pte-run-"
 # As `SIGSEGV(-11)`; only an error's message has it.
 _SIGNALS = re.compile(r"[A-Z]+\(-?\d+\)")
 
@@ -81,7 +82,7 @@ class WorkerProcesses:
         self._under_way: dict[Future[Any], _Call] = {}
         self._lock = threading.RLock()
         self._folders = ExitStack()
-        self._scratch = Path()
+        self._scratch, self._numbers = Path(), count()
 
     def __len__(self) -> int:
         return len(self._processes)
@@ -145,7 +146,7 @@ class WorkerProcesses:
             self._scratch = self._folders.enter_context(scratch_folder(_SCRATCH))
             os.environ[HASH_SEED] = hash_seed()  # for all of them
         environment = dict.fromkeys(_THREADS, "1")
-        environment["TMPDIR"] = tempfile.mkdtemp(dir=self._scratch)
+        environment["TMPDIR"] = str(self._make_scratch())
         if is_untrusted():
             environment[SAFE_PATH] = "1"
         process: Any = ProcessPoolExecutor(
@@ -157,6 +158,12 @@ class WorkerProcesses:
         process.submit(join, self._group.number, os.getpid(), environment["TMPDIR"])
         self._processes.append(process)
         return process
+
+    def _make_scratch(self) -> Path:
+        """Make a folder for the temporary files of a worker."""
+        folder = self._scratch / str(next(self._numbers))
+        folder.mkdir(mode=0o700, parents=True)
+        return folder
 
     def free_memory(self) -> float:
         """Return the bytes that nobody holds but these processes."""

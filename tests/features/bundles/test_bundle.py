@@ -9,6 +9,7 @@ from pipeline.config.validation import ValidateConfig
 from pipeline.devices.bindings import _merge
 from pipeline.features.bundles.bundle import BundleCases, bundle, describe_bundle
 from pipeline.program.inputs import InputSet
+from pipeline.program.runtime_bindings import import_bindings
 from pipeline.validate.limits import Limits
 from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.metrics import compare
@@ -45,9 +46,8 @@ def bench(tmp_path_factory):
 def open_bundle(data):
     """A bundle as ExecuTorch's bindings open it, which keep no copy of the bytes."""
     import executorch.kernels.quantized  # noqa: F401
-    from executorch.extension.pybindings import _portable_lib
 
-    return _portable_lib._load_bundled_program_from_buffer(data, 1 << 24)
+    return import_bindings()._load_bundled_program_from_buffer(data, 1 << 24)
 
 
 def verify(data, method, case, **tolerances):
@@ -252,12 +252,10 @@ def test_large_cases_are_left_out():
 
 def test_external_data_stand_beside_a_bundle():
     """The runtime's own verification takes no `.ptd`; opened with one, the package in it runs."""
-    from executorch.extension.pybindings import _portable_lib
-
     pte, ptds, program = split_package()
     data, suites = bundled(pte, {"forward": program}, ptds=ptds)
     opened, ptd = open_bundle(data), _merge([ptd.read_bytes() for ptd in ptds])
-    module = _portable_lib._load_for_executorch_from_bundled_program(opened, ptd)
+    module = import_bindings()._load_for_executorch_from_bundled_program(opened, ptd)
     for case in suites.cases["forward"]:
         (actual,) = module.run_method("forward", tuple(case.inputs))
         torch.testing.assert_close(actual, case.expected[0])

@@ -30,6 +30,7 @@ from pipeline.features.etrecord.etrecord import (
 )
 from pipeline.program.archive import load_program, save_programs
 from pipeline.program.inputs import InputSet
+from pipeline.program.runtime_bindings import import_bindings
 from pipeline.store.errors import PipelineError
 from pipeline.store.store import Store
 
@@ -257,9 +258,7 @@ def test_executorch_reads_all_methods(path):
 @pytest.mark.slow
 def test_the_wheels_runtime_writes_no_dump(made, tmp_path):
     """Else `docs/reference/reports.md` should say so."""
-    from executorch.extension.pybindings import _portable_lib
-
-    module = _portable_lib._load_for_executorch_from_buffer(made.pte, None, True, 1 << 20)
+    module = import_bindings()._load_for_executorch_from_buffer(made.pte, None, True, 1 << 20)
     module.run_method("choose", (torch.zeros(4),))
     module.write_etdump_result_to_file(str(tmp_path / "dump"), str(tmp_path / "buffer"))
     assert not (tmp_path / "dump").exists()

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from tests.support.team import (
+    LIE,
     MODELS,
     VERSIONS,
     Added,
@@ -44,7 +45,7 @@ MODEL = st.sampled_from((*MODELS, *MODELS, "none"))
 def versions(tmp_path_factory):
     """A folder of versions of the model, exported once."""
     folder = tmp_path_factory.mktemp("versions")
-    for version in VERSIONS:
+    for version in (*VERSIONS, LIE):
         program = torch.export.export(Added(float(version)), (torch.ones(2),))
         torch.export.save(program, folder / f"{version}.pt2")
     return folder

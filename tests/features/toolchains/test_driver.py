@@ -57,9 +57,7 @@ def test_a_command_line_runs_in_another_toolchain(tmp_path, twin):
     settle(bench, twin=twin)
     assert bench.process("list", "--toolchain", "twin") == 0, bench.output
     assert f"{twin} twin" in bench.output
-    assert bench.process("--toolchain=twin", "list") == 0, bench.output
-    assert f"{twin} twin" in bench.output
-    assert bench.process("list", "--toolchain", "twim") == 3
+    assert bench.doit("--toolchain=twim", "list") == 3
     assert bench.output == (
         "ERROR: no toolchain 'twim' in `toolchains` of [tool.pte-pipeline] in pyproject.toml; "
         "did you mean 'twin'? known: twin\n"

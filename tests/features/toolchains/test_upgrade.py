@@ -34,6 +34,7 @@ def test_planted_regressions_are_on_top(tmp_path, twin, make_environment):
     )
     assert bench.process("upgrade", "twin") == 0, bench.output  # which builds nothing again
     assert "equal: 1 package, byte for byte: one" in bench.output
+    assert "(twin), " in bench.output and ": 1 package" in bench.output
     assert bench.process("upgrade", "worse") == 0, bench.output
     report = bench.output.partition("upgrade to worse")[2]
     lines = [line.strip() for line in report.splitlines()]

@@ -10,7 +10,7 @@ import torch
 from pipeline import load_package, moments
 from pipeline.devices import registry, session
 from pipeline.devices.interface import PackageFiles
-from pipeline.devices.shared_state import find_sharing
+from pipeline.features.loading.shared_state import find_sharing
 from pipeline.features.locating.interpreter import InterpreterDevice
 from pipeline.store.errors import DeviceError
 from tests.validate.test_sequences import METHODS, State, X, package

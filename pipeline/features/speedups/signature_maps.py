@@ -1,0 +1,115 @@
+"""The maps of an `ExportGraphSignature`, kept as long as its specs are the same.
+
+torch makes a map of all specs anew each time that one is asked for, and memory planning, emission
+and `is_param_node` ask for every node: a method with 2,000 constants spends most of its time there.
+
+Specs can be changed in place, and are, by `replace_all_uses`. So whatever sets an attribute of a
+spec, an argument or a signature ends what was kept of all signatures, as making a new one does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from weakref import ref
+
+from torch.export import graph_signature
+from torch.export.graph_signature import ExportGraphSignature
+
+# The maps by the list of specs that they are made of, each with the digest of its text.
+SOURCES = {
+    "input_specs": {
+        "inputs_to_parameters": "906fbe23f39d131e4a264a03dee309beddb683836816c6cce070c7953bdf795f",
+        "inputs_to_buffers": "f786dffa4340407038f8fe122035dac2247d2ecedddc42b4af654c8468f85143",
+        "inputs_to_lifted_tensor_constants": (
+            "a7d3ab4197d2152ee3db8846a5e70004243833d32f9a454ec5c042cb19bb001f"
+        ),
+        "inputs_to_lifted_custom_objs": (
+            "7ae3111125d94847461a363ccb4b85d710278b72d324d9f19389af59e3a1387c"
+        ),
+    },
+    "output_specs": {
+        "buffers_to_mutate": "c4e851bff5cf86833ee7accc172afd9b4875610dd396594977ed4705394a0b3a",
+        "parameters_to_mutate": "ab900dd5e561883f5f5c850de6845fe05972ff30a12a16d6998a57761e0308c4",
+        "user_inputs_to_mutate": "1de5e2a96f804d9fce09c728392a05944b04fd7bc6943508cb2ac2d9e3440265",
+    },
+}
+# All whose attributes the maps are made of.
+_MUTABLE = (
+    ExportGraphSignature,
+    graph_signature.InputSpec,
+    graph_signature.OutputSpec,
+    graph_signature.TensorArgument,
+    graph_signature.CustomObjArgument,
+)
+
+
+class _KeptMap(NamedTuple):
+    """A map of a signature, the specs that it was made of, and the number of changes by then."""
+
+    owner: Callable[[], ExportGraphSignature | None]
+    specs: list[Any]
+    changes: int
+    names: Mapping[str, str]
+
+
+class _Maps:
+    """What is kept within a context; outside of one, changes are not counted, and nothing is."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.changes = 0
+        self.kept: dict[tuple[int, str], _KeptMap] = {}
+
+
+_maps = _Maps()
+
+
+@contextmanager
+def counted_changes() -> Iterator[None]:
+    """Keep maps within the context, in which all changes of specs are counted."""
+
+    def set_attribute(self: Any, name: str, value: Any) -> None:
+        _maps.changes += 1
+        object.__setattr__(self, name, value)
+
+    for kind in _MUTABLE:
+        kind.__setattr__ = set_attribute  # type: ignore[assignment, method-assign]
+    _maps.is_open = True
+    try:
+        yield
+    finally:
+        _maps.is_open = False
+        _maps.kept.clear()
+        for kind in _MUTABLE:
+            del kind.__setattr__
+
+
+def make_kept(list_name: str) -> Callable[[property], property]:
+    """Return what makes a property that keeps its map, from one that is made of a list of specs."""
+
+    def make(original: property) -> property:
+        get = original.fget
+        assert get is not None
+        map_name = get.__name__
+
+        def get_kept(self: ExportGraphSignature) -> Mapping[str, str]:
+            if not _maps.is_open:
+                return get(self)  # type: ignore[no-any-return]
+            specs = getattr(self, list_name)
+            place = id(self), map_name
+            kept = _maps.kept.get(place)
+            if (
+                kept is None
+                or kept.changes != _maps.changes
+                or kept.specs != specs  # quick where they are the same objects
+                or kept.owner() is not self
+            ):
+                kept = _KeptMap(ref(self), list(specs), _maps.changes, get(self))
+                _maps.kept[place] = kept
+            return kept.names
+
+        return property(get_kept)
+
+    return make

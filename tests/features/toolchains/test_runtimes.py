@@ -1,0 +1,101 @@
+"""Packages run on the runtimes of all toolchains, and what one lacks is named."""
+
+import json
+import textwrap
+
+import pytest
+
+from pipeline.features.toolchains.runtimes import ask, describe_package, judge
+from pipeline.features.toolchains.summary import write_text
+from pipeline.store.errors import PipelineError
+
+PACKAGE = {"package": "demo", "pte": "demo.pte", "ptds": [], "methods": ["encode", "decode"]}
+ENCODE, DECODE = ("demo", "encode"), ("demo", "decode")
+RAN = {"digest": "a", "values": [1.0, 2.0]}
+
+
+def make_python(folder, text):
+    """Make a stand-in for a Python, which reads packages as `run_packages.py` does."""
+    python = folder / "python"
+    python.write_text("#!/bin/sh\n" + textwrap.dedent(text))
+    python.chmod(0o755)
+    return python
+
+
+@pytest.mark.parametrize(
+    ("facts", "outcome"),
+    [
+        (RAN, "yes"),
+        ({"digest": "b", "values": [1.0, 2.0 + 1e-6]}, "yes"),
+        ({"digest": "b", "values": [1.0, 2.5]}, "yes, decode with other numbers (0.2)"),
+        ({"digest": "b", "values": []}, "yes, decode with other numbers (inf)"),
+        (
+            {
+                "error": "Failed to load method, error: 0x14",
+                "log": ["[method.cpp:1] Missing operator: [1] aten::foo.out"],
+            },
+            "no: decode: operator aten::foo.out",
+        ),
+        (
+            {"error": "error: 0x20", "log": ["[x.cpp:1] Backend VgfBackend is not registered."]},
+            "no: decode: backend VgfBackend",
+        ),
+        ({"error": "error: 0x23", "log": []}, "no: decode: error: 0x23"),
+    ],
+)
+def test_an_outcome_names_what_is_missing_or_how_far_numbers_are(facts, outcome):
+    present = {ENCODE: RAN, DECODE: RAN}
+    assert judge(PACKAGE, {ENCODE: RAN, DECODE: facts}, present) == outcome
+
+
+def test_a_method_that_was_not_run_is_told_of():
+    assert judge(PACKAGE, {}, {}) == "no: encode: was not run"
+
+
+def test_a_process_that_ends_costs_its_package_alone(tmp_path):
+    """The packages behind it are run in a new process."""
+    lines = [
+        {"package": "bad", "method": None},
+        {"package": "bad", "method": "encode"},
+    ]
+    good = {"package": "demo", "method": "encode", **RAN}
+    python = make_python(
+        tmp_path,
+        f"""
+        if grep -q '"bad"'; then
+            echo '{json.dumps(lines[0])}'
+            echo '{json.dumps(lines[1])}'
+            kill -SEGV $$
+        fi
+        echo 'a library prints'
+        echo '{json.dumps(good)}'
+        """,
+    )
+    bad = {**PACKAGE, "package": "bad"}
+    answers = ask(python, [bad, {**PACKAGE, "methods": ["encode"]}])
+    assert answers[ENCODE] == RAN
+    assert answers["bad", "encode"]["error"] == "its process ended, exit status -11"
+
+
+def test_a_runtime_that_can_not_be_imported_is_told_of(tmp_path):
+    python = make_python(tmp_path, "echo 'ImportError: no bindings' >&2; exit 1")
+    answers = ask(python, [PACKAGE])
+    assert judge(PACKAGE, answers, answers) == "no: encode: ImportError: no bindings"
+
+
+def test_a_package_that_is_not_built_is_refused(tmp_path):
+    with pytest.raises(PipelineError, match="demo: is not built; run `doit lower:demo`"):
+        describe_package(tmp_path, "demo")
+
+
+def test_what_runs_everywhere_is_one_line():
+    runtimes = ("1.4.1 (default)", "1.5.1 (et15)")
+    runs = {
+        "a": dict.fromkeys(runtimes, "yes"),
+        "b": dict.fromkeys(runtimes, "yes"),
+        "c": {runtimes[0]: "yes", runtimes[1]: "no: encode: operator aten::foo.out"},
+    }
+    assert list(write_text("et15", {}, [], runs))[2:] == [
+        "c runs in: 1.4.1 (default) yes, 1.5.1 (et15) no: encode: operator aten::foo.out",
+        "run in 1.4.1 (default), 1.5.1 (et15): 2 packages",
+    ]

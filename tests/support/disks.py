@@ -1,0 +1,54 @@
+"""Small disks in the place of folders, for one process and what it starts."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from tests.support.bench import Bench
+from tests.support.forked import run_doit
+
+_NEW_MOUNTS = 0x00020000
+
+
+@cache
+def can_mount() -> bool:
+    """Return whether this process may mount in a namespace of its own."""
+    probe = ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /mnt"]
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+def mount_small(folder: Path, kilobytes: int) -> None:
+    """Put a small empty disk in the place of a folder, for this process alone."""
+    assert ctypes.CDLL(None).unshare(_NEW_MOUNTS) == 0
+    disk = f"mount -t tmpfs -o size={kilobytes}k none {folder}"
+    subprocess.run(f"mount --make-rprivate / && {disk}", shell=True, check=True)
+
+
+def in_small_disk(bench: Bench, place: str, kilobytes: int, *words: str) -> tuple[int, str]:
+    """Run doit with a small disk for temporary files, for `build/`, or for the whole workspace with
+    its store and temporary files; return its exit status and what it printed."""
+    temporary = bench.root / "tmp"
+    places = {"temporary": temporary, "build": bench.root / "build", "workspace": bench.root}
+    for folder in places.values():
+        folder.mkdir(exist_ok=True)
+    environment = {**bench.environment, "TMPDIR": str(temporary)}
+
+    def prepare() -> None:
+        with tempfile.TemporaryDirectory(dir=bench.root.parent) as copy:
+            if place == "workspace":
+                shutil.copytree(bench.root, copy, dirs_exist_ok=True)
+            mount_small(places[place], kilobytes)
+            if place == "workspace":
+                shutil.copytree(copy, bench.root, dirs_exist_ok=True)
+        os.chdir(bench.root)
+        tempfile.tempdir = None
+
+    return run_doit(bench.root, words, environment, 120, prepare)
