@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pipeline.features.contracts.planning import TargetPlanning, find_target_names
-from pipeline.features.contracts.targets import Target
+from pipeline.features.contracts.targets import RuntimeTarget
 from pipeline.features.gates.gates import check_gates, failed_gates
 from pipeline.features.gates.runs_on import Method, Runtime, _lacking_memory
 from pipeline.plan.kinds.validate import ValidateInputs, validate_action
@@ -83,7 +83,7 @@ def failures(target, needs=None, own=None, **changes):
     }
     settings = parse_config("asr", data, "asr.yaml").validation.resolved()
     if "refusals" not in target:
-        target = Target.model_validate(target).resolved()
+        target = RuntimeTarget.model_validate(target).resolved()
     settings["targets"] = {"phone": target}
     record = {"methods": [], "delegation": {"encode": {"left": LEFT}}}
     results = check_gates(
@@ -119,7 +119,7 @@ def test_a_runtime_that_holds_all_passes(target):
 
 def test_what_a_runtime_refused_is_a_need_beside_those_of_its_lists():
     refusals = {"decode": "operator aten::foo.out", "": "it is not there"}
-    given = Target.model_validate({**HOLDS, "runtime": "et13"}).resolved()
+    given = RuntimeTarget.model_validate({**HOLDS, "runtime": "et13"}).resolved()
     for_decode, for_all = ({**given, "refusals": {name: refusals[name]}} for name in ("decode", ""))
     assert failures(for_decode) == [
         "decode: the runtime of phone does not run it, tried in et13: operator aten::foo.out"
@@ -234,7 +234,7 @@ def test_a_method_may_be_held_to_another_target_or_none():
 
 
 def test_the_target_of_a_config_is_held_to_unless_others_are_named(tmp_path):
-    facts = Target.model_validate(HOLDS).resolved()
+    facts = RuntimeTarget.model_validate(HOLDS).resolved()
 
     def held_to(targets, **validate):
         data = {

@@ -1,12 +1,15 @@
 """`doit upgrade` builds with another toolchain beside the present one and reports what changes."""
 
 import inspect
+import os
 
 import pytest
 
 from tests.features.toolchains import planted
 from tests.support.bench import bench_of
 
+# The folder of an environment with another release of ExecuTorch, and what pte-pipeline needs.
+OTHER = os.environ.get("PTE_PIPELINE_TEST_TOOLCHAIN", "")
 CONFIG = """model: one
 methods:
   encode: {partitioners: [xnnpack], allow_none: true}
@@ -22,16 +25,32 @@ def test_the_toolchain_is_named_first(tmp_path):
     assert "no toolchain 'et15': add it to `toolchains`" in bench.output
 
 
-@pytest.mark.slow  # a package is built by two toolchains: 60 s
-def test_planted_regressions_are_on_top(tmp_path, twin, make_environment):
-    bench = bench_of("archives", tmp_path)
+def write_workspace(bench, **toolchains):
+    """Write a workspace with one package, and its toolchains."""
     for config in (bench.root / "partition_configs").glob("*"):
         config.unlink()
     (bench.root / "partition_configs" / "one.yaml").write_text(CONFIG)
+    lines = [f'{name} = "{folder}"' for name, folder in toolchains.items()]
+    text = "\n".join(["[tool.pte-pipeline.toolchains]", *lines])
+    (bench.root / "pyproject.toml").write_text(f"{text}\n")
+
+
+@pytest.mark.slow  # a package is built by two toolchains: 60 s
+@pytest.mark.skipif(not OTHER, reason="PTE_PIPELINE_TEST_TOOLCHAIN names no other release")
+def test_a_package_is_the_same_bytes_with_another_release(tmp_path):
+    bench = bench_of("archives", tmp_path)
+    write_workspace(bench, other=OTHER)
+    assert bench.process("upgrade", "other") == 0, bench.output
+    assert "upgrade to other: executorch 1.4.1 to 1." in bench.output
+    assert "equal: 1 package, byte for byte: one" in bench.output
+    assert "run in 1.4.1 (default), 1." in bench.output
+
+
+@pytest.mark.slow  # a package is built by two toolchains: 60 s
+def test_planted_regressions_are_on_top(tmp_path, twin, make_environment):
+    bench = bench_of("archives", tmp_path)
     worse = make_environment("worse", sitecustomize=inspect.getsource(planted))
-    (bench.root / "pyproject.toml").write_text(
-        f'[tool.pte-pipeline.toolchains]\ntwin = "{twin}"\nworse = "{worse}"\n'
-    )
+    write_workspace(bench, twin=twin, worse=worse)
     assert bench.process("upgrade", "twin") == 0, bench.output  # which builds nothing again
     assert "equal: 1 package, byte for byte: one" in bench.output
     assert "(twin), " in bench.output and ": 1 package" in bench.output
