@@ -182,6 +182,8 @@ class Feature:
         judge: takes a validate action and the workspace before the package is measured; returns a
             function of its manifest and what was measured, which returns a
             `run.prove.judgement.Judgement`.
+        run_elsewhere: takes the workspace, the name of a toolchain and a package; loads and runs it
+            on that toolchain's runtime, and returns by method what this refuses.
         package_pages: renders pages of a package by file name; takes its report, texts of the files
             that this quotes, and what is delegated less than before, as `report.render.render`.
         page_files: the names of those of a package.
@@ -237,6 +239,7 @@ class Feature:
     devices: Mapping[str, str] = _moment("measure", _NONE)
     measuring: str = _moment("measure")
     judge: str = _moment("report")
+    run_elsewhere: str = _moment("")
     package_pages: str = _moment("report")
     page_files: tuple[str, ...] = ()
     overview_pages: str = _moment("report")

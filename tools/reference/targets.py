@@ -14,6 +14,7 @@ EXAMPLES = {
     "dtypes": "[float32, int64, bool]",
     "backends": "[xnnpack]",
     "executorch": "1.4.1",
+    "runtime": "et13",
     "identifier": "ET12",
     "schema_version": "0",
     "memory": "{1: 256kB, 2: 8MB}",

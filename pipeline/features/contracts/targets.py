@@ -153,6 +153,9 @@ class RuntimeTarget(Options):
     """The backends whose delegates it runs, by their names in configs or by their ids."""
     executorch: Annotated[str, Field(pattern=RELEASE_PATTERN)] | None = None
     """The release of ExecuTorch that it was built from, such as 1.4.1."""
+    runtime: Annotated[str, Field(min_length=1)] | None = None
+    """The toolchain on whose runtime packages are loaded and run, by its name in `toolchains` of
+    the settings; by default what it lacks is found by comparing lists alone."""
     identifier: Annotated[str, Field(pattern=IDENTIFIER_PATTERN)] | None = None
     """The identifier of the .pte files that it reads, such as ET12."""
     schema_version: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None

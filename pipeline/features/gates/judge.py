@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.features.gates.baseline import read_baseline
 from pipeline.features.gates.gates import check_gates, failed_gates
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.report.records import GateRecord, read_fitting
@@ -31,7 +32,7 @@ def prepare_judging(
         gates: list[GateRecord] = []
         if manifest:  # to have none is a failure by itself
             gates = check_gates(
-                action.key["held_to"],
+                _run_on_targets(action.key["held_to"], workspace, str(action.package)),
                 manifest,
                 read_fitting(folder / CONTENTS),
                 measured,
@@ -47,6 +48,25 @@ def prepare_judging(
         )
 
     return judge
+
+
+def _run_on_targets(held_to: Json, workspace: Workspace, package: str) -> Json:
+    """Return what a package is held to, with what the runtimes of its targets refuse, by method."""
+    targets = {}
+    for name, facts in held_to.get("targets", {}).items():
+        targets[name] = dict(facts)
+        if facts.get("runtime"):
+            targets[name]["refusals"] = _find_refusals(
+                workspace, facts["runtime"], package
+            )
+    return {**held_to, "targets": targets}
+
+
+def _find_refusals(workspace: Workspace, toolchain: str, package: str) -> Json:
+    answers = list(call_all("run_elsewhere", workspace, toolchain, package))
+    if not answers:
+        return {"": "this installation has no feature that runs it there (toolchains)"}
+    return answers[0]  # type: ignore[no-any-return]
 
 
 def _read_baseline(action: Action, workspace: Workspace) -> Figures | None:

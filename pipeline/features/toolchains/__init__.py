@@ -64,4 +64,5 @@ FEATURE = Feature(
     config={"package": "pipeline.features.toolchains.config:add_fields"},
     summarize="pipeline.features.toolchains.config:summarize",
     planning="pipeline.features.toolchains.config:ToolchainPlanning",
+    run_elsewhere="pipeline.features.toolchains.runtimes:find_refusals",
 )

@@ -109,6 +109,21 @@ def _describe_version(versions: Mapping[str, str]) -> str:
     return "no executorch"
 
 
+def find_refusals(workspace: Workspace, toolchain: str, package: str) -> dict[str, str]:
+    """Return what the runtime of a toolchain refuses of a built package, by method; with "" for the
+    method, why that toolchain can't be asked."""
+    if toolchain not in read_toolchains(workspace.root):
+        return {"": f"no toolchain '{toolchain}' in the settings"}
+    described = describe_package(workspace.build, package)
+    _, answers = _ask_toolchain(workspace.root, toolchain, [described])
+    refusals = {}
+    for key in _keys(described):
+        facts = answers.get(key, {"error": "was not run"})
+        if "error" in facts:
+            refusals[key[1]] = _explain(facts)
+    return refusals
+
+
 def ask(python: Path, packages: Packages) -> Answers:
     """Return what the runtime of a Python says of packages. One that ends its process is told of,
     and the others are run again in a new one."""

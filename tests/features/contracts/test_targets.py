@@ -35,6 +35,7 @@ operators:
 dtypes: [float32, bool]
 backends: [xnnpack, VulkanBackend]
 executorch: 1.4.1
+runtime: et13
 identifier: ET12
 schema_version: 0
 memory: {1: 256kB, 2: 8MB}
@@ -54,6 +55,7 @@ def test_all_that_a_target_can_say(tmp_path):
         "dtypes": ["float32", "bool"],
         "backends": ["XnnpackBackend", "VulkanBackend"],
         "executorch": "1.4.1",
+        "runtime": "et13",
         "identifier": "ET12",
         "schema_version": 0,
         "memory": {"1": 256_000, "2": 8_000_000},

@@ -82,7 +82,9 @@ def failures(target, needs=None, own=None, **changes):
         "validate": {"gates": {"runs_on": ["phone"]}, "methods": own or {}},
     }
     settings = parse_config("asr", data, "asr.yaml").validation.resolved()
-    settings["targets"] = {"phone": RuntimeTarget.model_validate(target).resolved()}
+    if "refusals" not in target:
+        target = RuntimeTarget.model_validate(target).resolved()
+    settings["targets"] = {"phone": target}
     record = {"methods": [], "delegation": {"encode": {"left": LEFT}}}
     results = check_gates(
         settings, build(**changes), validation=record, contract=needs or contract()
@@ -113,6 +115,18 @@ HOLDS = {"operators": ["aten::mul.out"], "backends": ["xnnpack"]}
 )
 def test_a_runtime_that_holds_all_passes(target):
     assert failures(target) == []
+
+
+def test_what_a_runtime_refused_is_a_need_beside_those_of_its_lists():
+    refusals = {"decode": "operator aten::foo.out", "": "it is not there"}
+    given = RuntimeTarget.model_validate({**HOLDS, "runtime": "et13"}).resolved()
+    for_decode, for_all = ({**given, "refusals": {name: refusals[name]}} for name in ("decode", ""))
+    assert failures(for_decode) == [
+        "decode: the runtime of phone does not run it, tried in et13: operator aten::foo.out"
+    ]
+    assert failures(for_all) == [
+        "the runtime of phone does not run it, tried in et13: it is not there"
+    ]
 
 
 def test_a_missing_operator_is_told_with_its_lines_and_what_avoids_it():

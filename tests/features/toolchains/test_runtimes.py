@@ -5,9 +5,12 @@ import textwrap
 
 import pytest
 
-from pipeline.features.toolchains.runtimes import ask, describe_package, judge
+from pipeline.features.toolchains.runtimes import ask, describe_package, find_refusals, judge
 from pipeline.features.toolchains.summary import write_text
 from pipeline.store.errors import PipelineError
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
+from tests.support.builds import manifest
 
 PACKAGE = {"package": "demo", "pte": "demo.pte", "ptds": [], "methods": ["encode", "decode"]}
 ENCODE, DECODE = ("demo", "encode"), ("demo", "decode")
@@ -100,6 +103,21 @@ class Runtime:
 """
 
 
+REFUSING_RUNTIME = (
+    NUMPY_RUNTIME.replace('assert path == "demo.pte"', "")
+    .replace(
+        "        (values,) = inputs\n",
+        """        (values,) = inputs
+        if self.name == "decode":
+            import os
+            os.write(2, b"Missing operator: [1] aten::foo.out")
+            raise RuntimeError("0x14")
+""",
+    )
+    .replace("        self.metadata", "        self.name = name\n        self.metadata")
+)
+
+
 def test_the_runtime_without_torch_runs_packages_and_says_what_it_can_not_read(make_environment):
     environment = make_environment("numpy", executorch_numpy_runtime=NUMPY_RUNTIME)
     others = {**PACKAGE, "package": "others", "ptds": ["demo.ptd"]}
@@ -107,6 +125,19 @@ def test_the_runtime_without_torch_runs_packages_and_says_what_it_can_not_read(m
     assert answers[ENCODE]["values"] == [0.0, 1.0, 2.0]
     assert judge(PACKAGE, answers, answers) == "yes"
     assert "reads no .ptd file" in judge(others, answers, answers)
+
+
+def test_the_runtime_of_a_target_says_what_it_refuses(make_environment, tmp_path):
+    environment = make_environment("numpy", executorch_numpy_runtime=REFUSING_RUNTIME)
+    settings = f'[tool.pte-pipeline.toolchains]\net13 = "{environment}"\n'
+    (tmp_path / "pyproject.toml").write_text(settings)
+    folder = tmp_path / "build" / "asr"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(json.dumps(manifest()))
+    workspace = Workspace(tmp_path, Store(tmp_path / "store"), 1)
+    assert find_refusals(workspace, "et13", "asr") == {"decode": "operator aten::foo.out"}
+    unknown = {"": "no toolchain 'et12' in the settings"}
+    assert find_refusals(workspace, "et12", "asr") == unknown
 
 
 def test_a_runtime_that_can_not_be_imported_is_told_of(tmp_path):

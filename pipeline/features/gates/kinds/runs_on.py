@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from pipeline.config.fields import TargetNames
@@ -19,13 +19,24 @@ from pipeline.features.gates.runs_on import (
 def measure(subject: GateSubject, names: Iterable[str]) -> Measured:
     runtimes = [Runtime(name, subject.targets[name]) for name in names]
     if subject.method is None:
-        find = partial(find_package_misfits, subject.contract or {})
+        find_unmet = partial(find_package_misfits, subject.contract or {})
     else:
         needs = Method(
             subject.package, subject.facts, subject.contract or {}, tuple(subject.left)
         )
-        find = partial(find_method_misfits, needs)
+        find_unmet = partial(find_method_misfits, needs)
+    find = partial(_find_all, subject.method or "", find_unmet)
     return measure_misfits(subject.package, subject.contract, runtimes, find)
+
+
+def _find_all(
+    method: str, find_unmet: Callable[[Runtime], Iterator[str]], runtime: Runtime
+) -> Iterator[str]:
+    """Yield what the runtime said when it ran the method, then what comparing lists finds."""
+    refusal = runtime.facts.get("refusals", {}).get(method)
+    if refusal:
+        yield f"does not run it, tried in {runtime.facts['runtime']}: {refusal}"
+    yield from find_unmet(runtime)
 
 
 GATE = Gate(
