@@ -25,7 +25,7 @@ FORMAT = 1
 _NAMES = ("kind", "package", "method", "model")
 
 
-class Subject(Protocol):
+class ActionNames(Protocol):
     """The names of an action, or of an event or a task of one."""
 
     @property
@@ -51,7 +51,7 @@ class EventStream:
         self._file: FileIO | None = None
         self._ended = False
 
-    def write(self, event: str, of: Subject | None = None, **facts: Any) -> None:
+    def write(self, event: str, of: ActionNames | None = None, **facts: Any) -> None:
         """Write a line: an event, the names of the action that it is `of`, and facts of it."""
         if self._file is None and not self._ended:
             self._open()

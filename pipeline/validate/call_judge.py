@@ -21,7 +21,7 @@ from pipeline.validate.metrics import OutputError, compare
 from pipeline.validate.movement import MethodMovement, add_call
 from pipeline.validate.quantization import QuantizationJudge
 from pipeline.validate.references import References
-from pipeline.validate.runs import Run
+from pipeline.validate.runs import JudgedCall
 
 _OF_FLOAT = ", against the float program: quantization loses it"
 _OF_QUANTIZED = ", against the quantized program that it was made of"
@@ -42,7 +42,7 @@ class Call:
     actual: Sequence[Any]
     expected: Sequence[Any]
     inputs: InputSet
-    run: Run
+    run: JudgedCall
     where: str
     as_it_lies: bool = False
     hint: str = ""
@@ -114,7 +114,7 @@ class CallJudge:
 
     def judge_quantization(
         self, call: Call, calls: Sequence[tuple[str, InputSet]]
-    ) -> Run:
+    ) -> JudgedCall:
         """Hold a quantized method to the limits of the config, on examples alone: on other inputs
         its figures say nothing of accuracy."""
         assert self.quantization is not None
@@ -168,7 +168,7 @@ class CallJudge:
         limits: Sequence[DerivedLimits],
         suffix: str,
         about: FailureSubject = "",
-    ) -> Run:
+    ) -> JudgedCall:
         """Judge outputs: beyond wide limits they are wrong, within capped ones right, and between
         them nothing is shown."""
         outputs = zip(errors, call.actual, expected, limits, strict=True)
@@ -190,7 +190,7 @@ class CallJudge:
 
     def _fail_beyond(
         self,
-        run: Run,
+        run: JudgedCall,
         call: Call,
         expected: Sequence[Any],
         suffix: str,

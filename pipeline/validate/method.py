@@ -42,7 +42,7 @@ from pipeline.validate.quantization import QuantizationJudge
 from pipeline.validate.randomness import REPEATS, judge_random
 from pipeline.validate.references import References
 from pipeline.validate.rounding import finds_ranges
-from pipeline.validate.runs import Run
+from pipeline.validate.runs import JudgedCall
 
 # How often a method with state is called on one case: the next call reads the state of the last.
 _STEPS_OF_A_CASE = 2
@@ -332,7 +332,7 @@ class MethodValidator(MethodCalls):
         """Judge the quantized program's outputs, and add the limits for a device."""
         quantized = self.references.run_quantized(inputs)
         if quantized is not None and self.judge.quantization is not None:
-            run = Run(inputs.origin, (), generated=inputs.generated)
+            run = JudgedCall(inputs.origin, (), generated=inputs.generated)
             call = Call(quantized, expected, inputs, run, inputs.origin)
             self.judge.judge_quantization(call, [(self.result.method, inputs)])
         if self.keep is not None:

@@ -43,7 +43,7 @@ from pipeline.validate.limits import LIMITS
 from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.references import References
 from pipeline.validate.rounding import is_quantized
-from pipeline.validate.runs import Run
+from pipeline.validate.runs import JudgedCall
 
 # How the runtime names what it lacks: `kernel 'aten::cummax.out' not found`.
 _KERNEL = re.compile(r"kernel '\w+::(\w+)")
@@ -202,7 +202,7 @@ class MethodCalls:
         failed = len(self.result.failures)
         if step <= 1 and self._may_vary and self._fails_for_nondeterminism([inputs]):
             return False
-        run = Run(inputs.origin, (), step, sequence, inputs.generated, case)
+        run = JudgedCall(inputs.origin, (), step, sequence, inputs.generated, case)
         try:
             actual = self._run_package(inputs, as_it_lies)
             call = Call(
@@ -280,7 +280,7 @@ class MethodCalls:
                     lines[str(place)] = None
         return list(lines)
 
-    def _hint(self, run: Run) -> str:
+    def _hint(self, run: JudgedCall) -> str:
         if run.step != 1 or not self.source.nonzero:
             return ""
         names = ", ".join(self.source.nonzero)

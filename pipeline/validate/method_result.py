@@ -21,7 +21,12 @@ from pipeline.report.verdicts import Verdict
 from pipeline.store.errors import listed
 from pipeline.validate.limits import OutputLimits, widest
 from pipeline.validate.metrics import json_number
-from pipeline.validate.runs import Run, figures_to_json, find_wide_limits, find_worst
+from pipeline.validate.runs import (
+    JudgedCall,
+    figures_to_json,
+    find_wide_limits,
+    find_worst,
+)
 
 _MOST_NAMED = 3  # outputs in a sentence
 
@@ -73,7 +78,7 @@ class MethodValidation:
     limits: Mapping[str, float | None] = field(default_factory=dict)
     limits_from: str = ""
     limits_reason: str = ""
-    quantized_runs: list[Run] = field(default_factory=list)
+    quantized_runs: list[JudgedCall] = field(default_factory=list)
     quantized_reason: str = ""
     quantization: QuantizationRecord | None = None
     reference: ReferenceRecord | None = None
@@ -83,7 +88,7 @@ class MethodValidation:
     returns_nothing: str = ""
     random: str = ""
     left_out: list[str] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
+    runs: list[JudgedCall] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     failures: list[FailureRecord] = field(default_factory=list)
     not_run: str = ""
@@ -176,11 +181,11 @@ class MethodValidation:
         return "validate.budget was spent" if self.left_out else "no call was made"
 
     @property
-    def _lowered_runs(self) -> list[Run]:
+    def _lowered_runs(self) -> list[JudgedCall]:
         """The calls compared with the program that was lowered."""
         return self.quantized_runs or self.runs
 
-    def _unjudged_runs(self) -> list[Run]:
+    def _unjudged_runs(self) -> list[JudgedCall]:
         """Return the calls that leave the method without a verdict: those on examples that could
         not be judged; without examples, any."""
         examples = [run for run in self._lowered_runs if run.is_example]

@@ -36,7 +36,7 @@ from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.metrics import compare
 from pipeline.validate.references import References
 from pipeline.validate.results import Validation
-from pipeline.validate.runs import Run
+from pipeline.validate.runs import JudgedCall
 from pipeline.validate.sequences import rounds, usual_sequences
 
 _AMOUNTS = ("inputs", "seed", "steps")
@@ -265,7 +265,7 @@ def _validate_other(
         result.fail(
             f"returns {_describe(returned)}, must return {_describe(value)}{hint}"
         )
-    result.runs.append(Run("constant", errors))
+    result.runs.append(JudgedCall("constant", errors))
 
 
 def _describe(value: object) -> str:

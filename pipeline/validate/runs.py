@@ -12,7 +12,7 @@ from pipeline.validate.metrics import OutputError, json_number
 
 
 @dataclass(frozen=True)
-class Run:
+class JudgedCall:
     """One call on the input set `origin`, which was `generated` or is real.
 
     `case` is the kind of a generated set that is not random (cases.py). `step` counts the calls of
@@ -60,14 +60,14 @@ def figures_to_json(figures: Mapping[str, float | None]) -> dict[str, Any]:
     return {name: json_number(value) for name, value in figures.items()}
 
 
-def find_wide_limits(runs: Sequence[Run]) -> dict[str, float | None]:
+def find_wide_limits(runs: Sequence[JudgedCall]) -> dict[str, float | None]:
     output_limits = [
         limits for run in runs if run.case != "large" for limits in run.limits
     ]
     return widest(output_limits) if output_limits else {}
 
 
-def find_worst(runs: Sequence[Run]) -> dict[str, float | None]:
+def find_worst(runs: Sequence[JudgedCall]) -> dict[str, float | None]:
     """Return each figure of the output that is worst by it (`MethodValidation.worst`)."""
     usual = [run for run in runs if not run.case] or runs
     errors = [error for run in usual for error in run.outputs]

@@ -290,6 +290,7 @@ class States(RuleBasedStateMachine):
     def run(self, words, condition="plain", amount=0) -> tuple[int, str]:
         self.checkout.write(self.sources)
         prepare, environment = self.prepare(condition, amount)
+        self.checkout.store.mkdir(exist_ok=True)
         folders = folders_of(self.checkout.store) if condition == "read-only" else []
         with mode(folders, 0o555):
             status, output = run_doit(self.checkout.root, words, environment, 120, prepare)

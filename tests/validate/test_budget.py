@@ -23,7 +23,7 @@ from pipeline.validate.budget import Budget
 from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.package import validate_package
 from pipeline.validate.results import Validation
-from pipeline.validate.runs import Run
+from pipeline.validate.runs import JudgedCall
 from tests.features.locating.test_locate import X, portable
 from tests.mutations.samples import SAMPLES, _packed
 
@@ -120,7 +120,7 @@ def test_nothing_is_left_out_in_time(tmp_path):
 
 
 def failed(method, sqnr):
-    result = MethodValidation(method, runs=[Run("example 0", ())])
+    result = MethodValidation(method, runs=[JudgedCall("example 0", ())])
     result.fail(f"SQNR {sqnr}")
     return result
 

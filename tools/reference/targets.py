@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeline.backends.options import read_descriptions
-from pipeline.features.contracts.targets import Target
+from pipeline.features.contracts.targets import RuntimeTarget
 from tools.reference.markdown import row
 
 EXAMPLES = {
@@ -25,7 +25,7 @@ def targets() -> Iterator[str]:
     """Yield the table of all keys."""
     yield "| key | meaning | example |"
     yield "|---|---|---|"
-    descriptions = read_descriptions(Target)
-    for name in Target.model_fields:
+    descriptions = read_descriptions(RuntimeTarget)
+    for name in RuntimeTarget.model_fields:
         meaning = " ".join(descriptions.get(name, "").split())
         yield row(f"`{name}`", meaning, f"`{name}: {EXAMPLES[name]}`")

@@ -135,7 +135,7 @@ BackendId = Annotated[str, PlainValidator(_backend), WithJsonSchema({"type": "st
 Kernel = Annotated[Any, PlainValidator(_kernel), WithJsonSchema(_KERNEL_SCHEMA)]
 
 
-class Target(Options):
+class RuntimeTarget(Options):
     """The runtime of a device. It has no operators and backends but those that are named; of the
     rest, what is not said does not matter."""
 
@@ -169,7 +169,7 @@ class Target(Options):
     is aligned: {segments: 4096, constants: 16}."""
 
 
-def read_target(path: Path) -> Target:
+def read_target(path: Path) -> RuntimeTarget:
     """Read a target. Raises ConfigErrors, with every mistake and its line."""
     file = f"{path.parent.name}/{path.name}"
     try:
@@ -182,7 +182,7 @@ def read_target(path: Path) -> Target:
     if root is None:
         hint = "`doit contract --of-runtime` writes one"
         raise ConfigErrors([Problem(file, "", "is empty", hint)])
-    return parse(Target, Document(file, root))
+    return parse(RuntimeTarget, Document(file, root))
 
 
 def format_target(facts: Mapping[str, Any]) -> str:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.features.departures.difference import (
-    Difference,
+    RunDifference,
     innermost_forward,
     place_of,
 )
-from pipeline.features.departures.places import Call, Place
+from pipeline.features.departures.places import FrameCall, Place
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,14 @@ class Cause:
     """
 
     text: str
-    call: Call | None = None
+    call: FrameCall | None = None
     subject: str = ""
     place: Place | None = None
 
 
-def call_of(site: Any, difference: Difference, forward: bool = False) -> Call | None:
+def call_of(
+    site: Any, difference: RunDifference, forward: bool = False
+) -> FrameCall | None:
     """Return the call in the user's code to name for an operator's site."""
     place = place_of(site)
     if forward:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from pipeline.features.departures import statement_causes, value_causes
 from pipeline.features.departures.cause import Cause
-from pipeline.features.departures.difference import Difference
+from pipeline.features.departures.difference import RunDifference
 
-Rule = Callable[[Difference], Cause | None]
+Rule = Callable[[RunDifference], Cause | None]
 RULES: tuple[Rule, ...] = (
     value_causes.find_training_mode,
     value_causes.find_weights,
@@ -40,7 +40,7 @@ EXACT_RULES: tuple[Rule, ...] = (
 )
 
 
-def find_cause(difference: Difference) -> Cause | None:
+def find_cause(difference: RunDifference) -> Cause | None:
     """Return the cause of a difference, by the first rule that applies."""
     for rule in EXACT_RULES if difference.departure.is_rounding else RULES:
         cause = rule(difference)

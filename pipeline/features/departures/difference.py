@@ -9,17 +9,21 @@ from typing import Any
 
 from torch import nn
 
-from pipeline.features.departures.frontier import Comparison, Departure, find_departure
-from pipeline.features.departures.places import Call, Place, place_of_node
+from pipeline.features.departures.frontier import (
+    Departure,
+    TraceComparison,
+    find_departure,
+)
+from pipeline.features.departures.places import FrameCall, Place, place_of_node
 from pipeline.features.departures.runs import ProgramRun, ReferenceRun
-from pipeline.features.departures.trace import Event, Leaf, Trace
+from pipeline.features.departures.trace import Leaf, Trace, TraceEvent
 from pipeline.program.source_lines import SourceLine, name_line
 
 _Key = tuple[str, str, str, int]
 
 
 @dataclass(frozen=True)
-class Difference:
+class RunDifference:
     """The first operators or values that depart.
 
     Attributes:
@@ -31,12 +35,12 @@ class Difference:
         root: the workspace.
     """
 
-    comparison: Comparison
+    comparison: TraceComparison
     departure: Departure
     program_run: ProgramRun
     reference_run: ReferenceRun
-    program: Event[Any] | None
-    reference: Event[Any] | None
+    program: TraceEvent[Any] | None
+    reference: TraceEvent[Any] | None
     root: Path
 
     @property
@@ -53,7 +57,7 @@ class Difference:
             return False
         return statement_key(self.program) == statement_key(self.reference)
 
-    def find_twin(self, event: Event[Any]) -> Event[Any] | None:
+    def find_twin(self, event: TraceEvent[Any]) -> TraceEvent[Any] | None:
         """Return the same call of the same operator in the other run, if its inputs agree; None
         where both run the operator's statement another number of times."""
         is_program = event is self.program
@@ -102,7 +106,7 @@ def place_of(site: Any) -> Place:
     return place_of_node(site)
 
 
-def statement_key(event: Event[Any]) -> _Key:
+def statement_key(event: TraceEvent[Any]) -> _Key:
     """Return what names an operator in the source: its name, its module's class, file and line.
 
     Lines are those in functions called `forward`, since a program knows no others.
@@ -115,15 +119,18 @@ def statement_key(event: Event[Any]) -> _Key:
     return event.base, kind, PurePath(call.frame.file).name, call.frame.line
 
 
-def innermost_forward(place: Place) -> Call | None:
+def innermost_forward(place: Place) -> FrameCall | None:
     """Return the innermost call of a function called `forward`, or else the innermost call."""
     forwards = [call for call in place.calls if call.frame.function == "forward"]
     return next(reversed(forwards or place.calls), None)
 
 
 def make_difference(
-    comparison: Comparison, program: ProgramRun, reference: ReferenceRun, root: Path
-) -> Difference | None:
+    comparison: TraceComparison,
+    program: ProgramRun,
+    reference: ReferenceRun,
+    root: Path,
+) -> RunDifference | None:
     """Pair the first operators that depart; one of them may be there in one run alone. None where
     both runs give the same."""
     departure = find_departure(comparison)
@@ -131,7 +138,7 @@ def make_difference(
         return None
     program_event = next(iter(departure.program.events), None)
     reference_event = next(iter(departure.reference.events), None)
-    difference = Difference(
+    difference = RunDifference(
         comparison, departure, program, reference, program_event, reference_event, root
     )
     if reference_event is not None and (twin := difference.find_twin(reference_event)):
@@ -145,23 +152,25 @@ def make_difference(
             program_event = None
         elif reference_is_later and not program_is_later:
             reference_event = None
-    return Difference(
+    return RunDifference(
         comparison, departure, program, reference, program_event, reference_event, root
     )
 
 
-def find_statement(event: Event[Any], trace: Trace[Any]) -> list[Event[Any]]:
+def find_statement(event: TraceEvent[Any], trace: Trace[Any]) -> list[TraceEvent[Any]]:
     """Return all calls in a run that stand in the source where one does."""
     key = statement_key(event)
     return [e for e in trace.events if e.base == event.base and statement_key(e) == key]
 
 
-def _comes_later(event: Event[Any], trace: Trace[Any], start: Event[Any]) -> bool:
+def _comes_later(
+    event: TraceEvent[Any], trace: Trace[Any], start: TraceEvent[Any]
+) -> bool:
     """Return whether the other run comes to the same statement after an operator."""
     return any(later.place > start.place for later in find_statement(event, trace))
 
 
-def count_visits(difference: Difference, event: Event[Any]) -> tuple[int, int]:
+def count_visits(difference: RunDifference, event: TraceEvent[Any]) -> tuple[int, int]:
     """Return how often the program and the reference run the statement of an operator."""
     program = find_statement(event, difference.program_run.trace)
     return len(program), len(find_statement(event, difference.reference_run.trace))

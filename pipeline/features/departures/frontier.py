@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic
 
 from pipeline.features.departures.sketches import Sketch, distance
-from pipeline.features.departures.trace import Event, Leaf, Site, Trace, is_value
+from pipeline.features.departures.trace import Leaf, Site, Trace, TraceEvent, is_value
 
 # In units in the last place: to how much of it values are held, one after the other.
 TOLERANCES = (0.0, 4.0, 64.0, 1024.0, 16384.0, 262144.0)
@@ -80,12 +80,12 @@ class Side(Generic[Site]):
         values: all that don't agree and lead to an output, through such alone.
     """
 
-    events: list[Event[Site]] = field(default_factory=list)
+    events: list[TraceEvent[Site]] = field(default_factory=list)
     leaves: list[Leaf[Site]] = field(default_factory=list)
     values: set[int] = field(default_factory=set)
 
 
-class Comparison:
+class TraceComparison:
     """Two runs, side by side."""
 
     def __init__(self, program: Trace[Any], reference: Trace[Any]) -> None:
@@ -143,7 +143,7 @@ class Comparison:
             if is_value(output):
                 pending.append(int(trace.outputs[label]))
         side: Side[Any] = Side()
-        events: dict[int, Event[Any]] = {}
+        events: dict[int, TraceEvent[Any]] = {}
         leaves: dict[int, Leaf[Any]] = {}
         while pending:
             value = pending.pop()
@@ -276,7 +276,7 @@ class Departure:
         return self.output_error <= _ROUNDING
 
 
-def find_departure(comparison: Comparison) -> Departure | None:
+def find_departure(comparison: TraceComparison) -> Departure | None:
     """Find where two runs part; None where their outputs are equal.
 
     Rounding that grows along the way passes any tolerance somewhere. A departure is told from it by
@@ -298,7 +298,7 @@ def find_departure(comparison: Comparison) -> Departure | None:
 
 
 def _first_error(
-    comparison: Comparison, program: Side[Any], reference: Side[Any]
+    comparison: TraceComparison, program: Side[Any], reference: Side[Any]
 ) -> float:
     """Return by how much the first departing operators are off; infinite where none is known."""
     if program.leaves or reference.leaves:

@@ -51,7 +51,7 @@ class ModuleName:
 
 
 @dataclass(frozen=True)
-class Call:
+class FrameCall:
     """A call in the user's code, and the innermost module around it; None outside of all."""
 
     frame: SourceLine
@@ -69,10 +69,10 @@ class Place:
     """
 
     module: ModuleName | None
-    calls: tuple[Call, ...]
+    calls: tuple[FrameCall, ...]
     function: str = ""
 
-    def call(self, root: Path) -> Call | None:
+    def call(self, root: Path) -> FrameCall | None:
         """Return the call in the user's code that people should look at."""
         chosen = choose_frame([call.frame for call in self.calls], root)
         return next(
@@ -92,7 +92,7 @@ def place_of_node(node: Node) -> Place:
     for frame in parse_trace(node.meta.get("stack_trace") or "", tracers=True):
         depth += frame.function == "forward"
         if is_model_file(frame.file):
-            calls.append(Call(frame, _at_depth(modules, depth)))
+            calls.append(FrameCall(frame, _at_depth(modules, depth)))
     return Place(modules[-1] if modules else None, tuple(calls))
 
 
@@ -119,7 +119,7 @@ class EagerSite:
         for code, line, module in reversed(self.calls):
             text = linecache.getline(code.co_filename, line).strip()
             frame = SourceLine(code.co_filename, line, code.co_name, text)
-            calls.append(Call(frame, module))
+            calls.append(FrameCall(frame, module))
         return Place(self.module, tuple(calls), self.function)
 
 

@@ -16,12 +16,12 @@ from torch.export import ExportedProgram
 
 from pipeline.features.departures.causes import Cause, find_cause
 from pipeline.features.departures.difference import (
-    Difference,
+    RunDifference,
     make_difference,
     place_of,
 )
-from pipeline.features.departures.frontier import Comparison
-from pipeline.features.departures.places import Call, ModuleName, Place
+from pipeline.features.departures.frontier import TraceComparison
+from pipeline.features.departures.places import FrameCall, ModuleName, Place
 from pipeline.features.departures.runs import (
     ProgramRun,
     ReferenceRun,
@@ -29,7 +29,7 @@ from pipeline.features.departures.runs import (
     run_program,
     run_reference,
 )
-from pipeline.features.departures.trace import Event
+from pipeline.features.departures.trace import TraceEvent
 from pipeline.program.inputs import InputSet
 from pipeline.program.source_lines import name_line
 from pipeline.store.errors import plural
@@ -73,7 +73,7 @@ def locate_departure(
     state = find_state(program, expected.holders)
     for start in (state, {}) if state else ({},):
         actual = run_program(program, inputs, start)
-        comparison = Comparison(actual.trace, expected.trace)
+        comparison = TraceComparison(actual.trace, expected.trace)
         difference = make_difference(comparison, actual, expected, root)
         if difference is not None:
             return _describe(difference)
@@ -109,7 +109,7 @@ def _describe_random(expected: ReferenceRun, root: Path) -> str:
     return ""
 
 
-def _describe(difference: Difference) -> str:
+def _describe(difference: RunDifference) -> str:
     cause = find_cause(difference)
     event = difference.reference or difference.program
     if cause is None and event is None:
@@ -125,7 +125,7 @@ def _describe(difference: Difference) -> str:
     return f"{where}: {cause.text}"
 
 
-def _module(place: Place, call: Call | None, root: Path) -> ModuleName | None:
+def _module(place: Place, call: FrameCall | None, root: Path) -> ModuleName | None:
     """Return the module to name: that around the call, if it isn't the place's own."""
     usual = place.call(root)
     is_other = call is not None and usual is not None and call.frame != usual.frame
@@ -140,7 +140,7 @@ def _subject(subject: str, module: ModuleName | None) -> str:
     return subject
 
 
-def _line(call: Call | None, root: Path) -> str:
+def _line(call: FrameCall | None, root: Path) -> str:
     if call is None:
         return ""
     line = name_line(call.frame, root)
@@ -148,7 +148,7 @@ def _line(call: Call | None, root: Path) -> str:
 
 
 def _join(
-    subject: str, module: ModuleName | None, call: Call | None, root: Path
+    subject: str, module: ModuleName | None, call: FrameCall | None, root: Path
 ) -> str:
     line = _line(call, root)
     named = _subject(subject, module)
@@ -157,7 +157,7 @@ def _join(
     return named
 
 
-def _describe_operators(difference: Difference) -> Cause:
+def _describe_operators(difference: RunDifference) -> Cause:
     """Say what each of both runs, where no cause was recognised."""
     program = difference.program
     reference = difference.reference
@@ -178,7 +178,7 @@ def _describe_operators(difference: Difference) -> Cause:
     return Cause(description)
 
 
-def _name(event: Event[Any], difference: Difference) -> str:
+def _name(event: TraceEvent[Any], difference: RunDifference) -> str:
     call = place_of(event.site).call(difference.root)
     line = _line(call, difference.root)
     if line:
@@ -186,7 +186,7 @@ def _name(event: Event[Any], difference: Difference) -> str:
     return event.operator
 
 
-def _describe_outputs(difference: Difference) -> str:
+def _describe_outputs(difference: RunDifference) -> str:
     """Say what differs where all operators agree: what is returned, or how much of it."""
     form = _describe_form(difference.program_run, difference.reference_run)
     labels = ", ".join(difference.departure.labels)

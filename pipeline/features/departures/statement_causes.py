@@ -19,7 +19,7 @@ from pipeline.features.departures.branches import (
 )
 from pipeline.features.departures.cause import Cause, call_of
 from pipeline.features.departures.difference import (
-    Difference,
+    RunDifference,
     count_visits,
     innermost_forward,
     place_of,
@@ -30,11 +30,11 @@ from pipeline.features.departures.hints import (
     READ_VALUE,
     find_hint,
 )
-from pipeline.features.departures.places import Call, Place
+from pipeline.features.departures.places import FrameCall, Place
 from pipeline.store.errors import plural
 
 
-def find_loop_count(difference: Difference) -> Cause | None:
+def find_loop_count(difference: RunDifference) -> Cause | None:
     """A loop that the program runs another number of times."""
     event = difference.reference or difference.program
     call = None
@@ -58,12 +58,12 @@ def _times(count: int) -> str:
     return plural(count, "time")
 
 
-def find_number(difference: Difference) -> Cause | None:
+def find_number(difference: RunDifference) -> Cause | None:
     """A number or option of one statement that is another one."""
     return find_option(difference) if difference.same_statement else None
 
 
-def find_option(difference: Difference) -> Cause | None:
+def find_option(difference: RunDifference) -> Cause | None:
     """A number or option of an operator that is another one, on whatever line it stands."""
     program = difference.program
     reference = difference.reference
@@ -92,7 +92,7 @@ def _differing_scalars(
     ]
 
 
-def find_taken_branch(difference: Difference) -> Cause | None:
+def find_taken_branch(difference: RunDifference) -> Cause | None:
     """A branch that one of both takes."""
     for branch, call in _branches(difference):
         way = "takes its `except` part" if branch.kind == "try" else "goes another way"
@@ -103,7 +103,7 @@ def find_taken_branch(difference: Difference) -> Cause | None:
     return None
 
 
-def _branches(difference: Difference) -> Iterator[tuple[Branch, Call]]:
+def _branches(difference: RunDifference) -> Iterator[tuple[Branch, FrameCall]]:
     """Yield branches that may have led to different operators, the likeliest first."""
     if difference.same_statement:
         return
@@ -122,8 +122,8 @@ def _branches(difference: Difference) -> Iterator[tuple[Branch, Call]]:
 
 
 def _branches_around(
-    call: Call, difference: Difference, is_alone: bool
-) -> Iterator[tuple[Branch, Call]]:
+    call: FrameCall, difference: RunDifference, is_alone: bool
+) -> Iterator[tuple[Branch, FrameCall]]:
     """Yield branches on the line of a call, around it and in what it calls.
 
     Args:
@@ -142,7 +142,7 @@ def _branches_around(
 
 def _parting_calls(
     program_place: Place | None, reference_place: Place | None
-) -> tuple[Call, Call] | None:
+) -> tuple[FrameCall, FrameCall] | None:
     """Return the calls of one function in which two places are on different lines."""
     if program_place is None or reference_place is None:
         return None
@@ -158,7 +158,7 @@ def _parting_calls(
     return None
 
 
-def explain_branch(branch: Branch, difference: Difference) -> str:
+def explain_branch(branch: Branch, difference: RunDifference) -> str:
     """Say what a branch depends on, and what to do."""
     names = _mentioned(branch.reasons, difference)
     if names:
@@ -172,7 +172,7 @@ def explain_branch(branch: Branch, difference: Difference) -> str:
     )
 
 
-def _reads_value(branch: Branch, difference: Difference) -> bool:
+def _reads_value(branch: Branch, difference: RunDifference) -> bool:
     """Return whether the reference read a tensor's value on the lines of a test."""
     for event in difference.reference_run.trace.events:
         if event.number is not None:
@@ -182,7 +182,7 @@ def _reads_value(branch: Branch, difference: Difference) -> bool:
     return False
 
 
-def _mentioned(text: str, difference: Difference) -> list[str]:
+def _mentioned(text: str, difference: RunDifference) -> list[str]:
     """Return the attributes in a text that a call changes in Python."""
     names = difference.changed_attributes()
     return [
@@ -197,7 +197,9 @@ def _state_text(names: list[str]) -> str:
     )
 
 
-def explain_value(difference: Difference, call: Call | None, value: Any = None) -> str:
+def explain_value(
+    difference: RunDifference, call: FrameCall | None, value: Any = None
+) -> str:
     """Say where a value that tracing kept comes from, and what to do.
 
     Args:
@@ -222,7 +224,7 @@ def explain_value(difference: Difference, call: Call | None, value: Any = None) 
     )
 
 
-def find_python_state(difference: Difference) -> Cause | None:
+def find_python_state(difference: RunDifference) -> Cause | None:
     """Attributes that change in Python with every call."""
     event = difference.reference
     call = None
@@ -237,7 +239,7 @@ def find_python_state(difference: Difference) -> Cause | None:
     return None
 
 
-def find_export_flag(difference: Difference) -> Cause | None:
+def find_export_flag(difference: RunDifference) -> Cause | None:
     """A statement with a value that depends on the export."""
     for event in (difference.reference, difference.program):
         call = None
@@ -250,8 +252,8 @@ def find_export_flag(difference: Difference) -> Cause | None:
     return None
 
 
-def _at(call: Call, branch: Branch) -> Call:
+def _at(call: FrameCall, branch: Branch) -> FrameCall:
     """Return a call moved to the line of a branch in the same file."""
     frame = call.frame
     moved = type(frame)(frame.file, branch.line, frame.function, branch.text)
-    return Call(moved, call.module)
+    return FrameCall(moved, call.module)

@@ -96,7 +96,7 @@ class Leaf(Generic[Site]):
 
 
 @dataclass(frozen=True)
-class Event(Generic[Site]):
+class TraceEvent(Generic[Site]):
     """One call of an operator.
 
     Attributes:
@@ -132,10 +132,10 @@ class Trace(Generic[Site]):
         outputs: by label, what the run returned or left in its state: a value, or a Python object.
     """
 
-    events: list[Event[Site]] = field(default_factory=list)
+    events: list[TraceEvent[Site]] = field(default_factory=list)
     values: list[Sketch | None] = field(default_factory=list)
     origins: list[str] = field(default_factory=list)
-    producers: dict[int, Event[Site]] = field(default_factory=dict)
+    producers: dict[int, TraceEvent[Site]] = field(default_factory=dict)
     leaves: dict[int, Leaf[Site]] = field(default_factory=dict)
     outputs: dict[str, int | Any] = field(default_factory=dict)
 
@@ -236,7 +236,7 @@ class Recorder(TorchDispatchMode, Generic[Site]):
         scalars = dict(_scalars(func, args, kwargs))
         place = len(self.trace.events)
         is_random = _is_random(func, scalars)
-        event = Event(
+        event = TraceEvent(
             place, name, reads, tuple(values), scalars, site, number, is_random
         )
         self.trace.events.append(event)

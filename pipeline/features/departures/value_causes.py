@@ -10,10 +10,10 @@ import torch
 
 from pipeline.features.departures.branches import find_contexts
 from pipeline.features.departures.cause import Cause, call_of
-from pipeline.features.departures.difference import Difference, place_of
+from pipeline.features.departures.difference import RunDifference, place_of
 from pipeline.features.departures.places import ModuleName, Place
 from pipeline.features.departures.statement_causes import explain_value
-from pipeline.features.departures.trace import Event, Leaf
+from pipeline.features.departures.trace import Leaf, TraceEvent
 from pipeline.store.errors import plural
 
 _DROPOUTS = frozenset(
@@ -22,7 +22,7 @@ _DROPOUTS = frozenset(
 )
 
 
-def find_training_mode(difference: Difference) -> Cause | None:
+def find_training_mode(difference: RunDifference) -> Cause | None:
     """Dropout or batch norm that one of both runs in training mode."""
     program = difference.program
     reference = difference.reference
@@ -49,7 +49,7 @@ _TRAINING_TEXT = {
 }
 
 
-def _is_dropout(event: Event[Any]) -> bool:
+def _is_dropout(event: TraceEvent[Any]) -> bool:
     if event.base not in _DROPOUTS:
         return False
     place = place_of(event.site)
@@ -60,7 +60,7 @@ def _is_dropout(event: Event[Any]) -> bool:
     return "dropout" in f"{event.base} {place.function} {kind} {node}".lower()
 
 
-def _training_flag(event: Event[Any]) -> bool | None:
+def _training_flag(event: TraceEvent[Any]) -> bool | None:
     for name in ("training", "train", "use_input_stats"):
         if isinstance(event.scalars.get(name), bool):
             return bool(event.scalars[name])
@@ -69,7 +69,7 @@ def _training_flag(event: Event[Any]) -> bool | None:
     return False if event.base == "_native_batch_norm_legit_no_training" else None
 
 
-def find_weights(difference: Difference) -> Cause | None:
+def find_weights(difference: RunDifference) -> Cause | None:
     """Parameters and buffers that the program and the module have with other values."""
     pairs = list(_weight_pairs(difference))
     if not pairs:
@@ -101,7 +101,7 @@ def _describe_weights(program_leaf: Leaf[Any], reference_leaf: Leaf[Any]) -> str
 _OTHER_VALUES = "has other values in the program than in the reference"
 
 
-def _weight_pairs(difference: Difference) -> Iterator[tuple[Leaf[Any], Leaf[Any]]]:
+def _weight_pairs(difference: RunDifference) -> Iterator[tuple[Leaf[Any], Leaf[Any]]]:
     """Yield values of one name that departs in one of both runs: the program's, the reference's."""
     program = difference.program_run.trace.leaves
     reference = difference.reference_run.trace.leaves
@@ -116,7 +116,7 @@ def _weight_pairs(difference: Difference) -> Iterator[tuple[Leaf[Any], Leaf[Any]
             yield program_leaf, reference_leaf
 
 
-def find_attribute(difference: Difference) -> Cause | None:
+def find_attribute(difference: RunDifference) -> Cause | None:
     """A tensor that the reference keeps in an attribute, which is no buffer."""
     for leaf in difference.reference_leaves:
         if leaf.kind == "attribute":
@@ -128,7 +128,7 @@ def find_attribute(difference: Difference) -> Cause | None:
     return None
 
 
-def find_random_numbers(difference: Difference) -> Cause | None:
+def find_random_numbers(difference: RunDifference) -> Cause | None:
     """Random numbers that one of both draws."""
     program = difference.program
     reference = difference.reference
@@ -146,7 +146,7 @@ def find_random_numbers(difference: Difference) -> Cause | None:
     return None
 
 
-def find_fast_path(difference: Difference) -> Cause | None:
+def find_fast_path(difference: RunDifference) -> Cause | None:
     """Attention that eager modules compute in one operator, which is never exported."""
     event = difference.reference
     if event is None or event.base not in _FAST_PATHS:
@@ -162,7 +162,7 @@ _FAST_PATHS = frozenset(
 )
 
 
-def find_dtype(difference: Difference) -> Cause | None:
+def find_dtype(difference: RunDifference) -> Cause | None:
     """Results of another dtype."""
     event = difference.reference or difference.program
     if event is None:
@@ -199,7 +199,9 @@ def find_dtype(difference: Difference) -> Cause | None:
     return Cause(f"{text}; {remedy}", call)
 
 
-def _is_by_autocast(event: Event[Any], side: str, difference: Difference) -> bool:
+def _is_by_autocast(
+    event: TraceEvent[Any], side: str, difference: RunDifference
+) -> bool:
     """Tell whether an operator casts since one side computes under autocast there: its line is
     in such a context, or that side alone enters autocast and the line asks for no dtype."""
     if event.base != "_to_copy":
@@ -221,7 +223,7 @@ _ASKS_FOR_DTYPE = re.compile(
 )
 
 
-def _are_alike(difference: Difference) -> bool:
+def _are_alike(difference: RunDifference) -> bool:
     """Return whether both operators have one name."""
     program = difference.program
     reference = difference.reference
@@ -230,7 +232,7 @@ def _are_alike(difference: Difference) -> bool:
     )
 
 
-def _contexts(difference: Difference) -> str:
+def _contexts(difference: RunDifference) -> str:
     """Return the texts of `with` statements and decorators around what departs."""
     texts = []
     for place in difference.places():
@@ -239,7 +241,7 @@ def _contexts(difference: Difference) -> str:
     return " ".join(texts)
 
 
-def _result_dtype(difference: Difference, is_program: bool) -> Any:
+def _result_dtype(difference: RunDifference, is_program: bool) -> Any:
     event = difference.program if is_program else difference.reference
     run = difference.program_run if is_program else difference.reference_run
     if event is None or not event.writes:
@@ -248,7 +250,7 @@ def _result_dtype(difference: Difference, is_program: bool) -> Any:
     return content and content.dtype
 
 
-def find_constant(difference: Difference) -> Cause | None:
+def find_constant(difference: RunDifference) -> Cause | None:
     """A tensor that was made while tracing, and is a constant of the program."""
     leaves = [
         leaf for leaf in difference.program_leaves if leaf.kind in ("constant", "")
@@ -269,7 +271,7 @@ def find_constant(difference: Difference) -> Cause | None:
     return Cause(text, None, "a tensor that Python makes", place_of(site))
 
 
-def _describe_foreign(leaf: Leaf[Any], difference: Difference) -> Cause:
+def _describe_foreign(leaf: Leaf[Any], difference: RunDifference) -> Cause:
     """Describe a tensor of the reference that no operator made, where the program has none."""
     place = place_of(leaf.site)
     if leaf.site is None:
@@ -281,7 +283,7 @@ def _describe_foreign(leaf: Leaf[Any], difference: Difference) -> Cause:
     )
 
 
-def find_outside_work(difference: Difference) -> Cause | None:
+def find_outside_work(difference: RunDifference) -> Cause | None:
     """Work of a reference that is a function, before or after it calls the model."""
     event = difference.reference
     if event is None:

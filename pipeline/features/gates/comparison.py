@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from pipeline.features.gates.rendering import Change, Comparison, Row, Section
+from pipeline.features.gates.rendering import (
+    Change,
+    Comparison,
+    ComparisonRow,
+    ComparisonSection,
+)
 from pipeline.features.gates.rows import (
     describe_change,
     describe_delegated,
@@ -30,17 +35,19 @@ def compare_builds(
     """
     renamed = _find_renamed_methods(old, new)
     methods = dict[str, Change]()
-    sections = [Section("package", tuple(_package(old, new)))]
+    sections = [ComparisonSection("package", tuple(_package(old, new)))]
     for name in _method_names(old, new, renamed):
         previous = renamed.get(name, name)
-        sections.append(Section(name, tuple(method_rows(previous, name, old, new))))
+        sections.append(
+            ComparisonSection(name, tuple(method_rows(previous, name, old, new)))
+        )
         if name not in new.figures.methods:
             methods[name] = "removed"
         elif name in renamed:
             methods[name] = "renamed"
         elif name not in old.figures.methods:
             methods[name] = "new"
-    sections.append(Section("tensors", tuple(_tensors(old, new))))
+    sections.append(ComparisonSection("tensors", tuple(_tensors(old, new))))
     if old.manifest is not None and new.manifest is not None:
         sections += _compare_manifests(old.manifest, new.manifest)
     return Comparison(
@@ -63,20 +70,24 @@ def describe_one_build(
     sections = []
     if build is not None:
         size = f"{build.figures.size:,}"
-        sections.append(Section("package", (_one_sided("size", size, change),)))
+        sections.append(
+            ComparisonSection("package", (_one_sided("size", size, change),))
+        )
         for name, method in build.figures.methods.items():
             row = _one_sided("method", describe_delegated(method), change)
-            sections.append(Section(name, (row,)))
+            sections.append(ComparisonSection(name, (row,)))
     return Comparison(package, against, tuple(sections), tuple(notes), change)
 
 
-def _one_sided(figure: str, value: str, change: Literal["new", "removed"]) -> Row:
+def _one_sided(
+    figure: str, value: str, change: Literal["new", "removed"]
+) -> ComparisonRow:
     if change == "new":
-        return Row(figure, "", value, "is new")
-    return Row(figure, value, "", "is gone")
+        return ComparisonRow(figure, "", value, "is new")
+    return ComparisonRow(figure, value, "", "is gone")
 
 
-def _non_empty(sections: Iterable[Section]) -> tuple[Section, ...]:
+def _non_empty(sections: Iterable[ComparisonSection]) -> tuple[ComparisonSection, ...]:
     return tuple(section for section in sections if section.rows)
 
 
@@ -117,17 +128,21 @@ def _identify(build: Build, method: str) -> Json | None:
     return {"program": facts["program"], "lowering": facts["lowering"], "parts": parts}
 
 
-def _compare_manifests(old: Json, new: Json) -> Iterator[Section]:
+def _compare_manifests(old: Json, new: Json) -> Iterator[ComparisonSection]:
     options = ("model", "target", "order", "constant_methods", "emit", "host")
-    yield Section("options", tuple(manifest_rows(old, new, options)))
+    yield ComparisonSection("options", tuple(manifest_rows(old, new, options)))
     families = (old.get("family", {}), new.get("family", {}))
-    yield Section("family", tuple(manifest_rows(*families, ["name", "base", "share"])))
+    yield ComparisonSection(
+        "family", tuple(manifest_rows(*families, ["name", "base", "share"]))
+    )
     metadata = (old.get("metadata", {}), new.get("metadata", {}))
-    yield Section("commit in metadata", tuple(manifest_rows(*metadata, ["revision"])))
-    yield Section("toolchain", tuple(manifest_rows(old, new, ["toolchain"])))
+    yield ComparisonSection(
+        "commit in metadata", tuple(manifest_rows(*metadata, ["revision"]))
+    )
+    yield ComparisonSection("toolchain", tuple(manifest_rows(old, new, ["toolchain"])))
 
 
-def _package(old: Build, new: Build) -> Iterator[Row]:
+def _package(old: Build, new: Build) -> Iterator[ComparisonRow]:
     before = old.figures
     after = new.figures
     if before.digest == after.digest:
@@ -138,19 +153,19 @@ def _package(old: Build, new: Build) -> Iterator[Row]:
         files = diff_names(old.manifest["files"], new.manifest["files"], None)
         yield from map(_file_row, files)
     elif before.size == after.size:
-        yield Row("files", "", "", "other bytes")
+        yield ComparisonRow("files", "", "", "other bytes")
 
 
-def _file_row(difference: Difference) -> Row:
+def _file_row(difference: Difference) -> ComparisonRow:
     (name,), old, new = difference
     sizes = [f"{file['size']:,}" if file else "" for file in (old, new)]
     change = difference.change(changed="")
     if not change:
         change = describe_change(old["size"], new["size"]) or "other bytes"
-    return Row(name, sizes[0], sizes[1], change)
+    return ComparisonRow(name, sizes[0], sizes[1], change)
 
 
-def _tensors(old: Build, new: Build) -> Iterator[Row]:
+def _tensors(old: Build, new: Build) -> Iterator[ComparisonRow]:
     """Yield the tensors that came, went, or are stored in another way; none where a build's are not
     known. A baseline knows only the largest."""
     before = old.figures.tensors
@@ -173,7 +188,7 @@ def _tensors(old: Build, new: Build) -> Iterator[Row]:
             change = (
                 describe_change(size, new_size) if is_same_dtype else "another dtype"
             )
-        row = Row(name, _show_tensor(then), _show_tensor(now), change)
+        row = ComparisonRow(name, _show_tensor(then), _show_tensor(now), change)
         rows.append((-abs(new_size - size), row))
     yield from (row for _, row in sorted(rows))
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.features.gates.gate import Json, Subject
+from pipeline.features.gates.gate import GateSubject, Json
 from pipeline.store.errors import listed, plural
 
 _MOST = 5  # delegates that a sentence names
 
 
-def find_estimates(method: Subject, gate: str) -> tuple[Sequence[Json], str]:
+def find_estimates(method: GateSubject, gate: str) -> tuple[Sequence[Json], str]:
     """Return the estimates of a method, and what is missing of them, or ""."""
     delegation = method.facts["delegation"]
     estimates: Sequence[Json] = delegation.get("estimates", ())

@@ -20,7 +20,7 @@ NOTHING: Json = MappingProxyType({})
 ROUNDING = 1e-12  # of figures: 0.9 - 0.85 is more than 0.05
 
 
-class Subject(NamedTuple):
+class GateSubject(NamedTuple):
     """The package, or one of its methods: its figures now and in the baseline, its records, the
     files of its family (digest and bytes by package and name), its contract, where it is known,
     with the calls that delegates left, and what runtimes hold by target."""
@@ -64,7 +64,7 @@ class Gate:
     unit: GateUnit
     text: str
     example: str
-    measure: Callable[[Subject, Any], Measured]
+    measure: Callable[[GateSubject, Any], Measured]
     needs_feature: str = ""
     needs_baseline: bool = False
     needs_run: bool = False

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pipeline.features.gates.gate import NOTHING, Gate, Json, Subject
+from pipeline.features.gates.gate import NOTHING, Gate, GateSubject, Json
 from pipeline.features.gates.kinds import find_gates
 from pipeline.report.method_records import ALL, LATENCY, UNASKED
 from pipeline.report.records import GateExemption, GateRecord
@@ -67,7 +67,9 @@ def check_gates(
     targets = settings.get("targets", {})
     needs = (contract or {}).get("methods", {})
     subjects = [
-        Subject(package, None, now, baseline, {}, {}, (), family, contract, (), targets)
+        GateSubject(
+            package, None, now, baseline, {}, {}, (), family, contract, (), targets
+        )
     ]
     for name, figures in now.methods.items():
         facts = manifest["methods"][name]
@@ -77,7 +79,7 @@ def check_gates(
             (validation or {}).get("delegation", {}).get(name, {}).get("left", ())
         )
         subjects.append(
-            Subject(
+            GateSubject(
                 *(package, name, figures, accepted.get(name), facts, run, arenas),
                 contract=needs.get(name),
                 left=undelegated,
@@ -111,7 +113,7 @@ def _find_setting(
 
 
 def _check(
-    gate: Gate, subject: Subject, setting: _Setting, has_baseline: bool
+    gate: Gate, subject: GateSubject, setting: _Setting, has_baseline: bool
 ) -> GateRecord:
     figure: float | None = None
     limit = 0 if isinstance(setting.limit, list) else setting.limit
@@ -141,7 +143,7 @@ def _check(
 
 
 def _why_unmeasured(
-    gate: Gate, subject: Subject, setting: _Setting, has_baseline: bool
+    gate: Gate, subject: GateSubject, setting: _Setting, has_baseline: bool
 ) -> tuple[str, GateExemption | None] | None:
     """Return why there is nothing to hold to a gate, in a sentence, and why it is left alone all
     the same, if it is; None where there is a figure."""
@@ -179,7 +181,7 @@ def _why_not_run(gate: Gate, run: Json) -> str:
 
 
 def _describe_missing(
-    gate: Gate, subject: Subject, has_baseline: bool, required: bool
+    gate: Gate, subject: GateSubject, has_baseline: bool, required: bool
 ) -> str:
     """Return what the baseline lacks that a gate compares with; "" where it is there."""
     command = f"`doit baseline {subject.package}`"

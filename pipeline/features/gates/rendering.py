@@ -20,7 +20,7 @@ CHANGES: tuple[Change, ...] = ("changed", "removed", "renamed", "new")
 _HEADLINES, _MOST_HEADLINES = ("size", "nodes delegated", "SQNR"), 4
 
 
-class Row(NamedTuple):
+class ComparisonRow(NamedTuple):
     """A figure that differs, before and after; cells may be empty."""
 
     what: str
@@ -30,9 +30,9 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Section:
+class ComparisonSection:
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Comparison:
 
     package: str
     against: str
-    sections: tuple[Section, ...] = ()
+    sections: tuple[ComparisonSection, ...] = ()
     notes: tuple[str, ...] = ()
     change: Change = "changed"
     previous: str = ""
@@ -92,10 +92,10 @@ class Comparison:
                 [("", "before", "after", "change"), *self.rows()], right=(1, 2)
             )
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[ComparisonRow]:
         """Yield the rows of all sections, each section under its title."""
         for section in self.sections:
-            yield Row(section.title)
+            yield ComparisonRow(section.title)
             for row in section.rows:
                 yield row._replace(what=f"  {row.what}")
 

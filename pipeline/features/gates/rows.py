@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from pipeline.features.gates.rendering import Row
+from pipeline.features.gates.rendering import ComparisonRow
 from pipeline.report.formatting import percent
 from pipeline.store.json_diff import Difference, diff_json, diff_names, show_value
 from pipeline.validate.figures import (
@@ -18,16 +18,20 @@ from pipeline.validate.figures import (
 Json = Mapping[str, Any]
 
 
-def method_rows(previous: str, name: str, old: Build, new: Build) -> Iterator[Row]:
+def method_rows(
+    previous: str, name: str, old: Build, new: Build
+) -> Iterator[ComparisonRow]:
     """Yield the rows of a method; `previous` is its name in the old build."""
     before = old.figures.methods.get(previous)
     after = new.figures.methods.get(name)
     if before is None or after is None:
         cells = (describe_delegated(before), describe_delegated(after))
-        yield Row("method", *cells, Difference((name,), before, after).change())
+        yield ComparisonRow(
+            "method", *cells, Difference((name,), before, after).change()
+        )
         return
     if previous != name:
-        yield Row("method", previous, name, "renamed, same program")
+        yield ComparisonRow("method", previous, name, "renamed, same program")
     theirs = facts_of(old, previous)
     ours = facts_of(new, name)
     yield from _delegation(before, after, (ours or {}).get("delegation", {}))
@@ -37,14 +41,14 @@ def method_rows(previous: str, name: str, old: Build, new: Build) -> Iterator[Ro
     if theirs is None or ours is None:
         return
     if theirs["program"] != ours["program"]:
-        yield Row(
+        yield ComparisonRow(
             "program", theirs["program"][:12], ours["program"][:12], "another program"
         )
     yield from manifest_rows(theirs, ours, ["lowering", "signature"])
     unquantized = theirs.get("left_float", 0)
     now_unquantized = ours.get("left_float", 0)
     if unquantized != now_unquantized:
-        yield Row("not quantized", str(unquantized), str(now_unquantized))
+        yield ComparisonRow("not quantized", str(unquantized), str(now_unquantized))
 
 
 def _memory(figures: MethodFigures) -> dict[str, int | None]:
@@ -71,15 +75,17 @@ def describe_delegated(figures: MethodFigures | None) -> str:
 
 def _delegation(
     before: MethodFigures, after: MethodFigures, delegation: Json
-) -> Iterator[Row]:
+) -> Iterator[ComparisonRow]:
     for noun in ("nodes", "operators"):
         cells = (_describe_share(before, noun), _describe_share(after, noun))
         if cells[0] != cells[1]:
             points = 100 * (after.share(noun) - before.share(noun))
             change = f"{points:+.1f} points" if points else ""
-            yield Row(f"{noun} delegated", *cells, change)
+            yield ComparisonRow(f"{noun} delegated", *cells, change)
     for (backend,), old, new in diff_names(before.partitions, after.partitions, 0):
-        yield Row(f"partitions of {backend}", str(old), str(new), f"{new - old:+}")
+        yield ComparisonRow(
+            f"partitions of {backend}", str(old), str(new), f"{new - old:+}"
+        )
     for (operator,), old, new in diff_names(before.left, after.left, 0):
         if not old:
             change = "newly left"
@@ -89,7 +95,7 @@ def _delegation(
             change = f"{new - old:+}"
         if new > old:
             change += describe_left(delegation, operator)
-        yield Row(f"left: {operator}", str(old), str(new), change)
+        yield ComparisonRow(f"left: {operator}", str(old), str(new), change)
 
 
 def _describe_share(figures: MethodFigures, noun: str) -> str:
@@ -100,13 +106,13 @@ def _describe_share(figures: MethodFigures, noun: str) -> str:
 
 def _numerics(
     before: MethodFigures, after: MethodFigures, facts: Json
-) -> Iterator[Row]:
+) -> Iterator[ComparisonRow]:
     old = before.sqnr_db
     new = after.sqnr_db
     if old is None or new is None or old == new:
         return
     if len(old) != len(new):
-        yield Row("outputs", str(len(old)), str(len(new)))
+        yield ComparisonRow("outputs", str(len(old)), str(len(new)))
         return
     names = output_names(facts.get("signature", {}), len(new))
     for name, then, now in zip(names, old, new, strict=True):
@@ -115,9 +121,9 @@ def _numerics(
         change = ""
         if then is not None and now is not None:
             change = f"{now - then:+.1f} dB"
-        yield Row(f"SQNR of {name}", _decibels(then), _decibels(now), change)
+        yield ComparisonRow(f"SQNR of {name}", _decibels(then), _decibels(now), change)
     if before.max_abs != after.max_abs:
-        yield Row(
+        yield ComparisonRow(
             "max abs error", _show_error(before.max_abs), _show_error(after.max_abs)
         )
 
@@ -134,11 +140,15 @@ def _show_error(error: float | None) -> str:
     return f"{error:g}"
 
 
-def manifest_rows(before: Json, after: Json, names: Iterable[str]) -> Iterator[Row]:
+def manifest_rows(
+    before: Json, after: Json, names: Iterable[str]
+) -> Iterator[ComparisonRow]:
     for name in names:
         for difference in diff_json({name: before.get(name)}, {name: after.get(name)}):
             name_of_field = ".".join(difference.path).removeprefix("toolchain.")
-            yield Row(name_of_field, _show(difference.old), _show(difference.new))
+            yield ComparisonRow(
+                name_of_field, _show(difference.old), _show(difference.new)
+            )
 
 
 def _show(value: Any) -> str:
@@ -156,11 +166,13 @@ def size_rows(
     before: Mapping[str, int | None],
     after: Mapping[str, int | None],
     absent: int | None = None,
-) -> Iterator[Row]:
+) -> Iterator[ComparisonRow]:
     """Yield the sizes that differ; those that one side does not know, None, are left out."""
     for (figure,), old, new in diff_names(before, after, absent):
         if old is not None and new is not None:
-            yield Row(figure, f"{old:,}", f"{new:,}", describe_change(old, new))
+            yield ComparisonRow(
+                figure, f"{old:,}", f"{new:,}", describe_change(old, new)
+            )
 
 
 def describe_change(before: int, after: int) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -76,15 +75,17 @@ class Runtime:
         return ""
 
 
-@dataclass(frozen=True)
 class Method:
     """A method: what the manifest says of it, its contract, and the calls that no delegate took,
     with their lines, as the report has them."""
 
-    package: str
-    facts: Json
-    contract: Json
-    left: tuple[Json, ...] = ()
+    def __init__(
+        self, package: str, facts: Json, contract: Json, left: tuple[Json, ...] = ()
+    ) -> None:
+        self.package = package
+        self.facts = facts
+        self.contract = contract
+        self.left = left
 
     def describe_calls(self, operator: str, instructions: Collection[int]) -> str:
         """Return the lines of the source that instructions come from, or what is known instead."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from pipeline.features.gates.gate import Json, Measured, Subject
+from pipeline.features.gates.gate import GateSubject, Json, Measured
 from pipeline.report.formatting import percent
 from pipeline.report.records import name_kernels
 from pipeline.store.errors import listed
@@ -16,7 +16,7 @@ MOST = 5  # changes of a kind that a sentence names
 NAME_FAMILY = "give it a `family`"
 
 
-def describe_growth(package: Subject) -> str:
+def describe_growth(package: GateSubject) -> str:
     """Describe which kinds of segments, methods and tensors grew since the baseline."""
     segments, methods, tensors = zip(
         _sizes(package.before), _sizes(package.now), strict=True
@@ -55,7 +55,7 @@ def find_own_files(family: Json, package: str) -> dict[str, int]:
     return sizes
 
 
-def describe_own_files(package: Subject) -> str:
+def describe_own_files(package: GateSubject) -> str:
     sizes = {
         member: sum(find_own_files(package.family, member).values())
         for member in package.family
@@ -66,7 +66,7 @@ def describe_own_files(package: Subject) -> str:
     )
 
 
-def describe_calls(method: Subject, calls: Mapping[str, int]) -> str:
+def describe_calls(method: GateSubject, calls: Mapping[str, int]) -> str:
     """List calls of operators with the reasons why they are left."""
     delegation = method.facts["delegation"]
     words = []
@@ -75,7 +75,7 @@ def describe_calls(method: Subject, calls: Mapping[str, int]) -> str:
     return ", ".join(words)
 
 
-def describe_newly_left(method: Subject, words: str, reasons: bool = True) -> str:
+def describe_newly_left(method: GateSubject, words: str, reasons: bool = True) -> str:
     """Describe the calls left to kernels now that were not in the baseline, with `reasons`."""
     if method.before is None:
         return ""
@@ -120,7 +120,7 @@ def _increases(before: Mapping[str, int], after: Mapping[str, int]) -> list[Incr
     return sorted(increases, key=rank)
 
 
-def measure_delegated(method: Subject, noun: str, limit: float) -> Measured:
+def measure_delegated(method: GateSubject, noun: str, limit: float) -> Measured:
     """Measure the share of a method's `nodes` or `operators` that delegates run."""
     share = method.now.share(noun)
     undelegated = describe_calls(method, method.now.left)

@@ -99,7 +99,6 @@ class Located:
     first: Mapping[int, Compared] = field(default_factory=dict)
 
 
-@dataclass
 class FailureCase:
     """One method that failed, the calls that show it, and what has been noted on the way.
 
@@ -112,13 +111,20 @@ class FailureCase:
         budget: the time that is left for it.
     """
 
-    evidence: Evidence
-    method: str
-    failing: Sequence[tuple[str, InputSet]]
-    notes: list[str] = field(default_factory=list)
-    first: dict[int, Compared] = field(default_factory=dict)
-    floor: float | None = None
-    budget: Budget = field(default_factory=Budget)
+    def __init__(
+        self,
+        evidence: Evidence,
+        method: str,
+        failing: Sequence[tuple[str, InputSet]],
+        budget: Budget,
+    ) -> None:
+        self.evidence = evidence
+        self.method = method
+        self.failing = failing
+        self.budget = budget
+        self.notes: list[str] = []
+        self.first: dict[int, Compared] = {}
+        self.floor: float | None = None
 
     def note(self, sentence: str) -> None:
         self.notes.append(f"{self.method}: {sentence}")
@@ -153,7 +159,10 @@ class FailureCase:
         """Return the same calls, seen from another method."""
         if method == self.method:
             return self
-        return replace(self, method=method, floor=None)
+        view = FailureCase(self.evidence, method, self.failing, self.budget)
+        view.notes = self.notes
+        view.first = self.first
+        return view
 
     @property
     def lowered_programs(self) -> dict[str, ExportedProgram]:

@@ -135,7 +135,7 @@ def locate(
             what its source does.
         budget: what is left of the time for it.
     """
-    case = FailureCase(evidence, method, failing, budget=budget or Budget())
+    case = FailureCase(evidence, method, failing, budget or Budget())
     culprits: list[Culprit] = []
     try:
         with torch.no_grad():

@@ -15,74 +15,105 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
-import torch
+import numpy as np
 
 _MOST_VALUES = 256  # of an output that are compared
 _SEVENTEEN = 17  # values of inputs repeat with it
-
-
-def import_bindings() -> Any:
-    """Import the extension module of ExecuTorch's runtime, which is called otherwise since 1.5."""
-    package = "executorch.extension.pybindings"
-    try:
-        bindings = import_module(f"{package}._C")
-    except ImportError:
-        bindings = import_module(f"{package}._portable_lib")
-    with contextlib.suppress(
-        ImportError
-    ):  # the operators between quantized methods and callers
-        import executorch.kernels.quantized  # noqa: F401
-    return bindings
-
-
-def make_input(meta: Any, dtypes: list[torch.dtype]) -> torch.Tensor:
-    """Return a tensor of a declared shape: zeros, which index any table, or small numbers."""
-    shape, dtype = tuple(meta.sizes()), dtypes[meta.dtype()]
-    if not dtype.is_floating_point:
-        return torch.zeros(shape, dtype=dtype)
-    count = 1
-    for size in shape:
-        count *= size
-    values = torch.arange(count, dtype=torch.float32) % _SEVENTEEN / _SEVENTEEN
-    return values.reshape(shape).to(dtype)
-
-
-def run_method(module: Any, method: str) -> dict[str, Any]:
-    """Run a method once; return its outputs as digests and values."""
-    dtypes = [getattr(torch, name) for name in SCALAR_TYPES]
-    meta = module.method_meta(method)
-    inputs = [
-        make_input(meta.input_tensor_meta(i), dtypes) for i in range(meta.num_inputs())
-    ]
-    outputs = module.run_method(method, inputs)
-    digest = hashlib.sha256()
-    values: list[float] = []
-    for output in outputs:
-        if not isinstance(output, torch.Tensor):
-            digest.update(repr(output).encode())
-            continue
-        flat = output.detach().contiguous().flatten()
-        digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
-        values += flat[:_MOST_VALUES].to(torch.float64).tolist()
-    return {"digest": digest.hexdigest(), "values": values}
-
-
 # ExecuTorch's dtypes in the order of their numbers, as far as packages have them.
 SCALAR_TYPES = (
     *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
-    *(
-        "complex32",
-        "complex64",
-        "complex128",
-        "bool",
-        "qint8",
-        "quint8",
-        "qint32",
-        "bfloat16",
-    ),
+    *("complex32", "complex64", "complex128", "bool", "qint8", "quint8", "qint32"),
+    "bfloat16",
 )
+
+
+class TorchRuntime:
+    """The runtime of ExecuTorch's wheel, whose bindings take torch's tensors."""
+
+    def __init__(self) -> None:
+        self.torch = import_module("torch")  # the bindings need its libraries
+        package = "executorch.extension.pybindings"
+        try:
+            self.bindings = import_module(f"{package}._C")  # its name since 1.5
+        except ImportError:
+            self.bindings = import_module(f"{package}._portable_lib")
+        with contextlib.suppress(ImportError):
+            # The operators between quantized methods and their callers.
+            import_module("executorch.kernels.quantized")
+
+    def run(self, files: list[str], method: str) -> list[Any]:
+        """Load a package and run a method once; return its outputs as arrays or numbers."""
+        module = self.bindings._load_for_executorch(*files)
+        meta = module.method_meta(method)
+        inputs = []
+        for index in range(meta.num_inputs()):
+            tensor = meta.input_tensor_meta(index)
+            inputs.append(self._make_input(tuple(tensor.sizes()), tensor.dtype()))
+        return [self._to_array(value) for value in module.run_method(method, inputs)]
+
+    def _make_input(self, shape: tuple[int, ...], number: int) -> Any:
+        dtype = getattr(self.torch, SCALAR_TYPES[number])
+        values = make_values(shape, dtype.is_floating_point)
+        return self.torch.from_numpy(values).to(dtype)
+
+    def _to_array(self, value: Any) -> Any:
+        if not isinstance(value, self.torch.Tensor):
+            return value
+        if value.dtype == self.torch.bfloat16:  # which numpy lacks
+            value = value.float()
+        return value.detach().contiguous().numpy()
+
+
+class NumpyRuntime:
+    """The runtime of `executorch-numpy-runtime`, which needs no torch and reads no `.ptd` file."""
+
+    def __init__(self) -> None:
+        self.runtime = import_module("executorch_numpy_runtime").Runtime.get()
+
+    def run(self, files: list[str], method: str) -> list[Any]:
+        """Load a package and run a method once; return its outputs as arrays or numbers."""
+        pte, *ptds = files
+        if ptds:
+            raise ValueError("executorch-numpy-runtime reads no .ptd file")
+        loaded = self.runtime.load_program(pte).load_method(method)
+        inputs = []
+        for tensor in loaded.metadata["inputs"]:
+            dtype = SCALAR_TYPES[tensor["scalar_type"]]
+            values = make_values(tuple(tensor["shape"]), dtype.startswith("float"))
+            inputs.append(values.astype(dtype))
+        return list(loaded(inputs))
+
+
+def open_runtime() -> TorchRuntime | NumpyRuntime:
+    """Open the runtime that is installed."""
+    if find_spec("executorch_numpy_runtime") is not None:
+        return NumpyRuntime()
+    return TorchRuntime()
+
+
+def make_values(shape: tuple[int, ...], is_floating: bool) -> np.ndarray:
+    """Return an array of a declared shape: zeros, which index any table, or small numbers."""
+    if not is_floating:
+        return np.zeros(shape, dtype=np.int64)
+    count = int(np.prod(shape))
+    values = np.arange(count, dtype=np.float32) % _SEVENTEEN / np.float32(_SEVENTEEN)
+    return values.reshape(shape)
+
+
+def describe(outputs: list[Any]) -> dict[str, Any]:
+    """Return outputs as a digest and values."""
+    digest = hashlib.sha256()
+    values: list[float] = []
+    for output in outputs:
+        if isinstance(output, np.ndarray):
+            digest.update(output.tobytes())
+            values += output.flatten()[:_MOST_VALUES].astype(np.float64).tolist()
+        else:
+            digest.update(repr(output).encode())
+    return {"digest": digest.hexdigest(), "values": values}
 
 
 @contextlib.contextmanager
@@ -105,7 +136,7 @@ def tell(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
 
 
-def run_package(bindings: Any, package: dict[str, Any]) -> None:
+def run_package(runtime: TorchRuntime | NumpyRuntime, package: dict[str, Any]) -> None:
     """Load a package and run its methods, each from its initial state."""
     name = package["package"]
     tell(package=name, method=None)
@@ -115,7 +146,7 @@ def run_package(bindings: Any, package: dict[str, Any]) -> None:
         facts: dict[str, Any] = {}
         with capture_log() as log:
             try:
-                facts = run_method(bindings._load_for_executorch(*files), method)
+                facts = describe(runtime.run(files, method))
             except Exception as error:
                 facts = {
                     "error": str(error).splitlines()[0] if str(error) else repr(error)
@@ -124,9 +155,9 @@ def run_package(bindings: Any, package: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    bindings = import_bindings()
+    runtime = open_runtime()
     for package in json.load(sys.stdin):
-        run_package(bindings, package)
+        run_package(runtime, package)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ RUNTIMES = "runtimes.json"
 _SCRIPT = Path(__file__).with_name("run_packages.py")
 _SECONDS = 600
 _YES = "yes"
+_NUMPY_RUNTIME = "executorch-numpy-runtime"
 _TOLERANCE = (
     1e-3  # relative to the greatest value, above which numbers are worth a word
 )
@@ -97,9 +98,15 @@ def _ask_toolchain(root: Path, name: str, packages: Packages) -> tuple[str, Answ
         for package in packages:
             answers |= _fail(package, str(error))
         return name, answers
-    return f"{versions.get('executorch', 'no executorch')} ({name})", ask(
-        python, packages
-    )
+    return f"{_describe_version(versions)} ({name})", ask(python, packages)
+
+
+def _describe_version(versions: Mapping[str, str]) -> str:
+    if "executorch" in versions:
+        return versions["executorch"]
+    if _NUMPY_RUNTIME in versions:
+        return f"{_NUMPY_RUNTIME} {versions[_NUMPY_RUNTIME]}"
+    return "no executorch"
 
 
 def ask(python: Path, packages: Packages) -> Answers:

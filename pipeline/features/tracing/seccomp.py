@@ -96,7 +96,7 @@ _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in seccomp_data
 
 
-class Call(NamedTuple):
+class SystemCall(NamedTuple):
     """A system call that waits. `name` is "" for one of another architecture."""
 
     identity: int
@@ -178,7 +178,7 @@ class Listener:
             raise OSError(ctypes.get_errno(), "pidfd_getfd")
         self._call = bytearray(80)
 
-    def receive(self) -> Call | None:
+    def receive(self) -> SystemCall | None:
         """Return the next call, or None where its process has died meanwhile."""
         self._call[:] = bytes(80)
         try:
@@ -191,9 +191,9 @@ class Listener:
             "=QIIiIQ6Q", self._call
         )
         name = self._names.get(number, "") if arch == self._arch else ""
-        return Call(identity, thread, name, tuple(arguments))
+        return SystemCall(identity, thread, name, tuple(arguments))
 
-    def proceed(self, call: Call) -> None:
+    def proceed(self, call: SystemCall) -> None:
         """Let a call go on."""
         with suppress(FileNotFoundError):  # its process has died, or a signal came
             answer = struct.pack("=QqiI", call.identity, 0, 0, _CONTINUE)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from pipeline.features.tracing.paths import Folders, absolute, join
-from pipeline.features.tracing.seccomp import Call
+from pipeline.features.tracing.seccomp import SystemCall
 from pipeline.features.tracing.watch import FileAccessLog
 from pipeline.plan.places import FOLDER
 
@@ -102,7 +102,7 @@ class Supervisor:
         self._watch = watch
         self._folders = Folders()
 
-    def see(self, call: Call) -> None:
+    def see(self, call: SystemCall) -> None:
         try:
             self._see(call)
         except OSError as error:
@@ -110,7 +110,7 @@ class Supervisor:
             if error.errno in (errno.EPERM, errno.EACCES):
                 self._watch.unfollow("a program that can't be looked into")
 
-    def _see(self, call: Call) -> None:
+    def _see(self, call: SystemCall) -> None:
         if (operation := _OPERATIONS.get(call.name)) is not None:
             self._see_paths(call, operation)
         elif call.name in ("getdents", "getdents64"):
@@ -136,7 +136,7 @@ class Supervisor:
         else:
             self._watch.unfollow(_UNFOLLOWED[call.name])
 
-    def _see_paths(self, call: Call, operation: _Operation) -> None:
+    def _see_paths(self, call: SystemCall, operation: _Operation) -> None:
         paths = []
         for folder_place, path_place in operation.paths:
             folder = _AT_FDCWD
@@ -201,7 +201,7 @@ class Supervisor:
     def _names(self, link: str) -> list[str]:
         return self._folders.find(link, os.readlink(link))
 
-    def _connect(self, call: Call, address: int, length: int) -> None:
+    def _connect(self, call: SystemCall, address: int, length: int) -> None:
         if not address or not length:
             return
         data = _read(call.thread, address, min(length, 128))

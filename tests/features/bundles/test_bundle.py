@@ -14,7 +14,7 @@ from pipeline.validate.limits import Limits
 from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.metrics import compare
 from pipeline.validate.package import validate_package
-from pipeline.validate.runs import Run
+from pipeline.validate.runs import JudgedCall
 from tests.devices.test_bindings import Counter, exported, lowered, split_package, write
 from tests.support.lowerable import bench_for
 
@@ -207,7 +207,9 @@ def test_tolerances_are_those_of_the_worst_input_that_is_bundled():
     """Static ranges were observed on examples, and generated inputs are beyond them."""
     limits = (Limits(atol=None, rtol=None, min_sqnr=20.0),)
     runs = [
-        Run(origin, (compare(torch.tensor([1 + error]), torch.ones(1)),), limits=limits, **kind)
+        JudgedCall(
+            origin, (compare(torch.tensor([1 + error]), torch.ones(1)),), limits=limits, **kind
+        )
         for origin, error, kind in (
             ("example 0", 0.001, {}),
             ("generated 0", 0.1, {"generated": True}),

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pipeline.features.contracts.planning import TargetPlanning, find_target_names
-from pipeline.features.contracts.targets import Target
+from pipeline.features.contracts.targets import RuntimeTarget
 from pipeline.features.gates.gates import check_gates, failed_gates
 from pipeline.features.gates.runs_on import Method, Runtime, _lacking_memory
 from pipeline.plan.kinds.validate import ValidateInputs, validate_action
@@ -82,7 +82,7 @@ def failures(target, needs=None, own=None, **changes):
         "validate": {"gates": {"runs_on": ["phone"]}, "methods": own or {}},
     }
     settings = parse_config("asr", data, "asr.yaml").validation.resolved()
-    settings["targets"] = {"phone": Target.model_validate(target).resolved()}
+    settings["targets"] = {"phone": RuntimeTarget.model_validate(target).resolved()}
     record = {"methods": [], "delegation": {"encode": {"left": LEFT}}}
     results = check_gates(
         settings, build(**changes), validation=record, contract=needs or contract()
@@ -220,7 +220,7 @@ def test_a_method_may_be_held_to_another_target_or_none():
 
 
 def test_the_target_of_a_config_is_held_to_unless_others_are_named(tmp_path):
-    facts = Target.model_validate(HOLDS).resolved()
+    facts = RuntimeTarget.model_validate(HOLDS).resolved()
 
     def held_to(targets, **validate):
         data = {

@@ -25,7 +25,7 @@ from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import Budget
 from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.results import Validation
-from pipeline.validate.runs import Run
+from pipeline.validate.runs import JudgedCall
 from tests.devices.test_bindings import Counter, exported
 from tests.features.locating.test_interpreter import Branches
 from tests.support.configs import parse_config
@@ -290,7 +290,7 @@ def test_every_method_that_failed_gets_a_look_or_the_reason_why_not(monkeypatch)
     methods = [MethodValidation(f"m{n}") for n in range(10)]
     methods[0].not_run = "ends the process that runs it"
     for each in methods[1:9]:
-        each.runs = [Run("example 0", ())]
+        each.runs = [JudgedCall("example 0", ())]
     methods += [MethodValidation("size", kind="constant"), MethodValidation("x", kind="unknown")]
     for each in methods:
         each.fail("wrong")

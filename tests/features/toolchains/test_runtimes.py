@@ -77,6 +77,38 @@ def test_a_process_that_ends_costs_its_package_alone(tmp_path):
     assert answers["bad", "encode"]["error"] == "its process ended, exit status -11"
 
 
+NUMPY_RUNTIME = """
+import numpy as np
+
+class Runtime:
+    @classmethod
+    def get(cls):
+        return cls()
+
+    def load_program(self, path):
+        assert path == "demo.pte"
+        return self
+
+    def load_method(self, name):
+        self.metadata = {"inputs": [{"scalar_type": 6, "shape": [2, 3]}]}
+        return self
+
+    def __call__(self, inputs):
+        (values,) = inputs
+        assert values.dtype == np.float32
+        return [values[0] * 17, 5]
+"""
+
+
+def test_the_runtime_without_torch_runs_packages_and_says_what_it_can_not_read(make_environment):
+    environment = make_environment("numpy", executorch_numpy_runtime=NUMPY_RUNTIME)
+    others = {**PACKAGE, "package": "others", "ptds": ["demo.ptd"]}
+    answers = ask(environment / "bin" / "python", [PACKAGE, others])
+    assert answers[ENCODE]["values"] == [0.0, 1.0, 2.0]
+    assert judge(PACKAGE, answers, answers) == "yes"
+    assert "reads no .ptd file" in judge(others, answers, answers)
+
+
 def test_a_runtime_that_can_not_be_imported_is_told_of(tmp_path):
     python = make_python(tmp_path, "echo 'ImportError: no bindings' >&2; exit 1")
     answers = ask(python, [PACKAGE])

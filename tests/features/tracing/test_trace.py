@@ -419,11 +419,11 @@ def test_network(tmp_path, view, use):
 
 
 def test_program_of_another_architecture_is_named():
-    from pipeline.features.tracing.seccomp import Call
+    from pipeline.features.tracing.seccomp import SystemCall
     from pipeline.features.tracing.supervise import Supervisor
 
     watch = make_watch("/")
-    Supervisor(watch).see(Call(1, os.getpid(), "", (0,) * 6))
+    Supervisor(watch).see(SystemCall(1, os.getpid(), "", (0,) * 6))
     assert watch.unfollowed == ["a program of another architecture"]
 
 

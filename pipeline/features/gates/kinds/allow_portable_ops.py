@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 from pipeline.config.fields import Operators
-from pipeline.features.gates.gate import Gate, Measured, Subject
+from pipeline.features.gates.gate import Gate, GateSubject, Measured
 from pipeline.features.gates.wording import describe_calls, describe_newly_left
 from pipeline.report.records import name_kernels
 
 
-def measure(method: Subject, allowed: Iterable[str]) -> Measured:
+def measure(method: GateSubject, allowed: Iterable[str]) -> Measured:
     patterns = [pattern.removesuffix(".default") for pattern in allowed]
     refused = {}
     for name, calls in method.now.left.items():

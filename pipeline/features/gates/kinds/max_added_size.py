@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pipeline.config.fields import Size
-from pipeline.features.gates.gate import Gate, Measured, Subject
+from pipeline.features.gates.gate import Gate, GateSubject, Measured
 from pipeline.features.gates.wording import NAME_FAMILY, find_own_files
 
 
-def measure(package: Subject, limit: int) -> Measured:
+def measure(package: GateSubject, limit: int) -> Measured:
     if not package.family:
         return (
             None,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pipeline.config.fields import Portion
-from pipeline.features.gates.gate import Gate, Measured, Subject
+from pipeline.features.gates.gate import Gate, GateSubject, Measured
 from pipeline.features.gates.wording import describe_newly_left
 from pipeline.report.formatting import percent
 from pipeline.report.records import name_kernels
 
 
-def measure(method: Subject, limit: float) -> Measured:
+def measure(method: GateSubject, limit: float) -> Measured:
     share = method.now.share()
     accepted_share = method.before.share()
     drop = accepted_share - share

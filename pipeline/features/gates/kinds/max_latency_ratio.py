@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipeline.features.gates.gate import Gate, Measured, Subject
+from pipeline.features.gates.gate import Gate, GateSubject, Measured
 
 
-def measure(method: Subject, limit: float) -> Measured:
+def measure(method: GateSubject, limit: float) -> Measured:
     latency = method.run.get("latency")
     if not latency:
         return None, "its latency was not measured, and max_latency_ratio limits it"

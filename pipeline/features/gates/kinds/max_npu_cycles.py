@@ -11,10 +11,10 @@ from pipeline.features.gates.estimates import (
     find_estimates,
     name_tools,
 )
-from pipeline.features.gates.gate import Gate, Measured, Subject
+from pipeline.features.gates.gate import Gate, GateSubject, Measured
 
 
-def measure(method: Subject, limit: int) -> Measured:
+def measure(method: GateSubject, limit: int) -> Measured:
     estimates, missing = find_estimates(method, "max_npu_cycles")
     if missing:
         return None, missing

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pipeline.config.fields import Size
-from pipeline.features.gates.gate import Gate, Measured, Subject
+from pipeline.features.gates.gate import Gate, GateSubject, Measured
 
 
-def measure(method: Subject, limit: int) -> Measured:
+def measure(method: GateSubject, limit: int) -> Measured:
     planned = method.now.planned_memory
     if planned is None:
         return None, (

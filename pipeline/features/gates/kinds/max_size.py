@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pipeline.config.fields import Size
-from pipeline.features.gates.gate import Gate, Measured, Subject
+from pipeline.features.gates.gate import Gate, GateSubject, Measured
 from pipeline.features.gates.wording import describe_growth
 
 
-def measure(package: Subject, limit: int) -> Measured:
+def measure(package: GateSubject, limit: int) -> Measured:
     size = package.now.size
     if package.before is not None:
         more = describe_growth(package) or "no part of it grew since the baseline"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pipeline.config.fields import Portion
-from pipeline.features.gates.gate import Gate, Measured, Subject
+from pipeline.features.gates.gate import Gate, GateSubject, Measured
 from pipeline.features.gates.wording import describe_growth
 from pipeline.report.formatting import percent
 
 
-def measure(package: Subject, limit: float) -> Measured:
+def measure(package: GateSubject, limit: float) -> Measured:
     size = package.now.size
     before = package.before.size
     growth = size / before - 1

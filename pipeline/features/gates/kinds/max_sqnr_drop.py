@@ -7,13 +7,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from pipeline.features.gates.gate import ROUNDING, Gate, Measured, Subject
+from pipeline.features.gates.gate import ROUNDING, Gate, GateSubject, Measured
 from pipeline.features.gates.wording import MOST
 from pipeline.store.errors import listed
 from pipeline.validate.figures import output_names
 
 
-def measure(method: Subject, limit: float) -> Measured:
+def measure(method: GateSubject, limit: float) -> Measured:
     sqnrs = method.now.sqnr_db
     accepted = method.before.sqnr_db
     if sqnrs is None:

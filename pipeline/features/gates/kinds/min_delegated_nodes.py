@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pipeline.config.fields import Share
-from pipeline.features.gates.gate import Gate, Measured, Subject
+from pipeline.features.gates.gate import Gate, GateSubject, Measured
 from pipeline.features.gates.wording import measure_delegated
 
 
-def measure(method: Subject, limit: float) -> Measured:
+def measure(method: GateSubject, limit: float) -> Measured:
     return measure_delegated(method, "nodes", limit)
 
 

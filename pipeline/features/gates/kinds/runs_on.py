@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from pipeline.config.fields import TargetNames
-from pipeline.features.gates.gate import Gate, Measured, Subject
+from pipeline.features.gates.gate import Gate, GateSubject, Measured
 from pipeline.features.gates.runs_on import (
     Method,
     Runtime,
@@ -16,7 +16,7 @@ from pipeline.features.gates.runs_on import (
 )
 
 
-def measure(subject: Subject, names: Iterable[str]) -> Measured:
+def measure(subject: GateSubject, names: Iterable[str]) -> Measured:
     runtimes = [Runtime(name, subject.targets[name]) for name in names]
     if subject.method is None:
         find = partial(find_package_misfits, subject.contract or {})
