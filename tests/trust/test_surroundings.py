@@ -48,6 +48,7 @@ def elsewhere(tmp_path):
     os.chdir(folder)
 
 
+@pytest.mark.slow
 def test_surroundings_are_alike_in_all_exports(site, elsewhere):
     """One exporter that asks for all of it: a difference of any is one of its number."""
     text("w.txt", "1")(site)

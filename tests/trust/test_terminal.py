@@ -190,7 +190,7 @@ class _Elsewhere:
     packages = ()
     root = build = Path("/nonexistent")
     store = SimpleNamespace(remote=SimpleNamespace(describe=describe_use), why_overflow=lambda: "")
-    configs = None
+    configs = SimpleNamespace(packages=())
     operators = OperatorSettings()
     allow = ()
 

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from filelock import FileLock
+
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError
 from pipeline.store.places import TOOLCHAINS, default_root
@@ -30,14 +32,27 @@ def install_environment(
     Raises:
         PipelineError: pip, or uv, can't install it.
     """
-    wanted = [*texts, *_find_torch(texts), *requirements]
-    recipe = hash_json([sys.version, sorted(wanted)])
+    all_requirements = [*texts, *_find_torch(texts), *requirements]
+    recipe = hash_json([sys.version, sorted(all_requirements)])
     folder = default_root() / TOOLCHAINS / f"{name}-{recipe[:16]}"
     python = folder / "bin" / "python"
-    if (folder / "complete").exists():
-        return python
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(
+        folder.with_name(f"{folder.name}.lock")
+    ):  # of several builds, one installs
+        if not (folder / "complete").exists():
+            print(
+                f"toolchain {name}: installing {' '.join(texts)} into {folder}",
+                flush=True,
+            )
+            _install(name, folder, all_requirements)
+    return python
+
+
+def _install(name: str, folder: Path, all_requirements: Sequence[str]) -> None:
+    """Make an environment in a folder, and install requirements there. Raises PipelineError."""
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
-    print(f"toolchain {name}: installing {' '.join(texts)} into {folder}", flush=True)
+    python = folder / "bin" / "python"
     uv = shutil.which("uv")
     if uv:
         make = [uv, "venv", "--quiet", "--python", sys.executable, str(folder)]
@@ -45,10 +60,9 @@ def install_environment(
     else:
         make = [sys.executable, "-m", "venv", str(folder)]
         install = [str(python), "-m", "pip", "install", "--quiet"]
-    for command in (make, [*install, *wanted]):
+    for command in (make, [*install, *all_requirements]):
         _run(name, command)
     (folder / "complete").touch()
-    return python
 
 
 def _find_torch(texts: Sequence[str]) -> list[str]:
