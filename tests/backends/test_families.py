@@ -31,7 +31,7 @@ import json
 from pipeline.backends import BACKENDS, constructors, linking
 print(json.dumps({
     "modes": BACKENDS["fresh"].options.model_validate({"mode": "fast"}).mode,
-    "library": linking.backend_links()["fresh"].library,
+    "library": linking.backend_links()["fresh"]["library"],
     "target": constructors.constructors("fresh.lowering")[0].target,
     "beyond": list(constructors.beyond("fresh.lowering")),
     "kernels": list(linking.kernel_libraries()),

@@ -95,6 +95,7 @@ def test_resolved_fills_in_every_default():
         "target": None,
         "file": None,
         "family": None,
+        "toolchain": None,
         "methods": {
             "f": {
                 "partitioners": [
