@@ -54,6 +54,7 @@ def site(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_a_worker_runs_a_file_as_it_was_patched_and_as_it_was_put_back(site):
     patch(site, 2)
     assert run(site, PLAIN) == 1  # by Python's own rule

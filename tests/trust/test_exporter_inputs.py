@@ -899,6 +899,7 @@ def test_without_tracing_what_is_declared_and_imported_counts(site, untraced, na
     assert after != before
 
 
+@pytest.mark.slow
 def test_without_tracing_an_exporter_that_declares_nothing_runs_each_time(site, untraced):
     site.write("VALUE = 1")
     build(site.workspace())
@@ -910,6 +911,7 @@ def test_without_tracing_an_exporter_that_declares_nothing_runs_each_time(site, 
     )
 
 
+@pytest.mark.slow
 def test_without_tracing_a_declared_file_that_changes_meanwhile_is_refused(site, untraced):
     text("data.txt", "2")(site)
     code = "VALUE = 1\nopen('data.txt', 'w').write('changed')"

@@ -62,6 +62,7 @@ def test_surroundings_are_alike_in_all_exports(site, elsewhere):
     assert os.umask(0o077) == 0o077
 
 
+@pytest.mark.slow
 def test_the_name_of_the_home_folder_counts_where_the_exporter_asks_for_it(site, monkeypatch):
     site.write("VALUE = len(os.environ['HOME'])")
     build(site.workspace())

@@ -47,6 +47,7 @@ def test_keys_hold_what_the_other_environment_has(twin, started_twin):
     assert {*other_versions} - {*versions} == {"import sitecustomize"}
 
 
+@pytest.mark.slow
 def test_a_command_line_runs_in_another_toolchain(tmp_path, twin):
     """The option may stand anywhere, and an unknown name is one line."""
     bench = bench_of("pair", tmp_path)

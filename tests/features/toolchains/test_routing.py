@@ -91,6 +91,7 @@ def test_a_toolchain_that_the_settings_lack_is_a_mistake(mixed):
     assert ToolchainPlanning(plan).problem_facts("one-et16") == ["et15"]
 
 
+@pytest.mark.slow
 def test_parts_run_one_after_another(tmp_path, mixed, twin):
     """`doit plan` of both packages: that of the other toolchain is planned by its Python."""
     settle(mixed.root, f'et15 = "{twin}"')
