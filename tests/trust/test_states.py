@@ -256,6 +256,15 @@ class States(RuleBasedStateMachine):
         assert "Traceback" not in output, output
         shutil.rmtree(place)
 
+    @step()
+    def revoke(self):
+        """Take what a trusted liar has pushed, in a store of its own, and trust him no longer."""
+        shutil.rmtree(self.checkout.store, ignore_errors=True)
+        shutil.rmtree(self.checkout.root / "build", ignore_errors=True)
+        self.push(name="liar")
+        for self.trusted in (("honest", "liar"), ("honest",)):
+            self.check(*self.run(["lower"]), sorted(self.sources.packages))
+
     # What builds do then
 
     @step(
@@ -382,3 +391,17 @@ def test_builds_are_those_from_nothing_in_any_state(versions, tmp_path):  # noqa
         )
     finally:
         print(json.dumps(States.counts))
+
+
+@pytest.mark.slow
+def test_what_a_liar_pushed_is_believed_only_while_he_is_trusted(versions, tmp_path):  # noqa: F811
+    States.versions = versions
+    States.oracle = Oracle(tmp_path, versions)
+    States.counts = Counter()
+    states = States()
+    states.begin()
+    try:
+        states.revoke()
+    finally:
+        states.teardown()
+    assert States.counts["lies believed"] > 0 and not States.counts["wrong"]
