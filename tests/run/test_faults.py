@@ -1,6 +1,7 @@
 """What can happen to a build from outside. Real processes, bounded in count and time."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -206,3 +207,18 @@ def test_read_only_store_still_serves_hits(built, mounts):
     done = _mounted(built, _read_only(folder), "lower")
     assert done.returncode == 0, done.stdout
     assert built.bytes_of("pair", "pair.pte") == before
+
+
+@pytest.mark.parametrize("limit", [16, 20, 26])
+def test_too_few_open_files_are_a_line_with_the_remedy(bench, limit):
+    bench = bench("pair")
+    command = f"ulimit -n {limit}; exec {' '.join(bench.command('lower'))}"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=bench.root,
+        env=bench.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0 and "Traceback" not in done.stdout + done.stderr, done.stdout
+    assert re.search(r"Too many open files; raise .*`ulimit -n`", done.stdout), done.stdout

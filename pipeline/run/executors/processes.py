@@ -7,6 +7,7 @@ pool for all: a worker's death ends the whole call, and results wait while its i
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import threading
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.run.action_status import read_status
-from pipeline.run.executors import WorkerLostError
+from pipeline.run.executors import ExecutorLostError, WorkerLostError
 from pipeline.run.executors.joblib_workers import (
     BrokenProcessPool,
     ProcessPoolExecutor,
@@ -72,6 +73,16 @@ class _Call:
         return WorkerLostError(signals, stage, self.peak_bytes, system)
 
 
+def _explain_start(error: OSError) -> ExecutorLostError:
+    """Say why no worker can be started, as where a process may open only a few files."""
+    remedy = ""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        remedy = "; raise `ulimit -n`, 256 is enough"
+    elif error.errno == errno.EAGAIN:
+        remedy = "; raise `ulimit -u`, or end other processes"
+    return ExecutorLostError(f"no worker can be started: {error.strerror}{remedy}")
+
+
 class WorkerProcesses:
     """Processes that call functions. All methods may be called by several threads."""
 
@@ -96,12 +107,17 @@ class WorkerProcesses:
             status: the file in which the function says how far it is, as `run.worker.run` does.
 
         Returns:
-            A future of its result; it raises WorkerLostError where its process dies.
+            A future of its result; it raises WorkerLostError where its process dies, and
+            ExecutorLostError where none can be started.
         """
         outer: Future[Any] = Future()
         outer.set_running_or_notify_cancel()
         with self._lock, starting_workers():
-            inner, process = self._hand_out(function, *arguments)
+            try:
+                inner, process = self._hand_out(function, *arguments)
+            except OSError as error:
+                outer.set_exception(_explain_start(error))
+                return outer
             self._under_way[outer] = _Call(status, process, count_oom_kills())
         inner.add_done_callback(partial(self._settle, outer))
         return outer
@@ -133,8 +149,9 @@ class WorkerProcesses:
     def start_ahead(
         self, idle: int, function: Callable[..., Any], *arguments: Any
     ) -> None:
-        """Let more processes call a function, whatever comes of it, until so many are idle."""
-        with self._lock, starting_workers():
+        """Let more processes call a function, whatever comes of it, until so many are idle. Those
+        that can't be started are missed when they are needed."""
+        with suppress(OSError), self._lock, starting_workers():
             while len(self._idle) < idle:
                 process = self._start()
                 process.submit(function, *arguments)
@@ -155,7 +172,14 @@ class WorkerProcesses:
             initargs=(SAFE_PATH in os.environ, unchanged_folders()),
             env=environment,
         )
-        process.submit(join, self._group.number, os.getpid(), environment["TMPDIR"])
+        try:
+            process.submit(join, self._group.number, os.getpid(), environment["TMPDIR"])
+        except (
+            UnboundLocalError
+        ) as error:  # of loky, as it cleans up what did not start
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
         self._processes.append(process)
         return process
 
