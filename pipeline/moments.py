@@ -248,7 +248,7 @@ class Feature:
     draw_chart: str = _moment("report")
     report_formats: Mapping[str, str] = _moment("report", _NONE)
     highlights: str = _moment("report")
-    compare_builds: str = ""
+    compare_builds: str = _moment("")
     distribution: str = ""
 
 

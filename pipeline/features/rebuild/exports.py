@@ -1,4 +1,4 @@
-"""Whether an exporter gives the same programs again: here, or on another machine."""
+"""Tell whether an exporter gives the same programs again: here, or on another machine."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ from executorch.exir.verification.arg_validator import (
 )
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter
-from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.traceback import NodeSource, NodeSourceAction
 
 from pipeline.features.speedups import (
     composite_kernels,
     graph_building,
+    graph_modules,
     idle_passes,
     signature_maps,
     sizes,
@@ -113,83 +113,6 @@ def _find_usable() -> tuple[Patch, ...]:
                 "%s is another than was known, and is left as it is", patch.target
             )
     return usable
-
-
-# Code of graph modules
-
-
-class _Late:
-    """An attribute of a graph module that `recompile` sets, made when it is first looked at.
-
-    It stands in the class, which each graph module has for itself, and not in the instance's way.
-    """
-
-    def __init__(self, name: str, recompile: _Function) -> None:
-        self._name = name
-        self._recompile = recompile
-
-    def __get__(self, module: Any, owner: type) -> Any:
-        if module is None:
-            return self
-        self._recompile(module)
-        return getattr(module, self._name)
-
-
-class _LateCode:
-    """The `PythonCode` of a graph module, made when it is first looked at."""
-
-    def __init__(self, module: GraphModule, recompile: _Function) -> None:
-        self._make = cache(lambda: recompile(module))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._make(), name)
-
-
-def _make_recompile(original: _Function) -> _Function:
-    """Generate the code of a graph module when it is run or read: of 7,200 modules in a compile of
-    Whisper-tiny, a handful are."""
-    late = {
-        name: _Late(name, original)
-        for name in ("_code", "_lineno_map", "_prologue_start")
-    }
-    forward = _Late("forward", original)
-
-    def recompile(self: Any) -> Any:
-        code = self._graph._codegen
-        if isinstance(code, _PyTreeCodeGen):
-            self._in_spec, self._out_spec = (
-                code.pytree_info.in_spec,
-                code.pytree_info.out_spec,
-            )
-        kind = type(self)
-        for name, attribute in late.items():
-            vars(self).pop(name, None)
-            setattr(kind, name, attribute)
-        kind.forward = forward
-        self._recompile_submodules()
-        return _LateCode(self, original)
-
-    return recompile
-
-
-def _make_reduce(original: _Function) -> _Function:
-    """Make the code before the attributes are copied, for pickles hold it."""
-
-    def reduce(self: GraphModule, *exporter: Any) -> Any:
-        return self.code and original(self, *exporter)
-
-    return reduce
-
-
-def _make_text(original: _Function) -> _Function:
-    """Name a graph module instead of printing its code: `backend_api` formats whole graphs for a
-    debug log, at every partition, whether or not that log is on."""
-
-    def text(self: GraphModule) -> str:
-        on = logging.getLogger().isEnabledFor(logging.DEBUG)
-        return str(original(self)) if on else object.__repr__(self)
-
-    return text
 
 
 # Provenance
@@ -306,22 +229,22 @@ PATCHES = (
     Patch(
         "torch.fx.graph_module:GraphModule.recompile",
         "43fbcbf4e1bbd67dbe7dbbe3f50610b539546dda9f37577f5ada4fbb8cba9d90",
-        _make_recompile,
+        graph_modules.make_recompile,
     ),
     Patch(
         "torch.fx.graph_module:GraphModule.__reduce__",
         "375232b4edd9e9ca3ff0a3a1f0779bbe32eea5761942d803f54a9d94c0078ad2",
-        _make_reduce,
+        graph_modules.make_reduce,
     ),
     Patch(
         "torch.fx.graph_module:GraphModule.__reduce_package__",
         "9393af7dd6cf197e6d65f412beb52fd2e1c0f7a39eb08c868c97739bd0c4a737",
-        _make_reduce,
+        graph_modules.make_reduce,
     ),
     Patch(
         "torch.fx.graph_module:GraphModule.__str__",
         "12ce9ec04a87393d0635080d619e519494ae17105c40b82de0cd59d368049741",
-        _make_text,
+        graph_modules.make_text,
     ),
     Patch(
         "torch.fx.traceback:NodeSource.__init__",

@@ -55,7 +55,7 @@ class _KeptMap(NamedTuple):
 
 
 class _Maps:
-    """What is kept within a context; outside of one, changes are not counted, and nothing is."""
+    """Keep the maps of signatures within a context, in which changes of their specs are counted."""
 
     def __init__(self) -> None:
         self.is_open = False

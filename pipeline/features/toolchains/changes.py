@@ -1,4 +1,4 @@
-"""What changes in a package that another toolchain builds: ranked, the worst first.
+"""Rank what changes in a package that another toolchain builds, the worst first.
 
 It knows the records of both builds, and no plan; nothing is built here.
 """

@@ -1,4 +1,4 @@
-"""Which toolchain builds which package, and the parts of a command line that others run.
+"""Divide a command line among the toolchains that build its packages.
 
 A command line has a part for each toolchain that the configs of its packages name. The part of the
 environment that doit was started in runs in this process, each other one in a process of its own,

@@ -27,6 +27,7 @@ from pipeline.store.workspace import Workspace
 RUNTIMES = "runtimes.json"
 _SCRIPT = Path(__file__).with_name("run_packages.py")
 _SECONDS = 600
+_TIMED_OUT = 124  # as coreutils' `timeout` has it
 _YES = "yes"
 _NUMPY_RUNTIME = "executorch-numpy-runtime"
 _TOLERANCE = (
@@ -130,14 +131,7 @@ def ask(python: Path, packages: Packages) -> Answers:
     answers: Answers = {}
     remaining = list(packages)
     while remaining:
-        ended = subprocess.run(
-            [python, "-I", _SCRIPT],
-            input=json.dumps(remaining),
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-        )
+        ended = _run_script(python, remaining)
         begun = _read_answers(ended.stdout, answers)
         if ended.returncode == 0:
             break
@@ -147,13 +141,33 @@ def ask(python: Path, packages: Packages) -> Answers:
             for package in remaining:
                 answers |= _fail(package, error)
             break
-        crash = f"its process ended, exit status {ended.returncode}"
+        if ended.returncode == _TIMED_OUT:
+            crash = f"it did not end within {_SECONDS} s"
+        else:
+            crash = f"its process ended, exit status {ended.returncode}"
         names = [package["package"] for package in remaining]
         place = names.index(begun[0])
         for key in _keys(remaining[place]):
             answers.setdefault(key, {"error": crash})
         remaining = remaining[place + 1 :]
     return answers
+
+
+def _run_script(python: Path, packages: Packages) -> subprocess.CompletedProcess[str]:
+    """Run packages in a process of another Python; one that does not end is ended."""
+    try:
+        return subprocess.run(
+            [python, "-I", _SCRIPT],
+            input=json.dumps(packages),
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        output = error.stdout or b""  # bytes, though the pipe is of text
+        text = output if isinstance(output, str) else output.decode(errors="replace")
+        return subprocess.CompletedProcess(error.cmd, _TIMED_OUT, text, "")
 
 
 def _keys(package: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ import textwrap
 
 import pytest
 
+from pipeline.features.toolchains import runtimes
 from pipeline.features.toolchains.runtimes import ask, describe_package, find_refusals, judge
 from pipeline.features.toolchains.summary import write_text
 from pipeline.store.errors import PipelineError
@@ -78,6 +79,15 @@ def test_a_process_that_ends_costs_its_package_alone(tmp_path):
     answers = ask(python, [bad, {**PACKAGE, "methods": ["encode"]}])
     assert answers[ENCODE] == RAN
     assert answers["bad", "encode"]["error"] == "its process ended, exit status -11"
+
+
+def test_a_package_that_never_ends_costs_itself_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(runtimes, "_SECONDS", 1)
+    begun = json.dumps({"package": "demo", "method": "encode"})
+    python = make_python(tmp_path, f"echo '{begun}'\nexec sleep 60")
+    answers = ask(python, [PACKAGE])
+    assert {facts["error"] for facts in answers.values()} == {"it did not end within 1 s"}
+    assert [*answers] == [ENCODE, DECODE]
 
 
 NUMPY_RUNTIME = """
