@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.store import digest
-from pipeline.store.blobs import BlobStore, drop, touch
+from pipeline.store.blobs import BlobStore
 from pipeline.store.blobs import MissingBlobError as MissingBlobError
 from pipeline.store.digest import Digest
 from pipeline.store.entries import ANYONE, ActionEntry, find_references, fits_action
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import clear_place, is_plain, make_folder
+from pipeline.store.folder import drop, touch
 from pipeline.store.places import CORRECTIONS, VOUCHERS, action_name, own_places
 
 if TYPE_CHECKING:

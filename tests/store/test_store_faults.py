@@ -25,18 +25,18 @@ import shutil
 from pipeline.tasks import *
 from pipeline.run import pool
 
-_run = pool.Pool.run
+_add = pool.Pool.add
 _done = []
 
 
-def run(self, ready):
+def add(self, ready):
     if any(action.kind == "{kind}" for action in ready) and not _done:
         _done.append(True)
         shutil.rmtree(self._workspace.store.root / "{what}")
-    return _run(self, ready)
+    _add(self, ready)
 
 
-pool.Pool.run = run
+pool.Pool.add = add
 """
 
 
@@ -226,17 +226,17 @@ from pathlib import Path
 from pipeline.tasks import *
 from pipeline.run import pool
 
-_run = pool.Pool.run
+_add = pool.Pool.add
 
 
-def run(self, ready):
+def add(self, ready):
     if ready[0].kind == "compile":
         path = Path({name!r})
         path.write_bytes(Path({content!r}).read_bytes())
-    return _run(self, ready)
+    _add(self, ready)
 
 
-pool.Pool.run = run
+pool.Pool.add = add
 """
 
 

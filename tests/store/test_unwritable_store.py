@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from pipeline.features.cache.contents import find_unreadable, statistics, verify
-from pipeline.store import blobs
+from pipeline.store import blobs, folder
 from pipeline.store.errors import PipelineError
 from pipeline.store.maintenance import evict
 from pipeline.store.store import Store
@@ -110,7 +110,7 @@ def test_a_full_disk(tmp_path, monkeypatch):
     assert store.read(store.put(b"while it is written")) == b"while it is written"
     assert "No space left on device" in store.why_overflow()
     monkeypatch.setattr(blobs, "_write", written)
-    monkeypatch.setattr(blobs, "_is_full", lambda folder: True)
+    monkeypatch.setattr(folder, "_is_full", lambda root: True)
     full = Store(root, overflow=overflow)
     assert full.read(full.put(b"full")) == b"full"
 

@@ -98,8 +98,8 @@ def _reverse() -> None:
     from pipeline.run import pool
 
     class Reversed(pool.Pool):  # type: ignore[misc, valid-type]
-        def run(self, ready: Any) -> Any:
-            return super().run(list(ready)[::-1])
+        def add(self, actions: Any) -> None:
+            super().add(list(actions)[::-1])
 
     pool.Pool = Reversed  # type: ignore[misc]
 

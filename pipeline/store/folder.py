@@ -1,0 +1,179 @@
+"""The files of a store, by name, in its folder or, where that can't be written, in the overflow.
+
+A store may be another user's, on a read-only mount, or on a full disk. What can't be written there
+goes to a folder of the workspace, the overflow, which has the same names in it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from pipeline.store.files import (
+    DISK_FULL,
+    copy_atomically,
+    is_plain,
+    make_folder,
+    publish,
+    remove,
+    temporary,
+    write_atomically,
+)
+from pipeline.store.places import README
+
+_UNWRITABLE = (*DISK_FULL, errno.EACCES, errno.EPERM, errno.EROFS)
+_LEAST_FREE = 1 << 20  # bytes of a disk, below which it counts as full
+_WHY = "why.txt"  # the file of the overflow that says why a run needed it
+_FILLED = "full"  # the file of the overflow that says that the store's disk became full
+
+
+class StoreFolder:
+    """The folder of a store, and the overflow that takes what that can't."""
+
+    def __init__(self, root: Path, overflow: Path | None = None) -> None:
+        self.root = root
+        self.overflow = overflow
+        if overflow is not None and overflow.is_symlink():
+            # It is a part of build/, in which no link is followed.
+            drop(overflow)
+            self.overflow = None if overflow.is_symlink() else overflow
+        self._is_full = False
+
+    def find(self, name: str) -> Path:
+        """Return the path of a file: in the overflow if it is there, which is newer than what stood
+        in its place in the store, and could not be dropped."""
+        if self.overflow is not None and is_plain(self.overflow / name):
+            return self.overflow / name
+        return self.root / name
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[BinaryIO]:
+        """Open a file that is at its place once the context has ended, and not if it raises."""
+        with self.scratch() as file:
+            yield file
+            self._publish(file, name)
+
+    def _publish(self, file: BinaryIO, name: str) -> None:
+        try:
+            _move(file, self.root, name)
+        except OSError as error:
+            _move(file, self._find_overflow(error), name)
+            return
+        if self.overflow is not None and is_plain(self.overflow / name):
+            drop(self.overflow / name)  # of a time when the store took nothing
+
+    @contextmanager
+    def scratch(self) -> Iterator[BinaryIO]:
+        """Open a file that is in the store's folder for as long as the context lasts."""
+        with ExitStack() as stack:
+            try:
+                file = stack.enter_context(self._open_scratch(self.root))
+            except OSError as error:
+                overflow = self._find_overflow(error)
+                file = stack.enter_context(self._open_scratch(overflow))
+            try:
+                yield file
+            except Exception as error:
+                self._note_filled(error)
+                raise
+
+    def _note_filled(self, error: Exception) -> None:
+        """Note that the store's disk became full while something was written there, so that all
+        that this run writes from now on goes to the overflow."""
+        is_filled = _is_full(self.root) or (
+            isinstance(error, OSError) and error.errno in DISK_FULL
+        )
+        if is_filled and self.overflow is not None and not self.is_filled():
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.root))
+            with suppress(OSError):
+                self._find_overflow(full)
+                write_atomically(self.overflow / _FILLED, b"")
+
+    def is_filled(self) -> bool:
+        """Tell whether the store's disk became full during this run, in any process."""
+        return self.overflow is not None and is_plain(self.overflow / _FILLED)
+
+    @contextmanager
+    def _open_scratch(self, root: Path) -> Iterator[BinaryIO]:
+        """Open a file in the folder `tmp` of a root. Raises OSError, for a full disk too."""
+        readme = root / "README"
+        if not is_plain(readme):
+            write_atomically(readme, README.encode())
+        is_full = self._is_full or self.is_filled()
+        if root == self.root and (is_full or _is_full(root)):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root))
+        with temporary(root / "tmp", root) as file:
+            yield file
+
+    def _find_overflow(self, error: OSError) -> Path:
+        """Return the folder that takes what the store can't, and note why it can't. Raises the
+        error where it is another one, or that folder can't be written either."""
+        if self.overflow is None or error.errno not in _UNWRITABLE:
+            raise error
+        why = self.overflow / _WHY
+        if not is_plain(why):
+            try:
+                # Of what is moved, the place that refuses it, and not the file.
+                refused = error.filename2 and os.path.dirname(error.filename2)
+                text = f"{error.strerror}: {refused or error.filename or self.root}"
+                write_atomically(why, text.encode())
+            except OSError:
+                raise error from None
+        return self.overflow
+
+    def _give_up_disk(self, error: OSError) -> None:
+        """Write to the overflow from now on, as the disk became full a moment ago. Raises the error
+        where it is another one, or was known before."""
+        if self._is_full or error.errno not in DISK_FULL:
+            raise error
+        self._find_overflow(error)
+        self._is_full = True
+
+    def forget_overflow(self) -> None:
+        """Forget why the last run needed the overflow."""
+        if self.overflow is not None:
+            drop(self.overflow / _WHY)
+            drop(self.overflow / _FILLED)
+
+    def why_overflow(self) -> str:
+        """Return why this run needed the overflow; "" where it did not."""
+        with suppress(OSError):
+            if self.overflow is not None:
+                return (self.overflow / _WHY).read_text()
+        return ""
+
+
+def _move(file: BinaryIO, root: Path, name: str) -> None:
+    """Move a `temporary` to its place in a store's folder. Raises OSError."""
+    # Not flushed to the disk, which would take a tenth of the time of a build that puts new
+    # weights in: of what power loss leaves the content is not that of its name, and so a miss.
+    path = root / name
+    make_folder(path.parent, root)
+    try:
+        publish(file, path, mode=0o444)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        copy_atomically(Path(file.name), path, root, durable=False)
+
+
+def _is_full(folder: Path) -> bool:
+    status = os.statvfs(folder)
+    # Some filesystems tell no sizes.
+    return status.f_blocks > 0 and status.f_bavail * status.f_frsize < _LEAST_FREE
+
+
+def touch(path: Path) -> None:
+    """Note that a file is used now."""
+    with suppress(OSError):
+        os.utime(path)
+
+
+def drop(path: Path) -> None:
+    """Remove what is bad; in a store that cannot be written it stays, and stays a miss."""
+    with suppress(OSError):
+        remove(path)
