@@ -14,14 +14,13 @@ import signal
 import socket
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from typing import Any, BinaryIO, ClassVar, NoReturn
 
 from pipeline.run.stages import Stages
-from pipeline.store.errors import PipelineError, describe_error
+from pipeline.store.errors import PipelineError, describe_error, log_traceback
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _SEED = 0
@@ -95,7 +94,7 @@ def run_isolated(
         watch.prepare()
     sys.stdout.flush()
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as file, _reaping():
+    with _open_answer() as file, _reaping():
         ours, theirs = socket.socketpair()
         if (child := os.fork()) == 0:
             _Child(function, watch, stages, theirs, file, describe).run(parent)
@@ -114,6 +113,13 @@ def run_isolated(
         return _take_answer(
             file.read(), os.waitstatus_to_exitcode(status), watch, stages
         )
+
+
+def _open_answer() -> BinaryIO:
+    """Open a file for the answer: in memory, so that no full disk hides what a full disk led to."""
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("answer"), "w+b")
+    return tempfile.TemporaryFile()
 
 
 def _take_answer(
@@ -184,8 +190,8 @@ class _Child:
                 self._file.write(json.dumps(answer).encode())
                 self._file.flush()
                 code = 0
-        except BaseException:
-            traceback.print_exc()
+        except BaseException as problem:
+            log_traceback(problem)
         finally:
             with suppress(Exception):
                 sys.stdout.flush()
@@ -203,7 +209,7 @@ class _Child:
             result = self._function()
             json.dumps(result)
         except BaseException as problem:  # SystemExit too
-            traceback.print_exc()
+            log_traceback(problem)
             error = [list(map(_name, type(problem).__mro__)), self._describe(problem)]
         if self._watch is not None:
             self._watch.modules = _module_files()

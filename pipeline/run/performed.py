@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import traceback
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.report.events import Outcome
 from pipeline.run.stages import Stages
+from pipeline.store.errors import log_traceback
 from pipeline.store.store import MissingBlobError
 from pipeline.store.usage import Usage
 from pipeline.store.workspace import Workspace
@@ -58,7 +58,7 @@ def perform_here(
             "hit" if was_there else "built", "", usage, results[-1] or None
         )
     except MissingBlobError as problem:
-        traceback.print_exc()
+        log_traceback(problem)
         return Performed("lost", str(problem))
     except ChildError as problem:  # whose traceback is in the log
         if (
@@ -69,7 +69,7 @@ def perform_here(
     except (
         BaseException
     ) as problem:  # SystemExit too: it would end the worker in silence
-        traceback.print_exc()
+        log_traceback(problem)
         error = explain_error(problem, workspace.root)
         return Performed("failed", error, {}, results[-1] or None)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -27,7 +26,7 @@ from pipeline.run.imports import import_numpy, keeping_all
 from pipeline.run.performed import Performed, perform_here, perform_isolated
 from pipeline.run.stages import IMPORT, Stages, reset_peak
 from pipeline.run.worker_process import import_libraries, worker_process
-from pipeline.store.errors import PipelineError, describe_error
+from pipeline.store.errors import PipelineError, describe_error, log_traceback
 from pipeline.store.files import make_folder, remove
 from pipeline.store.remedies import add_remedy
 from pipeline.store.usage import Usage
@@ -202,7 +201,7 @@ def perform_reported(
             os.kill(os.getpid(), problem.signal)
         return Performed("failed", str(problem))
     except BaseException as problem:
-        traceback.print_exc()
+        log_traceback(problem)
         return Performed("failed", describe_error(problem))
 
 

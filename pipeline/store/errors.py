@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import difflib
 import re
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from types import MappingProxyType
@@ -165,6 +167,13 @@ def describe_error(problem: BaseException) -> str:
         return one_line(f"{where}{problem.strerror or problem}")
     name, why = type(problem).__name__, reason(problem)
     return name if why == name else f"{name}: {why}"
+
+
+def log_traceback(problem: BaseException) -> None:
+    """Print a traceback to standard error, the log of an action. What a full disk doesn't take is
+    lost: that must not end what reports the problem."""
+    with suppress(OSError):
+        traceback.print_exception(problem)
 
 
 def join(path: str, key: object) -> str:

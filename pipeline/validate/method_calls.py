@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from pipeline.program.operators import base_name
 from pipeline.program.random_operators import find_random_operators, find_uninitialized
 from pipeline.program.signature import flatten
 from pipeline.program.source_lines import source_line
+from pipeline.store.errors import log_traceback
 from pipeline.store.reasons import reason
 from pipeline.store.remedies import add_remedy
 from pipeline.validate.budget import Budget
@@ -113,7 +113,7 @@ class MethodCalls:
 
     def fail_for(self, error: Exception) -> None:
         """Fail for what torch raises where nothing should, with its traceback on stderr."""
-        traceback.print_exception(error)
+        log_traceback(error)
         self.result.fail(
             f"validation stopped at {type(error).__name__}: {reason(error)}"
         )

@@ -5,6 +5,7 @@ goes on where there is room elsewhere.
 """
 
 import errno
+import io
 import os
 import re
 import shutil
@@ -13,6 +14,8 @@ from functools import partial
 import pytest
 
 from pipeline.run.explain_error import explain_error
+from pipeline.run.isolated import run_isolated
+from pipeline.store.errors import SourceError
 from pipeline.store.store import Store
 from tests.support.bench import bench_of
 from tests.support.disks import can_mount, in_small_disk, mount_small
@@ -88,6 +91,19 @@ def test_a_refused_folder_of_a_shared_store_is_named(tmp_path):
 
     with mode([folder], 0o555):
         assert run_in_fork(use, log := tmp_path / "log") == 0, log.read_text()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_log_that_takes_nothing_hides_no_error(monkeypatch):
+    """The traceback of an exporter's error goes to the log, the error itself to the scheduler."""
+
+    def fail():
+        raise SourceError("no such model")
+
+    log = os.open("/dev/full", os.O_WRONLY)
+    monkeypatch.setattr("sys.stderr", io.TextIOWrapper(io.FileIO(log, "w"), write_through=True))
+    with pytest.raises(SourceError, match="no such model"):
+        run_isolated(fail)
 
 
 def test_what_a_full_disk_led_to_is_not_what_is_reported(tmp_path, monkeypatch):

@@ -7,11 +7,12 @@ import os
 import signal
 import struct
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import torch
+
+from pipeline.store.errors import log_traceback
 
 _LABEL, _RESULT = b"L", b"R"
 _HEADER = struct.Struct("<cQ")
@@ -89,8 +90,8 @@ def _run_child(
                     function(lambda label: send(_LABEL, label.encode()), deaths),
                 )
                 code = 0
-            except BaseException:
-                traceback.print_exc()
+            except BaseException as problem:
+                log_traceback(problem)
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(code)

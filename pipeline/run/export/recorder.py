@@ -8,7 +8,6 @@ and left out once it has ended the process.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -48,6 +47,7 @@ from pipeline.run.export.reference_state import (
     preserving_globals,
     seed_all,
 )
+from pipeline.store.errors import log_traceback
 from pipeline.store.reasons import reason
 from pipeline.store.remedies import add_remedy
 from pipeline.validate.randomness import REPEATS
@@ -267,7 +267,7 @@ class Recorder:
             return RecordedCall(method, inputs, {}, f"no error, but {error}")
         except Exception as error:  # whatever it raises
             if not inputs.generated:
-                traceback.print_exc()
+                log_traceback(error)
             raised = add_remedy(f"{type(error).__name__}: {reason(error)}", error=error)
             return RecordedCall(method, inputs, {}, raised)
         return RecordedCall(method, inputs, outputs)
@@ -325,8 +325,8 @@ class Recorder:
                 return "; ".join(
                     filter(None, call_all("explain_departure", *arguments))
                 )
-        except Exception:  # it must not hide the departure
-            traceback.print_exc()
+        except Exception as problem:  # it must not hide the departure
+            log_traceback(problem)
             return ""
         finally:
             self._state.restore()

@@ -110,7 +110,13 @@ def test_a_package_is_built_again_from_its_sources_alone(built):
 CLOCK = """
 import ctypes
 _load = torch.manual_seed
-torch.manual_seed = lambda seed: _load(ctypes.CDLL(None).time(None))
+
+def _nanoseconds():
+    now = (ctypes.c_long * 2)()  # a timespec
+    ctypes.CDLL(None).clock_gettime(0, now)
+    return now[1]
+
+torch.manual_seed = lambda seed: _load(_nanoseconds())
 """
 
 
