@@ -140,6 +140,10 @@ class Feature:
         summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in
             it, which must not be kept as they are; returns JSON that the plan keeps of the config,
             or None where the feature has no part in the package.
+        kinds: by its name, what returns a `plan.kinds.kind.Kind`: a kind of action whose result a
+            compilation reads in place of a method's program. The core knows of one, `quantize`.
+        perform: by the name of such a kind, what performs its actions in a worker; takes the
+            action, the workspace and `run.stages.Stages`, and puts the result into the store.
         planning: a class like `plan.planning.Planning`, of which a plan has one object, for the
             packages of which `summarize` says something.
         public: modules from which `pte_pipeline` passes on names to exporters and passes.
@@ -217,6 +221,8 @@ class Feature:
     pending_tasks: str = _moment("")
     config: Mapping[str, str] = _moment("plan", _NONE)
     summarize: str = _moment("plan")
+    kinds: Mapping[str, str] = _moment("plan", _NONE)
+    perform: Mapping[str, str] = _moment("build", _NONE)
     planning: str = _moment("plan")
     public: tuple[str, ...] = _moment("export", ())
     watch_exporter: str = _moment("export")

@@ -34,11 +34,11 @@ from pipeline.compile.edge_config import make_edge_config
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
 from pipeline.compile.module_filter import make_filtered_partitioners
-from pipeline.compile.quantize import quantize
 from pipeline.compile.steps import timed_steps
 from pipeline.config.models import MethodConfig
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
+from pipeline.features.quantization.quantize import quantize
 from pipeline.program.inputs import InputSet
 from pipeline.program.patching import replaced
 from pipeline.run.explain_error import explain_error
