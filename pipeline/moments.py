@@ -166,6 +166,10 @@ class Feature:
             `run.build.listening.CompileListener`, or None.
         explain_compile: takes a stale compile action and the workspace; returns a sentence for
             `doit explain`, or "".
+        explain_error: takes what ended an action and the workspace's folder; returns a line that
+            says where and why.
+        add_remedy: takes the text of an error, further operators that it is about, and the error
+            itself or None; returns the text, with what to do where that is known.
         remarks: takes a plan; yields `store.errors.Problem`s for each run to report as warnings.
         check_files: takes a plan; yields mistakes in files that no config need name.
         schemas: by a path in a workspace, what returns the JSON Schema to write there for editors.
@@ -233,6 +237,8 @@ class Feature:
     compile_facts: str = _moment("build")
     listen_to_compile: str = _moment("build")
     explain_compile: str = _moment("")
+    explain_error: str = _moment("")
+    add_remedy: str = _moment("build")
     remarks: str = _moment("")
     check_files: str = _moment("")
     schemas: Mapping[str, str] = _moment("", _NONE)

@@ -32,9 +32,9 @@ from pipeline.compile.lower import lower
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
 from pipeline.features.quantization.quantize import quantize
+from pipeline.features.remedies.explain_error import explain_error
 from pipeline.program.archive import load_program, save_programs
 from pipeline.program.inputs import InputSet
-from pipeline.run.explain_error import explain_error
 from pipeline.store.errors import ConfigErrors, PipelineError
 from pipeline.store.releases import installed_release
 from tests.support.bench import REPOSITORY
