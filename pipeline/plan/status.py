@@ -125,7 +125,7 @@ def validate_status(plan: Plan, package: str, unit: Sequence[str] = ()) -> Statu
     recorded = plan.workspace.state(package).get("validate", {})
     unkept = ""
     if recorded:
-        unkept = _why_unkept(recorded)
+        unkept = _why_unkept(recorded, _find_budget(plan, package))
     if recorded.get("action") != digest:
         action = action or plan.validate(package)
         assert action is not None
@@ -141,7 +141,15 @@ def validate_status(plan: Plan, package: str, unit: Sequence[str] = ()) -> Statu
     damage = find_damage(plan, package, recorded)
     if damage:
         return _hit_or_stale(plan, digest, damage)
-    return Status("up-to-date", "unchanged")
+    left_out = recorded.get("left_out")
+    return Status("up-to-date", f"unchanged; {left_out}" if left_out else "unchanged")
+
+
+def _find_budget(plan: Plan, package: str) -> float:
+    """Return the seconds that validating a package may take."""
+    summary = plan.configs.summary(package)
+    assert summary is not None  # or it has no digest
+    return summary.budget
 
 
 def validated_unit(plan: Plan, package: str, unit: Sequence[str]) -> Sequence[str]:
@@ -152,12 +160,12 @@ def validated_unit(plan: Plan, package: str, unit: Sequence[str]) -> Sequence[st
     return ()
 
 
-def _why_unkept(recorded: Mapping[str, Any]) -> str:
-    """Return why the store does not hold a validation, or ""."""
+def _why_unkept(recorded: Mapping[str, Any], budget: float) -> str:
+    """Return why a validation that the store does not hold is to be done again, or ""."""
     if not recorded.get("ok"):
         return "the last validation failed"
-    complete = recorded.get("complete", True)
-    if complete:
+    # What its budget had no time for, the same budget has no time for again.
+    if recorded.get("complete", True) or recorded.get("budget", 0) >= budget:
         return ""
     return "the last validation left out what it had no time for"
 
