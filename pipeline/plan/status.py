@@ -124,8 +124,9 @@ def validate_status(plan: Plan, package: str, unit: Sequence[str] = ()) -> Statu
             digest = action.digest
     recorded = plan.workspace.state(package).get("validate", {})
     unkept = ""
-    if recorded:
-        unkept = _why_unkept(recorded, _find_budget(plan, package))
+    summary = plan.configs.summary(package)
+    if recorded and summary:
+        unkept = _why_unkept(recorded, summary.budget)
     if recorded.get("action") != digest:
         action = action or plan.validate(package)
         assert action is not None
@@ -143,13 +144,6 @@ def validate_status(plan: Plan, package: str, unit: Sequence[str] = ()) -> Statu
         return _hit_or_stale(plan, digest, damage)
     left_out = recorded.get("left_out")
     return Status("up-to-date", f"unchanged; {left_out}" if left_out else "unchanged")
-
-
-def _find_budget(plan: Plan, package: str) -> float:
-    """Return the seconds that validating a package may take."""
-    summary = plan.configs.summary(package)
-    assert summary is not None  # or it has no digest
-    return summary.budget
 
 
 def validated_unit(plan: Plan, package: str, unit: Sequence[str]) -> Sequence[str]:

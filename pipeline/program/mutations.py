@@ -7,6 +7,7 @@ a program again, which makes them outputs, takes a second for a hundred operator
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -174,12 +175,12 @@ def _check_structure(program: ExportedProgram) -> None:
 def _check_changed(program: ExportedProgram, specs: list[InputSpec]) -> None:
     """Raise UncertainError for a lifted constant that changes, and for a tensor that changes and
     whose memory lies in another one too, which torch refuses to functionalize."""
-    memories: dict[int, int] = {}
     tensors = {**program.constants, **program.state_dict}
-    for tensor in tensors.values():
-        if isinstance(tensor, torch.Tensor):
-            memory = tensor.untyped_storage().data_ptr()
-            memories[memory] = memories.get(memory, 0) + 1
+    memories = Counter(
+        tensor.untyped_storage().data_ptr()
+        for tensor in tensors.values()
+        if isinstance(tensor, torch.Tensor)
+    )
     for spec in specs:
         if spec.kind not in _CHANGEABLE:
             raise UncertainError
