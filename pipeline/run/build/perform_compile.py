@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from executorch.exir import ExecutorchProgramManager
 from torch.export import ExportedProgram
 
+from pipeline.compile.lowering_warnings import describe_undelegated
 from pipeline.compile.preprocess.cache import keyed_preprocess
-from pipeline.compile.quantization_warnings import describe_undelegated
 from pipeline.compile.ranges import kernel_guards
 from pipeline.config.models import MethodConfig
 from pipeline.config.passes import library_name

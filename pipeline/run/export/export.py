@@ -43,7 +43,6 @@ from pipeline.program.random_operators import (
 from pipeline.program.workspace_modules import load_file, own_name
 from pipeline.run import isolated
 from pipeline.run.build.load import check_libraries
-from pipeline.run.explain_error import explain_error
 from pipeline.run.export.declared_reads import DeclaredReads
 from pipeline.run.export.exporter import (
     call_constants,
@@ -64,6 +63,7 @@ from pipeline.run.stages import IMPORT, Stages
 from pipeline.store import digest
 from pipeline.store.digest import Digest
 from pipeline.store.errors import PipelineError, SourceError
+from pipeline.store.remedies import explain_error
 from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 

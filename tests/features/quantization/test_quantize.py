@@ -29,12 +29,12 @@ from pipeline.backends import BACKENDS, QUANTIZERS, RECIPES, make_partitioners
 from pipeline.compile.emit import emit
 from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.lower import lower
-from pipeline.compile.quantize import quantize
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
+from pipeline.features.quantization.quantize import quantize
+from pipeline.features.remedies.explain_error import explain_error
 from pipeline.program.archive import load_program, save_programs
 from pipeline.program.inputs import InputSet
-from pipeline.run.explain_error import explain_error
 from pipeline.store.errors import ConfigErrors, PipelineError
 from pipeline.store.releases import installed_release
 from tests.support.bench import REPOSITORY
@@ -584,5 +584,5 @@ def test_what_fails_while_inputs_are_observed_has_its_line():
     with pytest.raises(IndexError) as caught:
         masked("xnnpack", offset=5)
     explained = explain_error(caught.value, REPOSITORY)
-    assert explained.startswith("tests/compile/test_quantize.py:")
+    assert explained.startswith("tests/features/quantization/test_quantize.py:")
     assert "self.linear(self.embedding(ids))" in explained

@@ -17,11 +17,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pipeline
+from pipeline.features.remedies.remedies import add_remedy
 from pipeline.program.operators import node_label
 from pipeline.program.source_lines import source_line
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.reasons import find_full_disk, iter_causes
-from pipeline.store.remedies import add_remedy
 from pipeline.store.source_line import SourceLine
 from pipeline.store.visible import one_line
 
