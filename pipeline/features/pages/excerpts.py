@@ -17,7 +17,7 @@ from pipeline.store.source_line import SourceLine
 _AROUND = 2  # lines before and after
 
 
-class Line(NamedTuple):
+class ExcerptLine(NamedTuple):
     """A line of a file; `anchor` is its id if the record names the line, or else empty."""
 
     number: int
@@ -34,7 +34,7 @@ class Excerpt(NamedTuple):
 
     file: str
     href: str
-    parts: Sequence[Sequence[Line]]
+    parts: Sequence[Sequence[ExcerptLine]]
     changed: bool
 
 
@@ -57,18 +57,18 @@ def excerpts(report: Json, sources: Mapping[str, str | None]) -> list[Excerpt]:
     return quoted
 
 
-def _parts(named: Sequence[SourceLine], text: str) -> Iterator[list[Line]]:
+def _parts(named: Sequence[SourceLine], text: str) -> Iterator[list[ExcerptLine]]:
     """Yield runs of lines. A named line that the text lacks shows what the record quotes."""
     lines = dict(enumerate(text.splitlines(), 1))
-    shown: dict[int, Line] = {}
+    shown: dict[int, ExcerptLine] = {}
     for line in named:
         for number in range(line.line - _AROUND, line.line + _AROUND + 1):
             if number in lines:
-                shown[number] = Line(number, lines[number])
+                shown[number] = ExcerptLine(number, lines[number])
     for line in named:
         content = lines.get(line.line, line.code)
-        shown[line.line] = Line(line.line, content, line.where)
-    run: list[Line] = []
+        shown[line.line] = ExcerptLine(line.line, content, line.where)
+    run: list[ExcerptLine] = []
     for number in sorted(shown):
         if run and number > run[-1].number + 1:
             yield run

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _OWN = Path(pipeline.__file__).parent
 _INSTALLED = {"site-packages", "dist-packages"}
 # A line of a file of the workspace, and the operator there, "" where none is known.
-_Place = tuple[SourceLine | None, str]
+_Location = tuple[SourceLine | None, str]
 _QUOTED = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d{1,9}), in ')
 
 
@@ -71,7 +71,7 @@ def _where(line: SourceLine | None) -> str:
     return line.where if line else "no line is known"
 
 
-def _find_refused(error: BaseException, root: Path) -> list[_Place]:
+def _find_refused(error: BaseException, root: Path) -> list[_Location]:
     """Find a line of each operator that a verifier of torch or ExecuTorch refuses, in the order of
     the program: it raises at the first one. Empty for any other error."""
     verifiers = sys.modules.get("torch._export.verifier")
@@ -105,7 +105,7 @@ def _iter_calls(module: Any) -> Iterator[Node]:
             yield from (node for node in graph.nodes if node.op == "call_function")
 
 
-def _find_place(error: BaseException, root: Path) -> _Place:
+def _find_place(error: BaseException, root: Path) -> _Location:
     """Find the line of the workspace at which an error was raised, from its first cause on, and its
     operator where a node leads to it."""
     errors = [*iter_causes(error)][::-1]
