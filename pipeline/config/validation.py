@@ -179,7 +179,7 @@ class ValidateConfig(Limits):
     )
     """Seconds for validating the package, a quarter of them for finding out where it fails. Each
     method makes its first call whatever that takes; then the worst come first. The report says
-    what was left out, and is not kept in the store.
+    what was left out. It is spent once: a larger one goes on where it ended.
 
     Example: 60
     """

@@ -149,6 +149,10 @@ class Session:
     def run(self, method: str, inputs: Sequence[Any]) -> list[Any]:
         """Call a method once, on flat inputs; return its flat outputs. Raises DeviceError."""
         self.load(method)
+        return self.call_loaded(method, inputs)
+
+    def call_loaded(self, method: str, inputs: Sequence[Any]) -> list[Any]:
+        """Call a method that was loaded, as `run` does."""
         with _GUARD.get()(method, "it runs"):
             return self._device_of(method).call(self._loaded[method], inputs)
 

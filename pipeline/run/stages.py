@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 IMPORT, WAIT = "import", "wait for another build"
+# Steps of a validation, which costs the first three of them at the least.
+SOURCE_CALLS, PACKAGE_CALLS, LOADS = "source calls", "package calls", "loads"
+ROUNDED_CALLS = "rounded source calls"
 
 
 class Stages:

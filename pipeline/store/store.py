@@ -190,9 +190,10 @@ class Store(BlobStore):
         seconds: float = 0.0,
         stages: Mapping[str, float] | None = None,
         peak: int = 0,
+        pushes: bool = True,
     ) -> Digest:
         """Store what an action gave; the blobs that it names must be there. `peak` are the bytes
-        that its process held at the most.
+        that its process held at the most; with `pushes` a remote gets it too.
 
         The remote gets the blobs first, so that no result there is without them.
         """
@@ -207,7 +208,7 @@ class Store(BlobStore):
                 f"a result of kind {kind} has a form that store/results.py lacks"
             )
         self._write_entry(action, entry)
-        if self.remote is not None and self.remote.settings.pushes:
+        if pushes and self.remote is not None and self.remote.settings.pushes:
             self.each_at_once(
                 self.push, list(find_references(digest.canonical_json(result)))
             )

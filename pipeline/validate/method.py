@@ -181,7 +181,8 @@ class MethodValidator(MethodCalls):
         if self.quantized is not None:
             quantized[name] = self.quantized
         rounding = [name] if self.measures_rounding else []
-        return References.make({name: self.program}, quantized, rounding)[name]
+        programs = {name: self.program}
+        return References.make(programs, quantized, rounding, self.open_lane)[name]
 
     def _judge_random(self, inputs: InputSet) -> None:
         """Compare repeated calls on one input set, each from the initial state."""

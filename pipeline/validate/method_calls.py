@@ -41,7 +41,7 @@ from pipeline.validate.default_limits import (
 from pipeline.validate.determinism import describe_nondeterminism
 from pipeline.validate.limits import LIMITS
 from pipeline.validate.method_result import MethodValidation
-from pipeline.validate.references import References
+from pipeline.validate.references import Lane, OpenLane, References
 from pipeline.validate.rounding import is_quantized
 from pipeline.validate.runs import JudgedCall
 
@@ -64,6 +64,7 @@ class MethodCalls:
         keep: is given each call from the initial state, also of a method that is not run.
         quantized: the program that quantization made of it, which the package is held to.
         has_examples: as in `CallJudge`.
+        open_lane: makes what runs the programs that it is compared with.
         examples: those that fit the source's signature.
         calls: those since the package was opened.
         budget: the time for all methods of the package; a call that has begun is made.
@@ -82,6 +83,7 @@ class MethodCalls:
     budget: Budget = field(default_factory=Budget)
     references: References = field(init=False)
     has_examples: bool = True
+    open_lane: OpenLane = Lane
 
     def __post_init__(self) -> None:
         self.limits = self.settings.select_limits(self.result.method)
@@ -252,7 +254,7 @@ class MethodCalls:
     def _expected(self, inputs: InputSet, as_it_lies: bool = False) -> list[Any]:
         """Run the source on tensors as they lie, or as it was exported. Raises DeviceError."""
         try:
-            return self.source.run(inputs, as_it_lies)
+            return self.references.run_source(inputs, as_it_lies)
         except Exception as error:  # whatever an operator raises
             raise DeviceError(
                 f"{self.result.method}: ", describe_source_error(error)

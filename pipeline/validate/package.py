@@ -34,7 +34,7 @@ from pipeline.validate.method import MethodValidator
 from pipeline.validate.method_calls import Keep
 from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.metrics import compare
-from pipeline.validate.references import References
+from pipeline.validate.references import Lane, OpenLane, References
 from pipeline.validate.results import Validation
 from pipeline.validate.runs import JudgedCall
 from pipeline.validate.sequences import rounds, usual_sequences
@@ -64,6 +64,7 @@ def validate_package(
     narrowed: Mapping[str, Sequence[NarrowedInput]] | None = None,
     without_examples: Collection[str] = (),
     shapes: Mapping[str, Shapes] | None = None,
+    open_lane: OpenLane = Lane,
 ) -> Validation:
     """Validate every method that a package should have, and that it has no other.
 
@@ -90,6 +91,7 @@ def validate_package(
         without_examples: the methods whose examples are only the arguments of their export.
         narrowed: by method, the sizes that it was lowered for a smaller range of.
         shapes: by method, the only shapes that the package takes, where it lists some.
+        open_lane: makes what runs programs, such as one that keeps what they give.
     """
     kept_to = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
     budget = budget or Budget()
@@ -137,6 +139,7 @@ def validate_package(
                 shapes=(shapes or {}).get(name),
                 budget=budget,
                 has_examples=name not in without_examples,
+                open_lane=open_lane,
             )
             validators[name].start(
                 examples.get(name, ()), is_first=len(validators) == 1
@@ -212,13 +215,14 @@ def _prepare_together(members: Mapping[str, MethodValidator], package: Session) 
     programs = {}
     quantized = {}
     rounding = []
+    open_lane = next(member.open_lane for member in members.values())
     for method, member in members.items():
         programs[method] = member.program
         if member.quantized is not None:
             quantized[method] = member.quantized
         if member.measures_rounding:
             rounding.append(method)
-    references = References.make(programs, quantized, rounding)
+    references = References.make(programs, quantized, rounding, open_lane)
     calls_so_far: list[tuple[str, InputSet]] = []
     for method, member in members.items():
         member.package = package

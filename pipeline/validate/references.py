@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from torch.export import ExportedProgram
@@ -17,25 +17,57 @@ from pipeline.validate.rounding import RoundedSource
 _OTHER_SEEDS = 1_000_003
 
 
+class Lane:
+    """Programs of methods that share state, called one after another from its initial state on.
+
+    Attributes:
+        name: `source`, `quantized` or `rounded`.
+        sources: by method.
+    """
+
+    def __init__(self, name: str, sources: Mapping[str, Source]) -> None:
+        self.name = name
+        self.sources = sources
+
+    def run(
+        self, method: str, inputs: InputSet, as_it_lies: bool = False, seed: int = 0
+    ) -> list[Any]:
+        """Return what a method gives; `seed` is that of values rounded at random."""
+        source = self.sources[method]
+        if isinstance(source, RoundedSource):
+            source.reseed(seed)
+        return source.run(inputs, as_it_lies)
+
+    def reset(self) -> None:
+        """Restore the initial state."""
+        for source in self.sources.values():
+            source.reset()
+
+
+OpenLane = Callable[[str, Mapping[str, Source]], Lane]
+
+
 class References:
     """The source program of a method and what its limits are derived from, in the same state.
 
     Attributes:
         source: the method's own program.
-        quantized: the program that quantization made of it, if it did.
-        rounded: what was lowered, with every value rounded anew; none where the config sets limits
-            and nothing was quantized.
     """
 
     def __init__(
         self,
-        source: Source,
-        quantized: Source | None = None,
-        rounded: Sequence[RoundedSource] = (),
+        method: str,
+        source: Lane,
+        quantized: Lane | None = None,
+        rounded: Sequence[Lane] = (),
     ) -> None:
-        self.source = source
-        self.quantized = quantized
-        self.rounded = rounded
+        """Take the programs: `rounded` is what was lowered, with every value rounded anew; none
+        where the config sets limits and nothing was quantized."""
+        self._method = method
+        self._source = source
+        self._quantized = quantized
+        self._rounded = rounded
+        self.source = source.sources[method]
 
     @classmethod
     def make(
@@ -43,6 +75,7 @@ class References:
         programs: Mapping[str, ExportedProgram],
         quantized: Mapping[str, ExportedProgram],
         rounding: Collection[str],
+        open_lane: OpenLane = Lane,
     ) -> dict[str, References]:
         """Make those of methods, by name, which share the buffers that any of them changes.
 
@@ -52,43 +85,51 @@ class References:
         lowered = {
             name: quantized.get(name, program) for name, program in programs.items()
         }
-        sources = Source.with_common_state(programs)
-        quantized_sources = {}
+        source_lane = open_lane("source", Source.with_common_state(programs))
+        quantized_lane = None
         if quantized.keys() & programs.keys():
-            quantized_sources = Source.with_common_state(lowered)
-        runs = range(RUNS if rounding else 0)
-        rounded = [RoundedSource.with_common_state(lowered) for _ in runs]
+            sources = Source.with_common_state(lowered)
+            quantized_lane = open_lane("quantized", sources)
+        rounded_lanes = []
+        for _ in range(RUNS if rounding else 0):
+            rounded_sources = RoundedSource.with_common_state(lowered)
+            rounded_lanes.append(open_lane("rounded", rounded_sources))
         return {
             name: cls(
-                sources[name],
-                quantized_sources[name] if name in quantized else None,
-                [run[name] for run in rounded] if name in rounding else [],
+                name,
+                source_lane,
+                quantized_lane if name in quantized else None,
+                rounded_lanes if name in rounding else [],
             )
             for name in programs
         }
 
     def reset(self) -> None:
         """Restore the initial state."""
-        for source in (self.source, self.quantized, *self.rounded):
-            if source is not None:
-                source.reset()
+        for lane in (self._source, self._quantized, *self._rounded):
+            if lane is not None:
+                lane.reset()
+
+    def run_source(self, inputs: InputSet, as_it_lies: bool = False) -> list[Any]:
+        """Return what the source gives. Raises whatever an operator raises."""
+        return self._source.run(self._method, inputs, as_it_lies)
 
     def run_quantized(
         self, inputs: InputSet, as_it_lies: bool = False
     ) -> list[Any] | None:
         """Return what the quantized program gives; None without one, or where it fails."""
-        if self.quantized is None:
+        if self._quantized is None:
             return None
-        return _run(self.quantized, inputs, as_it_lies)
+        return self._try(self._quantized, inputs, as_it_lies)
 
     def run_rounded(
         self, inputs: InputSet, as_it_lies: bool = False, step: int = 0
     ) -> list[list[Any]]:
         """Return what runs with rounded values give, of those that end well."""
         all_outputs = []
-        for number, source in enumerate(self.rounded):
-            source.reseed(number + RUNS * step)
-            if (outputs := _run(source, inputs, as_it_lies)) is not None:
+        for number, lane in enumerate(self._rounded):
+            outputs = self._try(lane, inputs, as_it_lies, number + RUNS * step)
+            if outputs is not None:
                 all_outputs.append(outputs)
         return all_outputs
 
@@ -101,9 +142,10 @@ class References:
             all_outputs += self.run_rounded(inputs, as_it_lies, _OTHER_SEEDS * number)
         return all_outputs
 
-
-def _run(source: Source, inputs: InputSet, as_it_lies: bool) -> list[Any] | None:
-    try:
-        return source.run(inputs, as_it_lies)
-    except Exception:  # whatever an operator raises for values that rounding made
-        return None
+    def _try(
+        self, lane: Lane, inputs: InputSet, as_it_lies: bool, seed: int = 0
+    ) -> list[Any] | None:
+        try:
+            return lane.run(self._method, inputs, as_it_lies, seed)
+        except Exception:  # whatever an operator raises for values that rounding made
+            return None

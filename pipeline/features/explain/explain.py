@@ -19,6 +19,7 @@ from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status, describe_changes
 from pipeline.plan.tasks import ActionTask
+from pipeline.run.stages import LOADS, PACKAGE_CALLS, SOURCE_CALLS
 from pipeline.store.digest import Digest
 from pipeline.store.entries import ActionEntry
 from pipeline.store.errors import PipelineError
@@ -26,6 +27,7 @@ from pipeline.store.json_diff import diff_json
 from pipeline.store.maintenance import earlier_keys
 
 _SHOWN = 0.05  # seconds of a stage, below which it is passed over
+_NEEDED = (SOURCE_CALLS, PACKAGE_CALLS, LOADS)
 _SLOWEST = 5  # actions that are named
 
 
@@ -87,9 +89,19 @@ def _describe_time(entry: ActionEntry) -> str:
         if seconds >= _SHOWN:
             parts.append(f"{name} {seconds:.1f} s")
     total = f"{entry.seconds:.1f} s"
-    if parts:
-        return f"{total}: {', '.join(parts)}"
-    return total
+    if not parts:
+        return total
+    return f"{total}: {', '.join(parts)}{_compare_with_calls(entry)}"
+
+
+def _compare_with_calls(entry: ActionEntry) -> str:
+    """Say how often a validation took the time of the calls and loads that it can't do without; ""
+    for other actions."""
+    calls = sum(entry.stages.get(name, 0.0) for name in _NEEDED)
+    if not calls:
+        return ""
+    ratio = entry.seconds / calls
+    return f"; {ratio:.1f} times its {', '.join(_NEEDED[:-1])} and {_NEEDED[-1]}"
 
 
 def _explain_action(

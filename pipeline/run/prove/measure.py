@@ -26,6 +26,7 @@ from pipeline.program.eager import common_buffers
 from pipeline.program.mapped_files import unlocked
 from pipeline.run.build.metadata import all_constants
 from pipeline.run.build.planned import guard_sources
+from pipeline.run.prove.call_times import timed_calls
 from pipeline.run.prove.measured import check_files
 from pipeline.run.prove.measuring import Measurement, Measuring
 from pipeline.run.prove.quotes import find_quotes
@@ -42,6 +43,7 @@ from pipeline.store.workspace import Workspace
 from pipeline.validate.budget import OF_LOCATING, Budget
 from pipeline.validate.crashes import CrashLog
 from pipeline.validate.package import validate_package
+from pipeline.validate.references import Lane
 from pipeline.validate.results import Validation
 
 Json = Mapping[str, Any]
@@ -53,10 +55,12 @@ def measure(
     workspace: Workspace,
     stages: Stages,
     file_digests: FileDigests,
+    always: bool = False,
 ) -> tuple[Json, dict[str, bytes]]:
     """Run a package, time it, and find out where it fails.
 
     Args:
+        always: makes each call, whatever the store holds.
         file_digests: those of the package's files, which hold while these do not change.
 
     Returns:
@@ -68,6 +72,7 @@ def measure(
     with guard_sources(list(action.inputs.sources.values()), workspace.store):
         with stages.stage("load"):
             subject = Subject.load(action, workspace)
+            subject.anew = always
         features = list(call_all("measuring", subject, stages))
         record, validation, shown = _measure(
             subject, stages, budget, features, file_digests
@@ -88,7 +93,7 @@ def _measure(
     action, workspace = subject.action, subject.workspace
     crash_log = CrashLog(workspace.logs, str(action.package), subject.settings.timeout)
     with guarded(crash_log.guard), unlocked():
-        with stages.stage("run"):
+        with stages.stage("run"), timed_calls(stages.step):
             running = budget.share(1 - OF_LOCATING)
             validation = _run(subject, crash_log, features, running)
         opened = PackageFiles.of(subject.pte, subject.ptds)
@@ -97,7 +102,7 @@ def _measure(
         for feature in features:
             feature.after_run(measurement)
         check_files(subject.folder, subject.key["files"], file_digests)
-        with stages.stage("reference"):
+        with stages.stage("reference"), timed_calls(stages.step):
             judge_references(validation, subject, budget)
     crash_log.clear()
     record = _make_record(subject, validation)
@@ -137,6 +142,7 @@ def _run(
         subject.narrowed,
         subject.without_examples,
         subject.listed_shapes,
+        next(filter(None, (feature.open_lane for feature in features)), Lane),
     )
 
 

@@ -11,6 +11,7 @@ from pipeline.run.prove.subject import Subject
 from pipeline.run.stages import Stages
 from pipeline.store.digest import Digest
 from pipeline.validate.budget import Budget
+from pipeline.validate.references import OpenLane
 from pipeline.validate.results import Validation
 
 
@@ -41,6 +42,11 @@ class Measuring:
 
     def __init__(self, subject: Subject, stages: Stages) -> None:
         self.subject, self.stages = subject, stages
+
+    @property
+    def open_lane(self) -> OpenLane | None:
+        """What runs the programs that a package is compared with; None for the usual."""
+        return None
 
     @property
     def keeps_calls(self) -> bool:

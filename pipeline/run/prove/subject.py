@@ -69,6 +69,7 @@ class Subject:
         self.programs = programs
         self.examples = examples
         self.without_examples = without_examples
+        self.anew = False  # whether each call is made, whatever the store holds
 
     @classmethod
     def load(cls, action: Action[ValidateInputs], workspace: Workspace) -> Subject:

@@ -66,7 +66,7 @@ def validate(
     if measured is None:
         from pipeline.run.prove.measure import measure  # and torch with it
 
-        measured, shown = measure(action, workspace, stages, file_digests)
+        measured, shown = measure(action, workspace, stages, file_digests, always)
     with stages.stage("report"):
         judgements = [judge(manifest, measured) for judge in judges]
         record = _make_record(action, folder, manifest, measured, judgements, wrong)

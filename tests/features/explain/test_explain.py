@@ -35,6 +35,9 @@ def test_built_workspace_is_current(built):
     entries = [json.loads(path.read_bytes()) for path in built.store.glob("actions/*/*.json")]
     steps = {"decompose", "to edge", "partition XnnpackBackend", "preprocess XnnpackBackend"}
     assert any(steps < entry.get("stages", {}).keys() for entry in entries)
+    calls = {"source calls", "package calls", "loads"}
+    assert any(calls < entry.get("stages", {}).keys() for entry in entries)
+    assert " times its source calls, package calls and loads" in times
     assert built.doit("plan") == 0
     assert built.output == "5 current\n"
 

@@ -1,0 +1,12 @@
+"""Source calls: what the programs that packages are compared with give, kept for later runs."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "source_calls",
+    "go on where a validation ended, and share what a model gives among its packages",
+    measuring="pipeline.features.source_calls.measuring:SourceCallMeasuring",
+    outlines={"source-call": "pipeline.features.source_calls.key:SOURCE_CALL"},
+)

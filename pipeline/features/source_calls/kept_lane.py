@@ -1,0 +1,126 @@
+"""A lane of calls that are not made where the store has what they give.
+
+What a call gives follows from the calls before it, since the state was the initial one. If a call
+is not known, those before it that were known are made first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from pipeline.features.source_calls.key import hash_inputs, source_call_key
+from pipeline.program.constant_values import decode_constant, encode_constant
+from pipeline.program.eager import Source
+from pipeline.program.inputs import InputSet
+from pipeline.store.digest import Digest, hash_json
+from pipeline.store.errors import PipelineError
+from pipeline.store.store import Store
+from pipeline.validate.references import Lane
+
+# Seconds of a call, below which keeping what it gives takes longer.
+_LEAST_SECONDS = 0.02
+Call = tuple[str, InputSet, bool, int]  # the arguments of `Lane.run`
+
+
+class CallResults:
+    """What calls of source programs gave, in a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._digests: WeakKeyDictionary[InputSet, Digest] = WeakKeyDictionary()
+
+    def hash_inputs(self, inputs: InputSet) -> Digest:
+        """Return the digest of an input set, computed once."""
+        if inputs not in self._digests:
+            self._digests[inputs] = hash_inputs(inputs)
+        return self._digests[inputs]
+
+    def find(self, key: Mapping[str, Any]) -> list[Any] | None:
+        """Return what a call gave; None where that is not known, or not whole."""
+        action = hash_json(key)
+        # Not from a remote, which would be asked for each call.
+        entry = self._store.read_entry(self._store.action_path(action), action)
+        if entry is None or not self._store.trusts(entry.vouchers):
+            return None
+        try:
+            values, _ = decode_constant(entry.result["outputs"], self._store.read)
+        except PipelineError:  # a blob is lost, or does not fit
+            return None
+        return list(values)
+
+    def add(self, key: Mapping[str, Any], outputs: Sequence[Any]) -> None:
+        """Keep what a call gave, unless it is of a form that would not come back the same."""
+        for value in outputs:
+            if isinstance(value, torch.Tensor) and not value.is_contiguous():
+                return
+        try:
+            encoded = encode_constant(list(outputs), self._store.put)
+        except ValueError:  # None, or a text that no package returns
+            return
+        self._store.put_result(key, {"outputs": encoded}, pushes=False)
+
+
+class KeptLane(Lane):
+    """A lane whose calls are kept."""
+
+    def __init__(
+        self,
+        name: str,
+        sources: Mapping[str, Source],
+        identities: Mapping[str, Sequence[Digest | None]],
+        results: CallResults,
+    ) -> None:
+        super().__init__(name, sources)
+        self._identities = identities
+        self._results = results
+        self._has_state = any(source.state for source in sources.values())
+        self._calls: list[Call] = []
+        self._is_behind = False
+
+    def reset(self) -> None:
+        self._calls = []
+        self._is_behind = False
+        super().reset()
+
+    def run(
+        self, method: str, inputs: InputSet, as_it_lies: bool = False, seed: int = 0
+    ) -> list[Any]:
+        if not self._has_state:
+            self._calls = []
+            self._is_behind = False
+        self._calls.append((method, inputs, as_it_lies, seed))
+        key = self._make_key()
+        outputs = self._results.find(key) if key else None
+        if outputs is not None:
+            self._is_behind = True
+            return outputs
+        if self._is_behind:
+            self._catch_up()
+        started = time.perf_counter()
+        outputs = super().run(method, inputs, as_it_lies, seed)
+        if key and time.perf_counter() - started >= _LEAST_SECONDS:
+            self._results.add(key, outputs)
+        return outputs
+
+    def _make_key(self) -> dict[str, Any] | None:
+        """Return the key of the last call; None where inputs are taken as they lie in memory."""
+        calls = []
+        for method, inputs, as_it_lies, seed in self._calls:
+            if as_it_lies:
+                return None
+            calls.append((method, self._results.hash_inputs(inputs), seed))
+        return source_call_key(self.name, self._identities, calls)
+
+    def _catch_up(self) -> None:
+        """Make the calls before the last one, so that the state is what it was after them."""
+        self._is_behind = False
+        super().reset()
+        for call in self._calls[:-1]:
+            with suppress(Exception):  # as it failed before: its state counts
+                super().run(*call)

@@ -1,0 +1,60 @@
+"""Keeps what source programs give, and takes it from the store where that is known.
+
+A validation whose time was spent goes on where it ended, and the packages of one model, as with
+another target or in other numbers, run its programs once. Packages themselves always run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pipeline.features.source_calls.kept_lane import CallResults, KeptLane
+from pipeline.program.eager import Source
+from pipeline.program.random_operators import (
+    find_foreign_operators,
+    find_random_operators,
+    find_uninitialized,
+)
+from pipeline.run.prove.measuring import Measuring
+from pipeline.run.prove.subject import Subject
+from pipeline.run.stages import Stages
+from pipeline.store.digest import Digest
+from pipeline.validate.references import Lane, OpenLane
+
+Identity = tuple[Digest | None, ...]
+
+
+class SourceCallMeasuring(Measuring):
+    """Runs the programs of one package through lanes that keep what they give."""
+
+    def __init__(self, subject: Subject, stages: Stages) -> None:
+        super().__init__(subject, stages)
+        self._results = CallResults(subject.workspace.store)
+
+    @property
+    def open_lane(self) -> OpenLane | None:
+        # A library of operators can do what no key of ours knows.
+        if self.subject.anew or self.subject.action.inputs.libraries:
+            return None
+        return self._open
+
+    def _open(self, name: str, sources: Mapping[str, Source]) -> Lane:
+        for source in sources.values():
+            program = source.program
+            if (
+                find_random_operators(program)
+                or find_uninitialized(program)
+                or find_foreign_operators(program)
+            ):
+                return Lane(name, sources)
+        identities = {method: self._identify(name, method) for method in sources}
+        return KeptLane(name, sources, identities, self._results)
+
+    def _identify(self, lane: str, method: str) -> Identity:
+        """Return what identifies the program of a method: its content, the names of its values and
+        so of its state, and what quantized it, where that is the one that runs."""
+        source = self.subject.action.inputs.sources[method]
+        quantized = None
+        if lane != "source":
+            quantized = self.subject.methods.get(method, {}).get("quantized")
+        return source.program, source.names, quantized

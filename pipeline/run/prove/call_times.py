@@ -1,0 +1,37 @@
+"""The calls of a validation, as they are timed: what it costs at the least."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+from pipeline.devices.session import Session
+from pipeline.program.eager import Source
+from pipeline.program.patching import wrapped
+from pipeline.run.stages import LOADS, PACKAGE_CALLS, ROUNDED_CALLS, SOURCE_CALLS
+from pipeline.validate.rounding import RoundedSource
+
+_CALLS = (
+    (Source, "_call_module", SOURCE_CALLS),
+    (RoundedSource, "_call_module", ROUNDED_CALLS),
+    (Session, "load", LOADS),
+    (Session, "call_loaded", PACKAGE_CALLS),
+)
+
+
+@contextmanager
+def timed_calls(step: Callable[[str], AbstractContextManager[None]]) -> Iterator[None]:
+    """Run each call of a source and of a package, and each load, inside `step(name)`."""
+
+    def around(name: str) -> Callable[..., Any]:
+        def call(function: Callable[..., Any], *args: Any) -> Any:
+            with step(name):
+                return function(*args)
+
+        return call
+
+    with ExitStack() as stack:
+        for owner, function, name in _CALLS:
+            stack.enter_context(wrapped(owner, function, around(name)))
+        yield

@@ -1,0 +1,153 @@
+"""A call that is known is not made, and one after it goes on from the state that it left."""
+
+import pytest
+import torch
+from torch import nn
+from torch.export import export
+
+from pipeline.config.validation import ValidateConfig
+from pipeline.features.source_calls import kept_lane
+from pipeline.features.source_calls.kept_lane import CallResults, KeptLane
+from pipeline.program.eager import Source
+from pipeline.program.inputs import InputSet
+from pipeline.store.store import Store
+from pipeline.validate.budget import Budget
+from pipeline.validate.package import validate_package
+from pipeline.validate.references import Lane
+from pipeline.validate.rounding import RoundedSource
+from tests.mutations.samples import _packed
+
+SETS = [InputSet((torch.full((4,), float(number) + 0.5),)) for number in range(4)]
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(4))
+
+    def forward(self, x):
+        self.total.add_(x)
+        return self.total * 3.0
+
+
+class Reading(Counting):
+    def forward(self, x):
+        return self.total / 7.0 + x
+
+
+PROGRAMS = {"count": export(Counting(), (torch.ones(4),))}
+TOGETHER = {**PROGRAMS, "read": export(Reading(), (torch.ones(4),))}
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_lane, "_LEAST_SECONDS", 0.0)
+    return CallResults(Store(tmp_path / "store"))
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The calls that sources make, in a list of their classes."""
+    made = []
+    for owner in (Source, RoundedSource):
+
+        def counted(self, leaves, own=owner._call_module):
+            made.append(type(self))
+            return own(self, leaves)
+
+        monkeypatch.setattr(owner, "_call_module", counted)
+    return made
+
+
+def lane(results, programs=PROGRAMS, kind=Source, **identities):
+    sources = kind.with_common_state(programs)
+    known = {name: (identities.get(name, name),) for name in programs}
+    return KeptLane("source", sources, known, results)
+
+
+def outputs_of(lane, calls):
+    return [lane.run(method, inputs, False, seed)[0] for method, inputs, seed in calls]
+
+
+@pytest.mark.parametrize("kind", [Source, RoundedSource])
+@pytest.mark.parametrize("programs", [PROGRAMS, TOGETHER], ids=len)
+def test_known_calls_are_not_made_and_the_next_goes_on(results, calls, kind, programs):
+    methods = list(programs)
+    sequence = [
+        (methods[number % len(methods)], inputs, number) for number, inputs in enumerate(SETS)
+    ]
+    expected = outputs_of(Lane("source", kind.with_common_state(programs)), sequence)
+    outputs_of(lane(results, programs, kind), sequence[:2])
+    calls.clear()
+    again = lane(results, programs, kind)
+    assert all(map(torch.equal, outputs_of(again, sequence[:2]), expected))
+    assert calls == []
+    # The third is not known: the first two are made after all, for the state.
+    assert all(map(torch.equal, outputs_of(again, sequence[2:]), expected[2:]))
+    assert len(calls) == 4
+    calls.clear()
+    again.reset()
+    assert all(map(torch.equal, outputs_of(again, sequence), expected))
+    assert calls == []
+
+
+def test_another_program_or_history_is_another_call(results, calls):
+    first, second = SETS[:2]
+    lane(results).run("count", first)
+    calls.clear()
+    lane(results, count="another").run("count", first)
+    assert len(calls) == 1
+    after = lane(results)
+    after.run("count", second)
+    (value,) = after.run("count", first)
+    assert len(calls) == 3 and torch.equal(value, (SETS[0].args[0] + SETS[1].args[0]) * 3.0)
+
+
+def test_a_lost_or_damaged_blob_is_computed_again(results, calls, tmp_path):
+    (expected,) = lane(results).run("count", SETS[0])
+    for path in (tmp_path / "store").rglob("*"):
+        if path.is_file() and path.stat().st_size == expected.nbytes:
+            path.chmod(0o600)
+            path.write_bytes(b"x" * expected.nbytes)
+    calls.clear()
+    (value,) = lane(results).run("count", SETS[0])
+    assert torch.equal(value, expected) and len(calls) == 1
+
+
+def test_views_as_they_lie_and_quick_calls_are_not_kept(results, calls, monkeypatch):
+    for _ in range(2):
+        lane(results).run("count", SETS[0], as_it_lies=True)
+    monkeypatch.setattr(kept_lane, "_LEAST_SECONDS", 60.0)
+    for _ in range(2):
+        lane(results).run("count", SETS[0])
+    assert len(calls) == 4
+
+
+def test_a_validation_goes_on_where_its_budget_ended(results, calls, tmp_path, monkeypatch):
+    pte = tmp_path / "count.pte"
+    pte.write_bytes(_packed(PROGRAMS, {}).pte)
+    runs = []
+    for spent_after in (6, 100):
+        monkeypatch.setattr(
+            Budget, "spent", property(lambda self, most=spent_after: len(calls) > most)
+        )
+        calls.clear()
+        validation = validate_package(
+            pte, (), PROGRAMS, {}, ValidateConfig(inputs=3, steps=2), {},
+            open_lane=lambda name, sources: KeptLane(
+                name, sources, {"count": (name,)}, results
+            ),
+        )  # fmt: skip
+        assert validation.ok
+        runs.append((validation.methods[0], list(calls)))
+    (cut, first_calls), (whole, later_calls) = runs
+    assert cut.left_out and not whole.left_out
+    assert [run.origin for run in cut.runs] == [run.origin for run in whole.runs[: len(cut.runs)]]
+    monkeypatch.undo()
+    expected = validate_package(pte, (), PROGRAMS, {}, ValidateConfig(inputs=3, steps=2), {})
+    assert [run.to_json() for run in whole.runs] == [
+        run.to_json() for run in expected.methods[0].runs
+    ]
+    # Of rounded values, whose runs were known, none is made again.
+    assert RoundedSource in first_calls
+    assert later_calls.count(RoundedSource) < len(whole.runs) * 2
