@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -65,6 +65,7 @@ class RoundedSource(Source):
         super().__init__(_decompose_sums(program), common)
         self._generator = torch.Generator()
         self._runner: GraphRunner | None = None
+        self._names: dict[Node, str] = {}
 
     def reseed(self, seed: int) -> None:
         self._generator.manual_seed(seed)
@@ -79,7 +80,9 @@ class RoundedSource(Source):
     ) -> Any:
         """Call an operator, and round what it gives."""
         target: Any = node.target
-        name = base_name(node)
+        name = self._names.get(node)
+        if name is None:
+            name = self._names[node] = base_name(node)
         if name.startswith("choose_qparams"):
             args, kwargs = _without_least_step(target, args, kwargs)
         number, length = find_sum(name, args)
@@ -107,10 +110,8 @@ class RoundedSource(Source):
         if not value.dtype.is_floating_point:
             return value
         # What lies in the memory of an argument is a view of it, or was written in place.
-        memory = _memory(value)
-        for argument in _iter_leaves(arguments):
-            if isinstance(argument, Tensor) and _memory(argument) == memory:
-                return value
+        if _lies_in(arguments, _memory(value)):
+            return value
         rounded: Tensor = self._round(value, units)
         return rounded
 
@@ -136,9 +137,10 @@ class RoundedSource(Source):
             return quantized
         is_between = (quantized > quantized.min()) & (quantized < quantized.max())
         inside = is_between & (values != 0)
-        nearest = draw.abs()[inside].sort().values[:_FEWEST]
-        if len(nearest):
-            share = max(share, nearest.max().item())
+        distances = draw.abs()[inside]
+        fewest = min(_FEWEST, len(distances))
+        if fewest:
+            share = max(share, distances.kthvalue(fewest).values.item())
         moves = inside & (draw.abs() <= share)
         steps = moves * draw.sign()
         return quantized + steps.to(quantized.dtype)
@@ -220,15 +222,15 @@ def _is_whole(value: Tensor) -> bool:
     return torch.equal(value, value.trunc())
 
 
-def _iter_leaves(arguments: Any) -> Iterator[Any]:
-    """Yield the values in nested tuples, lists and dicts."""
-    if isinstance(arguments, dict):
-        arguments = arguments.values()
-    elif not isinstance(arguments, (tuple, list)):
-        yield arguments
-        return
-    for argument in arguments:
-        yield from _iter_leaves(argument)
+def _lies_in(value: Any, memory: int) -> bool:
+    """Return whether a tensor, or one in nested tuples, lists and dicts, lies in this memory."""
+    if isinstance(value, Tensor):
+        return _memory(value) == memory
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (tuple, list)):
+        return False
+    return any(_lies_in(nested, memory) for nested in value)
 
 
 def _is_dynamic(node: Node) -> bool:
