@@ -30,7 +30,7 @@ from pipeline.validate.reference_form import (
     describe_structure,
     describe_unchanged,
 )
-from pipeline.validate.references import References
+from pipeline.validate.references import Lane, OpenLane, References
 
 # Of the greatest value and of each: what one kernel may be apart from another that does the same.
 _UNITS = 16
@@ -96,11 +96,13 @@ class RecordingComparison:
         here: bool = True,
         checks_errors: bool = False,
         limits: Mapping[str, Limits] | None = None,
+        open_lane: OpenLane = Lane,
     ) -> None:
         self.programs = programs
         self.here = here
         self.checks_errors = checks_errors
         self.limits = limits or {}
+        self._open_lane = open_lane
         self._limits: dict[str, CallLimits] = {}
         self._sources: dict[tuple[tuple[str, ...], bool], dict[str, References]] = {}
 
@@ -144,7 +146,7 @@ class RecordingComparison:
         if raised and not (self.checks_errors and call.inputs.generated):
             return CallOutcome(call, where, wrong=raised)
         try:
-            values = source.run(call.inputs)
+            values = references.run_source(call.inputs)
         except Exception as error:  # whatever an operator raises
             fails = (
                 f"the exported program raises {type(error).__name__}: {reason(error)}"
@@ -182,7 +184,7 @@ class RecordingComparison:
         if key not in self._sources:
             programs = {method: self.programs[method] for method in methods}
             self._sources[key] = References.make(
-                programs, {}, methods if rounds else ()
+                programs, {}, methods if rounds else (), self._open_lane
             )
         for references in self._sources[key].values():
             references.reset()

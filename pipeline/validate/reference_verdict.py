@@ -26,6 +26,7 @@ from pipeline.validate.recording_judge import (
     OutputOutcome,
     RecordingComparison,
 )
+from pipeline.validate.references import Lane, OpenLane
 
 _MOST_NAMED = 3
 # Up to this share of the outputs, a difference from recorded outputs may be another kernel's.
@@ -50,11 +51,13 @@ class ReferenceJudge:
         shares_state: bool,
         settings: ValidateConfig,
         budget: Budget,
+        open_lane: OpenLane = Lane,
     ) -> None:
         self._result = result
         self._programs = programs
         self._shares_state = shares_state
         self._budget = budget
+        self._open_lane = open_lane
         self._is_random = settings.select_random(result.method)
         self._limits = {
             name: settings.select_reference_limits(name) for name in programs
@@ -75,7 +78,10 @@ class ReferenceJudge:
             self._judge_random(recording)
             return
         comparison = RecordingComparison(
-            self._programs, recording.here, limits=self._limits
+            self._programs,
+            recording.here,
+            limits=self._limits,
+            open_lane=self._open_lane,
         )
         for calls in recording.sequences:
             self._judge_sequence(recording, comparison, calls)

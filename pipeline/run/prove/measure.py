@@ -43,7 +43,7 @@ from pipeline.store.workspace import Workspace
 from pipeline.validate.budget import OF_LOCATING, Budget
 from pipeline.validate.crashes import CrashLog
 from pipeline.validate.package import validate_package
-from pipeline.validate.references import Lane
+from pipeline.validate.references import Lane, OpenLane
 from pipeline.validate.results import Validation
 
 Json = Mapping[str, Any]
@@ -92,10 +92,12 @@ def _measure(
     """Return the record, what it is about, and the files that show again what failed."""
     action, workspace = subject.action, subject.workspace
     crash_log = CrashLog(workspace.logs, str(action.package), subject.settings.timeout)
+    opened_by = (feature.open_lane for feature in features)
+    open_lane: OpenLane = next(filter(None, opened_by), Lane)
     with guarded(crash_log.guard), unlocked():
         with stages.stage("run"), timed_calls(stages.step):
             running = budget.share(1 - OF_LOCATING)
-            validation = _run(subject, crash_log, features, running)
+            validation = _run(subject, crash_log, features, running, open_lane)
         opened = PackageFiles.of(subject.pte, subject.ptds)
         gc.collect()  # packages that were loaded, whose backends have weights of their own
         measurement = Measurement(subject, validation, opened, running, budget)
@@ -103,7 +105,7 @@ def _measure(
             feature.after_run(measurement)
         check_files(subject.folder, subject.key["files"], file_digests)
         with stages.stage("reference"), timed_calls(stages.step):
-            judge_references(validation, subject, budget)
+            judge_references(validation, subject, budget, open_lane)
     crash_log.clear()
     record = _make_record(subject, validation)
     for method in record["methods"]:
@@ -112,7 +114,11 @@ def _measure(
 
 
 def _run(
-    subject: Subject, crash_log: CrashLog, features: Sequence[Measuring], budget: Budget
+    subject: Subject,
+    crash_log: CrashLog,
+    features: Sequence[Measuring],
+    budget: Budget,
+    open_lane: OpenLane,
 ) -> Validation:
     """Validate the package against its programs, and quantized methods against theirs."""
     key, read = subject.key, subject.workspace.store.read
@@ -142,7 +148,7 @@ def _run(
         subject.narrowed,
         subject.without_examples,
         subject.listed_shapes,
-        next(filter(None, (feature.open_lane for feature in features)), Lane),
+        open_lane,
     )
 
 

@@ -12,10 +12,13 @@ from pipeline.store.errors import PipelineError, SourceError
 from pipeline.validate.budget import Budget
 from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.reference_verdict import ReferenceJudge
+from pipeline.validate.references import OpenLane
 from pipeline.validate.results import Validation
 
 
-def judge_references(validation: Validation, subject: Subject, budget: Budget) -> None:
+def judge_references(
+    validation: Validation, subject: Subject, budget: Budget, open_lane: OpenLane
+) -> None:
     """Add the verdict on its export to each method that has a reference, of those that are asked
     for, also where this machine can't run its package. Raises SourceError for a file of recorded
     outputs that changed while the build ran."""
@@ -24,7 +27,7 @@ def judge_references(validation: Validation, subject: Subject, budget: Budget) -
         is_asked = methods is None or result.method in methods
         if is_asked and result.method in subject.programs:
             judge = ReferenceJudge(
-                result, subject.programs, counts, subject.settings, budget
+                result, subject.programs, counts, subject.settings, budget, open_lane
             )
             _judge_method(result, subject, judge)
 
