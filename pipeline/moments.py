@@ -140,6 +140,10 @@ class Feature:
         summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in
             it, which must not be kept as they are; returns JSON that the plan keeps of the config,
             or None where the feature has no part in the package.
+        kinds: by its name, what returns a `plan.kinds.kind.Kind`: a kind of action whose result a
+            compilation reads in place of a method's program. The core knows of one, `quantize`.
+        perform: by the name of such a kind, what performs its actions in a worker; takes the
+            action, the workspace and `run.stages.Stages`, and puts the result into the store.
         planning: a class like `plan.planning.Planning`, of which a plan has one object, for the
             packages of which `summarize` says something.
         public: modules from which `pte_pipeline` passes on names to exporters and passes.
@@ -148,6 +152,10 @@ class Feature:
         watch_passes: takes a compile action with passes or libraries of operators, and the
             workspace; returns an object like `features.tracing.pass_reads.PassReads`, whose `check`
             says whether its result may be kept.
+        explain_conditioning: says how ill-conditioned a program is on an input set, and where that
+            begins; "" where it is not.
+        explain_standstill: says from which operator on an output of a program that runs node by
+            node is the same on two lists of flat inputs; "" where that is not found.
         explain_departure: says where and why an exported program departs from its eager reference,
             or ""; takes both, the inputs that show it, and the workspace's folder.
         around_lowering: returns a context manager, within which a worker quantizes or compiles;
@@ -162,6 +170,10 @@ class Feature:
             `run.build.listening.CompileListener`, or None.
         explain_compile: takes a stale compile action and the workspace; returns a sentence for
             `doit explain`, or "".
+        explain_error: takes what ended an action and the workspace's folder; returns a line that
+            says where and why.
+        add_remedy: takes the text of an error, further operators that it is about, and the error
+            itself or None; returns the text, with what to do where that is known.
         remarks: takes a plan; yields `store.errors.Problem`s for each run to report as warnings.
         check_files: takes a plan; yields mistakes in files that no config need name.
         schemas: by a path in a workspace, what returns the JSON Schema to write there for editors.
@@ -217,16 +229,22 @@ class Feature:
     pending_tasks: str = _moment("")
     config: Mapping[str, str] = _moment("plan", _NONE)
     summarize: str = _moment("plan")
+    kinds: Mapping[str, str] = _moment("plan", _NONE)
+    perform: Mapping[str, str] = _moment("build", _NONE)
     planning: str = _moment("plan")
     public: tuple[str, ...] = _moment("export", ())
     watch_exporter: str = _moment("export")
     watch_passes: str = _moment("build")
     explain_departure: str = _moment("export")
+    explain_conditioning: str = _moment("measure")
+    explain_standstill: str = _moment("measure")
     around_lowering: str = _moment("build")
     instead_of_compile: str = _moment("build")
     compile_facts: str = _moment("build")
     listen_to_compile: str = _moment("build")
     explain_compile: str = _moment("")
+    explain_error: str = _moment("")
+    add_remedy: str = _moment("build")
     remarks: str = _moment("")
     check_files: str = _moment("")
     schemas: Mapping[str, str] = _moment("", _NONE)

@@ -6,7 +6,7 @@ They are kept with the compiled method, so that a build that finds it in the sto
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from executorch.exir import schema
 from torch.export import ExportedProgram
@@ -80,3 +80,32 @@ def find_lost_conds(
         )
         warnings.setdefault(place, warning)
     return list(warnings.values())
+
+
+def describe_undelegated(facts: Mapping[str, Any]) -> str:
+    """Say what becomes of a quantized method without a partitioner; "" where it only looks up
+    quantized embeddings."""
+    if not facts["conversions"]:
+        return ""
+    return (
+        f"quantized without a partitioner: portable kernels run {facts['conversions']} quantize "
+        "and dequantize calls and compute in floating point between them, slower and, where "
+        "weights are few, in a larger file; name a partitioner, or leave `quantize` out"
+    )
+
+
+def describe_unused_quantization(delegation: Mapping[str, Any]) -> str:
+    """Say that no delegate runs what was quantized; "" where one does, or nothing is delegated."""
+    delegated = [
+        segment["operators"] for segment in delegation["segments"] if segment["backend"]
+    ]
+    quantizing = [name for names in delegated for name in names if "quantize" in name]
+    undelegated = [name for name in delegation["undelegated"] if "quantize" in name]
+    if not delegated or quantizing or not undelegated:
+        return ""
+    calls = sum(delegation["undelegated"][name] for name in undelegated)
+    return (
+        f"quantized, and no delegate runs what was quantized: portable kernels run {calls} quantize"
+        " and dequantize calls, and compute in floating point between them; name a partitioner that"
+        " takes it, or leave `quantize` out"
+    )

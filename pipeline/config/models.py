@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import (
     Field,
@@ -31,6 +31,7 @@ from pipeline.config.fields import (
     Library,
     MethodName,
     Name,
+    NeedsFeature,
     ParameterName,
 )
 from pipeline.config.units import group_methods
@@ -55,7 +56,9 @@ class MethodConfig(Options):
     Example: [decoder.layers]
     """
     edge: EdgeConfig = EdgeConfig()
-    quantize: SerializeAsAny[QuantizeConfig] | None = None
+    quantize: Annotated[
+        SerializeAsAny[QuantizeConfig] | None, NeedsFeature("quantization")
+    ] = None
     """Quantize the method before it is lowered; by default it is not quantized.
 
     Example: {quantizer: xnnpack, per_channel: true}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pipeline.plan.calibration import calibration_remedy, lacks_calibration
-from pipeline.plan.kinds.parts import CALIBRATION
+from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.patterns import check_patterns
 from pipeline.plan.shared_state import check_shared_state
 from pipeline.program.module_names import check_names
@@ -28,8 +27,8 @@ def check_model(
     outline: Callable[[MethodSource], Outline | None],
     buffers: Callable[[MethodSource], Mapping[str, Any] | None],
 ) -> list[Problem]:
-    """Return where config and model disagree: methods, their modules, their state, quantizers
-    without inputs, and patterns that fit nothing.
+    """Return where config and model disagree: methods, their modules, their state, what kinds of
+    actions that features bring find wrong, and patterns that fit nothing.
 
     Args:
         outline, buffers: tell what a method's program has, None where that is not known. Their
@@ -40,14 +39,12 @@ def check_model(
         return problems
     for name, method in config.methods.items():
         problems += _wrong_modules(name, method, document, methods[name], outline)
-        if method.quantize is None or CALIBRATION in method.files:
-            continue
-        if lacks_calibration(method.quantize, methods[name]):
-            mistake = "static quantization observes calibration inputs, and the model gives none"
-            remedy = calibration_remedy(method.quantize, methods[name])
-            problems.append(
-                document.problem(f"methods.{name}.quantize", mistake, remedy)
-            )
+        for kind in KINDS.values():
+            if kind.find_mistakes is None:
+                continue
+            where = join(f"methods.{name}", kind.name)
+            for mistake, remedy in kind.find_mistakes(method, methods[name]):
+                problems.append(document.problem(where, mistake, remedy))
     used = {name: buffers(methods[name]) or {} for name in config.methods}
     renamed = {name: methods[name].renamed for name in config.methods}
     problems += check_shared_state(config, document, used, renamed)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs, compile_action
-from pipeline.plan.kinds.quantize import QuantizeInputs, quantize_action
+from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.models import once
 from pipeline.plan.problems import CheckedFiles
 from pipeline.program.sources import MethodSource
@@ -17,7 +17,7 @@ class Units(CheckedFiles):
     """The quantize and compile actions of packages."""
 
     @once
-    def quantizes(self, package: str) -> dict[str, Action[QuantizeInputs]] | None:
+    def quantizes(self, package: str) -> dict[str, Action] | None:
         """Return the quantize actions by method, or None while the model is not exported."""
         methods = self.methods(package)
         config = self.config(package)
@@ -25,7 +25,9 @@ class Units(CheckedFiles):
             return None
         actions = {}
         for name in self.quantized(package):
-            inputs = QuantizeInputs(
+            make_action = KINDS["quantize"].plan
+            assert make_action is not None
+            actions[name] = make_action(
                 config=config,
                 method=name,
                 sources={name: methods[name]},
@@ -33,7 +35,6 @@ class Units(CheckedFiles):
                 libraries=self.inputs.libraries(package),
                 written=self.written(package),
             )
-            actions[name] = quantize_action(inputs)
         return actions
 
     @once

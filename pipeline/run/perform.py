@@ -12,7 +12,7 @@ from typing import Any
 from pipeline.backends import BACKENDS
 from pipeline.compile.preprocess.spill import spilling
 from pipeline.config.operators import load_libraries
-from pipeline.moments import call_all
+from pipeline.moments import call_all, find_functions, load
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.models import Models
@@ -20,7 +20,6 @@ from pipeline.program.patching import wrapped
 from pipeline.run.build.link import link_package
 from pipeline.run.build.load import check_libraries
 from pipeline.run.build.perform_compile import Keep, perform_compile
-from pipeline.run.build.quantize import quantize_method
 from pipeline.run.export.export import export
 from pipeline.run.install import install
 from pipeline.run.stages import IMPORT, WAIT, Stages
@@ -50,7 +49,6 @@ def perform(
     deliver = deliver or partial(install, workspace, action)
     verbs: dict[str, Callable[..., Any]] = {
         "export": export,
-        "quantize": quantize_method,
         "compile": partial(perform_compile, always=always, keep=keep),
         "link": partial(link_package, deliver=lambda result, _: deliver(result)),
         "validate": partial(_validate, deliver=deliver, always=always),
@@ -76,7 +74,11 @@ def perform(
             turn.enter_context(spilling())
         if action.kind != "export":
             turn.enter_context(checked_flatc())
-        verbs[action.kind](action, workspace, stages)
+        if action.kind in verbs:
+            run = verbs[action.kind]
+        else:
+            run = load(find_functions("perform")[action.kind])
+        run(action, workspace, stages)
         return False
 
 

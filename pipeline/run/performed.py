@@ -44,9 +44,9 @@ def perform_here(
     """Perform an action in this process; `keep` is given what was compiled, instead of the
     store."""
     from pipeline.compile.preprocess.cache import counted_preprocess
-    from pipeline.run.explain_error import explain_error
     from pipeline.run.isolated import ChildError
     from pipeline.run.perform import perform
+    from pipeline.store.remedies import explain_error
 
     results: list[Mapping[str, Any]] = [{}]
     try:

@@ -83,37 +83,3 @@ class Quantization(TypedDict):
     left_float: list[LeftFloat]
     observers: Observers | None
     warnings: list[str]
-
-
-class PreparedDeparture(TypedDict):
-    """The first operator at which the prepared program departs from the float one, and its place in
-    that; the operators that were `folded` into it, each with its module; and its weight, where that
-    is `shared` with others."""
-
-    node: str
-    place: Count | None
-    operator: str
-    module: str
-    folded: list[tuple[str, str]]
-    shared: str
-    sqnr_db: Decibels
-
-
-# How far the prepared program, which observes and rounds nothing, agrees with the float one on the
-# inputs that were observed; of the outputs over all calls, the worst is first.
-PREPARED = {
-    "agrees": (bool, None),
-    "calls": Count,
-    "outputs": [
-        {
-            "output": str,
-            "sqnr_db": Decibels,
-            "max_abs": Decibels,
-            "limit_db": Decibels,
-            "agrees": (bool, None),  # None where rounding alone moves it as far
-            "inputs": str,  # the origin of the worst
-            "generated": bool,
-        }
-    ],
-    "departure": (PreparedDeparture, None),
-}

@@ -1,82 +1,30 @@
-"""Adds to the text of an error what to do about its cause, where `remedy_table` knows one."""
+"""What to do about errors: features know the causes of those of torch and ExecuTorch."""
 
 from __future__ import annotations
 
-import re
-import subprocess
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
-from pipeline.store.reasons import is_full, iter_causes
-from pipeline.store.remedy_table import MACHINE, OF_TRAINING, REMEDIES, Remedy
+from pipeline.moments import call_all
+from pipeline.store.errors import describe_error
 
 
-def add_remedy(
-    text: str, operators: Sequence[str] = (), error: BaseException | None = None
-) -> str:
-    """Return the text of an error with its remedy, where one is known.
+def explain_error(error: BaseException, root: Path) -> str:
+    """Describe what ended an action in a line.
 
     Args:
-        operators: those that it goes for too, beside the one that the text is about.
-        error: the error itself, where it is at hand.
+        root: the workspace.
     """
-    error = error or Exception()
-    for remedy in REMEDIES:
-        match = re.search(remedy.pattern, text)
-        if match is None and remedy not in _iter_machine(error):
-            continue
-        if not remedy.fits(error):
-            continue
-        advice = _fill_in(remedy, match, operators)
-        return text if advice in text else f"{text.rstrip('.')}; {advice}"
+    for explanation in call_all("explain_error", error, root):
+        return str(explanation)
+    return describe_error(error)
+
+
+def add_remedy(text: str, error: BaseException | None = None) -> str:
+    """Return the text of an error with its remedy, where one is known; the error itself helps."""
+    for text_with_remedy in call_all("add_remedy", text, (), error):
+        return str(text_with_remedy)
     return text
-
-
-def _fill_in(
-    remedy: Remedy, match: re.Match[str] | None, operators: Sequence[str]
-) -> str:
-    """Return the text of a remedy with the parts of the error that it names, and the advice for
-    those of the further operators that need another."""
-    values = match.groupdict() if match else {}
-    values["library"] = values.get("module") or values.get("package") or ""
-    training = [name for name in operators if OF_TRAINING.search(name)]
-    untrained = [name for name in operators if name not in training]
-    if "operator" in values:
-        values["operator"] = ", ".join([values["operator"], *untrained])
-        more = [_by_name("training mode")] if training else []
-    else:
-        more = (
-            [_by_name("not core ATen")]
-            if remedy.name == "training mode" and untrained
-            else []
-        )
-    filled = {"operator": ", ".join(untrained), **values}
-    return "; ".join(entry.text.format(**filled) for entry in (remedy, *more))
-
-
-def _by_name(name: str) -> Remedy:
-    return next(remedy for remedy in REMEDIES if remedy.name == name)
-
-
-def _iter_machine(error: BaseException) -> Iterator[Remedy]:
-    """Yield the remedies of what the machine lacked, as the errors on the way say by their type.
-
-    Torch raises an error of its own where it can't write an archive, and a tool that found no room
-    says so only in the log.
-    """
-    causes = list(iter_causes(error))
-    for cause in iter_causes(error, handled=True):
-        if isinstance(cause, MemoryError):
-            yield _by_name("memory")
-        if isinstance(cause, subprocess.CalledProcessError) and is_full(
-            tempfile.gettempdir()
-        ):
-            yield _by_name("disk")
-        number = cause.errno if isinstance(cause, OSError) else None
-        for remedy in MACHINE if number is not None else ():
-            # What else was handled on the way may have been expected.
-            if number in remedy.numbers and (cause in causes or remedy.name == "disk"):
-                yield remedy
 
 
 def range_remedy(operator: str, lowered: Sequence[int | None], keeps: bool) -> str:

@@ -122,24 +122,12 @@ _VALIDATE = {
 }
 
 
-def _outline_quantize() -> Any:
-    from pipeline.store.quantized import PREPARED, Quantization
-
-    return {
-        "program": Digest,
-        "blobs": list[Digest],
-        "origins": list[dict[str, Count]],
-        "facts": Quantization,
-        "prepared": (PREPARED, None),  # its agreement before rounding
-    }
-
-
 def _outline_compile() -> Any:
-    from pipeline.store.compiled import Blob, CompiledMethod, MethodObject
+    from pipeline.store.compiled import COMPILED_METHOD, Blob, MethodObject
 
     return {
         "object": MethodObject,
-        "methods": {MethodName: CompiledMethod},
+        "methods": {MethodName: COMPILED_METHOD},
         "etrecord": {EntryName: Blob},  # of an ETRecord, where that is wanted
         "blobs": list[Digest],  # that all of these need, sorted
     }
@@ -173,7 +161,6 @@ OUTLINES: Mapping[str, Any] = {
 # Made when a result of the kind is read: their records take as long to import as all others, and a
 # run with nothing to do reads none.
 RECORD_OUTLINES: Mapping[str, Callable[[], Any]] = {
-    "quantize": _outline_quantize,
     "compile": _outline_compile,
     "preprocess": _outline_preprocess,
 }

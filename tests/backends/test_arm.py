@@ -17,8 +17,8 @@ from pipeline.compile.emit import emit
 from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.lower import lower
 from pipeline.compile.module_filter import make_filtered_partitioners
-from pipeline.compile.quantize import quantize
 from pipeline.config.emission import EmitConfig
+from pipeline.features.quantization.quantize import quantize
 from pipeline.program.inputs import InputSet
 from tests.compile.test_control_flow import Any, Cond, Map, Scan, X, check_runs, lowered, program_of
 from tests.support.bench import REPOSITORY

@@ -441,7 +441,7 @@ def test_a_cached_partition_is_what_a_fresh_one_would_be(backend, options, tmp_p
     from pipeline.compile.emit import emit
     from pipeline.compile.lower import lower
     from pipeline.compile.preprocess.cache import counted_preprocess
-    from pipeline.compile.quantize import quantize
+    from pipeline.features.quantization.quantize import quantize
     from pipeline.program.inputs import as_input_sets
     from pipeline.store.store import Store
 
@@ -499,7 +499,7 @@ def test_vela_reads_a_file_of_the_users_own(tmp_path):
     from pipeline.compile.emit import emit
     from pipeline.compile.lower import lower
     from pipeline.compile.preprocess.cache import counted_preprocess
-    from pipeline.compile.quantize import quantize
+    from pipeline.features.quantization.quantize import quantize
     from pipeline.program.inputs import as_input_sets
     from pipeline.store.store import Store
 

@@ -7,7 +7,7 @@ from pipeline.backends import BACKENDS, PartitionerSpec
 from pipeline.backends.coreml.reproducible import reproducible
 from pipeline.compile.lower import lower
 from pipeline.compile.module_filter import make_filtered_partitioners
-from pipeline.run.explain_error import explain_error
+from pipeline.features.remedies.explain_error import explain_error
 from pipeline.store.errors import PipelineError
 from tests.support.buffers import Added, Assigned, Constant, Given, Scattered, Window
 from tests.support.located import ROOT

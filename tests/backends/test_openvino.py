@@ -262,7 +262,7 @@ QUANTIZED_ODDLY = """
     from pipeline.backends import QUANTIZERS
     from pipeline.store.errors import PipelineError
     from pipeline.program.inputs import as_input_sets
-    from pipeline.compile.quantize import quantize
+    from pipeline.features.quantization.quantize import quantize
     from torch.export import Dim, export
 
     class Branches(torch.nn.Module):

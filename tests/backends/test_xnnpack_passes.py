@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from pipeline.backends import PartitionerSpec, make_partitioners
 from pipeline.backends.xnnpack import XnnpackOptions, XnnpackQuantize, passes
 from pipeline.compile.lower import lower
-from pipeline.compile.quantize import quantize
+from pipeline.features.quantization.quantize import quantize
 from pipeline.features.speedups.patches import fast_lowering
 from pipeline.program.patching import digest_source
 

@@ -17,10 +17,10 @@ from pipeline.compile.emit import emit
 from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.lower import lower
 from pipeline.compile.module_filter import make_filtered_partitioners
-from pipeline.compile.quantize import quantize
 from pipeline.config.emission import EmitConfig
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
+from pipeline.features.quantization.quantize import quantize
 from pipeline.program.inputs import InputSet
 from pipeline.program.operators import control_flow_name
 from pipeline.store.errors import PipelineError

@@ -23,11 +23,11 @@ from pipeline.compile.module_filter import (
     FilteredPartitioner,
     make_filtered_partitioners,
 )
-from pipeline.compile.quantize import quantize
 from pipeline.compile.shared_constants import separate_constants
 from pipeline.compile.split_partition import split_partition
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
+from pipeline.features.quantization.quantize import quantize
 from pipeline.program.inputs import InputSet
 from pipeline.program.module_paths import outline_program
 from pipeline.store.errors import PipelineError

@@ -20,7 +20,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
-from pipeline.compile import quantize as quantizing
+from pipeline.features.quantization import quantize as quantizing
 from pipeline.program.inputs import InputSet
 from pipeline.program.operators import base_name
 from tests.support.configs import parse_config

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from pipeline import backends
+from pipeline.features.quantization.kind import QuantizeInputs, quantize_action
 from pipeline.plan.kinds import parts
 from pipeline.plan.kinds.compile import CompileInputs, compile_action
 from pipeline.plan.kinds.link import describe_package, link_action
-from pipeline.plan.kinds.quantize import QuantizeInputs, quantize_action
 from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 from pipeline.plan.status import describe_changes
 from pipeline.program.sources import MethodSource

@@ -20,12 +20,12 @@ from torch.export import ExportedProgram
 from pipeline.compile.emit import emit
 from pipeline.compile.emit_trace import Emission, record_emission
 from pipeline.compile.lower import lower
-from pipeline.compile.quantize import quantize
 from pipeline.config.emission import EmitConfig
 from pipeline.config.validation import ValidateConfig
 from pipeline.devices.interface import PackageFiles
 from pipeline.features.locating.case import Evidence, Located, LoweredMethod
 from pipeline.features.locating.locate import locate
+from pipeline.features.quantization.quantize import quantize
 from pipeline.program.graphs import find_origins, map_places
 from pipeline.program.inputs import InputSet
 

@@ -351,9 +351,9 @@ def plan_all(root: Path, watch: Watch, damaged: str) -> list[str]:
 
 def make_actions(config: PackageConfig) -> list[str]:
     """Make the actions of a config as if its model had been exported; return their digests."""
+    from pipeline.features.quantization.kind import QuantizeInputs, quantize_action
     from pipeline.plan.kinds.compile import CompileInputs, compile_action
     from pipeline.plan.kinds.link import describe_package, link_action
-    from pipeline.plan.kinds.quantize import QuantizeInputs, quantize_action
     from pipeline.plan.kinds.validate import ValidateInputs, validate_action
     from pipeline.program.sources import MethodSource
 

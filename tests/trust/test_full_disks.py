@@ -13,7 +13,7 @@ from functools import partial
 
 import pytest
 
-from pipeline.run.explain_error import explain_error
+from pipeline.features.remedies.explain_error import explain_error
 from pipeline.run.isolated import run_isolated
 from pipeline.store.errors import SourceError
 from pipeline.store.store import Store

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from pipeline.program.input_files import read_examples
 from pipeline.store.digest import hash_file
 from pipeline.store.errors import PipelineError, SourceError
-from tests.compile.test_calibration import CALLS, FILES, PROGRAM
+from tests.features.quantization.test_calibration import CALLS, FILES, PROGRAM
 
 VALIDATE = "validate pair"
 CONFIG = "partition_configs/pair.yaml"

@@ -1,6 +1,6 @@
 """Kernels that reject an argument: the operator and line that validation names, and the remedy.
 
-tests/run/test_remedies.py follows the remedies.
+tests/features/remedies/test_remedies.py follows the remedies.
 """
 
 import inspect
@@ -10,7 +10,7 @@ from torch.export import export
 
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import DeviceError, PackageFiles
-from pipeline.store.remedies import add_remedy
+from pipeline.features.remedies.remedies import add_remedy
 from tests.support.located import build
 from tests.support.rejected import Joined, Mixed, Normed, Padded, Summed, Volumes, Weighted, X
 

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.store.remedy_table import REMEDIES
+from pipeline.features.remedies.table import REMEDIES
 from tools.reference.markdown import row
 
 FILE = Path(__file__).with_suffix(".toml")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.compile import CompileInputs
 from pipeline.plan.kinds.parts import NOTHING, Key, common_fields
-from pipeline.plan.kinds.quantize import QuantizeInputs
 from pipeline.plan.kinds.words import describe_setting
 from pipeline.plan.planning import LinkAdditions
 from pipeline.program.sources import MethodSource
@@ -83,7 +82,7 @@ class LinkInputs:
 def describe_package(
     config: PackageConfig,
     compiles: Sequence[Action[CompileInputs]],
-    quantizes: Mapping[str, Action[QuantizeInputs]],
+    quantizes: Mapping[str, Action],
     methods: Mapping[str, MethodSource],
     additions: LinkAdditions = NO_ADDITIONS,
     revision: str = "",

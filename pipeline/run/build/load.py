@@ -26,13 +26,13 @@ from pipeline.store.workspace import Workspace
 
 class Quantized(NamedTuple):
     """A quantized program, where its nodes come from (`program.graphs.find_origins`), its facts
-    (`store.quantized.Quantization`), and how far the prepared program agrees with the float one
-    (`store.quantized.PREPARED`; None where the quantizer prepares none)."""
+    (`store.quantized.Quantization`), and how it departs from the float one before anything is
+    rounded, in words; "" where it does not, or where that is not known."""
 
     program: ExportedProgram
     origins: list[dict[str, int]]
     facts: Mapping[str, Any]
-    prepared: Mapping[str, Any] | None
+    departure: str
 
 
 def load_method(source: MethodSource, store: Store) -> ExportedProgram:
@@ -54,7 +54,7 @@ def load_quantized(action: Digest, method: str, store: Store) -> Quantized:
     archive = store.verified_path(entry.result["program"])
     program = load_program(archive, QUANTIZED_ENTRY, without_pickle=True)
     result = entry.result
-    return Quantized(program, result["origins"], result["facts"], result["prepared"])
+    return Quantized(program, result["origins"], result["facts"], result["departure"])
 
 
 def load_examples(source: MethodSource, store: Store) -> list[InputSet]:

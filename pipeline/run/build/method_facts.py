@@ -1,5 +1,5 @@
 """The facts of compiled methods that the core keeps: what was delegated, and how each method is
-called, emitted and stored (`store.compiled.CompiledMethod`)."""
+called, emitted and stored (`store.compiled.COMPILED_METHOD`)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from pipeline.compile.emit_trace import record_emission
 from pipeline.compile.inspect.constants import describe_constants
 from pipeline.compile.inspect.delegation import describe_delegation, find_debug_handles
 from pipeline.compile.inspect.uptake import measure_kernels
-from pipeline.compile.lowering_warnings import find_lost_conds, find_training_mode
+from pipeline.compile.lowering_warnings import (
+    describe_unused_quantization,
+    find_lost_conds,
+    find_training_mode,
+)
 from pipeline.compile.module_filter import FilteredPartitioner
-from pipeline.compile.quantization_warnings import describe_unused_quantization
 from pipeline.config.models import MethodConfig
 from pipeline.program.method_spec import MethodSpec, make_method_spec
 from pipeline.program.signature import find_changed_inputs

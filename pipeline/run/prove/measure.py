@@ -16,7 +16,6 @@ from pipeline.compile.inspect.traced_facts import (
     add_source_lines,
     trace_operators,
 )
-from pipeline.compile.quantization_warnings import describe_departure
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import guarded
 from pipeline.moments import call_all
@@ -25,7 +24,6 @@ from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.program.constant_values import decode_constant
 from pipeline.program.eager import common_buffers
 from pipeline.program.mapped_files import unlocked
-from pipeline.run.build.load import Quantized
 from pipeline.run.build.metadata import all_constants
 from pipeline.run.build.planned import guard_sources
 from pipeline.run.prove.measured import check_files
@@ -135,7 +133,7 @@ def _run(
         budget,
         subject.asked,
         subject.describe_instruction,
-        _describe_departures(quantized),
+        {name: method.departure for name, method in quantized.items()},
         subject.narrowed,
         subject.without_examples,
         subject.listed_shapes,
@@ -145,15 +143,6 @@ def _run(
 def _keep_call(keepers: Sequence[Measuring], *call: Any) -> None:
     for keeper in keepers:
         keeper.keep_call(*call)
-
-
-def _describe_departures(quantized: Mapping[str, Quantized]) -> dict[str, str]:
-    """Say, by method, how a program with observers departs from the float one."""
-    return {
-        name: describe_departure(method.prepared)
-        for name, method in quantized.items()
-        if method.prepared is not None and method.prepared["agrees"] is False
-    }
 
 
 def _make_record(subject: Subject, validation: Validation) -> dict[str, Any]:

@@ -27,8 +27,8 @@ from pipeline.compile.preprocess.cache import (
     keyed_preprocess,
 )
 from pipeline.compile.preprocess.key import UndescribableError
-from pipeline.compile.quantize import quantize
 from pipeline.compile.to_backend import to_backend_multiple
+from pipeline.features.quantization.quantize import quantize
 from pipeline.store.store import Store
 from tests.support.programs import Plain, Shared, shared_programs
 from tests.support.resident import run_python

@@ -36,7 +36,7 @@ from pipeline.backends.xnnpack import cache_key as xnnpack_sight
 from pipeline.compile.lower import lower
 from pipeline.compile.preprocess.key import UndescribableError, describe
 from pipeline.compile.preprocess.records import with_handles
-from pipeline.compile.quantize import quantize
+from pipeline.features.quantization.quantize import quantize
 from tests.support.bench import REPOSITORY
 from tests.support.programs import Plain, Shared
 from tests.support.resident import run_python

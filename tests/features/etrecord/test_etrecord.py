@@ -20,7 +20,6 @@ from pipeline.compile.emit import emit
 from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import make_object
-from pipeline.compile.quantize import quantize
 from pipeline.features.etrecord.etrecord import (
     _neutralize,
     join_etrecords,
@@ -28,6 +27,7 @@ from pipeline.features.etrecord.etrecord import (
     map_current_lines,
     record_etrecord,
 )
+from pipeline.features.quantization.quantize import quantize
 from pipeline.program.archive import load_program, save_programs
 from pipeline.program.inputs import InputSet
 from pipeline.program.runtime_bindings import import_bindings

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from torch.export import export
 
 from pipeline.compile.preprocess import registry as preprocessors
-from pipeline.compile.quantize import quantize
 from pipeline.features.contracts.contract import describe_contract, format_selection, join_contracts
 from pipeline.features.contracts.kernel_calls import read_runtime_needs
 from pipeline.features.inspection.contents import describe_contents
+from pipeline.features.quantization.quantize import quantize
 from pipeline.program.flatbuffer import CorruptError
 from pipeline.program.inputs import InputSet
 from pipeline.program.pte import read_program

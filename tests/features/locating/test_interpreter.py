@@ -171,7 +171,7 @@ def test_int8_is_the_same_to_the_bit():
         def forward(self, x):
             return self.layers(x)
 
-    from pipeline.compile.quantize import quantize
+    from pipeline.features.quantization.quantize import quantize
     from pipeline.program.inputs import InputSet
     from tests.support.configs import parse_config
 

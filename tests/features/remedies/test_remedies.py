@@ -34,17 +34,17 @@ from pipeline.compile.edge_config import make_edge_config
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
 from pipeline.compile.module_filter import make_filtered_partitioners
-from pipeline.compile.quantize import quantize
 from pipeline.compile.steps import timed_steps
 from pipeline.config.models import MethodConfig
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
+from pipeline.features.quantization.quantize import quantize
+from pipeline.features.remedies import remedies
+from pipeline.features.remedies.explain_error import explain_error
+from pipeline.features.remedies.table import MACHINE, REMEDIES
 from pipeline.program.inputs import InputSet
 from pipeline.program.patching import replaced
-from pipeline.run.explain_error import explain_error
 from pipeline.run.stages import Stages
-from pipeline.store import remedies
-from pipeline.store.remedy_table import MACHINE, REMEDIES
 from tests.support import rejected
 from tests.support.buffers import Added, Copied, Given, Used, UsedCopy
 from tests.support.configs import parse_config
@@ -497,7 +497,7 @@ def test_every_remedy_is_followed():
 def explain(fails: Callable[[], object]) -> str:
     with pytest.raises(Exception) as caught:
         fails()
-    return explain_error(caught.value, Path(__file__).parents[2])
+    return explain_error(caught.value, Path(__file__).parents[3])
 
 
 def pattern_of(text: str) -> str:

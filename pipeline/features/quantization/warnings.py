@@ -64,35 +64,6 @@ def describe_departure(prepared: Mapping[str, Any]) -> str:
     return f"{text}: fold it before the export, or leave `quantize` out"
 
 
-def describe_undelegated(facts: Mapping[str, Any]) -> str:
-    """Say what becomes of a quantized method without a partitioner; "" where it only looks up
-    quantized embeddings."""
-    if not facts["conversions"]:
-        return ""
-    return (
-        f"quantized without a partitioner: portable kernels run {facts['conversions']} quantize "
-        "and dequantize calls and compute in floating point between them, slower and, where "
-        "weights are few, in a larger file; name a partitioner, or leave `quantize` out"
-    )
-
-
-def describe_unused_quantization(delegation: Mapping[str, Any]) -> str:
-    """Say that no delegate runs what was quantized; "" where one does, or nothing is delegated."""
-    delegated = [
-        segment["operators"] for segment in delegation["segments"] if segment["backend"]
-    ]
-    quantizing = [name for names in delegated for name in names if "quantize" in name]
-    undelegated = [name for name in delegation["undelegated"] if "quantize" in name]
-    if not delegated or quantizing or not undelegated:
-        return ""
-    calls = sum(delegation["undelegated"][name] for name in undelegated)
-    return (
-        f"quantized, and no delegate runs what was quantized: portable kernels run {calls} quantize"
-        " and dequantize calls, and compute in floating point between them; name a partitioner that"
-        " takes it, or leave `quantize` out"
-    )
-
-
 def _place(operator: str, module: str) -> str:
     if module:
         return f"{operator} in module {module}"

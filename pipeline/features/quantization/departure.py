@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
 
-from pipeline.compile.noise import measure_noise, round_figure
+from pipeline.features.quantization.noise import measure_noise, round_figure
+from pipeline.features.quantization.records import PreparedDeparture
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import operator_name
-from pipeline.store.quantized import PreparedDeparture
 
 _log = logging.getLogger(__name__)
 

@@ -4,17 +4,18 @@ import pytest
 import torch
 from torch.export import Dim, export
 
-from pipeline.compile.multiplications import count_multiplications
-from pipeline.compile.prepared import PreparedComparison
-from pipeline.compile.quantization_facts import describe_quantization
-from pipeline.compile.quantization_warnings import describe_undelegated, find_warnings
-from pipeline.compile.quantize import QuantizationNotes, quantize
+from pipeline.compile.lowering_warnings import describe_undelegated
+from pipeline.features.quantization.facts import describe_quantization
+from pipeline.features.quantization.multiplications import count_multiplications
+from pipeline.features.quantization.prepared import PreparedComparison
+from pipeline.features.quantization.quantize import QuantizationNotes, quantize
+from pipeline.features.quantization.warnings import find_warnings
 from pipeline.program.graphs import find_origins, iter_nodes
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
 from pipeline.store.forms import fits
 from pipeline.store.quantized import Quantization
-from tests.compile.test_quantize import make_method_spec
+from tests.features.quantization.test_quantize import make_method_spec
 
 
 class Recurrent(torch.nn.Module):

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from pipeline.features.quantization.calibration import (
+    calibration_digests,
+    calibration_remedy,
+    lacks_calibration,
+)
 from pipeline.plan.actions import Action
-from pipeline.plan.calibration import calibration_digests
+from pipeline.plan.kinds.kind import Kind, MistakeAndRemedy
 from pipeline.plan.kinds.parts import (
     CALIBRATION,
     Key,
@@ -78,12 +84,39 @@ class QuantizeInputs:
         )
 
 
+def describe_kind() -> Kind:
+    """Return the kind of action that quantizes a method."""
+    return Kind(
+        "quantize",
+        key=quantize_key,
+        read=lambda fields: QuantizeInputs(**fields),
+        describe=describe_quantize,
+        blobs=itemgetter("blobs"),
+        plan=lambda **fields: quantize_action(QuantizeInputs(**fields)),
+        find_mistakes=find_mistakes,
+    )
+
+
 def quantize_action(inputs: QuantizeInputs) -> Action[QuantizeInputs]:
     """Return the action that quantizes a method."""
     config = inputs.config
     method = inputs.method
     key = quantize_key(inputs)
     return Action("quantize", config.model, config.package, method, key, inputs)
+
+
+def find_mistakes(
+    config: MethodConfig, source: MethodSource
+) -> Iterator[MistakeAndRemedy]:
+    """Yield that a method has no inputs which its quantization could observe."""
+    spec = config.quantize
+    if spec is None or CALIBRATION in config.files:
+        return
+    if lacks_calibration(spec, source):
+        yield (
+            "static quantization observes calibration inputs, and the model gives none",
+            calibration_remedy(spec, source),
+        )
 
 
 def quantize_key(inputs: QuantizeInputs) -> Key:

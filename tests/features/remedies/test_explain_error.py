@@ -10,12 +10,12 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 
 from pipeline.compile.lower import lower
 from pipeline.compile.steps import timed_steps
-from pipeline.run.explain_error import explain_error
+from pipeline.features.remedies.explain_error import explain_error
+from pipeline.features.remedies.remedies import add_remedy
+from pipeline.features.remedies.table import REMEDIES
 from pipeline.run.stages import Stages
 from pipeline.store.errors import PipelineError
 from pipeline.store.reasons import reason
-from pipeline.store.remedies import add_remedy
-from pipeline.store.remedy_table import REMEDIES
 
 EXPORTER = """\
 import dataclasses

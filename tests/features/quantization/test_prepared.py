@@ -11,8 +11,8 @@ from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
 from torch.export import export
 from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
 
-from pipeline.compile.prepared import PreparedComparison, seeded
-from pipeline.compile.quantization_warnings import describe_departure
+from pipeline.features.quantization.prepared import PreparedComparison, seeded
+from pipeline.features.quantization.warnings import describe_departure
 from pipeline.program.inputs import InputSet
 
 

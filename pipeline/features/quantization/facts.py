@@ -14,7 +14,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
 from pipeline.backends.quantize_options import OVERRIDES, MixedQuantize
-from pipeline.compile.multiplications import count_multiplications
+from pipeline.features.quantization.multiplications import count_multiplications
 from pipeline.program.eager import find_effects
 from pipeline.program.graphs import find_constants, iter_nodes
 from pipeline.program.module_paths import enclosing_modules

@@ -10,19 +10,22 @@ from torch.export import ExportedProgram
 
 from pipeline.backends.workspace_files import located
 from pipeline.compile.control_flow import count_float_operators
-from pipeline.compile.quantization_facts import describe_quantization
-from pipeline.compile.quantization_warnings import find_warnings
-from pipeline.compile.quantize import (
+from pipeline.features.quantization.calibration import (
+    calibration_remedy,
+    lacks_calibration,
+)
+from pipeline.features.quantization.facts import describe_quantization
+from pipeline.features.quantization.kind import QuantizeInputs
+from pipeline.features.quantization.quantize import (
     Batches,
     Calibration,
     QuantizationNotes,
     check_batches,
     quantize,
 )
+from pipeline.features.quantization.warnings import describe_departure, find_warnings
 from pipeline.plan.actions import Action
-from pipeline.plan.calibration import calibration_remedy, lacks_calibration
 from pipeline.plan.kinds.parts import CALIBRATION
-from pipeline.plan.kinds.quantize import QuantizeInputs
 from pipeline.program.archive import save_programs
 from pipeline.program.graphs import find_origins
 from pipeline.program.input_files import read_planned
@@ -86,12 +89,16 @@ def _quantize(
         ]
         for warning in facts["warnings"]:
             _log.warning("%s: %s", method, warning)
+        departure = ""
+        if notes.prepared is not None and notes.prepared["agrees"] is False:
+            departure = describe_departure(notes.prepared)
         return {
             "program": file.digest,
             "blobs": [file.digest],
             "origins": origins,
             "facts": facts,
             "prepared": notes.prepared,
+            "departure": departure,
         }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import executorch.export
 import pytest
 import torch
+from executorch.backends.apple.coreml.quantizer._coreml_quantizer import _AnnotationPatternRegistry
 from executorch.backends.apple.coreml.recipes import CoreMLRecipeType
 from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
     XNNPACKQuantizer,
@@ -29,12 +30,12 @@ from pipeline.backends import BACKENDS, QUANTIZERS, RECIPES, make_partitioners
 from pipeline.compile.emit import emit
 from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.lower import lower
-from pipeline.compile.quantize import quantize
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
+from pipeline.features.quantization.quantize import quantize
+from pipeline.features.remedies.explain_error import explain_error
 from pipeline.program.archive import load_program, save_programs
 from pipeline.program.inputs import InputSet
-from pipeline.run.explain_error import explain_error
 from pipeline.store.errors import ConfigErrors, PipelineError
 from pipeline.store.releases import installed_release
 from tests.support.bench import REPOSITORY
@@ -464,7 +465,12 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: getattr(kind, "value", None))
-def test_a_recipe_gives_upstreams_bytes(kind):
+def test_a_recipe_gives_upstreams_bytes(kind, monkeypatch):
+    """Core ML's quantizer exports each pattern that it knows first, which takes 50 s: here those
+    that the model has."""
+    rules = _AnnotationPatternRegistry.REGISTRY
+    rules_of_model = {name: rules[name] for name in ("linear_act", "linear")}
+    monkeypatch.setattr(_AnnotationPatternRegistry, "REGISTRY", rules_of_model)
     inputs = inputs_of((2, 64))
     with BACKENDS["coreml"].preprocessing.around():
         session = export_by_recipe(
@@ -584,5 +590,5 @@ def test_what_fails_while_inputs_are_observed_has_its_line():
     with pytest.raises(IndexError) as caught:
         masked("xnnpack", offset=5)
     explained = explain_error(caught.value, REPOSITORY)
-    assert explained.startswith("tests/compile/test_quantize.py:")
+    assert explained.startswith("tests/features/quantization/test_quantize.py:")
     assert "self.linear(self.embedding(ids))" in explained

@@ -19,13 +19,18 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Interpreter, Node
 from torch.utils import _pytree as pytree
 
-from pipeline.compile.departure import find_departure
-from pipeline.compile.noise import NO_NOISE, Noise, measure_noise, round_figure
+from pipeline.features.quantization.departure import find_departure
+from pipeline.features.quantization.noise import (
+    NO_NOISE,
+    Noise,
+    measure_noise,
+    round_figure,
+)
+from pipeline.features.quantization.records import PreparedDeparture
 from pipeline.program.eager import Source
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
 from pipeline.program.signature import flatten
-from pipeline.store.quantized import PreparedDeparture
 
 _log = logging.getLogger(__name__)
 # The least share of noise in a signal that two right float implementations may differ by, or 4 eps

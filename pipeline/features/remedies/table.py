@@ -3,7 +3,7 @@ where there is one, or with a change to the model.
 
 A cause is known by the text of the error, and, where errors of other causes read alike, by its
 type. What the machine lacks, such as disk space, comes first: such a failure says nothing about
-the model. tests/run/test_remedies.py follows the advice of each remedy.
+the model. tests/features/remedies/test_remedies.py follows the advice of each remedy.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipeline.store.causes import (
+from pipeline.features.remedies.causes import (
     is_of_an_operator,
     is_of_installed,
     is_of_this_package,

@@ -14,10 +14,14 @@ from torch.export import Dim, export
 
 from pipeline.backends import QUANTIZERS
 from pipeline.cli.grammar import Target
-from pipeline.compile.quantize import Batches, check_batches
 from pipeline.features.explain.explain import run as explain
 from pipeline.features.explain.plan import preview
-from pipeline.plan.calibration import calibration_digests, calibration_remedy, lacks_calibration
+from pipeline.features.quantization.calibration import (
+    calibration_digests,
+    calibration_remedy,
+    lacks_calibration,
+)
+from pipeline.features.quantization.quantize import Batches, check_batches
 from pipeline.plan.plan import Plan
 from pipeline.program.input_files import read_file
 from pipeline.program.inputs import InputSet

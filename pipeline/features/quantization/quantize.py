@@ -23,10 +23,10 @@ from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from pipeline.backends import QUANTIZERS, make_quantizer
 from pipeline.backends.quantize_options import MixedQuantize
-from pipeline.compile.departure import rounds_values, run_unobserved
-from pipeline.compile.dynamic_shapes import describe_dynamic_shapes
-from pipeline.compile.observers import ObserverRanges
-from pipeline.compile.prepared import PreparedComparison, seeded
+from pipeline.features.quantization.departure import rounds_values, run_unobserved
+from pipeline.features.quantization.dynamic_shapes import describe_dynamic_shapes
+from pipeline.features.quantization.observers import ObserverRanges
+from pipeline.features.quantization.prepared import PreparedComparison, seeded
 from pipeline.program.inputs import InputSet
 from pipeline.program.module_paths import enclosing_modules, outline_program
 from pipeline.program.operators import base_name, operator_name

@@ -1,0 +1,22 @@
+"""Quantization: what `quantize` of a config does, between a method's export and its compilation.
+
+Backends name their quantizers and the options of these (`backends.entry.Quantization`).
+
+kind       the inputs and the key of quantize actions
+perform    from a method's program to a quantized one in the store
+quantize   annotates, observes inputs, converts, exports again
+facts      which share of weights and compute was quantized, and why the rest was not
+prepared   whether a program with observers still agrees with the float one, and where it departs
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "quantization",
+    "quantize methods before they are lowered, by `quantize`",
+    kinds={"quantize": "pipeline.features.quantization.kind:describe_kind"},
+    perform={"quantize": "pipeline.features.quantization.perform:quantize_method"},
+    outlines={"quantize": "pipeline.features.quantization.records:QUANTIZE"},
+)

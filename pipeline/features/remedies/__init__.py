@@ -1,0 +1,17 @@
+"""Remedies: where a failed action failed, and what to do about errors of torch and ExecuTorch.
+
+explain_error   the line of the model and the operator at which an action ended
+remedies        adds to the text of an error what to do
+table           the known causes
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "remedies",
+    "name the line of the model at which an action failed, and what to do about known errors",
+    explain_error="pipeline.features.remedies.explain_error:explain_error",
+    add_remedy="pipeline.features.remedies.remedies:add_remedy",
+)
