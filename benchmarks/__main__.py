@@ -38,6 +38,7 @@ CASES = {
     "hashing": ("hashing", "hashing"),
     "memory": ("memory", "memory"),
     "index": ("index", "index"),
+    "growth": ("growth", "growth"),
 }
 HEADINGS = ("case", "measured", "to reach", "verdict")
 

@@ -83,6 +83,7 @@ class Sizes:
     wide_megabytes: int = 64  # of weights in the method that has little else
     weights: tuple[int, ...] = (512, 1024, 2048)  # MiB of methods that are weighed
     entries: int = 1_000_000  # of a store
+    growth: int = 1  # 0 for what CI counts
 
 
 QUICK = Sizes(
@@ -110,6 +111,7 @@ QUICK = Sizes(
     wide_megabytes=16,
     weights=(128,),
     entries=20_000,
+    growth=0,
 )
 
 

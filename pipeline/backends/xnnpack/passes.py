@@ -137,9 +137,12 @@ def _make_thrifty(kind: type[ExportPass]) -> Any:
     changes = _CHANGES.get(kind, lambda module: overrides)
     matches = _MATCHES.get(kind) if _has_known_patterns() else None
 
+    # A pass without a `call` of its own has that of `ExportPass`, which always traces.
+    searches = kind.call is not ExportPass.call
+
     def call(self: Any, module: GraphModule) -> PassResult:
         can_match = matches is None or matches(module)
-        return (kind if can_match else _Thrifty).call(self, module)
+        return (kind if searches and can_match else _Thrifty).call(self, module)
 
     attributes = {
         "changes": staticmethod(changes),
@@ -170,9 +173,13 @@ def _has_dim_order(module: GraphModule) -> bool:
 
 def _has_constants(module: GraphModule) -> bool:
     """Return whether a call may compute with nothing but literals and attributes."""
-    return any(
-        n.op == "call_function" and not n.all_input_nodes for n in module.graph.nodes
-    )
+    for node in module.graph.nodes:
+        computes = node.op == "call_function"
+        if computes and all(
+            operand.op == "get_attr" for operand in node.all_input_nodes
+        ):
+            return True
+    return False
 
 
 def find_operators(module: GraphModule) -> set[str]:

@@ -1,4 +1,4 @@
-"""Merge groups of nodes into partitions without trying every pair (`patches.py`).
+"""Choose partitions without looking at all nodes for each, or trying every pair (`patches.py`).
 
 ExecuTorch asks of each pair whether a path leaves the two groups and comes back, by searching the
 graph: 8 of 54 s at 123 partitions, and four times as much at twice as many. Here the groups that a
@@ -8,14 +8,22 @@ must not be merged with is one integer, and the others are merged in ExecuTorch'
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from executorch.exir.backend.canonical_partitioners.config_partitioner import (
+    ConfigerationBasedPartitioner,
+)
 from executorch.exir.backend.canonical_partitioners.group_partitioner import (
     GroupBasedPartitioner,
 )
-from torch.fx import Node
+from torch.export import ExportedProgram
+from torch.fx import Graph, Node
 from torch.fx.passes.utils.fuser_utils import validate_partition
+from torch.fx.passes.utils.source_matcher_utils import get_source_partitions
+
+from pipeline.program.patching import replaced
 
 # The texts that this was written for.
 SOURCES = (
@@ -25,8 +33,39 @@ SOURCES = (
     GroupBasedPartitioner._perform_partition_merge,
     validate_partition,
 )
+MATCHING = (
+    ConfigerationBasedPartitioner.get_matched_nodes_from_configs,
+    get_source_partitions,
+)
+_GEMM_CONFIGS = "executorch.backends.xnnpack.partition.config.gemm_configs"
 _OWN_RULE = GroupBasedPartitioner._can_merge_partitions
 _Function = Callable[..., Any]
+
+
+def make_matching(original: _Function) -> _Function:
+    """Find the linear layers of a graph once while its nodes are matched: `AddmmConfig` looks at
+    all nodes for each `mm` and `addmm`, twice. A partitioner changes no graph."""
+
+    def match(self: Any, program: ExportedProgram) -> Any:
+        gemm_configs = sys.modules.get(_GEMM_CONFIGS)
+        if gemm_configs is None:
+            return original(self, program)
+        with replaced(gemm_configs, "get_source_partitions", _keep_sources):
+            return original(self, program)
+
+    return match
+
+
+def _keep_sources(original: _Function) -> _Function:
+    sources: dict[tuple[Graph, tuple[Any, ...]], Any] = {}
+
+    def find(graph: Graph, wanted: list[Any]) -> Any:
+        key = graph, tuple(wanted)
+        if key not in sources:
+            sources[key] = original(graph, wanted)
+        return sources[key]
+
+    return find
 
 
 def make_merge(original: _Function) -> _Function:

@@ -137,6 +137,19 @@ def _make_node_source(original: _Function) -> _Function:
     return initialize
 
 
+# Modules of weights
+
+
+def _make_call_name_check(original: _Function) -> _Function:
+    """Match only names that begin alike: unlifting a program compares the module of each weight
+    with all modules beside it, by a regular expression."""
+
+    def is_call_name(call_name: str, base: str) -> bool:
+        return call_name.startswith(base) and original(call_name, base)
+
+    return is_call_name
+
+
 # Kernels in Python
 
 
@@ -301,6 +314,11 @@ PATCHES = (
         for name, source in sources.items()
     ),
     Patch(
+        "torch.export.unflatten:_is_call_name",
+        "bdf129dc275ac75339bf7ff9577dee574e0843d8e2288f1e53795ae88c78cfb1",
+        _make_call_name_check,
+    ),
+    Patch(
         "executorch.exir.lowered_backend_module:legalize_graph",
         "5fac0fda51131ca13f2c3c503c8c293bb1dbaa662491dc437bd5468e08cdb5f5",
         graph_building.make_legalize,
@@ -311,6 +329,13 @@ PATCHES = (
         "8b49b39627fc9b939f04f48d634cc85d1c6d7d57529cb976e58e70e9ca8b89eb",
         partition_merging.make_merge,
         texts=partition_merging.SOURCES,
+    ),
+    Patch(
+        "executorch.exir.backend.canonical_partitioners.config_partitioner:"
+        "ConfigerationBasedPartitioner.get_matched_nodes_from_configs",
+        "6753a6886a084a6afc3844731d7c9fff86282c87980a99737ab7a9f07a47a9e5",
+        partition_merging.make_matching,
+        texts=partition_merging.MATCHING,
     ),
     Patch(
         "executorch.exir.backend.backend_api:lower_all_submodules_to_backend",

@@ -4,9 +4,13 @@ import random
 
 import pytest
 import torch
+from executorch.backends.xnnpack.partition.config import gemm_configs
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import to_edge
 from executorch.exir.backend.canonical_partitioners.group_partitioner import (
     GroupBasedPartitioner,
 )
+from torch.export import export
 from torch.fx import Graph, GraphModule
 from torch.fx.passes.operator_support import OperatorSupportBase
 
@@ -74,3 +78,35 @@ def test_a_partitioner_with_a_rule_of_its_own_keeps_it():
         )
         partitions = partitioner.propose_partitions()
     assert len(partitions) > 1 and all(each.size() == 1 for each in partitions)
+
+
+class Products(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.weights = torch.nn.ParameterList(torch.randn(4, 4) for _ in range(4))
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        for weight in self.weights:
+            x = x @ weight
+        return self.linear(x.cumsum(0))
+
+
+def tags_of(program):
+    XnnpackPartitioner().partition(program)
+    return [node.meta.pop("delegation_tag", None) for node in program.graph.nodes]
+
+
+def test_linear_layers_are_found_once_for_all_products(monkeypatch):
+    calls = []
+    find = gemm_configs.get_source_partitions
+    program = export(Products().requires_grad_(False), (torch.ones(3, 4),))
+    edge = to_edge(program).exported_program()
+    plain = tags_of(edge)
+    with fast_lowering():
+        monkeypatch.setattr(
+            gemm_configs, "get_source_partitions", lambda *args: calls.append(args) or find(*args)
+        )
+        assert tags_of(edge) == plain
+    assert len(calls) == 1 and len(set(plain)) > 2

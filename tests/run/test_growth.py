@@ -1,0 +1,41 @@
+"""The work of a build grows in proportion to what it builds: the small form of `benchmarks.growth`,
+by calls of functions, which repeat exactly."""
+
+import pytest
+
+from benchmarks.growth import DIMENSIONS, KNOWN, count_calls, count_sizes, find_growth
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DIMENSIONS)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_no_function_is_called_more_than_in_proportion(name, tmp_path):
+    dimension = DIMENSIONS[name]
+    growing = find_growth(count_sizes(dimension, dimension.sizes[0], tmp_path))
+    assert growing.keys() <= KNOWN.keys(), growing
+
+
+def look_at(place):
+    return place
+
+
+def compare(first, second):
+    return first == second
+
+
+def work(count, pairs):
+    for first in range(count):
+        look_at(first)
+        for second in range(count if pairs else 3):
+            compare(first, second)
+
+
+@pytest.mark.parametrize("pairs, growing", [(True, ["compare", "all functions"]), (False, [])])
+def test_what_grows_by_a_power_is_named(pairs, growing):
+    counts = [count_calls(lambda size=size: work(size, pairs)) for size in (4, 8, 16, 32)]
+    assert sorted(name.rpartition(":")[2] for name in find_growth(counts)) == sorted(growing)
+
+
+def test_calls_repeat_exactly():
+    first, second = (count_calls(lambda: work(8, True)) for _ in range(2))
+    assert first == second and sum(first.values()) > 64
