@@ -115,6 +115,8 @@ class Feature:
         split_command: takes the words of a command line and the workspace's folder; returns None
             where this process runs all of it, or the words that it runs (None for none), and a
             function that runs what is left and returns the exit status.
+        before_command: takes the workspace, and whether the command builds packages, before it does
+            anything; raises PipelineError to refuse the command.
         elsewhere: takes a `plan.config_cache.ConfigCache`; returns the packages that other
             processes build, which the plan of this one leaves out.
         settings: those of workspaces that it reads, by name; the name of each begins with that of
@@ -215,6 +217,7 @@ class Feature:
     verbs: tuple[Command, ...] = ()
     options: Mapping[str, str] = _moment("", _NONE)
     split_command: str = _moment("")
+    before_command: str = _moment("")
     elsewhere: str = _moment("")
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest

@@ -38,6 +38,10 @@ SETTINGS = {
         {"PTE_PIPELINE_REMOTE": "file:///nowhere"},
         'PTE_PIPELINE_REMOTE: this installation has no feature "remote"; unset it',
     ),
+    "unknown_toolchain": (
+        {"PTE_PIPELINE_UNKNOWN_TOOLCHAIN": "allow"},
+        'PTE_PIPELINE_UNKNOWN_TOOLCHAIN: this installation has no feature "unknown_toolchain"',
+    ),
 }
 LIST_BACKENDS = """
 import sys

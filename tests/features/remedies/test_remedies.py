@@ -39,12 +39,12 @@ from pipeline.config.models import MethodConfig
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
 from pipeline.features.quantization.quantize import quantize
+from pipeline.features.remedies import remedies
 from pipeline.features.remedies.explain_error import explain_error
 from pipeline.features.remedies.table import MACHINE, REMEDIES
 from pipeline.program.inputs import InputSet
 from pipeline.program.patching import replaced
 from pipeline.run.stages import Stages
-from pipeline.features.remedies import remedies
 from tests.support import rejected
 from tests.support.buffers import Added, Copied, Given, Used, UsedCopy
 from tests.support.configs import parse_config
