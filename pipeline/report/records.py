@@ -195,7 +195,8 @@ class ReportRecord(TypedDict):
     narrowed, `warnings` those of its lowering, and `facts` those of features by name;
     `operators` are the libraries of operators beside ATen's that the methods call;
     `seconds` is each method's running time in the package over all calls; `only` names the methods
-    that were asked for, where not all were; `processor` is what measured latencies.
+    that were asked for, where not all were; `processor` is what measured latencies; `runs_in` says
+    by runtime, such as `1.5.1 (et15)`, whether the package runs there: "yes", or "no" and why.
     """
 
     package: str
@@ -225,6 +226,7 @@ class ReportRecord(TypedDict):
     baseline: NotRequired[dict[str, Any] | None]
     bundle: NotRequired[BundleRecord]
     family: NotRequired[FamilyRecord]
+    runs_in: NotRequired[dict[str, str]]
     common_state: NotRequired[CommonStateRecord]
     only: NotRequired[list[str]]
     processor: NotRequired[str]

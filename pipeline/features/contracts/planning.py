@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.plan.planning import Files, Planning
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, listed
-from pipeline.store.settings_reader import open_settings
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.compose import Document
@@ -30,19 +29,6 @@ _ON_PURPOSE = "`validate: {gates: {runs_on: []}}` says that it is a label alone"
 def target_file(name: str) -> str:
     """Return the path of a target's file in the workspace."""
     return f"{TARGETS}/{name}.yaml"
-
-
-def find_installed(root: Path, toolchain: str) -> list[str]:
-    """Return the distributions of ExecuTorch in the environment of a toolchain, as its settings
-    name it: with others its runtime is asked again."""
-    texts = open_settings(root).get("toolchains", {}).get(toolchain, ())
-    found = list(texts)
-    for folder in texts:
-        packages = root.joinpath(Path(folder).expanduser()).glob(
-            "lib/python*/site-packages/executorch*.dist-info"
-        )
-        found += sorted(path.name for path in packages)
-    return found
 
 
 def find_targets(root: Path) -> dict[str, Path]:
@@ -132,12 +118,7 @@ class TargetPlanning(Planning):
         targets = {}
         for name in find_target_names(config):
             if name in self._paths:
-                target = read_target(self._paths[name]).resolved()
-                if target["runtime"]:
-                    target["installed"] = find_installed(
-                        self.plan.workspace.root, target["runtime"]
-                    )
-                targets[name] = target
+                targets[name] = read_target(self._paths[name]).resolved()
         if not targets:
             return {}
         gates = config.validation.gates.resolved()

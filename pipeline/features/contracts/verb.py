@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pipeline.cli.verbs import known_packages
@@ -14,7 +15,13 @@ from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
 from pipeline.report.records import read_fitting
 from pipeline.store.errors import PipelineError, plural
-from pipeline.store.files import CONTRACT, SELECTION, record_bytes, write_atomically
+from pipeline.store.files import (
+    CONTRACT,
+    REPORT,
+    SELECTION,
+    record_bytes,
+    write_atomically,
+)
 from pipeline.store.names import NAME_PATTERN
 
 Json = Mapping[str, Any]
@@ -46,7 +53,9 @@ def run(
     for number, (package, contract) in enumerate(() if all else contracts.items()):
         yield from [""] if number else []
         folder = plan.workspace.package(package)
-        yield from _describe(package, contract, folder / SELECTION)
+        report = read_fitting(folder / REPORT) or {}
+        runs_in = report.get("runs_in", {})
+        yield from _describe(package, contract, folder / SELECTION, runs_in=runs_in)
     if refused:
         raise PipelineError(*refused)
 
@@ -84,9 +93,13 @@ def _shown(plan: Plan, path: Path) -> str:
 
 
 def _describe(
-    title: str, contract: Json, selection: Path, name: str = ""
+    title: str,
+    contract: Json,
+    selection: Path,
+    name: str = "",
+    runs_in: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[str]:
-    """Yield the lines on one contract."""
+    """Yield the lines on one contract; `runs_in` says by runtime whether the package runs there."""
     operators = contract["operators"]
     backends = contract["backends"]
     yield f"{title}: {plural(len(operators), 'operator')}, {plural(len(backends), 'backend')}"
@@ -103,6 +116,7 @@ def _describe(
         ),
         "memory": "; ".join(_describe_memory(contract)),
         "data files": ", ".join(contract["data_files"]),
+        "runs in": "; ".join(f"{name} {said}" for name, said in runs_in.items()),
     }
     yield from (
         f"  {title_of_fact + ':':<12} {words}"

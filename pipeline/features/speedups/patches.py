@@ -33,6 +33,7 @@ from pipeline.features.speedups import (
     graph_building,
     graph_modules,
     idle_passes,
+    partition_merging,
     signature_maps,
     sizes,
 )
@@ -303,6 +304,13 @@ PATCHES = (
         "executorch.exir.lowered_backend_module:legalize_graph",
         "5fac0fda51131ca13f2c3c503c8c293bb1dbaa662491dc437bd5468e08cdb5f5",
         graph_building.make_legalize,
+    ),
+    Patch(
+        "executorch.exir.backend.canonical_partitioners.group_partitioner:"
+        "GroupBasedPartitioner._merge_partitions",
+        "8b49b39627fc9b939f04f48d634cc85d1c6d7d57529cb976e58e70e9ca8b89eb",
+        partition_merging.make_merge,
+        texts=partition_merging.SOURCES,
     ),
     Patch(
         "executorch.exir.backend.backend_api:lower_all_submodules_to_backend",

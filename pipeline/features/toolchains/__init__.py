@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipeline.moments import Command, Feature, Setting
+from pipeline.moments import Command, Feature, Section, Setting
 from pipeline.store.setting_table import checked, parse_text
 
 UPGRADE = Command(
@@ -29,7 +29,7 @@ RUNTIMES = Command(
     "[package ...]",
     more="Inputs have the declared shapes. The table is kept in build/runtimes.json.",
     examples=(("doit runtimes vision", "of one package"),),
-    run="pipeline.features.toolchains.runtimes:run",
+    run="pipeline.features.toolchains.runtimes_verb:run",
 )
 
 
@@ -55,14 +55,18 @@ SETTINGS = {
 }
 FEATURE = Feature(
     "toolchains",
-    "build with other releases of ExecuTorch, and report what an upgrade changes",
+    "build with other releases of ExecuTorch, run packages there, and compare",
     verbs=(UPGRADE, RUNTIMES),
     settings=SETTINGS,
     options={"toolchain": "pipeline.features.toolchains.driver:run_elsewhere"},
     split_command="pipeline.features.toolchains.routing:split_command",
     elsewhere="pipeline.features.toolchains.routing:find_elsewhere",
     config={"package": "pipeline.features.toolchains.config:add_fields"},
-    summarize="pipeline.features.toolchains.config:summarize",
-    planning="pipeline.features.toolchains.config:ToolchainPlanning",
+    summarize="pipeline.features.toolchains.planning:summarize",
+    planning="pipeline.features.toolchains.planning:ToolchainPlanning",
+    describe_key="pipeline.features.toolchains.planning:describe_key",
+    judge="pipeline.features.toolchains.load_matrix:prepare_judging",
+    sections=(Section(15, "pipeline.features.toolchains.load_matrix:section"),),
+    outlines={"runtime": "pipeline.features.toolchains.kept_answers:OUTLINE"},
     run_elsewhere="pipeline.features.toolchains.runtimes:find_refusals",
 )

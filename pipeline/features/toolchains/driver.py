@@ -15,7 +15,11 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from pipeline.features.toolchains.environments import DISTRIBUTION, find_python
-from pipeline.features.toolchains.routing import HERE, VARIABLE
+from pipeline.features.toolchains.routing import (
+    DEFAULT_PYTHON,
+    VARIABLE,
+    present_toolchain,
+)
 from pipeline.store.digest import hash_json
 from pipeline.store.places import TOOLCHAINS, default_root
 
@@ -30,7 +34,7 @@ def run_elsewhere(name: str, words: Sequence[str], root: Path) -> None:
     Raises:
         PipelineError: there is no such toolchain, or it can't build.
     """
-    if name == os.environ.get(VARIABLE, HERE):
+    if name == present_toolchain():
         return
     python = find_python(root, name)
     sys.stdout.flush()
@@ -48,6 +52,7 @@ def make_environment(name: str, python: Path) -> dict[str, str]:
     prefix = python.parent.parent
     environment = dict(os.environ)
     environment[VARIABLE] = name
+    environment.setdefault(DEFAULT_PYTHON, sys.executable)
     environment["VIRTUAL_ENV"] = str(prefix)
     _put_first(environment, "PATH", str(python.parent))
     _put_first(environment, "PYTHONPATH", str(link_code()))

@@ -22,6 +22,9 @@ from pipeline.store.workspace import open_workspace
 VARIABLE = "PTE_PIPELINE_TOOLCHAIN"  # the name of the toolchain that this process is of
 ROUTED = "PTE_PIPELINE_TOOLCHAIN_ROUTED"  # set where it builds the packages that name it alone
 HERE = "default"  # the environment that doit was started in
+DEFAULT_PYTHON = (
+    "PTE_PIPELINE_DEFAULT_PYTHON"  # that of `default`, for processes of others
+)
 # Commands that are about no packages, or run others for each toolchain themselves.
 _WHOLE = ("auto", "cache", "help", "init", "tabcompletion", "upgrade")
 # The words for this process, or None, and what runs the other parts and returns the exit status.
@@ -42,9 +45,14 @@ def read_toolchains(root: Path) -> Mapping[str, tuple[str, ...]]:
     return toolchains
 
 
+def present_toolchain() -> str:
+    """Return the name of the toolchain that this process is of."""
+    return os.environ.get(VARIABLE, HERE)
+
+
 def find_elsewhere(configs: ConfigCache) -> set[str]:
     """Return the packages that other processes build."""
-    here = os.environ.get(VARIABLE, HERE)
+    here = present_toolchain()
     if (
         here != HERE and ROUTED not in os.environ
     ):  # of `--toolchain`, which means all packages

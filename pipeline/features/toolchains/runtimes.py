@@ -1,4 +1,4 @@
-"""`doit runtimes`: loads and runs built packages on the runtime of every toolchain that is set up.
+"""Loads and runs built packages on the runtime of every toolchain that is set up.
 
 The runtime of each is that of its environment's Python. The present environment is one of them, and
 the outputs of the others are compared with its own on the same inputs.
@@ -7,28 +7,37 @@ the outputs of the others are compared with its own on the same inputs.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.cli.columns import columns
-from pipeline.cli.verbs import known_packages
 from pipeline.features.toolchains.environments import locate, probe
-from pipeline.features.toolchains.routing import HERE, read_toolchains
-from pipeline.plan.plan import Plan
+from pipeline.features.toolchains.kept_answers import (
+    CRASH,
+    SCRIPT,
+    Answers,
+    KeptAnswers,
+    Packages,
+    methods_of,
+)
+from pipeline.features.toolchains.routing import (
+    DEFAULT_PYTHON,
+    HERE,
+    present_toolchain,
+    read_toolchains,
+)
 from pipeline.report.records import read_fitting
 from pipeline.store.errors import PipelineError
-from pipeline.store.files import MANIFEST, write_atomically
+from pipeline.store.files import MANIFEST
 from pipeline.store.workspace import Workspace
 
-RUNTIMES = "runtimes.json"
-_SCRIPT = Path(__file__).with_name("run_packages.py")
 _SECONDS = 600
 _TIMED_OUT = 124  # as coreutils' `timeout` has it
-_YES = "yes"
+YES = "yes"
 _NUMPY_RUNTIME = "executorch-numpy-runtime"
 _TOLERANCE = (
     1e-3  # relative to the greatest value, above which numbers are worth a word
@@ -36,30 +45,8 @@ _TOLERANCE = (
 _MISSING = re.compile(
     r"Missing operator: \[\d+\] (?P<operator>[\w:.]+)|Backend (?P<backend>\w+) is not registered"
 )
-# What a runtime is asked for: packages, with their files and methods.
-Packages = Sequence[Mapping[str, Any]]
-# By package and method, what a runtime said of it.
-Answers = dict[tuple[str, str], dict[str, Any]]
 # By package and runtime, whether it runs there.
 Table = dict[str, dict[str, str]]
-
-
-def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
-    """Run packages, by default all, on all runtimes; yield a table, a line for each package.
-
-    Raises:
-        PipelineError: a package is not built, or its toolchain's environment can't be asked.
-    """
-    packages = []
-    for package in known_packages(plan, words):
-        packages.append(describe_package(plan.workspace.build, package))
-    table = run_everywhere(plan.workspace.root, packages)
-    write_table(plan.workspace, table)
-    runtimes = list(next(iter(table.values()), {}))
-    rows = [("", *runtimes)]
-    for package, outcomes in table.items():
-        rows.append((package, *outcomes.values()))
-    yield from columns(rows)
 
 
 def describe_package(folder: Path, package: str, title: str = "") -> dict[str, Any]:
@@ -75,31 +62,51 @@ def describe_package(folder: Path, package: str, title: str = "") -> dict[str, A
     return {"package": title or package, "pte": pte, "ptds": ptds, "methods": methods}
 
 
-def run_everywhere(root: Path, packages: Packages) -> Table:
+def run_everywhere(workspace: Workspace, packages: Packages) -> Table:
     """Return by package and runtime, such as `1.5.1 (et15)`, whether it runs there, or why not."""
     table: Table = {package["package"]: {} for package in packages}
     present: Answers = {}
-    for name in (HERE, *read_toolchains(root)):
-        runtime, answers = _ask_toolchain(root, name, packages)
+    for name in dict.fromkeys((present_toolchain(), *_others(workspace.root))):
+        runtime, answers = _ask_toolchain(workspace, name, packages)
         present = present or answers
         for package in packages:
             table[package["package"]][runtime] = judge(package, answers, present)
     return table
 
 
-def _ask_toolchain(root: Path, name: str, packages: Packages) -> tuple[str, Answers]:
-    """Return what the table calls a toolchain's runtime, and what it says of packages."""
+def _others(root: Path) -> list[str]:
+    """Return the toolchains that this process can ask beside its own."""
+    default = [HERE] if DEFAULT_PYTHON in os.environ else []
+    return [*default, *read_toolchains(root)]
+
+
+def _find_python(root: Path, name: str) -> Path:
+    """Return the Python of a toolchain. Raises PipelineError where there is none."""
+    if name == present_toolchain():
+        return Path(sys.executable)
+    if name == HERE:
+        return Path(os.environ[DEFAULT_PYTHON])
+    return locate(root, name, read_toolchains(root)[name])
+
+
+def _ask_toolchain(
+    workspace: Workspace, name: str, packages: Packages
+) -> tuple[str, Answers]:
+    """Return what the table calls a toolchain's runtime, and what it says of packages: what the
+    store has of the same files on the same distributions, it is not asked again."""
     try:
-        python = Path(sys.executable)
-        if name != HERE:
-            python = locate(root, name, read_toolchains(root)[name])
-        versions = probe(python, name)["distributions"]
+        python = _find_python(workspace.root, name)
+        environment = probe(python, name)
     except PipelineError as error:
         answers: Answers = {}
         for package in packages:
             answers |= _fail(package, str(error))
         return name, answers
-    return f"{_describe_version(versions)} ({name})", ask(python, packages)
+    kept = KeptAnswers(workspace.store, environment)
+    answers, unknown = kept.find(packages)
+    answers |= ask(python, unknown)
+    kept.keep(unknown, answers)
+    return f"{_describe_version(environment['distributions'])} ({name})", answers
 
 
 def _describe_version(versions: Mapping[str, str]) -> str:
@@ -116,9 +123,9 @@ def find_refusals(workspace: Workspace, toolchain: str, package: str) -> dict[st
     if toolchain not in read_toolchains(workspace.root):
         return {"": f"no toolchain '{toolchain}' in the settings"}
     described = describe_package(workspace.build, package)
-    _, answers = _ask_toolchain(workspace.root, toolchain, [described])
+    _, answers = _ask_toolchain(workspace, toolchain, [described])
     refusals = {}
-    for key in _keys(described):
+    for key in methods_of(described):
         facts = answers.get(key, {"error": "was not run"})
         if "error" in facts:
             refusals[key[1]] = _explain(facts)
@@ -147,8 +154,8 @@ def ask(python: Path, packages: Packages) -> Answers:
             crash = f"its process ended, exit status {ended.returncode}"
         names = [package["package"] for package in remaining]
         place = names.index(begun[0])
-        for key in _keys(remaining[place]):
-            answers.setdefault(key, {"error": crash})
+        for key in methods_of(remaining[place]):
+            answers.setdefault(key, {"error": crash, CRASH: True})
         remaining = remaining[place + 1 :]
     return answers
 
@@ -157,7 +164,7 @@ def _run_script(python: Path, packages: Packages) -> subprocess.CompletedProcess
     """Run packages in a process of another Python; one that does not end is ended."""
     try:
         return subprocess.run(
-            [python, "-I", _SCRIPT],
+            [python, "-I", SCRIPT],
             input=json.dumps(packages),
             capture_output=True,
             text=True,
@@ -170,13 +177,9 @@ def _run_script(python: Path, packages: Packages) -> subprocess.CompletedProcess
         return subprocess.CompletedProcess(error.cmd, _TIMED_OUT, text, "")
 
 
-def _keys(package: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(package["package"], method) for method in package["methods"]]
-
-
 def _fail(package: Mapping[str, Any], error: str) -> Answers:
     """Return the same error as the answer for each method of a package."""
-    return {key: {"error": error} for key in _keys(package)}
+    return {key: {"error": error, CRASH: True} for key in methods_of(package)}
 
 
 def _read_answers(output: str, answers: Answers) -> tuple[str, str] | None:
@@ -196,7 +199,7 @@ def judge(package: Mapping[str, Any], answers: Answers, present: Answers) -> str
     """Return "yes" where all methods of a package run and give what the present runtime gives; or
     what is missing, or how far numbers are from it."""
     outcomes = []
-    for key in _keys(package):
+    for key in methods_of(package):
         facts = answers.get(key, {"error": "was not run"})
         if "error" in facts:
             outcomes.append(f"no: {key[1]}: {_explain(facts)}")
@@ -205,7 +208,7 @@ def judge(package: Mapping[str, Any], answers: Answers, present: Answers) -> str
             if not distance <= _TOLERANCE:
                 outcomes.append(f"yes, {key[1]} with other numbers ({distance:.1g})")
     failures = [outcome for outcome in outcomes if outcome.startswith("no")]
-    return next(iter(failures or outcomes), _YES)
+    return next(iter(failures or outcomes), YES)
 
 
 def _explain(facts: Mapping[str, Any]) -> str:
@@ -226,22 +229,3 @@ def _find_distance(values: Sequence[float], expected: Sequence[float]) -> float:
     scale = max(map(abs, expected), default=0.0) or 1.0
     differences = [abs(x - y) for x, y in zip(values, expected, strict=True)]
     return max(differences, default=0.0) / scale
-
-
-def write_table(workspace: Workspace, table: Mapping[str, Mapping[str, str]]) -> None:
-    """Keep the table in `build/`, with the rows of packages that were not run this time."""
-    path = workspace.build / RUNTIMES
-    rows = {**read_table(workspace), **table}
-    text = json.dumps(rows, indent=1) + "\n"
-    write_atomically(path, text.encode(), workspace.build)
-
-
-def read_table(workspace: Workspace) -> dict[str, dict[str, str]]:
-    """Return the table that was kept, {} where there is none."""
-    try:
-        rows: dict[str, dict[str, str]] = json.loads(
-            (workspace.build / RUNTIMES).read_text()
-        )
-    except (OSError, ValueError):
-        return {}
-    return rows

@@ -63,7 +63,7 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         sides = [read_side(plan, base, package) for base in (workspace.build, folder)]
         changes.append(_compare(package, sides, name))
     runs = run_everywhere(
-        workspace.root, _find_builds(workspace.build, folder, changes, name)
+        workspace, _find_builds(workspace.build, folder, changes, name)
     )
     page = workspace.build / f"upgrade-{name}.md"
     text = "\n".join(write_markdown(name, versions, changes, runs)) + "\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.features.toolchains.config import ToolchainPlanning
+from pipeline.features.toolchains.planning import ToolchainPlanning
 from pipeline.features.toolchains.routing import HERE, ROUTED, VARIABLE, divide, split_command
 from pipeline.plan.plan import Plan
 from pipeline.store.workspace import open_workspace

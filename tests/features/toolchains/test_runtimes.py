@@ -137,14 +137,40 @@ def test_the_runtime_without_torch_runs_packages_and_says_what_it_can_not_read(m
     assert "reads no .ptd file" in judge(others, answers, answers)
 
 
-def test_the_runtime_of_a_target_says_what_it_refuses(make_environment, tmp_path):
-    environment = make_environment("numpy", executorch_numpy_runtime=REFUSING_RUNTIME)
+def make_workspace(tmp_path, environment):
+    """A workspace with a toolchain, and with a package whose file holds nothing."""
     settings = f'[tool.pte-pipeline.toolchains]\net13 = "{environment}"\n'
     (tmp_path / "pyproject.toml").write_text(settings)
     folder = tmp_path / "build" / "asr"
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text(json.dumps(manifest()))
-    workspace = Workspace(tmp_path, Store(tmp_path / "store"), 1)
+    (folder / "asr.pte").write_bytes(b"one")
+    return Workspace(tmp_path, Store(tmp_path / "store"), 1)
+
+
+def test_what_a_runtime_said_is_kept_by_files_and_environment(make_environment, tmp_path):
+    """A runtime that ended is asked again, and so is one with another distribution."""
+    environment = make_environment("numpy", executorch_numpy_runtime=REFUSING_RUNTIME)
+    workspace = make_workspace(tmp_path, environment)
+    refused = {"decode": "operator aten::foo.out"}
+    assert find_refusals(workspace, "et13", "asr") == refused
+    [packages] = environment.glob("lib/python*/site-packages")
+    (packages / "executorch_numpy_runtime.py").write_text("import os\nos.abort()\n")
+    assert find_refusals(workspace, "et13", "asr") == refused
+    (workspace.build / "asr" / "asr.pte").write_bytes(b"other")
+    crashed = find_refusals(workspace, "et13", "asr")
+    assert crashed["encode"].startswith("exit status -6")
+    (packages / "executorch_numpy_runtime.py").write_text(REFUSING_RUNTIME)
+    assert find_refusals(workspace, "et13", "asr") == refused
+    (packages / "other-2.dist-info").mkdir()
+    (packages / "other-2.dist-info" / "METADATA").write_text("Name: other\nVersion: 2\n")
+    (packages / "executorch_numpy_runtime.py").write_text(NUMPY_RUNTIME)
+    assert find_refusals(workspace, "et13", "asr") != refused
+
+
+def test_the_runtime_of_a_target_says_what_it_refuses(make_environment, tmp_path):
+    environment = make_environment("numpy", executorch_numpy_runtime=REFUSING_RUNTIME)
+    workspace = make_workspace(tmp_path, environment)
     assert find_refusals(workspace, "et13", "asr") == {"decode": "operator aten::foo.out"}
     unknown = {"": "no toolchain 'et12' in the settings"}
     assert find_refusals(workspace, "et12", "asr") == unknown

@@ -1,6 +1,7 @@
 """`doit upgrade` builds with another toolchain beside the present one and reports what changes."""
 
 import inspect
+import json
 import os
 
 import pytest
@@ -66,3 +67,12 @@ def test_planted_regressions_are_on_top(tmp_path, twin, make_environment):
     assert (bench.root / "build/.toolchains/worse/one/one.pte").is_file()
     assert bench.process("lower") == 0, bench.output
     assert "up to date: 1 package" in bench.output
+    runs_in = json.loads(bench.bytes_of("one", "report.json"))["runs_in"]
+    assert {name.split()[1]: said for name, said in runs_in.items()} == {
+        "(default)": "yes",
+        "(twin)": "yes",
+        "(worse)": "yes",
+    }
+    assert "<summary>Runs in</summary>" in bench.bytes_of("one", "report.md").decode()
+    assert bench.doit("contract", "one") == 0
+    assert f"  runs in:     {next(iter(runs_in))} yes; " in bench.output
