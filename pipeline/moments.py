@@ -117,6 +117,9 @@ class Feature:
             function that runs what is left and returns the exit status.
         before_command: takes the workspace, and whether the command builds packages, before it does
             anything; raises PipelineError to refuse the command.
+        live_view: returns a context manager that shows on a terminal what goes on, and gives the
+            function to call with each `report.events.Event`; takes the stream, the actions, and a
+            `run.batch.Outlook`. Its libraries are imported when it is entered.
         elsewhere: takes a `plan.config_cache.ConfigCache`; returns the packages that other
             processes build, which the plan of this one leaves out.
         settings: those of workspaces that it reads, by name; the name of each begins with that of
@@ -218,6 +221,7 @@ class Feature:
     options: Mapping[str, str] = _moment("", _NONE)
     split_command: str = _moment("")
     before_command: str = _moment("")
+    live_view: str = _moment("")
     elsewhere: str = _moment("")
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest

@@ -375,4 +375,4 @@ def run_verb(
 
 def _find_function(verb: Command) -> Any:
     """Import the function of a verb, with much that other commands do without."""
-    return load(verb.run or f"pipeline.cli.verbs.{verb.name}:run")
+    return load(verb.run)
