@@ -149,6 +149,7 @@ class Feature:
             compilation reads in place of a method's program. The core knows of one, `quantize`.
         perform: by the name of such a kind, what performs its actions in a worker; takes the
             action, the workspace and `run.stages.Stages`, and puts the result into the store.
+        perform_export: the same for `export`, whose code is in the keys of exports alone.
         planning: a class like `plan.planning.Planning`, of which a plan has one object, for the
             packages of which `summarize` says something.
         public: modules from which `pte_pipeline` passes on names to exporters and passes.
@@ -234,6 +235,7 @@ class Feature:
     summarize: str = _moment("plan")
     kinds: Mapping[str, str] = _moment("plan", _NONE)
     perform: Mapping[str, str] = _moment("build", _NONE)
+    perform_export: Mapping[str, str] = _moment("export", _NONE)
     planning: str = _moment("plan")
     public: tuple[str, ...] = _moment("export", ())
     watch_exporter: str = _moment("export")
