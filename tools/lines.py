@@ -27,7 +27,13 @@ from types import MappingProxyType
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT)]  # run as a script, this folder stands first
 
-from tools.measures import Measure, find_closure, find_imports, measure_modules  # noqa: E402
+from tools.measures import (  # noqa: E402
+    Measure,
+    find_closure,
+    find_imports,
+    find_shared_names,
+    measure_modules,
+)
 
 _DATA_KINDS = (".toml", ".json", ".j2")
 _HEADINGS = ("room", "files", "lines", "grown", "nodes", "a line", "records", "vague", "comments")
@@ -191,6 +197,10 @@ def main() -> int:
     print("{:,} nodes outside of features/".format(core["core-nodes"]))
     print("{:,} nodes without families of backends".format(core["core-nodes-without-backends"]))
     print("{} modules of them import a feature".format(core["core-importing-features"]))
+    shared_names = find_shared_names(texts)
+    core["shared-class-names"] = len(shared_names)
+    for name, modules in sorted(shared_names.items()):
+        print(f"{name} is a class of {', '.join(modules)}")
     limits = ceilings | {f"closure.{name}": most for name, most in closure_ceilings.items()}
     excesses = find_excesses(total, limits, closures, core)
     for excess in excesses:

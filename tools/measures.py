@@ -95,6 +95,16 @@ def find_records(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
     return {module: names & records for module, names in declared.items()}
 
 
+def find_shared_names(texts: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the class names that several modules declare, each with these modules."""
+    modules_by_name: dict[str, list[str]] = {}
+    for module, text in texts.items():
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.ClassDef):
+                modules_by_name.setdefault(node.name, []).append(module)
+    return {name: modules for name, modules in modules_by_name.items() if len(modules) > 1}
+
+
 def find_imports(texts: Mapping[str, str]) -> dict[str, set[str]]:
     """Return which modules of these each of them imports, lazy imports included."""
     imports: dict[str, set[str]] = {}

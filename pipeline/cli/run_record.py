@@ -9,7 +9,13 @@ from typing import Any
 
 from pipeline.plan.actions import Action, unit_name
 from pipeline.plan.plan import Plan
-from pipeline.report.events import Event, write_run, write_timeline
+from pipeline.report.events import (
+    ENDING,
+    Event,
+    describe_event,
+    write_run,
+    write_timeline,
+)
 from pipeline.report.stream import EventStream
 from pipeline.run.expectations import remember
 from pipeline.run.worker import Report
@@ -27,18 +33,6 @@ from pipeline.store.usage import (
 )
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
-
-# The facts of an action that ended, in the event stream.
-_STREAMED = (
-    "outcome",
-    "reason",
-    "seconds",
-    "peak_bytes",
-    "stage",
-    "error",
-    "log",
-    "host",
-)
 
 
 class RunRecord:
@@ -69,10 +63,8 @@ class RunRecord:
         self.events.append(event)
         stream = self.stream(workspace)
         if event.outcome != "up-to-date":
-            facts = {name: getattr(event, name) for name in _STREAMED}
-            stream.write(
-                "action-ended", event, **facts | {"seconds": round(event.seconds, 3)}
-            )
+            facts = describe_event(event, (*ENDING, "stage"))
+            stream.write("action-ended", event, **facts)
 
     def count(self, kind: str, usage: Usage) -> None:
         self.usage.setdefault(kind, Usage()).add(usage)

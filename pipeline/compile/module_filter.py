@@ -26,7 +26,7 @@ from torch.fx import GraphModule, Node
 from pipeline.backends import PartitionerSpec, make_partitioners, with_partitioner
 from pipeline.compile.inspect.reasons import note_reasons, record_reasons
 from pipeline.compile.inspect.uptake import OUTSIDE, Uptake, measure_uptake
-from pipeline.compile.name_lists import ListedName, look_up_names
+from pipeline.compile.name_lists import look_up_names
 from pipeline.compile.shared_constants import SharedConstantsError
 from pipeline.compile.split_partition import TAG, split_partition
 from pipeline.program.graphs import (
@@ -80,7 +80,7 @@ class FilteredPartitioner(Partitioner):
         super().__init__()
         self.inner = inner
         self.config = config
-        self.listed: list[ListedName] = []
+        self.listed: list[dict[str, Any]] = []
         self.warnings: list[str] = []
         self.uptake: Uptake | None = None
         self.filters = [tuple(names) for names in allowed if names is not None]

@@ -7,6 +7,7 @@ method of a package whose config lists them; the package is built all the same.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from torch.export import ExportedProgram
 from torch.fx import Node
@@ -15,13 +16,14 @@ from pipeline.backends import PartitionerSpec
 from pipeline.backends.entry import NameKind
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.operators import node_label
-from pipeline.store.compiled import ListedName
 from pipeline.store.errors import did_you_mean
 
 _MOST = 10  # names in a hint
 
 
-def look_up_names(spec: PartitionerSpec, program: ExportedProgram) -> list[ListedName]:
+def look_up_names(
+    spec: PartitionerSpec, program: ExportedProgram
+) -> list[dict[str, Any]]:
     """Look up the names that the options of a partitioner list among what it is about to see."""
     listed_names = []
     for option, kind in spec.backend.lowering.name_lists.items():
@@ -45,9 +47,12 @@ def look_up_names(spec: PartitionerSpec, program: ExportedProgram) -> list[Liste
             else:
                 hint = did_you_mean(name, sorted(words), _MOST)
             listed_names.append(
-                ListedName(
-                    option=f"{spec.name}.{option}", name=name, found=fits, hint=hint
-                )
+                {
+                    "option": f"{spec.name}.{option}",
+                    "name": name,
+                    "found": fits,
+                    "hint": hint,
+                }
             )
     return listed_names
 

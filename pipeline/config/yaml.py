@@ -39,7 +39,7 @@ _SCALARS = {
 }
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+class _YamlLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     yaml_implicit_resolvers = {None: list(_SCALARS.items())}  # noqa: RUF012
 
 
@@ -82,7 +82,7 @@ def load_nodes(content: bytes, file: str) -> Node | None:
         ) from error
     try:
         _check_depth(text, file)
-        root = _Loader(text).get_single_node()
+        root = _YamlLoader(text).get_single_node()
         if root is None:
             return None
         constructor = _Constructor(file)
@@ -182,7 +182,7 @@ def dump_flow(value: Any) -> str:
 class Dumper(yaml.SafeDumper):
     """Writes plain data so that `load_nodes` reads it again."""
 
-    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+    yaml_implicit_resolvers = _YamlLoader.yaml_implicit_resolvers
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -332,7 +332,7 @@ class _Constructor:
 
 def _check_depth(text: str, file: str) -> None:
     depth = 0
-    for event in yaml.parse(text, _Loader):
+    for event in yaml.parse(text, _YamlLoader):
         depth += isinstance(event, yaml.CollectionStartEvent)
         depth -= isinstance(event, yaml.CollectionEndEvent)
         if depth > _MAX_DEPTH:

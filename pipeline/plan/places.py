@@ -61,7 +61,7 @@ def within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder.rstrip(os.sep)}{os.sep}")
 
 
-class Folders:
+class FolderSet:
     """Some folders, of which it is asked often what stands in them."""
 
     def __init__(self, folders: Iterable[str]) -> None:
@@ -73,7 +73,7 @@ class Folders:
         return path in self._paths or path.startswith(self._prefixes)
 
 
-_KERNEL = Folders(_KERNEL_FOLDERS)
+_KERNEL = FolderSet(_KERNEL_FOLDERS)
 
 
 def _is_in_memory(path: str) -> bool:
@@ -134,10 +134,10 @@ class Places:
         written = [str(workspace.build), os.path.join(self.root, "build")]
         written += map(str, workspace.store.own_places)
         folders = [*written, *environment_folders(), sys.executable, *_OWN_CODE]
-        self._inside = Folders(
+        self._inside = FolderSet(
             folder for folder in folders if within(folder, self.root)
         )
-        self._outside = Folders([*folders, *_KERNEL_FOLDERS])
+        self._outside = FolderSet([*folders, *_KERNEL_FOLDERS])
         self._hidden: dict[str, set[str]] = {}
         for path in written:
             self._hide(path)

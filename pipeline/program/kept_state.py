@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,14 +28,7 @@ from pipeline.store.errors import PipelineError, listed
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-
-
-class _Part(NamedTuple):
-    """One part of the state: its name, and how it is read and written."""
-
-    name: str
-    read: Callable[[], Any]
-    write: Callable[[Any], object]
+_Parts = tuple[tuple[str, Callable[[], Any], Callable[[Any], object]], ...]
 
 
 def _read_device() -> torch.device | None:
@@ -70,52 +63,51 @@ def _write_decompositions(tables: dict[str, dict[Any, Any]]) -> None:
         table.update(tables[kind])
 
 
-_PARTS = (
-    _Part("the default device", _read_device, torch.set_default_device),
-    _Part("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
-    _Part("the number of threads", torch.get_num_threads, torch.set_num_threads),
-    _Part(
+# The parts of the state: their names, and how each is read and written.
+_PARTS: _Parts = (
+    ("the default device", _read_device, torch.set_default_device),
+    ("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    ("the number of threads", torch.get_num_threads, torch.set_num_threads),
+    (
         "whether gradients are computed",
         torch.is_grad_enabled,
         torch._C._set_grad_enabled,
     ),
-    _Part(
+    (
         "which algorithms are deterministic",
         torch.get_deterministic_debug_mode,
         torch.set_deterministic_debug_mode,
     ),
-    _Part(
+    (
         "the precision of matrix products",
         torch.get_float32_matmul_precision,
         torch.set_float32_matmul_precision,
     ),
-    _Part(
-        "whether denormals are flushed", _flushes_denormals, torch.set_flush_denormal
-    ),
-    _Part(
+    ("whether denormals are flushed", _flushes_denormals, torch.set_flush_denormal),
+    (
         "whether oneDNN is used",
         torch._C._get_mkldnn_enabled,
         torch._C._set_mkldnn_enabled,
     ),
-    _Part(
+    (
         "whether NNPACK is used",
         torch._C._get_nnpack_enabled,
         torch._C._set_nnpack_enabled,
     ),
-    _Part(
+    (
         "autocast",
         lambda: torch.is_autocast_enabled("cpu"),
         lambda value: torch.set_autocast_enabled("cpu", value),
     ),
-    _Part("decompositions", _read_decompositions, _write_decompositions),
-    _Part("the environment", lambda: dict(os.environ), _write_environment),
-    _Part("the working folder", os.getcwd, os.chdir),
-    _Part("sys.path", lambda: list(sys.path), _write_path),
+    ("decompositions", _read_decompositions, _write_decompositions),
+    ("the environment", lambda: dict(os.environ), _write_environment),
+    ("the working folder", os.getcwd, os.chdir),
+    ("sys.path", lambda: list(sys.path), _write_path),
 )
-_SEEDS = (
-    _Part("torch's seed", torch.get_rng_state, torch.set_rng_state),
-    _Part("numpy's seed", np.random.get_state, np.random.set_state),
-    _Part("random's seed", random.getstate, random.setstate),
+_SEEDS: _Parts = (
+    ("torch's seed", torch.get_rng_state, torch.set_rng_state),
+    ("numpy's seed", np.random.get_state, np.random.set_state),
+    ("random's seed", random.getstate, random.setstate),
 )
 
 
@@ -126,9 +118,9 @@ def kept_state(who: str) -> Iterator[None]:
     Raises PipelineError if it gave an existing operator another kernel, or left a mode of torch's
     switched on.
     """
-    values = [part.read() for part in _PARTS]
+    values = [read() for _, read, _ in _PARTS]
     with _disable_current_modes():  # a mode would intercept reading and writing seeds
-        seeds = [part.read() for part in _SEEDS]
+        seeds = [read() for _, read, _ in _SEEDS]
     kernels = set(torch.library._impls)
     operators = set(torch.library._defs)
     modes = _modes()
@@ -136,8 +128,8 @@ def kept_state(who: str) -> Iterator[None]:
         yield
     finally:
         with _disable_current_modes():
-            for part, seed in zip(_SEEDS, seeds, strict=True):
-                part.write(seed)
+            for (_, _, write), seed in zip(_SEEDS, seeds, strict=True):
+                write(seed)
         changed = _restore(values)
         if changed:
             _log.warning("%s changed %s, which is put back", who, listed(changed))
@@ -157,10 +149,10 @@ def kept_state(who: str) -> Iterator[None]:
 def _restore(values: list[Any]) -> list[str]:
     """Write back the values of all parts, and return the names of those that had changed."""
     changed = []
-    for part, value in zip(_PARTS, values, strict=True):
-        if part.read() != value:
-            part.write(value)
-            changed.append(part.name)
+    for (name, read, write), value in zip(_PARTS, values, strict=True):
+        if read() != value:
+            write(value)
+            changed.append(name)
     return changed
 
 

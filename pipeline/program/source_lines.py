@@ -10,12 +10,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from pipeline.program.module_paths import Frame, module_frames, parse_frames
+from pipeline.store.source_line import SourceLine
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -27,26 +27,6 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 # Packages whose code runs around a model's and is never a line of the model.
 _TRACERS = frozenset({"torch", "functorch"})
 _LARGEST = 1 << 20  # bytes of a file in which a function is looked up by its line
-
-
-@dataclass(frozen=True)
-class SourceLine:
-    """A line of source, as `x + y  # models/small.py:12, in Small.forward`.
-
-    `code` is the text of the line, "" if it isn't known. In a trace, which has a line for each
-    call, `file` and `function` are as Python names them; `name_line` gives those that people know.
-    """
-
-    file: str
-    line: int
-    function: str
-    code: str
-
-    def __str__(self) -> str:
-        place = f"{self.file}:{self.line}, in {self.function}"
-        if self.code:
-            return f"{self.code}  # {place}"
-        return place
 
 
 def source_line(node: Node, root: Path | None = None) -> SourceLine | None:
@@ -94,7 +74,8 @@ def _find_line(trace: str, modules: Sequence[Frame], root: Path) -> SourceLine |
 
 
 def parse_trace(trace: str, tracers: bool = False) -> list[SourceLine]:
-    """Return the calls of a trace, outermost first.
+    """Return the calls of a trace, outermost first, with files and functions as Python names them;
+    `name_line` gives those that people know.
 
     Args:
         tracers: keep torch's own as well, which can't be in a model.

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pipeline.report.elements import Cell
-from pipeline.report.formatting import NOTHING, parse_place, sort_key
+from pipeline.report.formatting import NOTHING, sort_key
+from pipeline.store.source_line import parse_source_line
 
 
 def name(text: str, note: str = "", href: str = "") -> Cell:
@@ -54,19 +55,19 @@ def verdict(ok: bool, instead: str = "") -> Cell:
 
 def source(recorded: str | None) -> Cell:
     """Return a line of a model or config as a record has it, linked to where the page shows it."""
-    place = parse_place(recorded)
-    if place is None:
+    line = parse_source_line(recorded)
+    if line is None:
         return code(recorded or "")
-    if not place.code:
+    if not line.code:
         return Cell(
-            place.anchor,
-            href=f"#{place.anchor}",
+            line.where,
+            href=f"#{line.where}",
             kind="code",
         )
-    note = ", in ".join(filter(None, (place.anchor, place.function)))
+    note = ", in ".join(filter(None, (line.where, line.function)))
     return Cell(
-        place.code,
-        href=f"#{place.anchor}",
+        line.code,
+        href=f"#{line.where}",
         kind="line-of",
         note=note,
     )

@@ -42,10 +42,9 @@ _ARGUMENTS = (
     "error",
     "host",
 )
-_RUN_FIELDS = (
-    *("kind", "package", "method", "outcome", "reason"),
-    *("seconds", "peak_bytes", "model", "error", "log", "host"),
-)
+NAMES = ("kind", "package", "method", "model")  # of an action
+# What people are told of how an action ended.
+ENDING = ("outcome", "reason", "seconds", "peak_bytes", "error", "log", "host")
 
 
 def outcome_word(outcome: str) -> str:
@@ -106,6 +105,15 @@ def make_event(of: Any, outcome: Outcome, **facts: Any) -> Event:
     )
 
 
+def describe_event(
+    event: Event, names: Sequence[str] = NAMES + ENDING
+) -> dict[str, Any]:
+    """Return fields of an event as JSON, by default those of `run.json`."""
+    fields = dict(zip(names, attrgetter(*names)(event), strict=True))
+    fields["seconds"] = round(event.seconds, 3)
+    return fields
+
+
 def write_run(
     workspace: Workspace, events: Iterable[Event], remote: Mapping[str, Any]
 ) -> None:
@@ -118,10 +126,7 @@ def write_run(
     Raises:
         OSError: the file can't be written.
     """
-    find = attrgetter(*_RUN_FIELDS)
-    actions = [dict(zip(_RUN_FIELDS, find(event), strict=True)) for event in events]
-    for action in actions:
-        action["seconds"] = round(action["seconds"], 3)
+    actions = [describe_event(event) for event in events]
     lines = json.dumps(actions)[1:-1].replace(
         '}, {"',
         '},\n{"',

@@ -1,47 +1,10 @@
-"""Figures of records as text, and the source lines that records quote."""
+"""Figures of records as text."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
 NOTHING = "–"
-
-
-class Place(NamedTuple):
-    """A line of a file of the workspace; `code` is its text and `function` its scope, if known."""
-
-    file: str
-    line: int
-    code: str = ""
-    function: str = ""
-
-    @property
-    def anchor(self) -> str:
-        """Return the id of the line in a page."""
-        return f"{self.file}:{self.line}"
-
-
-_PLACE = re.compile(
-    r"(?:(?P<code>.*)  # )?(?P<file>[^\s:][^:]*):(?P<line>\d+)(?:, in (?P<function>.+))?",
-    re.DOTALL,
-)
-
-
-def parse_place(text: str | None) -> Place | None:
-    """Parse `code  # file:line, in function` or `file:line`; None for any other text."""
-    match = _PLACE.fullmatch(text or "")
-    if match is None:
-        return None
-    line = int(match["line"])
-    code = (match["code"] or "").strip()
-    return Place(
-        match["file"].strip(),
-        line,
-        code,
-        match["function"] or "",
-    )
 
 
 def percent(share: float | str | None, digits: int = 1) -> str:

@@ -8,17 +8,13 @@ from typing import Any, Literal
 from typing_extensions import TypedDict
 
 from pipeline.store.compiled import (
+    METHOD_FACTS,
     Blob,
     Delegation,
-    Instructions,
-    ListedName,
-    LoweringWarning,
-    NarrowedSize,
     OperatorLibrary,
-    Signature,
 )
 from pipeline.store.digest import Digest
-from pipeline.store.forms import Count, FileName
+from pipeline.store.forms import FileName
 from pipeline.store.quantized import Quantization
 
 SegmentKind = Literal[
@@ -201,21 +197,15 @@ class ContractRecord(TypedDict):
     methods: dict[str, MethodContract]
 
 
+# Of a method, of whose facts older versions wrote fewer.
 _METHOD_MANIFEST = {
+    **{f"{name.removesuffix('?')}?": form for name, form in METHOD_FACTS.items()},
     "program": str,
     "unit": str,
     "lowering": dict[str, Any],
     "quantized": (str, None),
     "delegation": Delegation,
-    "signature?": Signature,
-    "instructions?": Instructions,
-    "debug_handles?": list[tuple[Count, Count]],
-    "left_float?": Count,
     "quantization?": Quantization,
-    "narrowed?": list[NarrowedSize],
-    "facts?": dict[str, Any],
-    "listed?": list[ListedName],
-    "warnings?": list[LoweringWarning],
 }
 # The manifest of a package; of its family, `share` has patterns by file.
 MANIFEST_OUTLINE = {

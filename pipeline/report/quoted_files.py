@@ -7,20 +7,20 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from pipeline.report.elements import Json
-from pipeline.report.formatting import Place, parse_place
 from pipeline.store.digest import hash_bytes
+from pipeline.store.source_line import SourceLine, parse_source_line
 
 _LARGEST_SOURCE = 1 << 22  # bytes; a page shows a few lines of it
 
 
-def named_places(report: Json) -> list[Place]:
+def named_lines(report: Json) -> list[SourceLine]:
     """Return all lines of files that a record names, sorted, each once."""
-    places: dict[tuple[str, int], Place] = {}
+    lines: dict[tuple[str, int], SourceLine] = {}
     for text in _list_lines(report):
-        place = parse_place(text)
-        if place is not None:
-            places[place.file, place.line] = place
-    return [places[key] for key in sorted(places)]
+        line = parse_source_line(text)
+        if line is not None:
+            lines[line.file, line.line] = line
+    return [lines[key] for key in sorted(lines)]
 
 
 def _list_lines(report: Json) -> Iterator[str]:
@@ -44,13 +44,13 @@ def named_files(report: Json) -> dict[str, str]:
     A trace can name any file, so what a program names and no export read is not among them.
     """
     digests = report.get("sources", {})
-    settings = filter(None, map(parse_place, _settings(report)))
-    allowed = {place.file for place in settings}
+    settings = filter(None, map(parse_source_line, _settings(report)))
+    allowed = {setting.file for setting in settings}
     allowed |= {file for file in digests if file.endswith(".py")}
     files: dict[str, str] = {}
-    for place in named_places(report):
-        if place.file in digests and place.file in allowed and is_inside(place.file):
-            files[place.file] = digests[place.file]
+    for line in named_lines(report):
+        if line.file in digests and line.file in allowed and is_inside(line.file):
+            files[line.file] = digests[line.file]
     return files
 
 

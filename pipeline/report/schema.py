@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import is_dataclass
-from functools import cache
+from functools import cache, reduce
+from operator import or_
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -17,10 +18,15 @@ from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict, is_typeddict
 
 from pipeline.report.records import ReportRecord
-from pipeline.report.stream_records import StreamLine
-from pipeline.store.forms import Count, Seconds, Size
+from pipeline.report.stream_records import EVENTS, LINE, MEANINGS
+from pipeline.store.forms import Count, Ordinal, Seconds, Size
 
-_LIMITS = {Count: Field(ge=0), Size: Field(ge=0), Seconds: Field(ge=0)}
+_LIMITS = {
+    Count: Field(ge=0),
+    Ordinal: Field(ge=1),
+    Size: Field(ge=0),
+    Seconds: Field(ge=0),
+}
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
@@ -42,7 +48,17 @@ def report_schema() -> dict[str, Any]:
 
 def events_schema() -> dict[str, Any]:
     """Return the schema of a line of the event stream."""
-    return _schema_of(StreamLine)
+    line: Any = reduce(or_, map(_line_of_event, EVENTS))
+    return _schema_of(Annotated[line, Field(discriminator="event")])
+
+
+def _line_of_event(event: str) -> Any:
+    """Return the form of the lines of an event, which is named `RunEnded` for `run-ended`."""
+    fields = {"event": Literal[event], **LINE, **EVENTS[event]}
+    name = event.title().replace("-", "")
+    line: Any = TypedDict(name, fields)  # type: ignore[misc, operator]
+    line.__doc__ = MEANINGS[event]
+    return line
 
 
 def _schema_of(form: Any) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
+from pipeline.report.events import NAMES
 from pipeline.store.files import clear_place, make_folder
 
 STREAM = "events.jsonl"
 FORMAT = 1
-_NAMES = ("kind", "package", "method", "model")
 
 
 class ActionNames(Protocol):
@@ -56,7 +56,7 @@ class EventStream:
         if self._file is None and not self._ended:
             self._open()
         if of is not None:
-            names = {name: getattr(of, name) for name in _NAMES}
+            names = {name: getattr(of, name) for name in NAMES}
         else:
             names = {}
         self._write(event, time.time(), {**names, **facts})

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 from pipeline.plan.actions import Action
 from pipeline.plan.export_parameters import parse_export
@@ -18,8 +17,7 @@ from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
 from pipeline.report.events import Event, Outcome, make_event
-from pipeline.run.action_status import ActionStatus, log_name, read_progress
-from pipeline.run.expectations import Expectations
+from pipeline.run.action_status import ActionStatus, log_name
 from pipeline.run.install import install
 from pipeline.run.worker import Report
 from pipeline.store.digest import Digest
@@ -30,13 +28,13 @@ _ATTEMPTS = 3
 Show = Callable[[Event], None]
 
 
-class Outlook(NamedTuple):
-    """What can be said of actions while they run: how far one is, how many seconds it took when it
-    ran before, and how many run at a time."""
+class Outlook(Protocol):
+    """What a pool says of actions while they run."""
 
-    status: Callable[[Action], ActionStatus | None]
-    expected: Callable[[Action], float | None]
-    workers: Callable[[], int]
+    @property
+    def jobs(self) -> int: ...
+    def find_status(self, action: Action) -> ActionStatus | None: ...
+    def recall_seconds(self, action: Action) -> float | None: ...
 
 
 # Gives, for actions and their outlook, a context with the function to call with each event.
@@ -101,13 +99,7 @@ class Batch:
         self._pool.add(actions)
 
     def _show_progress(self) -> Show:
-        workspace = self._plan.workspace
-        outlook = Outlook(
-            partial(read_progress, workspace=workspace),
-            Expectations(workspace.store).recall,
-            lambda: self._pool.jobs,
-        )
-        return self._shown.enter_context(self._progress(self._actions, outlook))
+        return self._shown.enter_context(self._progress(self._actions, self._pool))
 
     def next_ended(self) -> Iterator[tuple[Action, Event]]:
         """Wait until actions end, and yield each with its last event. Those that lost an input are

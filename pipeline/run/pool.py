@@ -15,12 +15,12 @@ from functools import partial
 from pipeline.plan.actions import Action
 from pipeline.report.events import make_event
 from pipeline.report.stream import EventStream
-from pipeline.run.action_status import log_name, log_path, progress_path
+from pipeline.run.action_status import ActionStatus, log_name, log_path, progress_path
 from pipeline.run.admission import Idleness, choose_next
 from pipeline.run.executors import Executor, ExecutorLostError, WorkerLostError
 from pipeline.run.executors.choice import open_executor
 from pipeline.run.expectations import Expectations
-from pipeline.run.progress import Progress
+from pipeline.run.progress import ProgressLog
 from pipeline.run.worker import Report, may_judge_here, may_refit_here, run_here
 from pipeline.store.costs import Cost
 from pipeline.store.files import make_folder, remove
@@ -72,7 +72,7 @@ class Pool:
         self._always = always
         self._executor: Executor | None = None
         self._lost = ""  # why no action can run any more
-        self._progress = Progress(self._workspace)
+        self._progress = ProgressLog(self._workspace)
         self._idle_work: Callable[[], None] | None = None
         self._expectations = Expectations(self._workspace.store)
         self._waiting: list[Attempt] = []
@@ -84,6 +84,14 @@ class Pool:
     def jobs(self) -> int:
         """The number of actions that run at a time, as far as that is known."""
         return self._jobs if self._executor is None else self._executor.width
+
+    def find_status(self, action: Action) -> ActionStatus | None:
+        """Return how far an action is; None where it is not under way."""
+        return self._progress.find(action)
+
+    def recall_seconds(self, action: Action) -> float | None:
+        """Return the seconds that an action took before, None where the store knows of none."""
+        return self._expectations.recall(action)
 
     @property
     def is_busy(self) -> bool:
@@ -129,6 +137,7 @@ class Pool:
             report = run_here(
                 attempt.action, self._own, partial(self._goes_on, attempt)
             )
+            self._progress.end(attempt.action)
             if report is None:
                 self._wait_for_worker(replace(attempt, is_for_worker=True))
             else:
@@ -294,6 +303,7 @@ class Pool:
     def _outcome(
         self, action: Action, future: Future[Report]
     ) -> Report | WorkerLostError:
+        self._progress.end(action)
         error = future.exception()
         if isinstance(error, WorkerLostError):
             self._progress.lose(action, error)

@@ -1,4 +1,5 @@
-"""Tells the event stream of a run what becomes of the actions that an executor was given."""
+"""How far the actions under way are, read once for whoever follows a run: the lines of its event
+stream, and what a terminal shows."""
 
 from __future__ import annotations
 
@@ -7,29 +8,35 @@ from collections.abc import Iterable
 
 from pipeline.plan.actions import Action
 from pipeline.report.stream import EventStream
-from pipeline.run.action_status import progress_path, read_status
+from pipeline.run.action_status import ActionStatus, read_progress
 from pipeline.run.executors import WorkerLostError
 from pipeline.store.costs import Cost
 from pipeline.store.digest import Digest
 from pipeline.store.workspace import Workspace
 
-_SECONDS = 1.0  # between two looks at how far actions are
+_SECONDS = 1.0  # at least, between two lines of an action
 
 
-class Progress:
-    """The lines between that which says that an action is queued and that which says how it ended.
-    Without a stream nothing is told."""
+class ProgressLog:
+    """The statuses of actions that an executor was given, and the lines between that which says
+    that an action is queued and that which says how it ended. Without a stream no line is written.
+    """
 
     def __init__(self, workspace: Workspace) -> None:
         self.stream: EventStream | None = None
         self._workspace = workspace
-        self._told: dict[Digest, tuple[str, int, int]] = {}
-        self._looked = 0.0
+        self._statuses: dict[Digest, ActionStatus] = {}
+        self._written: dict[Digest, ActionStatus] = {}
+        self._last_written = 0.0
+
+    def find(self, action: Action) -> ActionStatus | None:
+        """Return how far an action was at the last look; None where it is not under way."""
+        return self._statuses.get(action.digest)
 
     def start(self, action: Action, expected: Cost, attempt: int) -> None:
-        """Tell that an action was handed to the executor, for the first time or again."""
+        """Note that an action was handed to the executor, for the first time or again."""
+        self._written.pop(action.digest, None)
         if self.stream is not None:
-            self._told.pop(action.digest, None)
             self.stream.write(
                 "action-started",
                 action,
@@ -39,20 +46,33 @@ class Progress:
             )
 
     def look(self, under_way: Iterable[Action]) -> None:
-        """Tell which actions are further than at the last look; called often, it looks rarely."""
-        if self.stream is None or time.monotonic() - self._looked < _SECONDS:
-            return
-        self._looked = time.monotonic()
+        """Read how far actions are. Called often, it rarely writes a line."""
+        actions = list(under_way)
+        for action in actions:
+            if status := read_progress(action, self._workspace):
+                self._statuses[action.digest] = status
+        now = time.monotonic()
+        if self.stream is not None and now - self._last_written >= _SECONDS:
+            self._last_written = now
+            self._write(self.stream, actions)
+
+    def _write(self, stream: EventStream, under_way: Iterable[Action]) -> None:
         for action in under_way:
-            if status := read_status(progress_path(action, self._workspace)):
-                now = status["stage"], status["done"], status["total"]
-                if self._told.get(action.digest) != now:
-                    self._told[action.digest] = now
-                    stage, steps_done, total = now
-                    facts = {"stage": stage, "done": steps_done, "total": total}
-                    self.stream.write("action-progress", action, **facts)
+            status = self._statuses.get(action.digest)
+            if status is not None and status != self._written.get(action.digest):
+                self._written[action.digest] = status
+                facts = {
+                    "stage": status.stage,
+                    "done": status.done,
+                    "total": status.total,
+                }
+                stream.write("action-progress", action, **facts)
+
+    def end(self, action: Action) -> None:
+        """Note that an action is under way no more."""
+        self._statuses.pop(action.digest, None)
 
     def lose(self, action: Action, lost: WorkerLostError) -> None:
-        """Tell that the worker of an action died."""
+        """Note that the worker of an action died."""
         if self.stream is not None:
             self.stream.write("action-lost", action, **vars(lost))

@@ -245,35 +245,6 @@ class Instructions:
         return {**self.node_places, **inside}
 
 
-class Signature(TypedDict):
-    """The signature of a method, as `program.method_spec` writes it."""
-
-    args: list[tuple[str, Any]]
-    kwargs: list[tuple[str, Any]]
-    outputs: Any
-    changes: list[Count]
-
-
-class ConstantNames(TypedDict):
-    """The qualified names, dtype, shape and size in bytes of a constant of a method, and the
-    digests of other forms that it may be stored in."""
-
-    names: list[str]
-    dtype: str
-    shape: list[Count]
-    size: Count
-    # A mapping, since digests among the values of a result are taken for blobs.
-    forms: dict[Digest, Literal[1]]
-
-
-class Constants(TypedDict):
-    """The constants of a method by the digest of their logical bytes, and, by the digest of a
-    delegate's payload, the numbers of those that it took over."""
-
-    tensors: dict[Digest, ConstantNames]
-    consumed: dict[Digest, list[Count]]
-
-
 class NarrowedSize(TypedDict):
     """A size of an input, such as `x.shape[2]`, that is lowered for a smaller range than its source
     takes: both, from least to greatest, where None is no limit; the operator that narrowed it, ""
@@ -299,16 +270,6 @@ class LoweringWarning(TypedDict):
     line: NotRequired[str]
 
 
-class ListedName(TypedDict):
-    """A name of an option's list, such as `vulkan.nn_module_blocklist`; `hint` says what would be
-    right where it is not `found`."""
-
-    option: str
-    name: str
-    found: bool
-    hint: str
-
-
 class OperatorLibrary(TypedDict):
     """A library of operators beside ATen's that methods call outside of delegates: an app that runs
     these `methods` links kernels of its `operators`. `digest` is that of a library of the
@@ -323,27 +284,51 @@ class OperatorLibrary(TypedDict):
     methods: NotRequired[list[str]]  # of a package's libraries
 
 
-class CompiledMethod(TypedDict):
-    """The facts of a compiled method.
-
-    Attributes:
-        instructions: which instruction gives which node of the program that was lowered (the
-            quantized one where there is one).
-        debug_handles: of what Python runtimes run, each with the place of its node in the source
-            program. A place, as the line of the source may change where the program doesn't.
-        left_float: the operators in control flow of a quantized method that are not quantized.
-        facts: those of features that have no field here, by name.
-    """
-
-    delegation: Delegation
-    signature: Signature
-    instructions: Instructions
-    debug_handles: list[tuple[Count, Count]]
-    left_float: Count
-    quantization: Quantization | None
-    narrowed: NotRequired[list[NarrowedSize]]
-    listed: list[ListedName]
-    warnings: list[LoweringWarning]
-    operators: list[OperatorLibrary]
-    constants: Constants
-    facts: NotRequired[dict[str, Any]]
+# The facts of a compiled method that the manifest of its package holds too.
+METHOD_FACTS: Mapping[str, Any] = {
+    # As `program.method_spec` writes it.
+    "signature": {
+        "args": list[tuple[str, Any]],
+        "kwargs": list[tuple[str, Any]],
+        "outputs": Any,
+        "changes": list[Count],
+    },
+    # Which instruction gives which node of the program that was lowered: the quantized one where
+    # there is one.
+    "instructions": Instructions,
+    # Of what Python runtimes run, each with the place of its node in the source program: its line
+    # may change where the program doesn't.
+    "debug_handles": list[tuple[Count, Count]],
+    # The number of operators in control flow of a quantized method that are not quantized.
+    "left_float": Count,
+    "narrowed?": list[NarrowedSize],
+    # Names in the list of an option, such as `vulkan.nn_module_blocklist`; `hint` says what would
+    # be right where one is not found.
+    "listed": [{"option": str, "name": str, "found": bool, "hint": str}],
+    "warnings": list[LoweringWarning],
+    # Those of features that have no field here, by name.
+    "facts?": dict[str, Any],
+}
+# The constants of a method: by the digest of their logical bytes their qualified names, dtype,
+# shape and size in bytes, and the digests of other forms that they may be stored in; by the digest
+# of a delegate's payload, the numbers of those that it took over.
+_CONSTANTS = {
+    "tensors": {
+        Digest: {
+            "names": list[str],
+            "dtype": str,
+            "shape": list[Count],
+            "size": Count,
+            # A mapping, since digests among the values of a result are taken for blobs.
+            "forms": dict[Digest, Literal[1]],
+        }
+    },
+    "consumed": dict[Digest, list[Count]],
+}
+COMPILED_METHOD: Mapping[str, Any] = {
+    **METHOD_FACTS,
+    "delegation": Delegation,
+    "quantization": (Quantization, None),
+    "operators": list[OperatorLibrary],
+    "constants": _CONSTANTS,
+}

@@ -29,6 +29,7 @@ from pipeline.store.digest import Digest
 from pipeline.store.names import METHOD_NAME, is_file_name, is_file_path
 
 Count = Annotated[int, "from 0 up"]
+Ordinal = Annotated[int, "from 1 up"]
 Seconds = Annotated[float, "from 0 up"]
 Size = Annotated[int, "of a file in bytes"]
 FileName = Annotated[str, "of a file in a folder"]
@@ -233,6 +234,7 @@ _LEAVES: dict[Any, Check] = {
     float: _is_float,
     str: _is_text,
     Count: lambda value: _is_int(value) and value >= 0,
+    Ordinal: lambda value: _is_int(value) and value >= 1,
     Digest: lambda value: isinstance(value, str) and bool(_DIGEST.fullmatch(value)),
     Seconds: lambda value: _is_float(value) and value >= 0,
     Size: lambda value: _is_int(value) and 0 <= value < 1 << 48,

@@ -123,11 +123,11 @@ _VALIDATE = {
 
 
 def _outline_compile() -> Any:
-    from pipeline.store.compiled import Blob, CompiledMethod, MethodObject
+    from pipeline.store.compiled import COMPILED_METHOD, Blob, MethodObject
 
     return {
         "object": MethodObject,
-        "methods": {MethodName: CompiledMethod},
+        "methods": {MethodName: COMPILED_METHOD},
         "etrecord": {EntryName: Blob},  # of an ETRecord, where that is wanted
         "blobs": list[Digest],  # that all of these need, sorted
     }

@@ -3,7 +3,13 @@ from __future__ import annotations
 import pytest
 
 from tools.lines import find_excesses, measure_core, room_of
-from tools.measures import Measure, find_closure, find_imports, measure_modules
+from tools.measures import (
+    Measure,
+    find_closure,
+    find_imports,
+    find_shared_names,
+    measure_modules,
+)
 
 RECORDS = '''
 """Records."""
@@ -45,6 +51,13 @@ def test_a_record_is_also_what_inherits_from_one() -> None:
     assert measures["shop.records"].records == {"Point", "Pair"}
     assert measures["shop.heir"].records == {"Corner"}
     assert measures["shop.user"].records == set()
+
+
+def test_a_class_name_of_two_modules_is_named() -> None:
+    shop = {**SHOP, "shop.geometry": "class Corner: ...\nclass Edge: ..."}
+
+    assert find_shared_names(shop) == {"Corner": ["shop.heir", "shop.geometry"]}
+    assert find_shared_names(SHOP) == {}
 
 
 def test_names_that_say_nothing_are_counted() -> None:

@@ -28,12 +28,12 @@ from pipeline.report.events import Event
 from pipeline.report.packages import Entry
 from pipeline.report.render import render, render_all
 from pipeline.run.action_status import ActionStatus
-from pipeline.run.batch import Outlook
 from pipeline.store.errors import ConfigErrors, PipelineError, Problem
 from pipeline.store.settings import OperatorSettings
 from pipeline.store.visible import one_line, visible
 from pipeline.store.workspace import open_workspace
 from tests.features.pages.test_render import FULL
+from tests.support.outlook import Outlook
 
 EXAMPLES = int(os.environ.get("TERMINAL_EXAMPLES", "30"))
 ATTACKS = [
@@ -173,7 +173,7 @@ def _events(name, error):
 def test_progress_and_the_table_are_lines_of_ours(name, error):
     events, stream = _events(name, error), io.StringIO()
     reporter = Reporter(stream, {})
-    with reporter.progress([], Outlook(lambda action: None, lambda action: None, 1)) as show:
+    with reporter.progress([], Outlook({}, None)) as show:
         for event in events:
             show(event)
     remote = dict.fromkeys(("hits", "misses", "pushed", "unsigned", "corrupt", "errors"), 1)
@@ -216,7 +216,7 @@ def test_bars_show_what_rich_writes_and_nothing_else(name):
     patch.delenv("CI", raising=False)
     for stream, word in ((quiet, "name"), (loud, name)):
         actions = [Action("quantize", word, word, word, {}, None)]
-        outlook = Outlook(lambda _, word=word: ActionStatus(word, 1, 2), lambda _: 3.0, lambda: 1)
+        outlook = Outlook({word: ActionStatus(word, 1, 2)}, 3.0)
         with Reporter(stream, {}).progress(actions, outlook) as show:
             for event in _events(word, word):
                 show(event)

@@ -106,20 +106,21 @@ CHANGES = {
 
 
 def read(part):
-    value = part.read()
+    _, read_part, _ = part
+    value = read_part()
     return value.tolist() if isinstance(value, torch.Tensor) else repr(value)
 
 
-@pytest.mark.parametrize("part", [*_PARTS, *_SEEDS], ids=lambda part: part.name)
+@pytest.mark.parametrize("part", [*_PARTS, *_SEEDS], ids=lambda part: part[0])
 def test_each_part_of_the_state_is_put_back(part, tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     before = read(part)
     with kept_state("pass fusions:Fuse"):
-        CHANGES[part.name]()
+        CHANGES[part[0]]()
         assert read(part) != before
     assert read(part) == before
     if part in _PARTS:
-        assert f"pass fusions:Fuse changed {part.name}, which is put back" in caplog.text
+        assert f"pass fusions:Fuse changed {part[0]}, which is put back" in caplog.text
 
 
 def test_all_parts_at_once_and_after_an_error(tmp_path, monkeypatch):

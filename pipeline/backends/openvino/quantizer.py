@@ -15,7 +15,7 @@ from pydantic import (
     field_validator,
 )
 
-from pipeline.backends.options import ModuleName, OneOf, Options, rule
+from pipeline.backends.options import ModuleName, NoOptions, OneOf, Options, rule
 from pipeline.backends.quantize_options import NOT, MixedQuantize, Static
 from pipeline.program.module_paths import innermost_module
 from pipeline.store.errors import PipelineError
@@ -56,15 +56,12 @@ def _must_be_none(override: Any) -> Any:
 LeftAlone = Annotated[Literal["none"], BeforeValidator(_must_be_none)]
 
 
-class OpenvinoScheme(Options):
-    """No option of NNCF's can differ within a method."""
-
-
 class OpenvinoQuantize(MixedQuantize):
     """Options of `OpenVINOQuantizer`, and of NNCF's `quantize_pt2e` and `compress_pt2e` that apply
     it. int8 of weights and activations, or weights only in int8 or int4 (modes with `wo`)."""
 
-    scheme: ClassVar[type[Options]] = OpenvinoScheme
+    # No option of NNCF's can differ within a method.
+    scheme: ClassVar[type[Options]] = NoOptions
 
     quantizer: Literal["openvino"]
     dynamic: Static = False

@@ -22,7 +22,6 @@ from pipeline.program.constant_tags import iter_constants
 from pipeline.program.graphs import called_delegate, iter_nodes
 from pipeline.program.module_paths import innermost_module
 from pipeline.program.operators import base_name
-from pipeline.store.compiled import ConstantNames, Constants
 from pipeline.store.digest import Digest, hash_bytes
 
 # Between a quantized weight and the operator that computes with it.
@@ -31,7 +30,9 @@ _LAYOUTS = ("_to_copy", "clone", "permute", "t", "to", "transpose", "view")
 _NORMS = ("native_batch_norm", "_native_batch_norm_legit_no_training")
 
 
-def describe_constants(source: ExportedProgram, lowered: ExportedProgram) -> Constants:
+def describe_constants(
+    source: ExportedProgram, lowered: ExportedProgram
+) -> dict[str, Any]:
     """Describe the constants of a method.
 
     Args:
@@ -68,7 +69,7 @@ class _ConstantTable:
     """The constants of several programs, which hold some of them in common."""
 
     def __init__(self) -> None:
-        self.tensors: dict[Digest, ConstantNames] = {}  # without their names
+        self.tensors: dict[Digest, dict[str, Any]] = {}  # without their names
         self.names: dict[Digest, set[str]] = defaultdict(set)
         self._digests: dict[
             int, Digest | None
@@ -93,7 +94,7 @@ class _ConstantTable:
             self.names[digest].add(name)
 
 
-def _add(tensors: dict[Digest, ConstantNames], tensor: torch.Tensor) -> Digest | None:
+def _add(tensors: dict[Digest, dict[str, Any]], tensor: torch.Tensor) -> Digest | None:
     """Add a tensor; return the digest of its logical bytes, None where it has none of its own."""
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return None

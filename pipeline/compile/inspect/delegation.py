@@ -42,7 +42,7 @@ _COPIES = frozenset({"_to_dim_order_copy", "_clone_dim_order", "_to_copy", "clon
 
 
 @dataclass(frozen=True)
-class _Call:
+class _GraphCall:
     """A call of a delegate or of an operator, which is then a backend's own kernel or portable."""
 
     node: Node
@@ -111,7 +111,7 @@ def describe_delegation(
     return record
 
 
-def _count_subgraphs(program: ExportedProgram, calls: Iterable[_Call]) -> int:
+def _count_subgraphs(program: ExportedProgram, calls: Iterable[_GraphCall]) -> int:
     """Count the bodies of control flow, inside delegates and out of them."""
     modules = [program.graph_module]
     for call in calls:
@@ -121,7 +121,7 @@ def _count_subgraphs(program: ExportedProgram, calls: Iterable[_Call]) -> int:
 
 
 def _describe_undelegated(
-    call: _Call,
+    call: _GraphCall,
     partitioners: Sequence[PartitionerSpec] | None,
     places: NodePlaces | None,
 ) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _describe_undelegated(
     }
 
 
-def _iter_estimates(calls: Iterable[_Call]) -> Iterator[dict[str, Any]]:
+def _iter_estimates(calls: Iterable[_GraphCall]) -> Iterator[dict[str, Any]]:
     """Yield the estimates of called delegates whose backend's compiler makes one."""
     for call in calls:
         if call.delegate is None:
@@ -143,7 +143,7 @@ def _iter_estimates(calls: Iterable[_Call]) -> Iterator[dict[str, Any]]:
             yield {"backend": call.backend, **asdict(estimate)}
 
 
-def _share(delegates: Sequence[_Call]) -> BackendCounts:
+def _share(delegates: Sequence[_GraphCall]) -> BackendCounts:
     operators = _sum(delegates)
     return {
         "nodes": operators.total(),
@@ -152,12 +152,12 @@ def _share(delegates: Sequence[_Call]) -> BackendCounts:
     }
 
 
-def _sum(calls: Iterable[_Call]) -> Counter[str]:
+def _sum(calls: Iterable[_GraphCall]) -> Counter[str]:
     return sum((call.operators for call in calls), Counter())
 
 
-def _by_backend(calls: Iterable[_Call]) -> dict[str | None, list[_Call]]:
-    calls_by_backend: dict[str | None, list[_Call]] = {}
+def _by_backend(calls: Iterable[_GraphCall]) -> dict[str | None, list[_GraphCall]]:
+    calls_by_backend: dict[str | None, list[_GraphCall]] = {}
     for call in sorted(calls, key=lambda call: call.backend or ""):
         calls_by_backend.setdefault(call.backend, []).append(call)
     return calls_by_backend
@@ -176,7 +176,7 @@ def _general_reason(partitioners: Sequence[PartitionerSpec] | None) -> str:
     return ""
 
 
-def _join_segments(calls: Iterable[_Call]) -> Iterator[GraphSegment]:
+def _join_segments(calls: Iterable[_GraphCall]) -> Iterator[GraphSegment]:
     """Yield each delegate, and calls in a row that one backend's, or portable, kernels run."""
     joined = groupby(
         calls,
@@ -193,7 +193,7 @@ def _join_segments(calls: Iterable[_Call]) -> Iterator[GraphSegment]:
 
 def _iter_calls(
     module: GraphModule, kernels: Mapping[str, str], around: str = ""
-) -> Iterator[_Call]:
+) -> Iterator[_GraphCall]:
     """Yield the calls of a graph in its order; bodies of control flow stand where it is called.
 
     Args:
@@ -206,10 +206,10 @@ def _iter_calls(
         delegate = called_delegate(node)
         if delegate is not None:
             inside = _iter_calls(delegate.original_module.graph_module, {})
-            yield _Call(node, place, delegate.backend_id, _sum(inside), delegate)
+            yield _GraphCall(node, place, delegate.backend_id, _sum(inside), delegate)
         elif name := operator_name(node):
             backend = kernels.get(name.partition(".")[0])
-            yield _Call(node, place, backend, Counter([name]))
+            yield _GraphCall(node, place, backend, Counter([name]))
         for body in bodies.get(node, ()):
             yield from _iter_calls(body, kernels, place)
 

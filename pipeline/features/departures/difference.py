@@ -17,7 +17,8 @@ from pipeline.features.departures.frontier import (
 from pipeline.features.departures.places import FrameCall, Place, place_of_node
 from pipeline.features.departures.runs import ProgramRun, ReferenceRun
 from pipeline.features.departures.trace import Leaf, Trace, TraceEvent
-from pipeline.program.source_lines import SourceLine, name_line
+from pipeline.program.source_lines import name_line
+from pipeline.store.source_line import SourceLine
 
 _Key = tuple[str, str, str, int]
 

@@ -23,7 +23,7 @@ _ROUNDING = 64 * _EPS
 _JUMP = 10.0  # a result is this much farther off than what it was computed from, at a departure
 
 
-class Pool:
+class ValueIndex:
     """The values of a run, for those of another one to be looked up among them."""
 
     def __init__(self, trace: Trace[Any]) -> None:
@@ -91,7 +91,7 @@ class TraceComparison:
     def __init__(self, program: Trace[Any], reference: Trace[Any]) -> None:
         self.program = program
         self.reference = reference
-        self._pools = (Pool(program), Pool(reference))
+        self._indexes = (ValueIndex(program), ValueIndex(reference))
         self._nearest: dict[tuple[bool, int], float] = {}
         self.pairs = pair_leaves(program, reference)
         to_program = {
@@ -195,7 +195,7 @@ class TraceComparison:
             trace, other_trace = self.reference, self.program
         partner = self._partners[not is_program].get(value)
         if partner is None:
-            return self._pools[is_program].nearest(trace, value)
+            return self._indexes[is_program].nearest(trace, value)
         return _distance(trace.values[value], other_trace.values[partner])
 
     def output_error(self, labels: list[str]) -> float:

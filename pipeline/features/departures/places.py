@@ -16,12 +16,8 @@ from torch.fx import Node
 
 import pipeline
 from pipeline.program.module_paths import module_frames
-from pipeline.program.source_lines import (
-    SourceLine,
-    choose_frame,
-    is_model_file,
-    parse_trace,
-)
+from pipeline.program.source_lines import choose_frame, is_model_file, parse_trace
+from pipeline.store.source_line import SourceLine
 
 _CALL = nn.Module._call_impl.__code__
 _OUR_FILES = str(Path(pipeline.__file__).parent)

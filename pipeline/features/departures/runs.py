@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from pipeline.features.departures.places import EagerSite, find_eager_site
 from pipeline.features.departures.python_state import PythonState, find_holders
 from pipeline.features.departures.storages import StorageKeeper, storage_key
-from pipeline.features.departures.trace import Recorder, Site, Trace
+from pipeline.features.departures.trace import Site, Trace, TraceRecorder
 from pipeline.program.eager import Source, find_effects
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.inputs import InputSet
@@ -57,7 +57,7 @@ ReferenceRun = RecordedRun[EagerSite]
 class _RecordedSource(Source):
     """A program whose run is recorded."""
 
-    recorder: Recorder[Node | None]
+    recorder: TraceRecorder[Node | None]
     returned: list[Any]
     node: Node | None = None
 
@@ -68,7 +68,7 @@ class _RecordedSource(Source):
             if isinstance(leaf, Tensor):
                 labels[storage_key(leaf)] = ("input", argument.name)
         labels |= _label_program(self.program, self._module)
-        self.recorder = Recorder(lambda: self.node, labels, StorageKeeper())
+        self.recorder = TraceRecorder(lambda: self.node, labels, StorageKeeper())
         walker = _MarkingWalker(self._module, self._mark)
         with self.recorder:
             result = walker.run(*leaves, enable_io_processing=False)
@@ -170,7 +170,7 @@ def run_reference(
             labels[storage_key(leaf)] = ("input", argument.name)
     with _preserved(holders) as (state, storages):
         outermost = _call.__code__
-        recorder = Recorder(
+        recorder = TraceRecorder(
             lambda: find_eager_site(holders, outermost), labels, storages
         )
         with _watching_autocast() as entered:
@@ -201,7 +201,9 @@ def _watching_autocast() -> Iterator[list[bool]]:
 
 
 def _call(
-    recorder: Recorder[EagerSite], reference: Callable[..., object], inputs: InputSet
+    recorder: TraceRecorder[EagerSite],
+    reference: Callable[..., object],
+    inputs: InputSet,
 ) -> object:
     with torch.no_grad(), torch.compiler.set_stance("force_eager"), recorder:
         return reference(*inputs.args, **inputs.kwargs)

@@ -149,7 +149,7 @@ def base_operator(name: str) -> str:
     return base.removesuffix("_")
 
 
-class Recorder(TorchDispatchMode, Generic[Site]):
+class TraceRecorder(TorchDispatchMode, Generic[Site]):
     """Records what runs while it is active.
 
     Args:

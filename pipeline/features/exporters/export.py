@@ -40,7 +40,7 @@ from pipeline.plan.actions import Action
 from pipeline.plan.keys import program_key
 from pipeline.plan.kinds.export import ExportInputs, export_action, reads_key
 from pipeline.plan.kinds.parts import Key
-from pipeline.plan.places import Folders, environment_folders
+from pipeline.plan.places import FolderSet, environment_folders
 from pipeline.plan.reads import MOST_RECORDS, Reads, parse_records
 from pipeline.program.archive import save_programs
 from pipeline.program.archive_facts import describe_archive
@@ -221,7 +221,7 @@ def _keep_lines() -> None:
     changed, at every trace."""
     running, installed = (
         running_files() | {isolated.__file__},
-        Folders(environment_folders()),
+        FolderSet(environment_folders()),
     )
     linecache.getlines(isolated.__file__)
     for name, entry in linecache.cache.items():
@@ -327,10 +327,10 @@ def _explaining_imports(path: Path) -> Iterator[None]:
 
 def _load(path: Path, text: bytes) -> ModuleType:
     name = own_name(path.parent.name, path)
-    return load_file(path, name, _Loader(name, path, text))
+    return load_file(path, name, _SourceLoader(name, path, text))
 
 
-class _Loader(FromText):
+class _SourceLoader(FromText):
     """Loads an exporter from the text that its key names, which stack traces quote too."""
 
     def __init__(self, name: str, path: Path, text: bytes) -> None:

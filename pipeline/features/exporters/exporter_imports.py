@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pipeline.plan.places import Folders, environment_folders
+from pipeline.plan.places import FolderSet, environment_folders
 from pipeline.program.fresh_imports import importing_from_text
 from pipeline.program.workspace_modules import add_finder, load_package, pass_on_imports
 
@@ -30,7 +30,7 @@ def importing_for(root: Path, path: Path) -> Iterator[None]:
         folder for folder in before if os.path.abspath(folder) not in folders
     ]
     sys.path[:] = [*kept_folders, str(root), _for_started_processes(path.parent)]
-    installed = Folders(environment_folders())
+    installed = FolderSet(environment_folders())
     writing, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         with importing_from_text(lambda path: not installed.hold(path)):

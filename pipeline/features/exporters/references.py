@@ -13,7 +13,12 @@ from torch.export import ExportedProgram
 from pipeline.program.inputs import InputSet
 from pipeline.program.recordings import RecordedCall, Recording, save_recording
 from pipeline.run.export.guarded import Begin, GuardError, run_guarded
-from pipeline.run.export.recorder import Defaults, Recorder, Reference, name_origin
+from pipeline.run.export.recorder import (
+    Defaults,
+    Reference,
+    ReferenceRecorder,
+    name_origin,
+)
 
 
 def record_references(
@@ -27,7 +32,7 @@ def record_references(
     change is as before."""
     if not references:
         return {}
-    make = partial(Recorder, references, programs, examples, defaults, root)
+    make = partial(ReferenceRecorder, references, programs, examples, defaults, root)
     try:
         return _unpack(run_guarded(partial(_record, make)))
     except GuardError as error:
@@ -35,7 +40,7 @@ def record_references(
 
 
 def _record(
-    make: Callable[[Begin, Mapping[str, str]], Recorder],
+    make: Callable[[Begin, Mapping[str, str]], ReferenceRecorder],
     begin: Begin,
     deaths: Mapping[str, str],
 ) -> bytes:

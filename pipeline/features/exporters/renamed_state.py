@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 
 from pipeline.program.eager import describe_used_buffers
 
-Place = tuple[int, int, tuple[int, ...]]
+TensorPlace = tuple[int, int, tuple[int, ...]]
 User = tuple[str, str]  # the method and its name of the buffer
 
 
@@ -41,9 +41,11 @@ def find_renamed_state(
     return dict(renamed)
 
 
-def _find_tensors(programs: Mapping[str, ExportedProgram]) -> dict[Place, list[User]]:
+def _find_tensors(
+    programs: Mapping[str, ExportedProgram],
+) -> dict[TensorPlace, list[User]]:
     """Return the methods and names of each tensor that is a buffer."""
-    users: dict[Place, list[User]] = defaultdict(list)
+    users: dict[TensorPlace, list[User]] = defaultdict(list)
     for method, program in programs.items():
         tensors = {**program.constants, **program.state_dict}
         for name in program.graph_signature.buffers:

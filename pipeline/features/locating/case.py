@@ -41,7 +41,7 @@ from pipeline.validate.limits import check_limits
 from pipeline.validate.metrics import OutputError, compare
 from pipeline.validate.node_values import NodeValues
 
-Call = tuple[str, Sequence[Any]]  # a method and flat inputs
+MethodCall = tuple[str, Sequence[Any]]  # a method and flat inputs
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class FailureCase:
         return read_package(self.evidence.files)
 
     @cached_property
-    def sequence(self) -> list[Call]:
+    def sequence(self) -> list[MethodCall]:
         return [
             (m, flatten(self.evidence.sources[m], inputs)) for m, inputs in self.failing
         ]
@@ -295,7 +295,7 @@ def load_methods(
 
 def run_until(
     data: PackageData,
-    calls: Sequence[Call],
+    calls: Sequence[MethodCall],
     index: int | None = None,
     visit: int = 0,
     budget: Budget | None = None,

@@ -19,7 +19,12 @@ from pipeline.config.validation import Limits
 from pipeline.devices.interface import DeviceError, PackageFiles
 from pipeline.devices.package_data import read_package
 from pipeline.devices.session import INTERPRETER, Session
-from pipeline.features.locating.case import Call, Located, describe_error, run_until
+from pipeline.features.locating.case import (
+    Located,
+    MethodCall,
+    describe_error,
+    run_until,
+)
 from pipeline.features.locating.interpreter.execute import read_results
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet, load_inputs, save_inputs
@@ -134,7 +139,7 @@ def _reproduce(folder: Path, record: Mapping[str, Any]) -> int:
     pte = next(path for path in paths if path.suffix == ".pte")
     files = PackageFiles.of(pte, [path for path in paths if path.suffix == ".ptd"])
     input_sets = load_inputs((folder / _INPUTS).read_bytes())
-    calls: list[Call] = []
+    calls: list[MethodCall] = []
     for input_set, call in zip(input_sets, record["calls"], strict=True):
         pairs = zip(input_set.args, call["layouts"], strict=True)
         calls.append(
@@ -162,7 +167,7 @@ def _reproduce(folder: Path, record: Mapping[str, Any]) -> int:
 
 def _run(
     files: PackageFiles,
-    calls: Sequence[Call],
+    calls: Sequence[MethodCall],
     expected: Sequence[Sequence[Any]],
     limits: Sequence[Limits],
 ) -> Iterator[tuple[str, bool]]:
@@ -199,7 +204,7 @@ def _run(
 
 def _divergence(
     files: PackageFiles,
-    calls: Sequence[Call],
+    calls: Sequence[MethodCall],
     where: Mapping[str, int],
     expected: torch.Tensor,
 ) -> Iterator[str]:

@@ -11,7 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pipeline.cli.doit_link import action_task
-from pipeline.features.other_tasks.reads import Place, find_config_folders, find_reads
+from pipeline.features.other_tasks.reads import (
+    ReadPlace,
+    find_config_folders,
+    find_reads,
+)
 from pipeline.plan.places import Places
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
@@ -53,7 +57,7 @@ class Producers:
         names = self._find_makers(find_config_folders(plan))
         return [name for name in names if not any(self._find_awaited(name))]
 
-    def _find_makers(self, reads: Iterable[Place]) -> dict[str, None]:
+    def _find_makers(self, reads: Iterable[ReadPlace]) -> dict[str, None]:
         """Return the tasks that make what is at some places, or a folder around it."""
         names: dict[str, None] = {}
         for kind, path in reads:

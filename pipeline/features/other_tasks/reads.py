@@ -17,10 +17,10 @@ from pipeline.store.workspace import BASELINES
 _SOURCE_SUFFIXES = (".py", ".pt2")
 _NO_PATH = ("import ", "$", "lib:")  # begins of other names of a pass's inputs
 _TARGETS = "targets"  # a folder of files that packages are held to
-Place = tuple[Kind, str]
+ReadPlace = tuple[Kind, str]
 
 
-def find_reads(task: ActionTask) -> Iterator[Place]:
+def find_reads(task: ActionTask) -> Iterator[ReadPlace]:
     """Yield the places that an action reads, as far as they are known before it runs."""
     plan = task.plan
     if task.kind == "export":
@@ -33,7 +33,7 @@ def find_reads(task: ActionTask) -> Iterator[Place]:
         yield from _find_validation_reads(plan, str(task.package))
 
 
-def _find_export_reads(plan: Plan, export: str) -> Iterator[Place]:
+def _find_export_reads(plan: Plan, export: str) -> Iterator[ReadPlace]:
     """Yield the exporter, and what its last run looked at, also one that failed."""
     model = plan.models.source(export)
     yield "file", str(model.path.relative_to(plan.workspace.root))
@@ -54,7 +54,7 @@ def _find_export_reads(plan: Plan, export: str) -> Iterator[Place]:
                 yield "file", f"{folder}{name}.py"
 
 
-def _find_pattern_places(pattern: str) -> Iterator[Place]:
+def _find_pattern_places(pattern: str) -> Iterator[ReadPlace]:
     """Yield where files are that an exporter names, which may not be there yet."""
     fixed = re.split(r"[*?[]", pattern, maxsplit=1)[0]
     if fixed == pattern:
@@ -64,7 +64,7 @@ def _find_pattern_places(pattern: str) -> Iterator[Place]:
         yield "listing", os.path.dirname(fixed) or "."
 
 
-def _find_package_reads(plan: Plan, package: str) -> Iterator[Place]:
+def _find_package_reads(plan: Plan, package: str) -> Iterator[ReadPlace]:
     """Yield where a package's model can be, and the files that its config names."""
     summary = plan.configs.summary(package)
     if summary is None:
@@ -84,7 +84,7 @@ def _find_package_reads(plan: Plan, package: str) -> Iterator[Place]:
                     yield "file", name
 
 
-def _find_validation_reads(plan: Plan, package: str) -> Iterator[Place]:
+def _find_validation_reads(plan: Plan, package: str) -> Iterator[ReadPlace]:
     """Yield the files that only the validation of a package reads."""
     yield "file", f"{BASELINES}/{package}.yaml"
     export = plan.export(package)
@@ -92,7 +92,7 @@ def _find_validation_reads(plan: Plan, package: str) -> Iterator[Place]:
         yield "listing", f"{GOLDEN}/{export}"
 
 
-def find_config_folders(plan: Plan) -> Iterator[Place]:
+def find_config_folders(plan: Plan) -> Iterator[ReadPlace]:
     """Yield the folders whose files say which packages there are."""
     yield "listing", plan.workspace.configs.name
     yield "listing", _TARGETS

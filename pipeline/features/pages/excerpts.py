@@ -11,13 +11,13 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from pipeline.report.elements import Json
-from pipeline.report.formatting import Place
-from pipeline.report.quoted_files import is_inside, named_places
+from pipeline.report.quoted_files import is_inside, named_lines
+from pipeline.store.source_line import SourceLine
 
 _AROUND = 2  # lines before and after
 
 
-class Line(NamedTuple):
+class ExcerptLine(NamedTuple):
     """A line of a file; `anchor` is its id if the record names the line, or else empty."""
 
     number: int
@@ -34,7 +34,7 @@ class Excerpt(NamedTuple):
 
     file: str
     href: str
-    parts: Sequence[Sequence[Line]]
+    parts: Sequence[Sequence[ExcerptLine]]
     changed: bool
 
 
@@ -46,8 +46,8 @@ def excerpts(report: Json, sources: Mapping[str, str | None]) -> list[Excerpt]:
             was. Of these and of others, only what the record quotes is shown.
     """
     quoted: list[Excerpt] = []
-    for file, places in groupby(named_places(report), key=lambda place: place.file):
-        named = list(places)
+    for file, lines in groupby(named_lines(report), key=lambda line: line.file):
+        named = list(lines)
         href = ""
         if is_inside(file):
             href = f"../../{quote(file)}#L{named[0].line}"
@@ -57,18 +57,18 @@ def excerpts(report: Json, sources: Mapping[str, str | None]) -> list[Excerpt]:
     return quoted
 
 
-def _parts(named: Sequence[Place], text: str) -> Iterator[list[Line]]:
+def _parts(named: Sequence[SourceLine], text: str) -> Iterator[list[ExcerptLine]]:
     """Yield runs of lines. A named line that the text lacks shows what the record quotes."""
     lines = dict(enumerate(text.splitlines(), 1))
-    shown: dict[int, Line] = {}
-    for place in named:
-        for number in range(place.line - _AROUND, place.line + _AROUND + 1):
+    shown: dict[int, ExcerptLine] = {}
+    for line in named:
+        for number in range(line.line - _AROUND, line.line + _AROUND + 1):
             if number in lines:
-                shown[number] = Line(number, lines[number])
-    for place in named:
-        content = lines.get(place.line, place.code)
-        shown[place.line] = Line(place.line, content, place.anchor)
-    run: list[Line] = []
+                shown[number] = ExcerptLine(number, lines[number])
+    for line in named:
+        content = lines.get(line.line, line.code)
+        shown[line.line] = ExcerptLine(line.line, content, line.where)
+    run: list[ExcerptLine] = []
     for number in sorted(shown):
         if run and number > run[-1].number + 1:
             yield run

@@ -47,7 +47,7 @@ class Tally:
         running = []
         begun = set()
         for action in self._not_ended():
-            status = self.outlook.status(action)
+            status = self.outlook.find_status(action)
             if status is not None:
                 begun.add(action.title)
                 seconds = now - self.since.setdefault(action.title, now)
@@ -72,14 +72,14 @@ class Tally:
         spent = {action.title: seconds for action, _, seconds in running}
         remaining = []
         for action in self._not_ended():
-            expected = self.outlook.expected(action)
+            expected = self.outlook.recall_seconds(action)
             if expected is None:
                 return None
             remaining.append(max(expected - spent.get(action.title, 0.0), 0.0))
         if not remaining:
             return None
         return max(
-            sum(remaining) / max(self.outlook.workers(), 1),
+            sum(remaining) / max(self.outlook.jobs, 1),
             *remaining,
         )
 
@@ -147,7 +147,7 @@ def _lines(tally: Tally, width: int) -> Iterator[str]:
     now = time.monotonic()
     running = tally.running(now)
     kinds = " ".join(sorted({action.kind for action, *_ in running})) or "actions"
-    workers = f"{len(running)} of {tally.outlook.workers()} workers busy"
+    workers = f"{len(running)} of {tally.outlook.jobs} workers busy"
     failed = ""
     if tally.failed:
         failed = f", {tally.failed} failed"
@@ -161,7 +161,7 @@ def _lines(tally: Tally, width: int) -> Iterator[str]:
     whole = f"{line} | {workers}"
     yield whole if len(whole) <= width else line
     for action, status, seconds in running:
-        expected = tally.outlook.expected(action)
+        expected = tally.outlook.recall_seconds(action)
         if expected is None:
             of = ""
         else:

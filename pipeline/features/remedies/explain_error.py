@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pipeline
 from pipeline.features.remedies.remedies import add_remedy
@@ -22,6 +22,7 @@ from pipeline.program.operators import node_label
 from pipeline.program.source_lines import source_line
 from pipeline.store.errors import PipelineError, describe_error
 from pipeline.store.reasons import find_full_disk, iter_causes
+from pipeline.store.source_line import SourceLine
 from pipeline.store.visible import one_line
 
 if TYPE_CHECKING:
@@ -29,25 +30,9 @@ if TYPE_CHECKING:
 
 _OWN = Path(pipeline.__file__).parent
 _INSTALLED = {"site-packages", "dist-packages"}
+# A line of a file of the workspace, and the operator there, "" where none is known.
+_Location = tuple[SourceLine | None, str]
 _QUOTED = re.compile(r'File "(?P<file>[^"\n]+)", line (?P<line>\d{1,9}), in ')
-
-
-class _Place(NamedTuple):
-    """A line of a file of the workspace, named as there; `operator` is empty if none is known, and
-    so is `file` where only that is."""
-
-    file: str
-    line: int
-    code: str
-    operator: str = ""
-
-    def __str__(self) -> str:
-        code = f"`{self.code}`" if self.code else ""
-        return one_line(": ".join(filter(None, (self.where, code, self.operator))))
-
-    @property
-    def where(self) -> str:
-        return f"{self.file}:{self.line}" if self.file else "no line is known"
 
 
 def explain_error(error: BaseException, root: Path) -> str:
@@ -64,23 +49,33 @@ def explain_error(error: BaseException, root: Path) -> str:
     message = describe_error(error)
     if isinstance(error, PipelineError):
         return add_remedy(message, error=error)
-    first, *further = _find_refused(error, root) or [_find_place(error, root)]
-    message = ": ".join(
-        filter(None, (str(first or ""), *map(one_line, steps), message))
-    )
+    refused = _find_refused(error, root) or [_find_place(error, root)]
+    (line, operator), *further = refused
+    place = _describe_place(line, operator)
+    message = ": ".join(filter(None, (place, *map(one_line, steps), message)))
     if further:
-        more = (
-            one_line(f"{place.operator} ({place.where})") for place in further if place
-        )
+        more = (one_line(f"{operator} ({_where(line)})") for line, operator in further)
         message = f"{message.rstrip('.')}; the same goes for {', '.join(more)}"
-    return add_remedy(message, [place.operator for place in further if place], error)
+    return add_remedy(message, [operator for _, operator in further], error)
 
 
-def _find_refused(error: BaseException, root: Path) -> list[_Place | None]:
-    """Find a place of each operator that a verifier of torch or ExecuTorch refuses, in the order of
+def _describe_place(line: SourceLine | None, operator: str) -> str:
+    """Return a line of the workspace and the operator there as far as they are known, or ""."""
+    if line is None and not operator:
+        return ""
+    code = f"`{line.code}`" if line and line.code else ""
+    return one_line(": ".join(filter(None, (_where(line), code, operator))))
+
+
+def _where(line: SourceLine | None) -> str:
+    return line.where if line else "no line is known"
+
+
+def _find_refused(error: BaseException, root: Path) -> list[_Location]:
+    """Find a line of each operator that a verifier of torch or ExecuTorch refuses, in the order of
     the program: it raises at the first one. Empty for any other error."""
     verifiers = sys.modules.get("torch._export.verifier")
-    places: dict[str, _Place | None] = {}
+    lines: dict[str, SourceLine | None] = {}
     for frame, _ in traceback.walk_tb(error.__traceback__):
         check, graph = (frame.f_locals.get(name) for name in ("self", "gm"))
         if (
@@ -90,11 +85,9 @@ def _find_refused(error: BaseException, root: Path) -> list[_Place | None]:
         ):
             continue
         for node in _iter_calls(graph):
-            if (label := node_label(node)) not in places and _is_refused(check, node):
-                line = source_line(node, root)
-                identity = (line.file, line.line, line.code) if line else ("", 0, "")
-                places[label] = _Place(*identity, label)
-    return list(places.values())
+            if (label := node_label(node)) not in lines and _is_refused(check, node):
+                lines[label] = source_line(node, root)
+    return [(line, label) for label, line in lines.items()]
 
 
 def _is_refused(verifier: Any, node: Node) -> bool:
@@ -112,14 +105,16 @@ def _iter_calls(module: Any) -> Iterator[Node]:
             yield from (node for node in graph.nodes if node.op == "call_function")
 
 
-def _find_place(error: BaseException, root: Path) -> _Place | None:
-    """Find the line of the workspace at which an error was raised, from its first cause on."""
+def _find_place(error: BaseException, root: Path) -> _Location:
+    """Find the line of the workspace at which an error was raised, from its first cause on, and its
+    operator where a node leads to it."""
     errors = [*iter_causes(error)][::-1]
     for cause in errors:
         if isinstance(cause, SyntaxError) and (
             file := _inside(cause.filename or "", root)
         ):
-            return _Place(file, cause.lineno or 1, (cause.text or "").strip())
+            code = (cause.text or "").strip()
+            return SourceLine(file, cause.lineno or 1, code=code), ""
         quoted = [
             (match["file"], int(match["line"]))
             for match in _QUOTED.finditer(str(cause))
@@ -130,14 +125,13 @@ def _find_place(error: BaseException, root: Path) -> _Place | None:
         ]
         for path, line in (*reversed(quoted), *reversed(frames)):
             if file := _inside(path, root):
-                return _Place(
-                    file, line, linecache.getline(str(root / file), line).strip()
-                )
+                code = linecache.getline(str(root / file), line).strip()
+                return SourceLine(file, line, code=code), ""
     for cause in errors:
         for node in _iter_nodes(cause.__traceback__):
             if source := source_line(node, root):
-                return _Place(source.file, source.line, source.code, node_label(node))
-    return None
+                return source, node_label(node)
+    return None, ""
 
 
 def _inside(path: str, root: Path) -> str:

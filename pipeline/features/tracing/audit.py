@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from pipeline.features.tracing.paths import Folders, absolute, join
+from pipeline.features.tracing.paths import OpenedFolders, absolute, join
 from pipeline.features.tracing.watch import FileAccessLog
 
 _STARTS = (
@@ -47,7 +47,7 @@ def hear_audit_events(watch: FileAccessLog) -> None:
 class _Hearer:
     def __init__(self, watch: FileAccessLog) -> None:
         self._watch = watch
-        self._folders = Folders()
+        self._folders = OpenedFolders()
         self._busy = threading.local()  # what a watch reads itself is no event
         names = [
             name.removeprefix("_on_") for name in dir(self) if name.startswith("_on_")

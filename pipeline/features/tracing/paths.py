@@ -12,7 +12,7 @@ _OWN = {
 }
 
 
-class Folders:
+class OpenedFolders:
     """Folders that a process opened, by device and inode, with the paths by which it did so: what
     is opened relative to one is found by these, whatever links they lead over."""
 

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from pipeline.features.tracing.paths import Folders, absolute, join
+from pipeline.features.tracing.paths import OpenedFolders, absolute, join
 from pipeline.features.tracing.seccomp import SystemCall
 from pipeline.features.tracing.watch import FileAccessLog
 from pipeline.plan.places import FOLDER
@@ -100,7 +100,7 @@ class Supervisor:
 
     def __init__(self, watch: FileAccessLog) -> None:
         self._watch = watch
-        self._folders = Folders()
+        self._folders = OpenedFolders()
 
     def see(self, call: SystemCall) -> None:
         try:

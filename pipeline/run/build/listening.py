@@ -62,7 +62,7 @@ class CompileListener:
     def find_facts(
         self, emitted: ExecutorchProgramManager
     ) -> Mapping[str, dict[str, Any]]:
-        """Return by method the fields of `store.compiled.CompiledMethod` that the listener knows,
+        """Return by method the fields of `store.compiled.COMPILED_METHOD` that the listener knows,
         once the unit is emitted. Others are kept in its `facts`, which a report has by method."""
         return {}
 

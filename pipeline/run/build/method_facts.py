@@ -1,5 +1,5 @@
 """The facts of compiled methods that the core keeps: what was delegated, and how each method is
-called, emitted and stored (`store.compiled.CompiledMethod`)."""
+called, emitted and stored (`store.compiled.COMPILED_METHOD`)."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from pipeline.run.build.load import guard_files, load_method, load_quantized
 from pipeline.run.build.method_facts import MethodFacts
 from pipeline.run.build.planned import guard_sources
 from pipeline.run.stages import Stages
-from pipeline.store.compiled import CompiledMethod
+from pipeline.store.compiled import COMPILED_METHOD
 from pipeline.store.digest import canonical_json
 from pipeline.store.errors import SourceError
 from pipeline.store.store import Store
@@ -130,12 +130,13 @@ def _compile(
 
 
 def _part_facts(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is known of a method as a `CompiledMethod`: what only a feature knows of stands
-    below `facts`."""
+    """Return what is known of a method as a result keeps it (`COMPILED_METHOD`): what only a
+    feature knows of stands below `facts`."""
+    names = {name.removesuffix("?") for name in COMPILED_METHOD}
     method: dict[str, Any] = {}
     features: dict[str, Any] = {}
     for name, value in fields.items():
-        (method if name in CompiledMethod.__annotations__ else features)[name] = value
+        (method if name in names else features)[name] = value
     return {**method, "facts": features} if features else method
 
 

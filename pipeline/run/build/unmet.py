@@ -25,7 +25,7 @@ def find_unmet(
     """Yield a problem for each partitioner and quantizer that did nothing, and is not allowed to.
 
     Args:
-        methods: compiled methods by name (`CompiledMethod` as JSON).
+        methods: compiled methods by name (`store.compiled.COMPILED_METHOD`).
         lowering: the resolved configs of the methods.
     """
     for name, method in sorted(methods.items()):

@@ -51,7 +51,7 @@ _SIGNALS = re.compile(r"[A-Z]+\(-?\d+\)")
 
 
 @dataclass
-class _Call:
+class _WorkerCall:
     """A call under way: the file in which it says how far it is, and the most bytes it held."""
 
     status: Path
@@ -90,7 +90,7 @@ class WorkerProcesses:
         self._group: WorkerGroup | None = None
         self._processes: list[ProcessPoolExecutor] = []
         self._idle: list[ProcessPoolExecutor] = []
-        self._under_way: dict[Future[Any], _Call] = {}
+        self._under_way: dict[Future[Any], _WorkerCall] = {}
         self._lock = threading.RLock()
         self._folders = ExitStack()
         self._scratch, self._numbers = Path(), count()
@@ -118,7 +118,7 @@ class WorkerProcesses:
             except OSError as error:
                 outer.set_exception(_explain_start(error))
                 return outer
-            self._under_way[outer] = _Call(status, process, count_oom_kills())
+            self._under_way[outer] = _WorkerCall(status, process, count_oom_kills())
         inner.add_done_callback(partial(self._settle, outer))
         return outer
 

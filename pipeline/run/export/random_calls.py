@@ -21,13 +21,9 @@ import numpy
 import torch
 
 import pipeline
-from pipeline.program.source_lines import (
-    SourceLine,
-    choose_frame,
-    is_model_file,
-    name_line,
-)
+from pipeline.program.source_lines import choose_frame, is_model_file, name_line
 from pipeline.store.errors import listed
+from pipeline.store.source_line import SourceLine
 
 _MOST_NAMED = 3
 _OUR_FILES = str(Path(pipeline.__file__).parent)

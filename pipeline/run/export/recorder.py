@@ -96,7 +96,7 @@ def name_origin(method: str) -> str:
     return f"reference({method!r})"
 
 
-class Recorder:
+class ReferenceRecorder:
     """Runs the references of an exporter.
 
     Args:

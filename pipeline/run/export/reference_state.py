@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.fx import Graph
 
-from pipeline.plan.places import Folders, environment_folders
+from pipeline.plan.places import FolderSet, environment_folders
 
 Key = int | tuple[int, str]
 
@@ -64,7 +64,7 @@ class Global:
 
 def iter_reachable(root: Any) -> Iterator[Any]:
     """Yield all that a reference reaches, once each."""
-    installed = Folders(environment_folders())
+    installed = FolderSet(environment_folders())
     objects: dict[
         Key, Any
     ] = {}  # keeps what has no other owner, so that no id comes again
@@ -82,7 +82,7 @@ def _key(value: Any) -> Key:
     return (id(value.variables), value.name) if isinstance(value, Global) else id(value)
 
 
-def _parts(value: Any, installed: Folders) -> Iterable[Any]:
+def _parts(value: Any, installed: FolderSet) -> Iterable[Any]:
     match value:
         case Tensor():
             return ()
@@ -105,7 +105,7 @@ def _parts(value: Any, installed: Folders) -> Iterable[Any]:
     return [vars(value)] if hasattr(value, "__dict__") else ()
 
 
-def _parts_of_function(function: types.FunctionType, installed: Folders) -> list[Any]:
+def _parts_of_function(function: types.FunctionType, installed: FolderSet) -> list[Any]:
     parts: list[Any] = [
         *(function.__closure__ or ()),
         function.__defaults__,

@@ -18,10 +18,10 @@ from pipeline.features import pages
 from pipeline.features.families.section import section as family_section
 from pipeline.features.pages.excerpts import excerpts
 from pipeline.report.elements import MOST_ROWS
-from pipeline.report.formatting import Place, parse_place
-from pipeline.report.quoted_files import named_files, named_places
+from pipeline.report.quoted_files import named_files, named_lines
 from pipeline.report.render import Entry, render, render_all
 from pipeline.report.schema import DIALECT, report_schema
+from pipeline.store.source_line import SourceLine, parse_source_line
 from tests.support import golden
 from tests.support.bench import REPOSITORY
 
@@ -226,17 +226,20 @@ def test_the_tasks_need_neither_templates_nor_charts():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("x + y  # models/a.py:3, in F.forward", Place("models/a.py", 3, "x + y", "F.forward")),
-        ("a  # b  # models/a.py:3, in f", Place("models/a.py", 3, "a  # b", "f")),
-        ("models/a.py:3, in F.forward", Place("models/a.py", 3, "", "F.forward")),
-        ("partition_configs/x y.yaml:12", Place("partition_configs/x y.yaml", 12)),
+        (
+            "x + y  # models/a.py:3, in F.forward",
+            SourceLine("models/a.py", 3, "F.forward", "x + y"),
+        ),
+        ("a  # b  # models/a.py:3, in f", SourceLine("models/a.py", 3, "f", "a  # b")),
+        ("models/a.py:3, in F.forward", SourceLine("models/a.py", 3, "F.forward")),
+        ("partition_configs/x y.yaml:12", SourceLine("partition_configs/x y.yaml", 12)),
         ("node relu_1", None),
         ("", None),
         (None, None),
     ],
 )
 def test_places_are_read_from_what_records_say(text, expected):
-    assert parse_place(text) == expected
+    assert parse_source_line(text) == expected
 
 
 def test_every_link_within_a_page_leads_somewhere():
@@ -253,7 +256,7 @@ def test_lines_are_shown_with_those_around_them():
     first = model.parts[0]
     assert [line.number for line in first] == list(range(first[0].number, first[-1].number + 1))
     assert [line.number for part in model.parts for line in part if line.anchor] == sorted(
-        {p.line for p in named_places(FULL) if p.file == "models/seq2seq.py"}
+        {p.line for p in named_lines(FULL) if p.file == "models/seq2seq.py"}
     )
 
 

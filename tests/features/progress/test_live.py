@@ -11,7 +11,7 @@ from pipeline.features.progress.live import Tally, clock
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event
 from pipeline.run.action_status import ActionStatus
-from pipeline.run.batch import Outlook
+from tests.support.outlook import Outlook
 
 ACTIONS = [Action("compile", "m", "p", name, {}, None) for name in ("a", "b", "c")]
 
@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
 
 
 def outlook(under_way, seconds=10.0):
-    return Outlook(lambda action: under_way.get(action.method), lambda _: seconds, lambda: 2)
+    return Outlook(under_way, seconds, jobs=2)
 
 
 def ended(method, outcome="built"):

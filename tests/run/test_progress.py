@@ -1,0 +1,27 @@
+"""How far actions are: read once, for the event stream and for the terminal."""
+
+from pipeline.plan.actions import Action
+from pipeline.report.stream import EventStream
+from pipeline.run.action_status import ActionStatus, progress_path, write_status
+from pipeline.run.progress import ProgressLog
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
+from tests.support.events import read_events
+
+
+def test_the_terminal_sees_each_status_and_the_stream_one_a_second(tmp_path):
+    workspace = Workspace(tmp_path, Store(tmp_path / "store"), 1)
+    action = Action("compile", "model", "pack", "run", {}, None)
+    status = progress_path(action, workspace)
+    status.parent.mkdir(parents=True)
+    log = ProgressLog(workspace)
+    log.look([action])
+    assert log.find(action) is None  # before it says anything
+    log.stream = EventStream(workspace.build, jobs=1, executor="")
+    for stage in ("to edge", "emit"):
+        write_status(status, stage, 1, 2)
+        log.look([action])
+        assert log.find(action) == ActionStatus(stage, 1, 2)
+    assert [line.get("stage") for line in read_events(workspace.build)] == [None, "to edge"]
+    log.end(action)
+    assert log.find(action) is None
