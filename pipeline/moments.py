@@ -170,6 +170,9 @@ class Feature:
         instead_of_compile: makes the result of a compile action in another way; takes the action,
             the workspace, `run.stages.Stages`, and whether this process is the one that builds,
             not a worker; returns whether it did. Imports no torch.
+        find_preprocessed: takes a `compile.preprocess.cached_backend.CachedBackend`, partitions
+            with their compile specs, and what makes their part of a key; returns the place of their
+            results in the store, a `ResultsPlace` of that module, or None.
         compile_facts: returns a `run.build.listening.CompileListener`, whose facts of methods the
             result of a compile action keeps. They must be the same in each compilation.
         listen_to_compile: takes a compile action and the workspace; returns a
@@ -249,6 +252,7 @@ class Feature:
     explain_standstill: str = _moment("measure")
     around_lowering: str = _moment("build")
     instead_of_compile: str = _moment("build")
+    find_preprocessed: str = _moment("build")
     compile_facts: str = _moment("build")
     listen_to_compile: str = _moment("build")
     explain_compile: str = _moment("")
