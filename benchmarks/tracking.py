@@ -122,8 +122,8 @@ def _cpu() -> float:
 
 
 def _tracked(checkout: Checkout, kernel: bool, model: str) -> None:
+    from pipeline.features.exporters.export import export
     from pipeline.features.tracing import tracer
-    from pipeline.run.export.export import export
     from pipeline.run.stages import Stages
 
     plan = plan_of(checkout)
@@ -132,8 +132,8 @@ def _tracked(checkout: Checkout, kernel: bool, model: str) -> None:
 
 
 def _untracked(checkout: Checkout, model: str) -> None:
-    from pipeline.run.export.export import run_exporter, store_exported
-    from pipeline.run.export.handover import handing_over
+    from pipeline.features.exporters.export import run_exporter, store_exported
+    from pipeline.features.exporters.handover import handing_over
     from pipeline.run.stages import Stages
 
     plan = plan_of(checkout)

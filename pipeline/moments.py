@@ -115,6 +115,11 @@ class Feature:
         split_command: takes the words of a command line and the workspace's folder; returns None
             where this process runs all of it, or the words that it runs (None for none), and a
             function that runs what is left and returns the exit status.
+        before_command: takes the workspace, and whether the command builds packages, before it does
+            anything; raises PipelineError to refuse the command.
+        live_view: returns a context manager that shows on a terminal what goes on, and gives the
+            function to call with each `report.events.Event`; takes the stream, the actions, and a
+            `run.batch.Outlook`. Its libraries are imported when it is entered.
         elsewhere: takes a `plan.config_cache.ConfigCache`; returns the packages that other
             processes build, which the plan of this one leaves out.
         settings: those of workspaces that it reads, by name; the name of each begins with that of
@@ -144,6 +149,7 @@ class Feature:
             compilation reads in place of a method's program. The core knows of one, `quantize`.
         perform: by the name of such a kind, what performs its actions in a worker; takes the
             action, the workspace and `run.stages.Stages`, and puts the result into the store.
+        perform_export: the same for `export`, whose code is in the keys of exports alone.
         planning: a class like `plan.planning.Planning`, of which a plan has one object, for the
             packages of which `summarize` says something.
         public: modules from which `pte_pipeline` passes on names to exporters and passes.
@@ -164,6 +170,9 @@ class Feature:
         instead_of_compile: makes the result of a compile action in another way; takes the action,
             the workspace, `run.stages.Stages`, and whether this process is the one that builds,
             not a worker; returns whether it did. Imports no torch.
+        find_preprocessed: takes a `compile.preprocess.cached_backend.CachedBackend`, partitions
+            with their compile specs, and what makes their part of a key; returns the place of their
+            results in the store, a `ResultsPlace` of that module, or None.
         compile_facts: returns a `run.build.listening.CompileListener`, whose facts of methods the
             result of a compile action keeps. They must be the same in each compilation.
         listen_to_compile: takes a compile action and the workspace; returns a
@@ -219,6 +228,8 @@ class Feature:
     verbs: tuple[Command, ...] = ()
     options: Mapping[str, str] = _moment("", _NONE)
     split_command: str = _moment("")
+    before_command: str = _moment("")
+    live_view: str = _moment("")
     elsewhere: str = _moment("")
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest
@@ -231,6 +242,7 @@ class Feature:
     summarize: str = _moment("plan")
     kinds: Mapping[str, str] = _moment("plan", _NONE)
     perform: Mapping[str, str] = _moment("build", _NONE)
+    perform_export: Mapping[str, str] = _moment("export", _NONE)
     planning: str = _moment("plan")
     public: tuple[str, ...] = _moment("export", ())
     watch_exporter: str = _moment("export")
@@ -240,6 +252,7 @@ class Feature:
     explain_standstill: str = _moment("measure")
     around_lowering: str = _moment("build")
     instead_of_compile: str = _moment("build")
+    find_preprocessed: str = _moment("build")
     compile_facts: str = _moment("build")
     listen_to_compile: str = _moment("build")
     explain_compile: str = _moment("")

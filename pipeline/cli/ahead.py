@@ -8,7 +8,6 @@ from typing import Any
 from doit.exceptions import InvalidCommand
 
 from pipeline.cli.doit_link import action_task
-from pipeline.cli.toolchain_check import check_toolchain
 from pipeline.moments import call_all
 from pipeline.plan.plan import Plan
 from pipeline.plan.tasks import ActionTask
@@ -33,11 +32,18 @@ def find_selected_tasks(task_dispatcher: Any) -> list[ActionTask]:
     return tasks
 
 
-def check_toolchain_of(tasks: Sequence[ActionTask]) -> None:
-    """Warn about a toolchain that isn't known. Raises InvalidCommand where it is refused."""
+def check_command(workspace: Workspace, builds: bool) -> None:
+    """Let features look at a command before it does anything. Raises PipelineError where one
+    refuses it."""
+    for _ in call_all("before_command", workspace, builds):
+        pass
+
+
+def check_run(tasks: Sequence[ActionTask]) -> None:
+    """Let features look at a run. Raises InvalidCommand where one refuses it."""
     try:
         if tasks:
-            check_toolchain(tasks[0].plan.workspace, builds=True)
+            check_command(tasks[0].plan.workspace, builds=True)
     except PipelineError as error:
         raise InvalidCommand(str(error)) from error
 

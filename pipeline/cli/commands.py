@@ -1,7 +1,7 @@
 """The commands that this package adds to doit: what each does, its options, and examples.
 
-`doit help`, the tasks and the grammar of the command line are made from these tables: the core's
-verbs, and those that features bring.
+`doit help`, the tasks and the grammar of the command line are made from these tables.
+Features bring all verbs.
 """
 
 from __future__ import annotations
@@ -73,24 +73,10 @@ GROUPS: Mapping[str, Command] = {
     )
 }
 
-_CORE_VERBS: Mapping[str, Command] = {
-    command.name: command
-    for command in (
-        Command(
-            "check",
-            "check configs alone, without torch: for editors and pre-commit",
-            "[package | config file ...]",
-            more="The exit status is 1 where there is a mistake.",
-            examples=(("doit check", "all configs"), ("doit check vision", "one")),
-        ),
-    )
-}
-
 
 def _find_verbs() -> tuple[dict[str, Command], dict[str, Command]]:
-    """Return the verbs of a workspace, and those that need none, by name: the core's and those that
-    features bring."""
-    verbs = dict(_CORE_VERBS)
+    """Return the verbs of a workspace, and those that need none, by name."""
+    verbs: dict[str, Command] = {}
     verbs_anywhere: dict[str, Command] = {}
     for feature in find_features():
         for verb in feature.verbs:

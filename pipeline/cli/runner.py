@@ -15,7 +15,7 @@ from typing import Any
 from doit.runner import FAILURE
 
 from pipeline.cli.ahead import (
-    check_toolchain_of,
+    check_run,
     count_units,
     find_selected_tasks,
     start_ahead,
@@ -86,7 +86,7 @@ class BatchRunner(WorkerTasks):
         """Run all tasks, until a signal raises KeyboardInterrupt."""
         try:
             tasks = find_selected_tasks(task_dispatcher)
-            check_toolchain_of(tasks)
+            check_run(tasks)
             self._prepare_workers(tasks)
             self._fetch_ahead(tasks)
             if self._others is None:

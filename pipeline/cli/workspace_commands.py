@@ -25,7 +25,7 @@ from doit.plugin import PluginDict
 from doit.task import Stream
 
 from pipeline.cli import tasks
-from pipeline.cli.ahead import prefetch_exports
+from pipeline.cli.ahead import check_command, prefetch_exports
 from pipeline.cli.commands import ANYWHERE, VERBS, Command
 from pipeline.cli.doit_link import UpToDate
 from pipeline.cli.doit_states import States, StatesToRead
@@ -39,7 +39,6 @@ from pipeline.cli.run_options import (
     take_option,
 )
 from pipeline.cli.runner import BatchRunner
-from pipeline.cli.toolchain_check import check_toolchain
 from pipeline.cli.workspace_loader import WorkspaceLoader
 from pipeline.moments import call_all, find_functions, load
 from pipeline.store.errors import PipelineError
@@ -361,7 +360,7 @@ def run_verb(
     if verb.name not in _FORETELLING:
         plan.trust_last_exports()
     try:
-        check_toolchain(plan.workspace, builds=verb.builds)
+        check_command(plan.workspace, builds=verb.builds)
         for line in function(plan, words, **flags):
             print(one_line(line), flush=True)
     except PipelineError as error:
@@ -376,4 +375,4 @@ def run_verb(
 
 def _find_function(verb: Command) -> Any:
     """Import the function of a verb, with much that other commands do without."""
-    return load(verb.run or f"pipeline.cli.verbs.{verb.name}:run")
+    return load(verb.run)

@@ -27,7 +27,8 @@ WHOLE_ENVIRONMENT = "*"
 # themselves; read by name, they count.
 _PASSING = ("_", "SHLVL", "COLUMNS", "LINES", HASH_SEED)
 _OURS = "PTE_PIPELINE_"
-# Variables that are alike in every exporter's process (run/export/neutral.py), so none is an input.
+# Variables that are alike in every exporter's process (features/exporters/neutral.py), so none is
+# an input.
 LOCALE = (
     *("LANG", "LANGUAGE", "LC_ALL", "LC_COLLATE", "LC_CTYPE"),
     *("LC_MESSAGES", "LC_MONETARY", "LC_NUMERIC", "LC_TIME"),

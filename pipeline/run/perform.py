@@ -20,10 +20,10 @@ from pipeline.program.patching import wrapped
 from pipeline.run.build.link import link_package
 from pipeline.run.build.load import check_libraries
 from pipeline.run.build.perform_compile import Keep, perform_compile
-from pipeline.run.export.export import export
 from pipeline.run.install import install
 from pipeline.run.stages import IMPORT, WAIT, Stages
 from pipeline.run.stored import find_stored
+from pipeline.store.errors import PipelineError
 from pipeline.store.reasons import refuse_full_disk
 from pipeline.store.workspace import Workspace
 
@@ -48,7 +48,6 @@ def perform(
     """
     deliver = deliver or partial(install, workspace, action)
     verbs: dict[str, Callable[..., Any]] = {
-        "export": export,
         "compile": partial(perform_compile, always=always, keep=keep),
         "link": partial(link_package, deliver=lambda result, _: deliver(result)),
         "validate": partial(_validate, deliver=deliver, always=always),
@@ -77,9 +76,21 @@ def perform(
         if action.kind in verbs:
             run = verbs[action.kind]
         else:
-            run = load(find_functions("perform")[action.kind])
+            run = _find_performer(action)
         run(action, workspace, stages)
         return False
+
+
+def _find_performer(action: Action) -> Callable[..., None]:
+    """Return the function of a feature that performs an action. Raises PipelineError where this
+    installation has none."""
+    performers = {**find_functions("perform"), **find_functions("perform_export")}
+    if action.kind not in performers:
+        raise PipelineError(
+            f"{action.title}: this installation has no feature that performs it; export the model "
+            "to an archive elsewhere"
+        )
+    return load(performers[action.kind])
 
 
 @contextmanager

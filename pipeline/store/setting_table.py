@@ -165,13 +165,6 @@ SETTINGS: Mapping[str, Setting] = {
         "The verdicts that end a build well beside passed; `--allow` of doit comes first.",
         "none",
     ),
-    "unknown_toolchain": Setting(
-        lambda value, _: checked(value, value in ("allow", "refuse")),
-        "allow or refuse",
-        "Whether packages are built with another torch, executorch or torchao than this release "
-        "was tested with. A line says so anyway.",
-        "allow; refuse where CI=true",
-    ),
 }
 
 

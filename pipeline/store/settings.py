@@ -69,7 +69,6 @@ class BuildSettings:
             brings, with an address behind it where it has one.
         refit: whether new weights are put into what was lowered before; changes no byte either.
         allow: the verdicts that end a build well beside passed.
-        unknown_toolchain: "allow", "refuse", or "" where that depends on CI.
     """
 
     environment: Environment = field(default_factory=Environment)
@@ -79,7 +78,6 @@ class BuildSettings:
     executor: str = ""
     refit: bool = True
     allow: tuple[str, ...] = ()
-    unknown_toolchain: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,6 @@ def read_settings(root: Path) -> WorkspaceSettings:
             executor=_read_executor(reader),
             refit=get("refit", True),
             allow=get("allow", ()),
-            unknown_toolchain=get("unknown_toolchain", ""),
         ),
     )
 

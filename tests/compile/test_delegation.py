@@ -21,7 +21,7 @@ from pipeline.compile.inspect.reasons import _neutralize
 from pipeline.compile.inspect.traced_facts import add_source_lines
 from pipeline.compile.lower import lower
 from pipeline.compile.module_filter import FilteredPartitioner, make_filtered_partitioners
-from pipeline.compile.preprocess.key import describe
+from pipeline.features.preprocess_cache.key import describe
 from pipeline.features.quantization.quantize import quantize
 from pipeline.program.archive import load_program, save_programs
 from pipeline.program.graphs import NodePlaces, find_origins, graph_modules, iter_nodes

@@ -38,6 +38,10 @@ SETTINGS = {
         {"PTE_PIPELINE_REMOTE": "file:///nowhere"},
         'PTE_PIPELINE_REMOTE: this installation has no feature "remote"; unset it',
     ),
+    "unknown_toolchain": (
+        {"PTE_PIPELINE_UNKNOWN_TOOLCHAIN": "allow"},
+        'PTE_PIPELINE_UNKNOWN_TOOLCHAIN: this installation has no feature "unknown_toolchain"',
+    ),
 }
 LIST_BACKENDS = """
 import sys
@@ -116,6 +120,13 @@ def test_packages_are_built_and_validated_without(without):
         status, said = doit(**variables)
         assert status == 3
         assert message in said
+    if name == "exporters":
+        (bench.root / "models" / "new.py").write_text("def export_methods(): ...\n")
+        config = bench.root / "partition_configs" / "new.yaml"
+        config.write_text("model: new\nmethods: {forward: {partitioners: []}}\n")
+        status, said = doit("lower", "new")
+        assert status != 0
+        assert "export new: this installation has no feature that performs it" in said
     for verb in next(f for f in find_features() if f.name == name).verbs:
         status, said = doit(verb.name)
         assert status == 3

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from pipeline.cli import console
-from pipeline.cli.verbs import check
+from pipeline.features.check import verb as check
 from pipeline.features.contracts.labels import KNOWN_LABELS, near_labels
 from pipeline.features.explain import plan
 from pipeline.features.unused.code_files import _find_hidden_modules, find_broken_files

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from pipeline.features.exporters.export import export
 from pipeline.plan.pass_inputs import PassInputs
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import export_status
-from pipeline.run.export.export import export
 from pipeline.run.stages import Stages
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import open_workspace

@@ -25,6 +25,7 @@ import pytest
 
 from pipeline import moments
 from pipeline.features.explain.explain import run as explain
+from pipeline.features.exporters.export import export
 from pipeline.features.tracing import nondeterminism, tracer
 from pipeline.features.tracing.nondeterminism import find_nondeterminism
 from pipeline.features.tracing.tracer import has_kernel_view
@@ -33,7 +34,6 @@ from pipeline.plan.places import Places
 from pipeline.plan.plan import Plan
 from pipeline.plan.reads import parse_records
 from pipeline.plan.status import export_status
-from pipeline.run.export.export import export
 from pipeline.run.stages import Stages
 from pipeline.store.distributions import identity
 from pipeline.store.errors import PipelineError, SourceError

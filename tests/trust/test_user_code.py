@@ -18,6 +18,7 @@ from pipeline.backends import BACKENDS
 from pipeline.backends.plugins import _complete
 from pipeline.config.edge import EdgeConfig, PassSpec
 from pipeline.config.models import MethodConfig
+from pipeline.features.exporters.export import export
 from pipeline.features.remote.remote import RemoteSettings
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
@@ -26,7 +27,6 @@ from pipeline.program.kept_state import _PARTS, _SEEDS, keep_state, kept_state
 from pipeline.run import worker
 from pipeline.run.build.compile_requests import _load_passes
 from pipeline.run.build.load import load_method
-from pipeline.run.export.export import export
 from pipeline.run.perform import runs_user_code
 from pipeline.run.stages import Stages
 from pipeline.store.errors import PipelineError, SourceError

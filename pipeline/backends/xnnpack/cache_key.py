@@ -2,7 +2,8 @@
 handles of payloads.
 
 Found by reading executorch/backends/xnnpack and by changing partitions one thing at a time;
-tests/compile/preprocess/test_key.py checks both. A new ExecuTorch needs both to be tested again.
+tests/features/preprocess_cache/test_key.py checks both. A new ExecuTorch needs both to be tested
+again.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from pipeline.compile.preprocess.cache import (
     counted_preprocess,
     keyed_preprocess,
 )
-from pipeline.compile.preprocess.key import UndescribableError
 from pipeline.compile.to_backend import to_backend_multiple
+from pipeline.features.preprocess_cache.key import UndescribableError
 from pipeline.features.quantization.quantize import quantize
 from pipeline.store.store import Store
 from tests.support.programs import Plain, Shared, shared_programs
@@ -116,7 +116,7 @@ def test_partition_without_a_digest_is_preprocessed_every_time(edge, store, call
     def refuse(*_):
         raise UndescribableError("something new")
 
-    monkeypatch.setattr("pipeline.compile.preprocess.cached_backend.describe", refuse)
+    monkeypatch.setattr("pipeline.features.preprocess_cache.stored_results.describe", refuse)
     for _ in range(2):
         with counted_preprocess() as counts:
             to_backend_multiple(edge, {"plain": XnnpackPartitioner()}, store=store)
@@ -303,10 +303,10 @@ def test_the_debug_handle_map_is_exchanged_too(store, fixed):
 
 OTHERWISE = {
     "toolchain": (
-        "pipeline.compile.preprocess.cached_backend.toolchain",
+        "pipeline.features.preprocess_cache.stored_results.toolchain",
         lambda *_: {"torch": "0"},
     ),
-    "code": ("pipeline.compile.preprocess.cached_backend.code", lambda: "other"),
+    "code": ("pipeline.features.preprocess_cache.stored_results.code", lambda: "other"),
 }
 
 

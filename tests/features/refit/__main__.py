@@ -25,6 +25,7 @@ from pathlib import Path
 import torch
 from torch.export.pt2_archive._package import load_pt2, package_pt2
 
+from pipeline.features.exporters.export import export
 from pipeline.features.quantization.perform import quantize_method
 from pipeline.features.refit.refit import find_record, make_refit, why_never
 from pipeline.features.refit.unit import CannotRefitError
@@ -33,7 +34,6 @@ from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.program.archive import load_program, save_programs
 from pipeline.run.build.perform_compile import perform_compile
-from pipeline.run.export.export import export
 from pipeline.run.stages import Stages
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import PipelineError

@@ -23,6 +23,18 @@ import torch
 from torch.export import ExportedProgram
 
 from pipeline.config.operators import load_libraries
+from pipeline.features.exporters.exporter import (
+    call_constants,
+    call_export_methods,
+    call_inputs,
+    find_references,
+    parse_inputs,
+)
+from pipeline.features.exporters.exporter_imports import import_afresh, importing_for
+from pipeline.features.exporters.handover import Handover, handing_over
+from pipeline.features.exporters.neutral import neutral_process
+from pipeline.features.exporters.references import record_references
+from pipeline.features.exporters.renamed_state import find_renamed_state
 from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.keys import program_key
@@ -44,19 +56,7 @@ from pipeline.program.workspace_modules import load_file, own_name
 from pipeline.run import isolated
 from pipeline.run.build.load import check_libraries
 from pipeline.run.export.declared_reads import DeclaredReads
-from pipeline.run.export.exporter import (
-    call_constants,
-    call_export_methods,
-    call_inputs,
-    find_references,
-    parse_inputs,
-)
-from pipeline.run.export.exporter_imports import import_afresh, importing_for
-from pipeline.run.export.handover import Handover, handing_over
-from pipeline.run.export.neutral import neutral_process
 from pipeline.run.export.recorder import Defaults
-from pipeline.run.export.references import record_references
-from pipeline.run.export.renamed_state import find_renamed_state
 from pipeline.run.imports import keeping_all
 from pipeline.run.isolated import ForkWatch, run_isolated, running_files
 from pipeline.run.stages import IMPORT, Stages

@@ -20,13 +20,13 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
 from pipeline.backends import CacheScope
-from pipeline.compile.preprocess.value_hash import (
+from pipeline.compile.split_partition import TAG
+from pipeline.features.preprocess_cache.value_hash import (
     UndescribableError,
     ValueHasher,
     limits_record,
     number_of,
 )
-from pipeline.compile.split_partition import TAG
 from pipeline.program.operators import NOTES
 from pipeline.store import digest
 from pipeline.store.digest import Digest

@@ -34,8 +34,8 @@ from pipeline.backends import BACKENDS, CacheScope
 from pipeline.backends.xnnpack import XnnpackQuantize
 from pipeline.backends.xnnpack import cache_key as xnnpack_sight
 from pipeline.compile.lower import lower
-from pipeline.compile.preprocess.key import UndescribableError, describe
-from pipeline.compile.preprocess.records import with_handles
+from pipeline.features.preprocess_cache.key import UndescribableError, describe
+from pipeline.features.preprocess_cache.records import with_handles
 from pipeline.features.quantization.quantize import quantize
 from tests.support.bench import REPOSITORY
 from tests.support.programs import Plain, Shared
@@ -552,7 +552,7 @@ def test_facts_explain(whole):
 def test_digest_is_the_same_in_another_process(partitions):
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from tests.compile.preprocess.test_key import PROGRAMS, digest_of, received\n"
+        "from tests.features.preprocess_cache.test_key import PROGRAMS, digest_of, received\n"
         "print(*(digest_of(*each) for each in received(PROGRAMS['float']())))"
     )
     seed = {**os.environ, "PYTHONHASHSEED": "7"}

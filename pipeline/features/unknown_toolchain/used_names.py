@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+import pipeline
 from pipeline.backends.host import package_folders
 from pipeline.store.releases import installed_release
 
@@ -25,7 +26,7 @@ def find_missing() -> list[str]:
     """Return the names that the core uses and the installed ExecuTorch lacks, `module.name`."""
     used = {f"{_BINDINGS}.{installed_release().bindings}"}
     for room in _ROOMS:
-        for path in Path(__file__).parents[1].joinpath(room).rglob("*.py"):
+        for path in Path(pipeline.__file__).parent.joinpath(room).rglob("*.py"):
             text = path.read_text(encoding="utf-8")
             if _PACKAGE in text:
                 used.update(find_used(text))

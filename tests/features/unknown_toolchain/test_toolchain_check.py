@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.cli import toolchain_check, used_names
+from pipeline.features.unknown_toolchain import toolchain_check, used_names
 from pipeline.store.releases import RELEASES, installed_release
 from tests.support.bench import bench_of
 

@@ -10,8 +10,8 @@ import torch
 import yaml
 from torch.export import export
 
+from pipeline.features.exporters.exporter import call_export_methods, call_with
 from pipeline.plan.export_parameters import find_wrong, name_export, parse_export, read_parameters
-from pipeline.run.export.exporter import call_export_methods, call_with
 from pipeline.store.errors import SourceError
 from tests.support.bench import Bench
 

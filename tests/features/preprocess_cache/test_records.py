@@ -7,7 +7,7 @@ from executorch.exir.backend.backend_details import PreprocessResult
 
 from pipeline.backends import CacheScope
 from pipeline.backends.estimate import Estimate, add_estimate
-from pipeline.compile.preprocess.records import from_json, to_json
+from pipeline.features.preprocess_cache.records import from_json, to_json
 from pipeline.store.store import Store
 
 ESTIMATE = Estimate("vela", 500_000_000, 8386, 7734, 54880, 4912, 0, 0, 608)

@@ -5,9 +5,9 @@ import py_compile
 
 import pytest
 
+from pipeline.features.exporters.export import export
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import export_status
-from pipeline.run.export.export import export
 from pipeline.run.stages import Stages
 from pipeline.store.errors import SourceError
 from pipeline.store.workspace import open_workspace

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.export import export
 
-from pipeline.run.export.exporter import call_export_methods, find_references, parse_inputs
+from pipeline.features.exporters.exporter import call_export_methods, find_references, parse_inputs
 from pipeline.store.errors import SourceError
 
 PROGRAM = export(nn.ReLU(), (torch.ones(2),))

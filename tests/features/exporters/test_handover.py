@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from pipeline.features.exporters.handover import handing_over
 from pipeline.features.tracing.tracer import Tracer, has_kernel_view
-from pipeline.run.export.handover import handing_over
 from pipeline.run.isolated import run_isolated
 from pipeline.store.digest import hash_bytes
 from pipeline.store.store import Store

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.export import export
 
-from pipeline.run.export.renamed_state import find_renamed_state
+from pipeline.features.exporters.renamed_state import find_renamed_state
 
 X = torch.ones(2, 3)
 

@@ -8,7 +8,7 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.releases import describe_unknown, installed_versions
 from pipeline.store.setting_table import variable_of
 from pipeline.store.settings import in_ci
-from pipeline.store.settings_reader import TABLE
+from pipeline.store.settings_reader import TABLE, open_settings
 from pipeline.store.visible import one_line
 from pipeline.store.workspace import Workspace
 
@@ -39,7 +39,9 @@ def check_toolchain(workspace: Workspace, builds: bool) -> None:
 
 
 def _refuse_missing_names(problem: str) -> None:
-    from pipeline.cli.used_names import find_missing  # reads all of the core: 0.7 s
+    from pipeline.features.unknown_toolchain.used_names import (
+        find_missing,  # reads all of the core: 0.7 s
+    )
 
     missing = find_missing()
     if missing:
@@ -50,6 +52,7 @@ def _refuse_missing_names(problem: str) -> None:
 
 
 def _is_refused(workspace: Workspace) -> bool:
-    if workspace.unknown_toolchain:
-        return workspace.unknown_toolchain == "refuse"
+    setting = open_settings(workspace.root).get(_SETTING)
+    if setting:
+        return bool(setting == "refuse")
     return in_ci()

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from pipeline.cli.progress import Tally, clock, is_live, progress_on, terminal_width
+from pipeline.cli.progress import is_live, progress_on, terminal_width
+from pipeline.features.progress.live import Tally, clock
 from pipeline.plan.actions import Action
 from pipeline.report.events import Event
 from pipeline.run.action_status import ActionStatus

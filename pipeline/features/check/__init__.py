@@ -1,0 +1,20 @@
+"""Check: whether configs are right, without building anything."""
+
+from __future__ import annotations
+
+from pipeline.moments import Command, Feature
+
+FEATURE = Feature(
+    "check",
+    "check configs without building anything; each build checks those that it takes",
+    verbs=(
+        Command(
+            "check",
+            "check configs alone, without torch: for editors and pre-commit",
+            "[package | config file ...]",
+            more="The exit status is 1 where there is a mistake.",
+            examples=(("doit check", "all configs"), ("doit check vision", "one")),
+            run="pipeline.features.check.verb:run",
+        ),
+    ),
+)

@@ -1,0 +1,17 @@
+"""The preprocess cache: what backends make of partitions, kept in the store by the partition.
+
+key              the digest of a partition: all of it that a backend depends on
+value_hash       the digests of values in a partition
+records          results as JSON and blobs
+stored_results   finds and keeps results
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "preprocess_cache",
+    "reuse what backends made of a partition; the methods around it are lowered again anyway",
+    find_preprocessed="pipeline.features.preprocess_cache.stored_results:locate_results",
+)

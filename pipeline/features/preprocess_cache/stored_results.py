@@ -1,0 +1,138 @@
+"""The results of preprocessing in the store, by partition.
+
+A result may serve a partition that differs in what the backend does not depend on (`CacheScope`);
+debug handles are then exchanged. Backends whose output depends on unknown things, and partitions
+without a digest, are preprocessed every time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from executorch.exir.backend.backend_details import PreprocessResult
+from executorch.exir.backend.compile_spec_schema import CompileSpec
+from torch.export import ExportedProgram
+
+from pipeline.backends import Backend, CacheScope
+from pipeline.compile.preprocess.cached_backend import (
+    CachedBackend,
+    PreprocessCounts,
+    more_key,
+)
+from pipeline.compile.preprocess.registry import is_registered_here
+from pipeline.features.preprocess_cache.key import (
+    Partition,
+    UndescribableError,
+    describe,
+)
+from pipeline.features.preprocess_cache.records import from_json, to_json
+from pipeline.store.store import MissingBlobError, Store
+from pipeline.store.toolchain import code, toolchain
+
+_log = logging.getLogger(__name__)
+
+
+def locate_results(
+    backend: CachedBackend,
+    inputs: Sequence[tuple[ExportedProgram, list[CompileSpec]]],
+    make_key: Callable[[Sequence[Partition]], Mapping[str, Any]],
+) -> StoredResults | None:
+    """Return the place of results in the store; None where they can't be cached."""
+    name = backend.__name__
+    entry = backend.entry
+    store = backend.context.store
+    if store is None:
+        return None
+    if entry is None:
+        origin = "is not in the catalogue"
+        if is_registered_here(name):
+            origin = "was registered in this process"
+        backend.context.warn(f"{name} {origin}, so its results are not cached")
+        return None
+    scope = _make_scope(backend, entry)
+    try:
+        partitions = [describe(program, specs, scope) for program, specs in inputs]
+    except UndescribableError as reason:
+        backend.context.warn(f"a partition of {name} is not cached: it holds {reason}")
+        return None
+    key: dict[str, Any] = {
+        "kind": "preprocess",
+        "backend": entry.backend_id,
+        "function": entry.preprocessing.function,
+        "toolchain": toolchain(entry.host.distributions),
+        "facts": entry.machine.get("facts", {}),
+        "code": code(),
+    }
+    if not torch.backends.mkldnn.enabled:
+        key["keep_ranges"] = True
+    if more_key.get():
+        key["loaded"] = dict(more_key.get())
+    key |= make_key(partitions)
+    return StoredResults(store, key, partitions, scope, entry.preprocessing.names_data)
+
+
+def _make_scope(backend: CachedBackend, entry: Backend) -> CacheScope:
+    """Return what keys of results leave out: nothing, where partitions are seen together."""
+    if backend.joint is not None:
+        return CacheScope()
+    return entry.preprocessing.make_cache_scope()
+
+
+class StoredResults:
+    """The place of the results of some partitions in the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        key: Mapping[str, Any],
+        partitions: Sequence[Partition],
+        scope: CacheScope,
+        names_data: str,
+    ) -> None:
+        self.store = store
+        self.key = key
+        self.partitions = partitions
+        self.scope = scope
+        self.names_data = names_data
+
+    def find(self, counts: PreprocessCounts) -> list[PreprocessResult] | None:
+        """Return the results, and count them; None where one is missing."""
+        entry = self.store.get_by_key(self.key)
+        if entry is None:
+            return None
+        try:
+            results = []
+            for record, partition in zip(
+                entry.result["results"], self.partitions, strict=True
+            ):
+                results.append(
+                    from_json(
+                        record,
+                        partition.handles,
+                        self.scope,
+                        self.store,
+                        self.names_data,
+                    )
+                )
+        except MissingBlobError as reason:
+            _log.warning("%s; preprocessing again", reason)
+            return None
+        complete = [result for result in results if result is not None]
+        if len(complete) < len(results):
+            return None
+        counts.hits += len(complete)
+        counts.saved += entry.seconds
+        return complete
+
+    def keep(self, results: Sequence[PreprocessResult], seconds: float) -> bool:
+        """Keep the results; False where one has no record."""
+        records = []
+        for result, partition in zip(results, self.partitions, strict=True):
+            records.append(to_json(result, partition.handles, self.scope, self.store))
+        if None in records:
+            return False
+        self.store.put_result(self.key, {"results": records}, seconds=seconds)
+        return True
