@@ -17,9 +17,9 @@ from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
 from pipeline.report.method_records import Figure, MethodRecord, SkipRecord
 from pipeline.report.package_records import (
+    CONTRACT_OUTLINE,
     MANIFEST_OUTLINE,
     ContentsRecord,
-    ContractRecord,
 )
 from pipeline.report.verdicts import Verdict
 from pipeline.store.compiled import (
@@ -237,6 +237,6 @@ class ReportRecord(TypedDict):
 FORMS: Mapping[str, Any] = {
     MANIFEST: MANIFEST_OUTLINE,
     CONTENTS: ContentsRecord,
-    CONTRACT: ContractRecord,
+    CONTRACT: CONTRACT_OUTLINE,
     REPORT: ReportRecord,
 }
