@@ -158,7 +158,7 @@ def format_selection(contract: Json) -> bytes:
 def _alignment(
     file: PackageFile, layout: ProgramFile, needs: RuntimeNeeds
 ) -> dict[str, int | None]:
-    payloads = (e.payload for plan in layout.plans for e in plan.delegates if e.payload)
+    payloads = (span for plan in layout.plans for _, span in plan.delegates if span)
     planned = [alignment for alignment in needs.memory_alignment.values() if alignment]
     return {
         "segments": alignment_of(span.offset for span in layout.segments),
@@ -173,7 +173,7 @@ def _alignment(
 def _describe_method(plan: PlanFacts, needs: RuntimeNeeds) -> dict[str, Any]:
     return {
         "kernels": list(_group(needs.calls[plan.name])),
-        "backends": sorted({delegate.backend for delegate in plan.delegates}),
+        "backends": sorted({backend for backend, _ in plan.delegates}),
         "planned_memory": [
             {"arena": number, "size": size}
             for number, size in enumerate(plan.arenas, 1)
