@@ -152,6 +152,10 @@ class Feature:
         watch_passes: takes a compile action with passes or libraries of operators, and the
             workspace; returns an object like `features.tracing.pass_reads.PassReads`, whose `check`
             says whether its result may be kept.
+        explain_conditioning: says how ill-conditioned a program is on an input set, and where that
+            begins; "" where it is not.
+        explain_standstill: says from which operator on an output of a program that runs node by
+            node is the same on two lists of flat inputs; "" where that is not found.
         explain_departure: says where and why an exported program departs from its eager reference,
             or ""; takes both, the inputs that show it, and the workspace's folder.
         around_lowering: returns a context manager, within which a worker quantizes or compiles;
@@ -232,6 +236,8 @@ class Feature:
     watch_exporter: str = _moment("export")
     watch_passes: str = _moment("build")
     explain_departure: str = _moment("export")
+    explain_conditioning: str = _moment("measure")
+    explain_standstill: str = _moment("measure")
     around_lowering: str = _moment("build")
     instead_of_compile: str = _moment("build")
     compile_facts: str = _moment("build")

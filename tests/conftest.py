@@ -25,8 +25,9 @@ def pytest_configure():
 # Files that take longest, most first. They are begun first, as no processor may be idle while the
 # other one has such a file left.
 LONGEST = (
-    "mutations", "packages", "kills", "prover", "apple", "openvino", "arm", "upstream", "quantize",
-    "vulkan", "exporter_inputs", "faults", "add_sub", "key", "calibration", "plugins",
+    "packages", "mutations", "deletion", "cluster", "blocks_run", "upgrade", "kills", "prover",
+    "driver", "quantize", "upstream", "apple", "openvino", "arm", "damage", "tutorial", "vulkan",
+    "operators", "exporter_inputs", "faults", "add_sub", "key", "link", "calibration", "plugins",
 )  # fmt: skip
 
 

@@ -80,7 +80,7 @@ class Reporter(ConsoleReporter):
         standing = find_standing(plan, events)
         if all(event.outcome == "up-to-date" for event in events):
             packages = {event.package for event in events if event.package}
-            lines = [describe_packages(len(packages), standing)]
+            lines = list(describe_packages(len(packages), standing))
         else:
             from pipeline.cli.progress import terminal_width
             from pipeline.cli.table import make_table

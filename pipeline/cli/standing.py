@@ -31,6 +31,7 @@ class StandingVerdict(NamedTuple):
     Attributes:
         no_baseline: its gates that nothing can be compared with yet.
         selected: whether this run was to validate it, and then it has not failed.
+        left_out: what validating it had no time for, in words.
     """
 
     package: str
@@ -39,6 +40,7 @@ class StandingVerdict(NamedTuple):
     accepted: bool
     no_baseline: tuple[str, ...] = ()
     selected: bool = True
+    left_out: str = ""
 
 
 def find_standing(plan: Plan, events: Iterable[Event]) -> list[StandingVerdict]:
@@ -78,8 +80,14 @@ def _selected_verdict(plan: Plan, package: str, unit: str) -> StandingVerdict:
         verdict = worst_verdict(methods.values())
     allowed = (*facts.get("allow", ()), *plan.workspace.allow)
     accepted = is_accepted(verdict, allowed)
-    gates = tuple(facts.get("no_baseline", ()))
-    return StandingVerdict(package, verdict, dict(methods), accepted, gates)
+    return StandingVerdict(
+        package,
+        verdict,
+        dict(methods),
+        accepted,
+        tuple(facts.get("no_baseline", ())),
+        left_out=facts.get("left_out", ""),
+    )
 
 
 def _validate_digest(plan: Plan, package: str) -> Digest | None:
@@ -143,6 +151,12 @@ def is_all_accepted(standing: Iterable[StandingVerdict]) -> bool:
     return all(package_verdict.accepted for package_verdict in standing)
 
 
-def describe_packages(packages: int, standing: Sequence[StandingVerdict]) -> str:
-    """Return the line of a run with nothing to do."""
-    return f"up to date: {plural(packages, 'package')}{count_standing(standing)}"
+def describe_packages(
+    packages: int, standing: Sequence[StandingVerdict]
+) -> Iterator[str]:
+    """Yield the line of a run with nothing to do, and one for each package whose validation was cut
+    short."""
+    yield f"up to date: {plural(packages, 'package')}{count_standing(standing)}"
+    for package_verdict in standing:
+        if package_verdict.left_out:
+            yield one_line(f"{package_verdict.package}: {package_verdict.left_out}")

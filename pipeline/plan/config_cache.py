@@ -44,6 +44,7 @@ class ConfigSummary:
         files: the files of the workspace that options name.
         features: what features keep of the config, by the name of each that it concerns.
         revision: whether the package names the commit that it was built from.
+        budget: the seconds that validating the package may take.
     """
 
     model: str
@@ -59,6 +60,7 @@ class ConfigSummary:
     files: tuple[str, ...]
     features: Mapping[str, Any]
     revision: bool
+    budget: float
 
     @property
     def machine(self) -> dict[str, Any]:
@@ -328,6 +330,7 @@ def _summarize(config: PackageConfig, has_variables: bool) -> dict[str, Any]:
         "files": sorted(set(named)),
         "features": _ask_features(config, has_variables),
         "revision": config.emit.metadata_revision,
+        "budget": config.validation.budget,
     }
 
 

@@ -124,8 +124,9 @@ def validate_status(plan: Plan, package: str, unit: Sequence[str] = ()) -> Statu
             digest = action.digest
     recorded = plan.workspace.state(package).get("validate", {})
     unkept = ""
-    if recorded:
-        unkept = _why_unkept(recorded)
+    summary = plan.configs.summary(package)
+    if recorded and summary:
+        unkept = _why_unkept(recorded, summary.budget)
     if recorded.get("action") != digest:
         action = action or plan.validate(package)
         assert action is not None
@@ -141,7 +142,8 @@ def validate_status(plan: Plan, package: str, unit: Sequence[str] = ()) -> Statu
     damage = find_damage(plan, package, recorded)
     if damage:
         return _hit_or_stale(plan, digest, damage)
-    return Status("up-to-date", "unchanged")
+    left_out = recorded.get("left_out")
+    return Status("up-to-date", f"unchanged; {left_out}" if left_out else "unchanged")
 
 
 def validated_unit(plan: Plan, package: str, unit: Sequence[str]) -> Sequence[str]:
@@ -152,12 +154,12 @@ def validated_unit(plan: Plan, package: str, unit: Sequence[str]) -> Sequence[st
     return ()
 
 
-def _why_unkept(recorded: Mapping[str, Any]) -> str:
-    """Return why the store does not hold a validation, or ""."""
+def _why_unkept(recorded: Mapping[str, Any], budget: float) -> str:
+    """Return why a validation that the store does not hold is to be done again, or ""."""
     if not recorded.get("ok"):
         return "the last validation failed"
-    complete = recorded.get("complete", True)
-    if complete:
+    # What its budget had no time for, the same budget has no time for again.
+    if recorded.get("complete", True) or recorded.get("budget", 0) >= budget:
         return ""
     return "the last validation left out what it had no time for"
 

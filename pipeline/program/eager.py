@@ -5,18 +5,22 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
-from torch._ops import OpOverload
 from torch.export import ExportedProgram
-from torch.export.graph_signature import OutputKind
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from pipeline.program.buffers import find_common
 from pipeline.program.inputs import InputSet
+from pipeline.program.mutations import (
+    UncertainError,
+    find_changed_specs,
+    has_mutations,
+)
 from pipeline.program.signature import (
     find_changed_inputs,
     flatten,
@@ -53,12 +57,11 @@ class Source:
         self.state = effects.state
         self.outputs = effects.outputs
         self._changed = effects.changed
-        self._module = _inline_transforms(program).module(check_guards=False)
+        self._module = _clone_tree(_make_module(program))
         self._parameters: list[str] = []
         training_outputs = find_training_outputs(program)
         if training_outputs is not None:
             self._parameters = [name for name, _ in training_outputs.parameters]
-            _return_flat(self._module)
         self._state = _replace_state(
             self._module,
             self.state,
@@ -124,6 +127,34 @@ class Source:
         return pytree.tree_leaves(self._module(*args, **kwargs))
 
 
+_MODULES: WeakKeyDictionary[ExportedProgram, GraphModule] = WeakKeyDictionary()
+
+
+def _make_module(program: ExportedProgram) -> GraphModule:
+    """Return the module of a program. Cached: generating its code again can take a second."""
+    if program not in _MODULES:
+        module = _inline_transforms(program).module(check_guards=False)
+        if find_training_outputs(program) is not None:
+            _return_flat(module)
+        _MODULES[program] = module
+    return _MODULES[program]
+
+
+_Module = TypeVar("_Module", bound=torch.nn.Module)
+
+
+def _clone_tree(module: _Module) -> _Module:
+    """Return a module with the same code and tensors, whose tensors can be replaced apart."""
+    clone = object.__new__(type(module))
+    clone.__dict__.update(module.__dict__)
+    for name in ("_parameters", "_buffers", "_modules"):
+        clone.__dict__[name] = dict(module.__dict__[name])
+    for name, child in module._modules.items():
+        if child is not None:
+            clone._modules[name] = _clone_tree(child)
+    return clone
+
+
 def _inline_transforms(program: ExportedProgram) -> ExportedProgram:
     """Return a program that opens no level of `torch.vmap` or `jvp`, as lowering has it.
 
@@ -157,9 +188,9 @@ _EFFECTS: WeakKeyDictionary[ExportedProgram, Effects] = WeakKeyDictionary()
 
 
 def find_effects(program: ExportedProgram) -> Effects:
-    """Find the effects of a program. Cached: decomposing it again takes seconds."""
+    """Find the effects of a program. Cached: decomposing it again can take seconds."""
     if program not in _EFFECTS:
-        _EFFECTS[program] = _find_effects(functionalized(program))
+        _EFFECTS[program] = _find_effects(program)
     return _EFFECTS[program]
 
 
@@ -172,35 +203,59 @@ def name_changed_input(argument: str) -> str:
 
 
 _STATE = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+_STATE_INPUTS = (InputKind.BUFFER, InputKind.PARAMETER)
 
 
-def _find_effects(functional: ExportedProgram) -> Effects:
+def _find_effects(program: ExportedProgram) -> Effects:
+    if not has_mutations(program):
+        return read_effects(program)
+    try:
+        specs = find_changed_specs(program)
+    except UncertainError:
+        return read_effects(functionalized(program))
+    state = [str(spec.target) for spec in specs if spec.kind in _STATE_INPUTS]
+    changed = []
+    for place, spec in enumerate(_user_inputs(program)):
+        if spec in specs:
+            changed.append(place)
+    return Effects(tuple(state), _describe_outputs(program, changed), changed)
+
+
+def read_effects(functional: ExportedProgram) -> Effects:
+    """Read the effects of a program from its signature, which has all of them."""
     specs = functional.graph_signature.output_specs
     state = tuple(spec.target for spec in specs if spec.kind in _STATE and spec.target)
     changed = find_changed_inputs(functional)
-    arguments = signature(functional)
-    outputs: list[tuple[str, Any]] = []
-    for place in changed:
-        argument = arguments[place]
-        outputs.append((name_changed_input(argument.name), argument.value))
-    for path, value in returned_values(functional):
-        outputs.append((f"output{path}", value))
+    outputs = _describe_outputs(functional, changed)
     training_outputs = find_training_outputs(functional)
     if training_outputs is not None:
         outputs += training_outputs.describe()
     return Effects(state, outputs, changed)
 
 
+def _user_inputs(program: ExportedProgram) -> list[InputSpec]:
+    specs = program.graph_signature.input_specs
+    return [spec for spec in specs if spec.kind is InputKind.USER_INPUT]
+
+
+def _describe_outputs(
+    program: ExportedProgram, changed: Sequence[int]
+) -> list[tuple[str, Any]]:
+    """Return the name and fake value of each changed input, then of what a program returns."""
+    arguments = signature(program)
+    outputs: list[tuple[str, Any]] = []
+    for place in changed:
+        argument = arguments[place]
+        outputs.append((name_changed_input(argument.name), argument.value))
+    for path, value in returned_values(program):
+        outputs.append((f"output{path}", value))
+    return outputs
+
+
 def functionalized(program: ExportedProgram) -> ExportedProgram:
     """Return the program with each change of a buffer or an input as an output in its signature."""
     # `torch.export.export` leaves `add_` and its like in the graph, and out of the signature.
-    for graph_module in program.graph_module.modules():
-        if not isinstance(graph_module, GraphModule):
-            continue
-        for node in graph_module.graph.nodes:
-            if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
-                return program.run_decompositions({})
-    return program
+    return program.run_decompositions({}) if has_mutations(program) else program
 
 
 def _return_flat(module: GraphModule) -> None:

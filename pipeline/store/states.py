@@ -24,6 +24,8 @@ _INSTALLED = {
     "methods?": dict[str, Verdict],
     "sound?": bool,
     "complete?": bool,
+    "budget?": float,  # seconds, of a validation that is not complete
+    "left_out?": str,  # what it had no time for, in words
     "only?": list[str],
     "no_baseline?": list[str],
     "measured?": Digest,

@@ -8,12 +8,12 @@ from contextlib import suppress
 
 from torch.export import ExportedProgram
 
+from pipeline.moments import call_all
 from pipeline.program.inputs import InputSet
 from pipeline.report.verdicts import PASSED
 from pipeline.store.errors import listed
 from pipeline.validate.budget import Budget
 from pipeline.validate.call_judge import CallJudge
-from pipeline.validate.conditioning import describe_conditioning
 from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.quantization import QuantizationJudge
 from pipeline.validate.standstill import (
@@ -90,5 +90,6 @@ def describe_ill_conditioning(
     if inputs is None or budget.spent:
         return ""
     with suppress(Exception):  # whatever an operator raises: then it is not known
-        return describe_conditioning(program, inputs, most_share)
+        words = call_all("explain_conditioning", program, inputs, most_share)
+        return next(words, "")
     return ""

@@ -16,7 +16,7 @@ import torch
 import torch.utils.deterministic
 from torch import Tensor
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from pipeline.program.eager import Source
@@ -30,6 +30,7 @@ from pipeline.program.random_operators import (
     is_uninitialized,
 )
 from pipeline.validate.metrics import compare
+from pipeline.validate.node_values import Walker
 
 # Runs of a program that draws numbers: with few of them, a rare draw may go unseen.
 RUNS, RUNS_OF_RANDOM = 2, 6
@@ -48,33 +49,15 @@ class FilledSource(Source):
         self.generator = torch.Generator()
 
     def _call_module(self, leaves: list[Any]) -> list[Any]:
-        filler = _Filler(self._module, self.generator)
-        return pytree.tree_leaves(filler.run(*leaves, enable_io_processing=False))
+        walker = Walker(self._module, self._fill)
+        return pytree.tree_leaves(walker.run(*leaves, enable_io_processing=False))
 
-
-class _Filler(Interpreter):
-    """Runs through a graph, and those of its control flow, and fills memory that it allocates."""
-
-    def __init__(self, module: GraphModule, generator: torch.Generator) -> None:
-        super().__init__(module)
-        self._generator = generator
-
-    def run_node(self, n: Node) -> Any:
-        result = super().run_node(n)
-        if is_uninitialized(n) and isinstance(result, Tensor):
-            draw = torch.empty(result.shape).uniform_(
-                -_FILL, _FILL, generator=self._generator
+    def _fill(self, node: Node, value: Any) -> None:
+        if is_uninitialized(node) and isinstance(value, Tensor):
+            draw = torch.empty(value.shape).uniform_(
+                -_FILL, _FILL, generator=self.generator
             )
-            result.copy_(draw > 0 if result.dtype is torch.bool else draw)
-        return result
-
-    def get_attr(
-        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        value = super().get_attr(target, args, kwargs)
-        if isinstance(value, GraphModule):
-            return _Filler(value, self._generator).run
-        return value
+            value.copy_(draw > 0 if value.dtype is torch.bool else draw)
 
 
 def describe_nondeterminism(

@@ -6,7 +6,7 @@ together: each is then given the package, the source and the list of calls that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -80,6 +80,7 @@ class MethodValidator(MethodCalls):
     is_observed: bool = False
     _ready: bool = False
     _pending: list[tuple[str, Callable[[], object]]] = field(default_factory=list)
+    _on_generated: list[tuple[str, Callable[[], object]]] = field(default_factory=list)
 
     def start(self, examples: Sequence[InputSet], is_first: bool) -> None:
         """Load the method, and make its first call, or those of its first sequence; the first
@@ -150,11 +151,18 @@ class MethodValidator(MethodCalls):
             self._pending = [("repeated calls", partial(self._judge_random, inputs))]
             self.cases = ()
         elif self.source.state:
-            self._pending = list(self._sequences(self.sets))
+            self._add_sequences(self.sets)
         else:
             for inputs in self.sets:
-                self._pending.append((inputs.origin, partial(self._call_alone, inputs)))
+                call = partial(self._call_alone, inputs)
+                self._queue(inputs).append((inputs.origin, call))
         self._ready = True
+
+    def _queue(self, inputs: InputSet) -> list[tuple[str, Callable[[], object]]]:
+        """Return the list that calls on an input set belong to: a random one tells the least."""
+        if inputs.generated and self._pending:
+            return self._on_generated
+        return self._pending
 
     def _load(self) -> str:
         """Load the method; return why this machine can't, where its processor is the reason."""
@@ -201,9 +209,19 @@ class MethodValidator(MethodCalls):
     def _go_on(self) -> None:
         if not self._ready:
             return
-        for name, call in self._pending[1:]:
+        self._make_calls(self._pending[1:])
+        self._run_cases()
+        self._make_calls(self._on_generated)
+        result = self.result
+        if not (result.runs or result.random or result.failures or result.left_out):
+            result.fail("no input set ran: give examples, or have inputs generated")
+
+    def _make_calls(self, calls: Sequence[tuple[str, Callable[[], object]]]) -> None:
+        for name, call in calls:
             if not self._leaves_out(name):
                 call()
+
+    def _run_cases(self) -> None:
         settings = self.settings
         result = self.result
         maker = CaseMaker(
@@ -225,8 +243,6 @@ class MethodValidator(MethodCalls):
                 self._call_alone(case)
         result.skipped += maker.skipped
         result.left_out += maker.left_out
-        if not (result.runs or result.random or result.failures or result.left_out):
-            result.fail("no input set ran: give examples, or have inputs generated")
 
     def _choose_cases(self) -> list[str]:
         """Return the cases that suit the program, or those that the config lists."""
@@ -295,10 +311,8 @@ class MethodValidator(MethodCalls):
             for line in str(error).splitlines():
                 self.result.fail(line.removeprefix(prefix), inputs.origin)
 
-    def _sequences(
-        self, sets: Sequence[InputSet]
-    ) -> Iterator[tuple[str, Callable[[], None]]]:
-        """Yield sequences of `steps` calls from each set on, going on with the sets that follow it,
+    def _add_sequences(self, sets: Sequence[InputSet]) -> None:
+        """Add sequences of `steps` calls from each set on, going on with the sets that follow it,
         and then the first sequence again. Each begins with the initial state."""
         starts = [(number, inputs.origin) for number, inputs in enumerate(sets)]
         # State that survives the opening of a package shows only in the second time.
@@ -307,7 +321,8 @@ class MethodValidator(MethodCalls):
             following = []
             for step in range(self.settings.steps):
                 following.append(sets[(number + step) % len(sets)])
-            yield name, partial(self._run_in_sequence, following, name)
+            call = partial(self._run_in_sequence, following, name)
+            self._queue(sets[number]).append((name, call))
 
     def _keep_expected(self, examples: Sequence[InputSet]) -> None:
         """Keep the source's outputs, for a device that can run what this machine can't."""

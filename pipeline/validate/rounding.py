@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from pipeline.program.eager import Source
+from pipeline.program.graph_runner import GraphRunner
 from pipeline.program.graphs import iter_nodes
 from pipeline.program.operators import base_name
 from pipeline.validate.sums import find_sum
@@ -34,6 +36,7 @@ _OF_RESULTS = 0.2
 # The share of quantized values that is moved by a step. Two roundings of one value differ where it
 # lies near the middle between steps. Ranges that are found as values come move those middles.
 _MOVED, _MOVED_DYNAMIC = 0.01, 0.25
+_SAMPLE = 256  # values of a large tensor that are looked at before all of them
 _FEWEST = 2  # values of a tensor, however small, or what one step does would go unseen
 _QUANTIZING = ("quantize_", "dequantize_", "choose_qparams_")
 # Operators of several sums on the way, which are rounded one by one.
@@ -61,65 +64,55 @@ class RoundedSource(Source):
     ) -> None:
         super().__init__(_decompose_sums(program), common)
         self._generator = torch.Generator()
+        self._runner: GraphRunner | None = None
 
     def reseed(self, seed: int) -> None:
         self._generator.manual_seed(seed)
 
     def _call_module(self, leaves: list[Any]) -> list[Any]:
-        rounder = _Rounder(self._module, self._generator)
-        return pytree.tree_leaves(rounder.run(*leaves, enable_io_processing=False))
+        if self._runner is None:
+            self._runner = GraphRunner(self._module, self._call_node)
+        return pytree.tree_leaves(self._runner.run(*leaves))
 
-
-class _Rounder(Interpreter):
-    """Runs through a graph, and those of its control flow, and rounds what each node gives."""
-
-    def __init__(self, module: GraphModule, generator: torch.Generator) -> None:
-        super().__init__(module)
-        self._generator = generator
-
-    def run_node(self, n: Node) -> Any:
-        if n.op != "call_function":
-            return super().run_node(n)
-        name = base_name(n)
-        args, kwargs = self.fetch_args_kwargs_from_env(n)
+    def _call_node(
+        self, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call an operator, and round what it gives."""
+        target: Any = node.target
+        name = base_name(node)
         if name.startswith("choose_qparams"):
-            args, kwargs = _without_least_step(n.target, args, kwargs)
+            args, kwargs = _without_least_step(target, args, kwargs)
         number, length = find_sum(name, args)
         terms = math.sqrt(length)
         if length > 1:
-            coarser = _coarsening(args[number], n.meta.get("val"))
+            coarser = _coarsening(args[number], node.meta.get("val"))
             rounded_argument = self._round(args[number], _OF_SUMS * terms * coarser)
             args = (*args[:number], rounded_argument, *args[number + 1 :])
-        with self._set_current_node(n):
-            result = self.call_function(n.target, args, kwargs)  # type: ignore[arg-type]
+        result = target(*args, **kwargs)
         if name.startswith("quantize"):
-            if not _is_dynamic(n):
+            if not _is_dynamic(node):
                 return self._move(args[0], result, _MOVED)
             ends = _move_ends(args[0], result)
             return self._move(args[0], result, _MOVED_DYNAMIC) if ends is None else ends
-        return self._round_results(
-            result, (args, kwargs), max(1.0, _OF_RESULTS * terms)
+        units = max(1.0, _OF_RESULTS * terms)
+        if isinstance(result, Tensor):
+            return self._round_result(result, (args, kwargs), units)
+        return pytree.tree_map_only(
+            Tensor,
+            lambda value: self._round_result(value, (args, kwargs), units),
+            result,
         )
 
-    def _round_results(self, result: Any, arguments: Any, units: float) -> Any:
-        argument_memory = {_memory(value) for value in pytree.tree_leaves(arguments)}
-
-        def round_result(value: Any) -> Any:
-            # What lies in the memory of an argument is a view of it, or was written in place.
-            if _memory(value) in argument_memory:
+    def _round_result(self, value: Tensor, arguments: Any, units: float) -> Tensor:
+        if not value.dtype.is_floating_point:
+            return value
+        # What lies in the memory of an argument is a view of it, or was written in place.
+        memory = _memory(value)
+        for argument in _iter_leaves(arguments):
+            if isinstance(argument, Tensor) and _memory(argument) == memory:
                 return value
-            return self._round(value, units)
-
-        return pytree.tree_map(round_result, result)
-
-    def get_attr(
-        self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """Return a body of control flow as a function that rounds as well."""
-        value = super().get_attr(target, args, kwargs)
-        if isinstance(value, GraphModule):
-            return _Rounder(value, self._generator).run
-        return value
+        rounded: Tensor = self._round(value, units)
+        return rounded
 
     def _round(self, value: Any, units: float) -> Any:
         """Change a floating-point tensor by up to so many units in the last place.
@@ -128,7 +121,7 @@ class _Rounder(Interpreter):
         """
         if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
             return value
-        if torch.equal(value, value.trunc()):
+        if _is_whole(value):
             return value
         wide = torch.promote_types(value.dtype, torch.float32)
         step = units * torch.finfo(value.dtype).eps
@@ -167,14 +160,19 @@ def _move_ends(values: Tensor, quantized: Tensor) -> Tensor | None:
     return quantized + (steps * (values != 0)).to(quantized.dtype)
 
 
+_DECOMPOSED: WeakKeyDictionary[ExportedProgram, ExportedProgram] = WeakKeyDictionary()
+
+
 def _decompose_sums(program: ExportedProgram) -> ExportedProgram:
     if not any(base_name(node) in _COMPOSED for node in iter_nodes(program)):
         return program
-    decompositions = {}
-    for op, decomposition in torch.export.default_decompositions().items():
-        if op.__name__.partition(".")[0] in _COMPOSED:
-            decompositions[op] = decomposition
-    return program.run_decompositions(decompositions)
+    if program not in _DECOMPOSED:
+        decompositions = {}
+        for op, decomposition in torch.export.default_decompositions().items():
+            if op.__name__.partition(".")[0] in _COMPOSED:
+                decompositions[op] = decomposition
+        _DECOMPOSED[program] = program.run_decompositions(decompositions)
+    return _DECOMPOSED[program]
 
 
 def _without_least_step(
@@ -209,10 +207,28 @@ def _coarsening(summed: Any, result: Any) -> float:
     return coarsening
 
 
-def _memory(value: Any) -> int | None:
-    if isinstance(value, Tensor):
-        return value.untyped_storage().data_ptr()
-    return None
+def _memory(value: Tensor) -> int:
+    return value.untyped_storage().data_ptr()
+
+
+def _is_whole(value: Tensor) -> bool:
+    """Return whether all values of a tensor are whole numbers."""
+    if value.numel() > _SAMPLE and value.is_contiguous():
+        sample = value.view(-1)[:_SAMPLE]
+        if not torch.equal(sample, sample.trunc()):
+            return False
+    return torch.equal(value, value.trunc())
+
+
+def _iter_leaves(arguments: Any) -> Iterator[Any]:
+    """Yield the values in nested tuples, lists and dicts."""
+    if isinstance(arguments, dict):
+        arguments = arguments.values()
+    elif not isinstance(arguments, (tuple, list)):
+        yield arguments
+        return
+    for argument in arguments:
+        yield from _iter_leaves(argument)
 
 
 def _is_dynamic(node: Node) -> bool:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from pipeline.moments import call_all
 from pipeline.program.dependence import Dependence, find_dependences, output_values
 from pipeline.program.eager import functionalized
 from pipeline.program.inputs import InputSet
@@ -29,7 +30,6 @@ from pipeline.validate.limits import check_limits
 from pipeline.validate.metrics import compare
 from pipeline.validate.movement import MethodMovement, OutputMovement
 from pipeline.validate.node_values import NodeValues
-from pipeline.validate.unmoved_node import describe_standstill
 
 _REDRAWN = 6  # input sets that the source alone is run on, where all calls were on one
 _SEED = 0x7ED5EED  # which nobody draws examples with; torch takes 32 bits of it
@@ -215,9 +215,11 @@ class StandstillJudge:
             values = output_values(self._source.program)
             if place >= len(values) or not isinstance(values[place], Node):
                 return ""
-            where = describe_standstill(
-                self._source, values[place], *self._pick_inputs(output), self.root
+            pair = self._pick_inputs(output)
+            words = call_all(
+                "explain_standstill", self._source, values[place], *pair, self.root
             )
+            where = next(words, "")
             return f"; it stops depending on them at {where}" if where else ""
         return ""
 

@@ -12,7 +12,9 @@ from pipeline.cli.standing import (
 )
 from pipeline.report.events import Event
 
+LEFT_OUT = "2 input sets left out: validate.budget was spent"
 FACTS = {
+    "late": {"verdict": "passed", "complete": False, "left_out": LEFT_OUT},
     "good": {"verdict": "passed"},
     "int8": {"verdict": "not judged", "methods": {"encode": "not judged"}},
     "grown": {"verdict": "passed", "no_baseline": ["max_size_growth"]},
@@ -29,13 +31,22 @@ def standing_of(*packages, allow=(), outcome="up-to-date"):
 
 def test_a_run_with_nothing_to_do_counts_what_has_not_passed():
     standing = standing_of("good", "int8", "phone")
-    assert (
-        describe_packages(3, standing) == "up to date: 3 packages, 1 never run here, 1 not judged"
-    )
+    assert list(describe_packages(3, standing)) == [
+        "up to date: 3 packages, 1 never run here, 1 not judged"
+    ]
     assert not is_all_accepted(standing)
     assert list(describe_standing(standing)) == [
         "not run (allowed): phone/decode",
         "not judged: int8/encode; the reports say why, `--allow not-judged` accepts it",
+    ]
+
+
+def test_what_a_validation_had_no_time_for_is_reported_each_time():
+    standing = standing_of("late", "good")
+    assert is_all_accepted(standing)
+    assert list(describe_packages(2, standing)) == [
+        "up to date: 2 packages",
+        "late: 2 input sets left out: validate.budget was spent",
     ]
 
 

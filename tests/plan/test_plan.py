@@ -298,11 +298,31 @@ def test_the_order_of_an_exporters_constants_counts(tmp_path, monkeypatch):
     assert None not in found and len(set(found)) == 2
 
 
+@pytest.mark.parametrize(("budget", "state"), [(59.0, "up-to-date"), (61.0, "stale")])
+def test_a_budget_that_is_spent_is_spent_once(budget, state):
+    recorded = {"action": "new", "ok": True, "complete": False, "budget": 60.0, "files": {}}
+    recorded["left_out"] = "2 input sets left out"
+    plan = SimpleNamespace(
+        validate_digest=lambda _: "new",
+        workspace=SimpleNamespace(
+            state=lambda _: {"validate": recorded}, package=lambda _: Path("/w/build/p")
+        ),
+        configs=SimpleNamespace(summary=lambda _: SimpleNamespace(budget=budget)),
+    )
+    status = validate_status(plan, "p")
+    assert status.state == state
+    assert status.current == ("2 input sets left out" in status.reason)
+
+
 @pytest.mark.parametrize(
     ("recorded", "reason"),
     [
         ({"ok": False}, "the last validation failed"),
         ({"ok": True, "complete": False}, "the last validation left out what it had no time for"),
+        (
+            {"ok": True, "complete": False, "budget": 59.0},
+            "the last validation left out what it had no time for",
+        ),
     ],
 )
 def test_a_validation_that_is_not_kept_is_told_as_that(recorded, reason):
@@ -325,5 +345,6 @@ def test_a_validation_that_is_not_kept_is_told_as_that(recorded, reason):
             validate=lambda _: planned,
             models=SimpleNamespace(source=lambda _: source),
             workspace=workspace,
+            configs=SimpleNamespace(summary=lambda _: SimpleNamespace(budget=60.0)),
         )
         assert validate_status(plan, "p") == Status("stale", told)

@@ -16,6 +16,7 @@ from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.plan.shared_state import WHERE, describe_unsaid, says_sharing
 from pipeline.report.failures import describe_failed, first_culprit
 from pipeline.report.method_records import UNASKED
+from pipeline.report.packages import describe_left_out
 from pipeline.report.records import FORMAT, read_fitting, read_manifest
 from pipeline.report.render import render_package
 from pipeline.report.verdicts import PASSED, method_verdict, package_verdict
@@ -99,6 +100,9 @@ def validate(
             )
         else:  # the workspace keeps the key, by which `doit plan` says what changed since
             facts["key"] = action.key
+        if not facts["complete"]:
+            facts["budget"] = action.inputs.config.validation.budget
+            facts["left_out"] = describe_left_out(record)
         deliver(result)
     if record["failures"]:
         stages.current = ""  # all of them ended: what failed is the package

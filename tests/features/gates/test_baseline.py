@@ -248,3 +248,9 @@ def test_what_is_wrong_with_baselines_is_told(built):
     assert built.doit("validate") == 0, built.output
     assert built.doit("baseline") == 1
     assert "pair: the last validation left out what it had no time for" in built.output
+    assert built.doit("validate") == 0  # the budget is spent, and is not spent again
+    assert "up to date: 1 package" in built.output
+    assert "left out: validate.budget was spent" in built.output
+    built.edit("partition_configs/pair.yaml", "budget: 1.0e-9", "budget: 299")
+    assert built.doit("validate") == 0
+    assert "1 built" in built.output and "left out" not in built.output
