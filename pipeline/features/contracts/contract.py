@@ -40,7 +40,7 @@ def describe_contract(
     libraries: Sequence[Json] = (),
 ) -> dict[str, Any]:
     """Describe what a package of these files, one `.pte` and any number of `.ptd`, asks of a
-    runtime (`report.package_records.CONTRACT_OUTLINE`).
+    runtime (`contracts.outline.CONTRACT`).
 
     Args:
         executorch: the version that made it.
