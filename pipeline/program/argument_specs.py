@@ -54,7 +54,9 @@ class ConstantSpec:
     value: Any
 
 
-ScalarKind = Literal["float", "bool"]  # of an output that is computed from sizes or values
+ScalarKind = Literal[
+    "float", "bool"
+]  # of an output that is computed from sizes or values
 Leaf = TensorSpec | Extent | ScalarKind | ConstantSpec
 _SCALARS: Mapping[type, ScalarKind] = {torch.SymFloat: "float", torch.SymBool: "bool"}
 
