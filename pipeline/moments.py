@@ -191,7 +191,8 @@ class Feature:
         share_weights: takes a link action, the store, and whether files may be laid out, which
             needs torch; returns the `compile.sharing.Shared` of the package, or None where files
             would have to be laid out. Raises MissingBlobError.
-        outlines: by the kind of a stored result, what it is made of (`store.results.OUTLINES`).
+        outlines: by the kind of a stored result (`store.results.OUTLINES`), or the name of a file
+            beside a package, what it is made of.
         after_emit: takes a `run.build.perform_compile.EmittedUnit`; returns blobs by name, which
             the result of the compile action keeps, as JSON.
         after_link: takes a `run.build.link.LinkedPackage`; returns the digests of further files of

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.backends.families import read_tables
-from pipeline.report.package_records import LinkedRecord
 
 _LISTED = re.compile(r"^- (?:op|func): ([\w:.]+)", re.MULTILINE)
 _NATIVE = re.compile(r"^- func: ([\w.]+)|^  autogen: (.+)$", re.MULTILINE)
@@ -54,9 +53,9 @@ def _table() -> Mapping[str, Any]:
 
 
 @cache
-def backend_links() -> Mapping[str, LinkedRecord]:
+def backend_links() -> Mapping[str, dict[str, str]]:
     """Return what is linked for each backend of the catalogue."""
-    links: dict[str, LinkedRecord] = {}
+    links: dict[str, dict[str, str]] = {}
     for name, row in _table()["backends"].items():
         links[name] = describe_linked(name, **row)
     return links
@@ -64,7 +63,7 @@ def backend_links() -> Mapping[str, LinkedRecord]:
 
 def describe_linked(
     name: str, option: str = "", library: str = "", more: str = ""
-) -> LinkedRecord:
+) -> dict[str, str]:
     return {"name": name, "option": option, "library": library, "more": more}
 
 

@@ -198,8 +198,8 @@ class ExecutorchDevice(Device):
         if plan is None:
             return []
         lines = []
-        for number, delegate in enumerate(plan.delegates):
-            lines.append(f"delegate {number}: {delegate.backend}")
+        for number, (backend, _) in enumerate(plan.delegates):
+            lines.append(f"delegate {number}: {backend}")
         lines += [f"kernel {name}" for name in plan.operators]
         return lines
 

@@ -93,7 +93,7 @@ class Session:
         if plan is None:
             return EXECUTORCH
         missing_backends = {
-            delegate.backend for delegate in plan.delegates
+            backend for backend, _ in plan.delegates
         } - registered_backends()
         if not missing_backends:
             return INTERPRETER if self._needs_torch_operators(method) else EXECUTORCH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import sympy
 import torch
@@ -48,21 +48,17 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class ScalarSpec:
-    """An output that is computed from sizes or values: `kind` is "float" or "bool"."""
-
-    kind: str
-
-
-@dataclass(frozen=True)
 class ConstantSpec:
     """A value that the export fixed."""
 
     value: Any
 
 
-Leaf = TensorSpec | Extent | ScalarSpec | ConstantSpec
-_SCALARS: Mapping[type, str] = {torch.SymFloat: "float", torch.SymBool: "bool"}
+ScalarKind = Literal[
+    "float", "bool"
+]  # of an output that is computed from sizes or values
+Leaf = TensorSpec | Extent | ScalarKind | ConstantSpec
+_SCALARS: Mapping[type, ScalarKind] = {torch.SymFloat: "float", torch.SymBool: "bool"}
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,7 @@ def make_leaf(
             tuple(order),
         )
     if type(value) in _SCALARS:
-        return ScalarSpec(_SCALARS[type(value)])
+        return _SCALARS[type(value)]
     if isinstance(value, torch.SymInt):
         return make_extent(value)
     return ConstantSpec(value)
@@ -252,8 +248,8 @@ def leaf_to_json(leaf: Leaf) -> dict[str, Json]:
         }
     if isinstance(leaf, Extent):
         return {"int": _extent_to_json(leaf)}
-    if isinstance(leaf, ScalarSpec):
-        return {"scalar": leaf.kind}
+    if isinstance(leaf, str):
+        return {"scalar": leaf}
     value = leaf.value
     if isinstance(value, float):
         return {"float": value.hex()}
@@ -277,7 +273,8 @@ def leaf_from_json(data: Json) -> Leaf:
     if "int" in data:
         return _extent_from_json(data["int"])
     if "scalar" in data:
-        return ScalarSpec({"float": "float", "bool": "bool"}[data["scalar"]])
+        scalars: Mapping[str, ScalarKind] = {"float": "float", "bool": "bool"}
+        return scalars[data["scalar"]]
     return ConstantSpec(
         float.fromhex(data["float"]) if "float" in data else data["value"]
     )

@@ -47,14 +47,6 @@ class PlanTensor:
     key: str
 
 
-@dataclass(frozen=True)
-class PlanDelegate:
-    """`payload` is None where it is empty."""
-
-    backend: str
-    payload: Span | None
-
-
 Orders = tuple[tuple[int, ...] | None, ...]
 
 
@@ -64,6 +56,7 @@ class PlanFacts:
 
     Attributes:
         operators: those that it calls outside of delegates, as `aten::add.out`.
+        delegates: the backend and the payload of each, None for an empty one.
         input_orders: the order in which the method reads the dimensions of each input, from the
             outermost to the innermost; None for what isn't a tensor.
         arenas: the bytes of planned memory by arena, from number 1 on; the runtime leaves
@@ -75,7 +68,7 @@ class PlanFacts:
     instructions: int
     input_orders: Orders
     operators: tuple[str, ...]
-    delegates: tuple[PlanDelegate, ...]
+    delegates: tuple[tuple[str, Span | None], ...]
     tensors: tuple[PlanTensor, ...]
     arenas: tuple[int, ...]
     arenas_used: frozenset[int]
@@ -268,10 +261,10 @@ def _input_orders(
 
 def _delegate(
     table: Table, segments: tuple[Span, ...], inline: tuple[Span, ...]
-) -> PlanDelegate:
+) -> tuple[str, Span | None]:
     reference = table.table(1)
     if reference is None:
-        return PlanDelegate(table.text(0), None)
+        return table.text(0), None
     index = reference.number(1, "I")
     if reference.number(0, "b") != _INLINE:
         payload = _get_segment(segments, index)
@@ -279,7 +272,7 @@ def _delegate(
         payload = inline[index]
     else:
         raise CorruptError(f"it refers to payload {index}, of {len(inline)}")
-    return PlanDelegate(table.text(0), payload if payload.size else None)
+    return table.text(0), payload if payload.size else None
 
 
 def _planned_arenas(tensors: Iterable[Table | None]) -> Iterator[int]:

@@ -15,7 +15,7 @@ from pipeline.store.compiled import (
 )
 from pipeline.store.digest import Digest
 from pipeline.store.forms import FileName
-from pipeline.store.quantized import Quantization
+from pipeline.store.quantized import QuantizationFacts
 
 SegmentKind = Literal[
     "program", "constants", "delegate", "named_data", "mutable", "padding"
@@ -118,85 +118,6 @@ class ContentsRecord(TypedDict):
     twice: list[TwiceRecord]
 
 
-class SchemaRecord(TypedDict):
-    """The schema of a `.pte`: the identifier that a runtime compares, and the version in it."""
-
-    identifier: str
-    version: int
-
-
-class AlignmentRecord(TypedDict):
-    """The greatest powers of two, in bytes, that divide the offsets of all segments, constants and
-    payloads in the file, and of all tensors in planned memory; None where there is none."""
-
-    segments: int | None
-    constants: int | None
-    payloads: int | None
-    planned_memory: int | None
-
-
-class KernelRecord(TypedDict):
-    """The calls of an operator on tensors of the same dtypes and dim orders: the dtype of each
-    argument, None for what is no tensor; the kernel key of selective build; the indices of the
-    instructions."""
-
-    operator: str
-    arguments: list[str | None]
-    key: str
-    instructions: list[int]
-
-
-class MethodContract(TypedDict):
-    """The needs of a method of its runtime; memory in bytes by arena."""
-
-    kernels: list[KernelRecord]
-    backends: list[str]
-    planned_memory: list[ArenaRecord]
-
-
-class OperatorContract(TypedDict):
-    """An operator that is called outside of delegates.
-
-    `kernels` is ExecuTorch's library of its kernel (portable, quantized, llm, cortex_m, or prim,
-    which every runtime has), `own` for others; `library` is what is linked, or registers it.
-    """
-
-    kernels: str
-    library: str
-    dtypes: list[str]
-    keys: list[str]
-
-
-class LinkedRecord(TypedDict):
-    """The CMake option and library of ExecuTorch's build, "" where there is none, that a backend or
-    kernels take, and what they need beside."""
-
-    name: str
-    option: str
-    library: str
-    more: str
-
-
-class ContractRecord(TypedDict):
-    """The needs of packages of the runtime that loads them; that of several packages is the union,
-    with `alignment` what all keep, and methods called `<package>/<method>`.
-
-    `executorch` are the versions that made them, `backends` what to link by the delegates' ids,
-    `kernels` by the names of libraries, `data_files` the `.ptd` files that are loaded with them.
-    """
-
-    format: Literal[1]
-    packages: list[str]
-    executorch: list[str]
-    schemas: list[SchemaRecord]
-    alignment: AlignmentRecord
-    data_files: list[str]
-    operators: dict[str, OperatorContract]
-    kernels: dict[str, LinkedRecord]
-    backends: dict[str, LinkedRecord]
-    methods: dict[str, MethodContract]
-
-
 # Of a method, of whose facts older versions wrote fewer.
 _METHOD_MANIFEST = {
     **{f"{name.removesuffix('?')}?": form for name, form in METHOD_FACTS.items()},
@@ -205,7 +126,7 @@ _METHOD_MANIFEST = {
     "lowering": dict[str, Any],
     "quantized": (str, None),
     "delegation": Delegation,
-    "quantization?": Quantization,
+    "quantization?": QuantizationFacts,
 }
 # The manifest of a package; of its family, `share` has patterns by file.
 MANIFEST_OUTLINE = {

@@ -15,11 +15,11 @@ from typing import Any, Literal
 # Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
 from typing_extensions import NotRequired, TypedDict  # noqa: UP035
 
+from pipeline.moments import find_functions, load
 from pipeline.report.method_records import Figure, MethodRecord, SkipRecord
 from pipeline.report.package_records import (
     MANIFEST_OUTLINE,
     ContentsRecord,
-    ContractRecord,
 )
 from pipeline.report.verdicts import Verdict
 from pipeline.store.compiled import (
@@ -28,9 +28,9 @@ from pipeline.store.compiled import (
     NarrowedSize,
     OperatorLibrary,
 )
-from pipeline.store.files import CONTENTS, CONTRACT, MANIFEST, REPORT, read_record
+from pipeline.store.files import CONTENTS, MANIFEST, REPORT, read_record
 from pipeline.store.forms import Check, check_of
-from pipeline.store.quantized import Quantization
+from pipeline.store.quantized import QuantizationFacts
 from pipeline.store.workspace import Workspace
 
 FORMAT = 2  # of report.json
@@ -65,7 +65,16 @@ def fits_name(name: str, record: Any) -> bool:
 
 @cache
 def _check_of_name(name: str) -> Check:
-    return check_of(FORMS[name], open_fields=True)
+    return check_of(find_form(name), open_fields=True)
+
+
+def find_form(name: str) -> Any:
+    """Return the form of the records of this name, one of ours or of a feature's; None where no
+    records have this name."""
+    if name in FORMS:
+        return FORMS[name]
+    outline = find_functions("outlines").get(name)
+    return load(outline) if outline else None
 
 
 def delegated_share(methods: Iterable[Mapping[str, Any]]) -> float | None:
@@ -215,7 +224,7 @@ class ReportRecord(TypedDict):
     sources: NotRequired[dict[str, str]]
     delegation: NotRequired[dict[str, Delegation]]
     left_float: NotRequired[dict[str, int]]
-    quantization: NotRequired[dict[str, Quantization]]
+    quantization: NotRequired[dict[str, QuantizationFacts]]
     portable: NotRequired[list[str]]
     narrowed: NotRequired[dict[str, list[NarrowedSize]]]
     warnings: NotRequired[dict[str, list[LoweringWarning]]]
@@ -237,6 +246,5 @@ class ReportRecord(TypedDict):
 FORMS: Mapping[str, Any] = {
     MANIFEST: MANIFEST_OUTLINE,
     CONTENTS: ContentsRecord,
-    CONTRACT: ContractRecord,
     REPORT: ReportRecord,
 }

@@ -1,8 +1,8 @@
 """The event stream of a run: `build/events.jsonl`, a line as it happens, for who follows a build.
 
-`stream_records` has the form of each line. A run begins a new file, unless another one is under way
-in this workspace: then it adds to that file, and `run` tells their lines apart. What can't be
-written is left out: a build does not depend on who watches it.
+`features/schemas/event_table.py` has the form of each line. A run begins a new file, unless another
+one is under way in this workspace: then it adds to that file, and `run` tells their lines apart.
+What can't be written is left out: a build does not depend on who watches it.
 """
 
 from __future__ import annotations

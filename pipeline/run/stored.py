@@ -79,7 +79,7 @@ def _find_mismatch(store: Store, action: Action, result: Result) -> str:
 
 def _find_wrong_content(store: Store, result: Result) -> str:
     # Typing_extensions, which a no-op run does without.
-    from pipeline.report.records import FORMS, fits_name
+    from pipeline.report.records import find_form, fits_name
 
     for blob in blobs_of_files(result):
         store.verified_path(blob, once=True)
@@ -88,7 +88,7 @@ def _find_wrong_content(store: Store, result: Result) -> str:
         for suffix, identifier in _IDENTIFIERS.items():
             if name.endswith(suffix) and start[4:8] != identifier:
                 return f"{name} is no {suffix} file"
-        if name in FORMS and not fits_name(name, _read(store, blob)):
+        if find_form(name) is not None and not fits_name(name, _read(store, blob)):
             return f"{name} has not the form of such a record"
     return ""
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from pipeline.store.digest import Digest
 from pipeline.store.forms import Count, FileName, MethodName, Size
-from pipeline.store.quantized import Quantization
+from pipeline.store.quantized import QuantizationFacts
 
 
 @dataclass(frozen=True)
@@ -328,7 +328,7 @@ _CONSTANTS = {
 COMPILED_METHOD: Mapping[str, Any] = {
     **METHOD_FACTS,
     "delegation": Delegation,
-    "quantization": (Quantization, None),
+    "quantization": (QuantizationFacts, None),
     "operators": list[OperatorLibrary],
     "constants": _CONSTANTS,
 }

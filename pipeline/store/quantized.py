@@ -65,7 +65,7 @@ class Observers(TypedDict):
     remarks: list[ObserverRemark]
 
 
-class Quantization(TypedDict):
+class QuantizationFacts(TypedDict):
     """The facts of a quantized method.
 
     `activations` is how they are quantized: static, dynamic, both, or not at all; `conversions` the

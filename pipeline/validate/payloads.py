@@ -21,7 +21,7 @@ def checks(files: PackageFiles, method: str) -> bool:
     if plan is None:
         return False
     checked = _checked()
-    return any(delegate.backend in checked for delegate in plan.delegates)
+    return any(backend in checked for backend, _ in plan.delegates)
 
 
 def find_payload_faults(files: PackageFiles, method: str) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import sys
 
-from pipeline.report.schema import main as main
+from pipeline.features.schemas.record_schemas import main as main
 
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -54,6 +54,9 @@ def test_the_event_stream_tells_what_runs_did(built):
     for event in ("action-queued", "action-ended"):
         assert {(e["kind"], e["method"]) for e in lines if e["event"] == event} == actions
     assert len(actions) == 5 and last["outcomes"] == {"built": 5}
+    recorded = json.loads((build / "run.json").read_text())["actions"]
+    ended = [line for line in lines if line["event"] == "action-ended"]
+    assert [{name: line[name] for name in recorded[0]} for line in ended] == recorded
     spent = {kind: use["spent"] for kind, use in last["caches"]["kinds"].items()}
     assert built.doit() == 0
     assert [e["event"] for e in read_events(build)] == ["run-started", "run-ended"]

@@ -6,8 +6,8 @@ import shutil
 import jsonschema
 from junitparser import JUnitXml
 
+from pipeline.features.schemas.record_schemas import report_schema
 from pipeline.report.render import read_report
-from pipeline.report.schema import report_schema
 from pipeline.store.workspace import open_workspace
 
 OVER_ALL = {"index.html", "junit.xml", "summary.md", "timeline.json"}

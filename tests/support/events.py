@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 
-from pipeline.report.schema import events_schema
+from pipeline.features.schemas.record_schemas import events_schema
 from pipeline.report.stream import STREAM
 
 

@@ -61,8 +61,13 @@ class _ModuleLists(Options):
     """Leave what comes from modules whose type's qualified name holds one of these to others."""
 
 
-class VulkanCompileOptions(Options):
-    """The compile options of `VulkanPartitioner`."""
+class VulkanOptions(_ModuleLists):
+    """Options of `VulkanPartitioner`.
+
+    Of compile options upstream takes any key and ignores what it does not know. These are all that
+    its partitioner (vulkan_partitioner.py), its preprocess function (vulkan_preprocess.py) and its
+    runtime (VulkanBackend.cpp, `get_graph_config`) read.
+    """
 
     force_fp16: bool = False
     """Compute in float16 and store weights as float16."""
@@ -90,6 +95,11 @@ class VulkanCompileOptions(Options):
     """Let no two tensors share memory; for debugging the backend."""
     warmup_execute_after_compile: bool = False
     """Have the runtime run each graph once when it is loaded."""
+    operator_blocklist: Distinct[OperatorName] | None = None
+    """Operators to leave to others, such as aten.add.Tensor."""
+    operator_allowlist: Distinct[OperatorName] | None = None
+    """Delegate only these operators, such as aten.add.Tensor; patterns that are fused into one
+    operator are delegated in any case."""
 
     @field_validator("small_texture_limits")
     @classmethod
@@ -97,21 +107,6 @@ class VulkanCompileOptions(Options):
         if small and info.data.get("texture_limits") is not None:
             raise rule("can't stand beside texture_limits")
         return small
-
-
-class VulkanOptions(VulkanCompileOptions, _ModuleLists):
-    """Options of `VulkanPartitioner`.
-
-    Of compile options upstream takes any key and ignores what it does not know. These are all that
-    its partitioner (vulkan_partitioner.py), its preprocess function (vulkan_preprocess.py) and its
-    runtime (VulkanBackend.cpp, `get_graph_config`) read.
-    """
-
-    operator_blocklist: Distinct[OperatorName] | None = None
-    """Operators to leave to others, such as aten.add.Tensor."""
-    operator_allowlist: Distinct[OperatorName] | None = None
-    """Delegate only these operators, such as aten.add.Tensor; patterns that are fused into one
-    operator are delegated in any case."""
 
 
 class WebGpuOptions(_ModuleLists):
@@ -158,7 +153,7 @@ def _vulkan_partitioner(options: VulkanOptions) -> Partitioner:
 
     # Without defaults, since the package holds every option that is passed.
     compile_options = options.model_dump(
-        include=set(VulkanCompileOptions.model_fields), exclude_defaults=True
+        exclude={*_MODULE_LISTS, *_OPERATOR_LISTS}, exclude_defaults=True
     )
     enums = {
         "storage_type_override": schema.VkStorageType,

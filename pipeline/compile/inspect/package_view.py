@@ -163,11 +163,9 @@ class PackageView:
         """The delegates that share each payload: method, number and backend."""
         delegates_by_payload: dict[Span, list[tuple[str, int, str]]] = defaultdict(list)
         for plan in self.plans:
-            for number, delegate in enumerate(plan.delegates):
-                if delegate.payload is not None:
-                    delegates_by_payload[delegate.payload].append(
-                        (plan.name, number, delegate.backend)
-                    )
+            for number, (backend, payload) in enumerate(plan.delegates):
+                if payload is not None:
+                    delegates_by_payload[payload].append((plan.name, number, backend))
         return dict(delegates_by_payload)
 
     def lookup(self, digest: Digest, methods: Collection[str]) -> KnownTensor | None:

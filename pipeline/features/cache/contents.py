@@ -15,22 +15,20 @@ from pipeline.store.store import Store
 from pipeline.store.usage import Moved, Usage, read_moved, read_usage
 
 
-@dataclass(frozen=True)
-class _File:
-    path: Path
-    digest: Digest
-    size: int
-
-
-def _files(store: Store, folder: str) -> list[_File]:
-    """List the files of `blobs` or `actions`; one that vanishes meanwhile is passed over."""
-    files = []
+def _sizes(store: Store, folder: str) -> dict[Path, int]:
+    """Return the size of each file of `blobs` or `actions`; one that vanishes meanwhile is passed
+    over."""
+    sizes = {}
     with suppress(OSError):  # a folder may vanish meanwhile
         for path in sorted((store.root / folder).glob("*/*")):
             with suppress(OSError):
-                digest = Digest(path.parent.name + path.stem)
-                files.append(_File(path, digest, path.lstat().st_size))
-    return files
+                sizes[path] = path.lstat().st_size
+    return sizes
+
+
+def _digest_of(path: Path) -> Digest:
+    """Return the digest by which a file of the store is named."""
+    return Digest(path.parent.name + path.stem)
 
 
 @dataclass(frozen=True)
@@ -84,27 +82,29 @@ def verify(store: Store) -> Verified:
     """Hash every file again, and drop those that are not what their name says."""
     from concurrent.futures import ThreadPoolExecutor  # which a no-op run does without
 
-    blobs, results = _files(store, "blobs"), _files(store, "actions")
+    blobs, results = _sizes(store, "blobs"), _sizes(store, "actions")
     with ThreadPoolExecutor() as threads:  # hashing lets other threads run
         good_blobs = threads.map(_is_whole, blobs)
-        bad = [file for file, good in zip(blobs, good_blobs, strict=True) if not good]
-    bad += [f for f in results if store.read_entry(f.path, f.digest) is None]
-    for file in bad:
+        bad = [path for path, good in zip(blobs, good_blobs, strict=True) if not good]
+    bad += [
+        path for path in results if store.read_entry(path, _digest_of(path)) is None
+    ]
+    for path in bad:
         with suppress(OSError):
-            remove(file.path)
-    names = [str(file.path.relative_to(store.root)) for file in bad]
+            remove(path)
+    names = [str(path.relative_to(store.root)) for path in bad]
     return Verified(
         files=len(blobs) + len(results),
-        size=sum(file.size for file in (*blobs, *results)),
+        size=sum(blobs.values()) + sum(results.values()),
         bad=tuple(names),
         stuck=tuple(name for name in names if os.path.lexists(store.root / name)),
     )
 
 
-def _is_whole(file: _File) -> bool:
+def _is_whole(path: Path) -> bool:
     try:
-        file.path.lstat()
-        return is_plain(file.path) and hash_file(file.path) == file.digest
+        path.lstat()
+        return is_plain(path) and hash_file(path) == _digest_of(path)
     except FileNotFoundError:  # evicted meanwhile
         return True
     except OSError:

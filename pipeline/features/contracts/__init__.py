@@ -32,6 +32,7 @@ FEATURE = Feature(
     schemas={
         "targets/schema.json": "pipeline.features.contracts.target_schema:target_schema"
     },
+    outlines={"contract.json": "pipeline.features.contracts.outline:CONTRACT"},
     after_link="pipeline.features.contracts.link:write_contract",
     link_files=("contract.json", "selected_operators.yaml"),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.backends import BACKENDS
 from pipeline.backends.linking import (
@@ -29,16 +29,6 @@ from pipeline.program.flatbuffer import CorruptError
 from pipeline.program.pte import PlanFacts, ProgramFile
 from pipeline.store.errors import PipelineError
 
-if TYPE_CHECKING:  # shapes, which change nothing that is done
-    from pipeline.report.package_records import (
-        AlignmentRecord,
-        ContractRecord,
-        KernelRecord,
-        LinkedRecord,
-        MethodContract,
-        OperatorContract,
-    )
-
 Json = Mapping[str, Any]
 OWN = "own"  # kernels that ExecuTorch has in none of its libraries
 
@@ -48,9 +38,9 @@ def describe_contract(
     files: Mapping[str, Path],
     executorch: str,
     libraries: Sequence[Json] = (),
-) -> ContractRecord:
+) -> dict[str, Any]:
     """Describe what a package of these files, one `.pte` and any number of `.ptd`, asks of a
-    runtime.
+    runtime (`contracts.outline.CONTRACT`).
 
     Args:
         executorch: the version that made it.
@@ -90,7 +80,7 @@ def describe_contract(
     }
 
 
-def join_contracts(contracts: Sequence[Any]) -> ContractRecord:
+def join_contracts(contracts: Sequence[Any]) -> dict[str, Any]:
     """Join the contracts of packages: that of a runtime which runs all of them."""
     libraries = {
         operator: facts["library"] if facts["kernels"] == OWN else ""
@@ -167,8 +157,8 @@ def format_selection(contract: Json) -> bytes:
 
 def _alignment(
     file: PackageFile, layout: ProgramFile, needs: RuntimeNeeds
-) -> AlignmentRecord:
-    payloads = (e.payload for plan in layout.plans for e in plan.delegates if e.payload)
+) -> dict[str, int | None]:
+    payloads = (span for plan in layout.plans for _, span in plan.delegates if span)
     planned = [alignment for alignment in needs.memory_alignment.values() if alignment]
     return {
         "segments": alignment_of(span.offset for span in layout.segments),
@@ -180,10 +170,10 @@ def _alignment(
     }
 
 
-def _describe_method(plan: PlanFacts, needs: RuntimeNeeds) -> MethodContract:
+def _describe_method(plan: PlanFacts, needs: RuntimeNeeds) -> dict[str, Any]:
     return {
         "kernels": list(_group(needs.calls[plan.name])),
-        "backends": sorted({delegate.backend for delegate in plan.delegates}),
+        "backends": sorted({backend for backend, _ in plan.delegates}),
         "planned_memory": [
             {"arena": number, "size": size}
             for number, size in enumerate(plan.arenas, 1)
@@ -191,7 +181,7 @@ def _describe_method(plan: PlanFacts, needs: RuntimeNeeds) -> MethodContract:
     }
 
 
-def _group(calls: Iterable[KernelCall]) -> Iterator[KernelRecord]:
+def _group(calls: Iterable[KernelCall]) -> Iterator[Json]:
     """Yield calls of the same operator on the same forms together, by operator and key."""
     groups: dict[tuple[str, str, tuple[str, ...]], list[KernelCall]] = defaultdict(list)
     for call in calls:
@@ -209,14 +199,14 @@ def _group(calls: Iterable[KernelCall]) -> Iterator[KernelRecord]:
 
 
 def _describe_operators(
-    libraries: Mapping[str, str], methods: Mapping[str, MethodContract]
-) -> dict[str, OperatorContract]:
+    libraries: Mapping[str, str], methods: Mapping[str, Json]
+) -> dict[str, Json]:
     """Describe the operators of methods.
 
     Args:
         libraries: by operator, the library that registers it, where that is not ExecuTorch's.
     """
-    calls: dict[str, list[KernelRecord]] = {operator: [] for operator in libraries}
+    calls: dict[str, list[Json]] = {operator: [] for operator in libraries}
     for method in methods.values():
         for kernel in method["kernels"]:
             calls.setdefault(kernel["operator"], []).append(kernel)
@@ -227,8 +217,8 @@ def _describe_operators(
 
 
 def _describe_kernels(
-    operators: Mapping[str, OperatorContract],
-) -> dict[str, LinkedRecord]:
+    operators: Mapping[str, Json],
+) -> dict[str, dict[str, str]]:
     used = {entry["kernels"] for entry in operators.values()}
     return {
         name: describe_linked(name, entry.option, entry.library)
@@ -238,8 +228,8 @@ def _describe_kernels(
 
 
 def _describe_backends(
-    methods: Mapping[str, MethodContract],
-) -> dict[str, LinkedRecord]:
+    methods: Mapping[str, Json],
+) -> dict[str, dict[str, str]]:
     ids = {
         backend_id for method in methods.values() for backend_id in method["backends"]
     }
@@ -247,8 +237,8 @@ def _describe_backends(
 
 
 def _describe_operator(
-    operator: str, library: str, calls: Sequence[KernelRecord]
-) -> OperatorContract:
+    operator: str, library: str, calls: Sequence[Json]
+) -> dict[str, Any]:
     kernels = find_kernels(operator)
     dtypes = {
         dtype for call in calls for dtype in call["arguments"] if dtype is not None
@@ -261,7 +251,7 @@ def _describe_operator(
     }
 
 
-def _describe_backend(backend_id: str) -> LinkedRecord:
+def _describe_backend(backend_id: str) -> dict[str, str]:
     """Describe what is linked for the delegates of an id, which several backends may have; one of a
     plugin brings its own."""
     names = [name for name, entry in BACKENDS.items() if entry.backend_id == backend_id]

@@ -9,7 +9,7 @@ from pipeline.features.gates.rendering import (
     Change,
     Comparison,
     ComparisonRow,
-    ComparisonSection,
+    Titled,
 )
 from pipeline.features.gates.rows import (
     describe_change,
@@ -35,19 +35,17 @@ def compare_builds(
     """
     renamed = _find_renamed_methods(old, new)
     methods = dict[str, Change]()
-    sections = [ComparisonSection("package", tuple(_package(old, new)))]
+    sections: list[Titled] = [("package", tuple(_package(old, new)))]
     for name in _method_names(old, new, renamed):
         previous = renamed.get(name, name)
-        sections.append(
-            ComparisonSection(name, tuple(method_rows(previous, name, old, new)))
-        )
+        sections.append((name, tuple(method_rows(previous, name, old, new))))
         if name not in new.figures.methods:
             methods[name] = "removed"
         elif name in renamed:
             methods[name] = "renamed"
         elif name not in old.figures.methods:
             methods[name] = "new"
-    sections.append(ComparisonSection("tensors", tuple(_tensors(old, new))))
+    sections.append(("tensors", tuple(_tensors(old, new))))
     if old.manifest is not None and new.manifest is not None:
         sections += _compare_manifests(old.manifest, new.manifest)
     return Comparison(
@@ -67,15 +65,13 @@ def describe_one_build(
     Args:
         build: None where only the package's name is known.
     """
-    sections = []
+    sections: list[Titled] = []
     if build is not None:
         size = f"{build.figures.size:,}"
-        sections.append(
-            ComparisonSection("package", (_one_sided("size", size, change),))
-        )
+        sections.append(("package", (_one_sided("size", size, change),)))
         for name, method in build.figures.methods.items():
             row = _one_sided("method", describe_delegated(method), change)
-            sections.append(ComparisonSection(name, (row,)))
+            sections.append((name, (row,)))
     return Comparison(package, against, tuple(sections), tuple(notes), change)
 
 
@@ -87,8 +83,8 @@ def _one_sided(
     return ComparisonRow(figure, value, "", "is gone")
 
 
-def _non_empty(sections: Iterable[ComparisonSection]) -> tuple[ComparisonSection, ...]:
-    return tuple(section for section in sections if section.rows)
+def _non_empty(sections: Iterable[Titled]) -> tuple[Titled, ...]:
+    return tuple((title, rows) for title, rows in sections if rows)
 
 
 def _method_names(old: Build, new: Build, renamed: Mapping[str, str]) -> list[str]:
@@ -128,18 +124,14 @@ def _identify(build: Build, method: str) -> Json | None:
     return {"program": facts["program"], "lowering": facts["lowering"], "parts": parts}
 
 
-def _compare_manifests(old: Json, new: Json) -> Iterator[ComparisonSection]:
+def _compare_manifests(old: Json, new: Json) -> Iterator[Titled]:
     options = ("model", "target", "order", "constant_methods", "emit", "host")
-    yield ComparisonSection("options", tuple(manifest_rows(old, new, options)))
+    yield ("options", tuple(manifest_rows(old, new, options)))
     families = (old.get("family", {}), new.get("family", {}))
-    yield ComparisonSection(
-        "family", tuple(manifest_rows(*families, ["name", "base", "share"]))
-    )
+    yield ("family", tuple(manifest_rows(*families, ["name", "base", "share"])))
     metadata = (old.get("metadata", {}), new.get("metadata", {}))
-    yield ComparisonSection(
-        "commit in metadata", tuple(manifest_rows(*metadata, ["revision"]))
-    )
-    yield ComparisonSection("toolchain", tuple(manifest_rows(old, new, ["toolchain"])))
+    yield ("commit in metadata", tuple(manifest_rows(*metadata, ["revision"])))
+    yield ("toolchain", tuple(manifest_rows(old, new, ["toolchain"])))
 
 
 def _package(old: Build, new: Build) -> Iterator[ComparisonRow]:

@@ -29,10 +29,8 @@ class ComparisonRow(NamedTuple):
     change: str = ""
 
 
-@dataclass(frozen=True)
-class ComparisonSection:
-    title: str
-    rows: tuple[ComparisonRow, ...]
+# The rows of a section, below its title: of a method, or of what else a build has.
+Titled = tuple[str, tuple[ComparisonRow, ...]]
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Comparison:
 
     package: str
     against: str
-    sections: tuple[ComparisonSection, ...] = ()
+    sections: tuple[Titled, ...] = ()
     notes: tuple[str, ...] = ()
     change: Change = "changed"
     previous: str = ""
@@ -94,31 +92,31 @@ class Comparison:
 
     def rows(self) -> Iterator[ComparisonRow]:
         """Yield the rows of all sections, each section under its title."""
-        for section in self.sections:
-            yield ComparisonRow(section.title)
-            for row in section.rows:
+        for title, rows in self.sections:
+            yield ComparisonRow(title)
+            for row in rows:
                 yield row._replace(what=f"  {row.what}")
 
     @property
     def headline(self) -> str:
         """Return the changes that count most, for a line: methods, size, delegation and SQNR."""
         changes = list(self._method_changes())
-        for section in self.sections:
-            place = "" if section.title == "package" else f" of {section.title}"
-            for row in section.rows:
+        for title, rows in self.sections:
+            place = "" if title == "package" else f" of {title}"
+            for row in rows:
                 if row.change and row.what.startswith(_HEADLINES):
                     changes.append(f"{row.what}{place} {row.change}")
-        titles = ", ".join(section.title for section in self.sections)
+        titles = ", ".join(title for title, _ in self.sections)
         return listed(changes, _MOST_HEADLINES) or f"other {titles}"
 
     def _method_changes(self) -> Iterator[str]:
-        for section in self.sections:
-            change = self.methods.get(section.title)
+        for title, rows in self.sections:
+            change = self.methods.get(title)
             if change == "renamed":
-                row = section.rows[0]
+                row = rows[0]
                 yield f"method {row.before} renamed to {row.after}"
             elif change is not None:
-                yield f"method {section.title} {change}"
+                yield f"method {title} {change}"
 
     def markdown(self) -> Iterator[str]:
         """Yield lines of Markdown for a pull request: what changed most, and then all in a folded
@@ -139,9 +137,9 @@ class Comparison:
 
     def _table(self) -> Iterator[str]:
         yield from ("| | before | after | change |", "| --- | ---: | ---: | --- |")
-        for section in self.sections:
-            yield f"| **{_escape(section.title)}** | | | |"
-            for row in section.rows:
+        for title, rows in self.sections:
+            yield f"| **{_escape(title)}** | | | |"
+            for row in rows:
                 yield f"| {' | '.join(map(_escape, row))} |"
 
 

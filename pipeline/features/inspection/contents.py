@@ -157,7 +157,7 @@ def _claims(view: PackageView, file: PackageFile) -> dict[Span, _Claim]:
 
 def _describe_method(view: PackageView, plan: PlanFacts) -> MethodContents:
     external = {key for key, methods in view.external.items() if plan.name in methods}
-    payloads = {each.payload for each in plan.delegates if each.payload is not None}
+    payloads = {payload for _, payload in plan.delegates if payload is not None}
     constants = sum(
         tensor_type.size if tensor_type.item else view.layout.constants[index].size
         for index, (tensor_type, methods) in view.indices(False).items()
@@ -175,12 +175,12 @@ def _describe_method(view: PackageView, plan: PlanFacts) -> MethodContents:
         "instructions": plan.instructions,
         "delegates": [
             {
-                "backend": delegate.backend,
+                "backend": backend,
                 "index": number,
-                "size": delegate.payload.size if delegate.payload is not None else 0,
-                "digest": view.pte.digest(delegate.payload) if delegate.payload else "",
+                "size": payload.size if payload is not None else 0,
+                "digest": view.pte.digest(payload) if payload else "",
             }
-            for number, delegate in enumerate(plan.delegates)
+            for number, (backend, payload) in enumerate(plan.delegates)
         ],
         "planned_memory": [
             {"arena": number, "size": size}

@@ -75,7 +75,8 @@ def describe_quantization(
     calibration: Mapping[str, Any],
     observers: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return the facts of a method that was quantized, as JSON (`store.quantized.Quantization`).
+    """Return the facts of a method that was quantized, as JSON
+    (`store.quantized.QuantizationFacts`).
 
     Args:
         origins: lead from the nodes of `quantized` to those of `program` that became them.

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from pipeline.features.contracts.outline import CONTRACT
+from pipeline.store.forms import check_of
 from tests.support.lowerable import bench_for
 
 pytestmark = pytest.mark.slow
@@ -45,6 +47,7 @@ def test_the_contract_and_its_lines(built):
     selection = built.root / "build" / "pack" / "selected_operators.yaml"
     assert f'configure_file("{selection}" ${{selected}}/selected_operators.yaml COPYONLY)' in lines
     contract = json.loads(built.bytes_of("pack", "contract.json"))
+    assert check_of(CONTRACT)(contract)  # and no field more
     assert sorted(contract["methods"]) == ["classify", "features"]
     assert contract["executorch"][0].startswith("1.")
     assert built.doit("contract", "pock") == 1

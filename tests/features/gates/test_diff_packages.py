@@ -256,7 +256,7 @@ def test_methods_that_are_removed_new_or_renamed():
     new = methods_of(("embed", "1"), ("decode", "2"), ("more", "4"))
     comparison = compare_builds("asr", old, new, "x")
     assert comparison.methods == {"embed": "renamed", "last": "removed", "more": "new"}
-    rows = {section.title: tuple(section.rows[0]) for section in comparison.sections}
+    rows = {title: tuple(rows[0]) for title, rows in comparison.sections}
     assert rows == {
         "embed": ("method", "encode", "embed", "renamed, same program"),
         "last": ("method", "8 of 10 nodes delegated", "", "is gone"),

@@ -4,7 +4,7 @@ import jsonschema
 
 from pipeline.features.pages.markdown import markdown
 from pipeline.features.pages.sections.estimates import section
-from pipeline.report.schema import report_schema
+from pipeline.features.schemas.record_schemas import report_schema
 from tests.features.pages.test_markdown import method, rows, validation
 from tests.support.builds import delegation, estimate
 

@@ -5,8 +5,8 @@ import jsonschema
 from pipeline.cli.console import _quantized
 from pipeline.features.pages.markdown import markdown
 from pipeline.features.pages.sections.quantization import section
+from pipeline.features.schemas.record_schemas import report_schema
 from pipeline.report.render import render
-from pipeline.report.schema import report_schema
 from tests.features.pages.test_markdown import method, rows, validation
 
 

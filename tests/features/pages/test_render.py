@@ -17,10 +17,10 @@ from junitparser import Error, Failure, JUnitXml, Skipped
 from pipeline.features import pages
 from pipeline.features.families.section import section as family_section
 from pipeline.features.pages.excerpts import excerpts
+from pipeline.features.schemas.record_schemas import DIALECT, report_schema
 from pipeline.report.elements import MOST_ROWS
 from pipeline.report.quoted_files import named_files, named_lines
 from pipeline.report.render import Entry, render, render_all
-from pipeline.report.schema import DIALECT, report_schema
 from pipeline.store.source_line import SourceLine, parse_source_line
 from tests.support import golden
 from tests.support.bench import REPOSITORY
@@ -71,11 +71,11 @@ def test_a_report_is_as_it_was(name, rendered):
 
 @pytest.mark.parametrize("name", ["report", "events"])
 def test_the_schemas_are_current(name):
-    run = [sys.executable, "-m", "pipeline.report.schema", name]
+    run = [sys.executable, "-m", "pte_pipeline.report.schema", name]
     printed = subprocess.run(run, capture_output=True, text=True, check=True, cwd=REPOSITORY)
     path = REPOSITORY / "docs" / "reference" / f"{name}.schema.json"
     assert path.read_text(encoding="utf-8") == printed.stdout, (
-        f"run `python -m pipeline.report.schema {name} > docs/reference/{name}.schema.json`"
+        f"run `python -m pte_pipeline.report.schema {name} > docs/reference/{name}.schema.json`"
     )
 
 

@@ -14,7 +14,7 @@ from pipeline.program.graphs import find_origins, iter_nodes
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
 from pipeline.store.forms import fits
-from pipeline.store.quantized import Quantization
+from pipeline.store.quantized import QuantizationFacts
 from tests.features.quantization.test_quantize import make_method_spec
 
 
@@ -45,7 +45,7 @@ def describe(model, args, count=2, **options):
     source = {"source": "files" if inputs else "none", "inputs": len(inputs)}
     origins = find_origins(quantized, program)
     facts = describe_quantization(program, quantized, spec, origins, source, notes.observers)
-    assert fits(facts, Quantization)
+    assert fits(facts, QuantizationFacts)
     return facts, notes
 
 

@@ -17,8 +17,8 @@ from pydantic import Field, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict, is_typeddict
 
+from pipeline.features.schemas.event_table import EVENTS, LINE, MEANINGS
 from pipeline.report.records import ReportRecord
-from pipeline.report.stream_records import EVENTS, LINE, MEANINGS
 from pipeline.store.forms import Count, Ordinal, Seconds, Size
 
 _LIMITS = {

@@ -1,0 +1,11 @@
+"""Schemas: the JSON Schemas of what builds write, which `python -m pte_pipeline.report.schema`
+prints."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "schemas",
+    "print the JSON Schemas of report.json and events.jsonl",
+)
