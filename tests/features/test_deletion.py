@@ -26,6 +26,10 @@ USES = {
     "gates": ("validate: {gates: {max_size: 1MB}}", "validate.gates"),
     "inspection": ("validate: {gates: {max_planned_memory: 2MB}}", "validate.gates.max_planned"),
     "latency": ("validate: {latency: {seconds: 1}}", "validate.latency"),
+    "quantization": (
+        "    quantize: {quantizer: xnnpack, dynamic: true}",
+        "methods.decode.quantize",
+    ),
     "toolchains": ("toolchain: default", "toolchain"),
 }
 # A setting in the environment that needs a feature, and what a build says without it.
