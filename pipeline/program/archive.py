@@ -33,6 +33,7 @@ from pipeline.program.archive_reader import (
     ArchiveReader,
     open_archive,
     shown,
+    sizes_file,
     tags_file,
 )
 from pipeline.program.constant_tags import read_tags, write_tags
@@ -45,6 +46,7 @@ from pipeline.program.operator_libraries import (
     register_for_lowering,
     register_operators,
 )
+from pipeline.program.replaced_sizes import read_replaced_sizes, write_replaced_sizes
 from pipeline.program.tensor_file import load_storage, load_tensor_file, map_storage
 from pipeline.program.torch_serde import (
     forget_derived_sizes,
@@ -95,6 +97,7 @@ def load_program(
             forget_derived_sizes(program)
             program = unwrap_subclasses(program)
             write_tags(program, reader.tags(entry))
+            write_replaced_sizes(program, reader.replaced_sizes(entry))
             return program
         except Exception as error:  # torch raises what its readers happen to raise
             raise SourceError(
@@ -225,23 +228,26 @@ def save_programs(programs: Mapping[str, ExportedProgram], file: Any) -> None:
     """Write an archive of the programs, in their order, to a file-like object or a path.
 
     Example inputs are left out: `package_pt2` pickles them, and an exporter has its own. Tags of
-    constants, which `package_pt2` leaves out, are kept. Raises SourceError for a tag that names no
-    file.
+    constants and replaced sizes, which `package_pt2` leaves out, are kept. Raises SourceError for a
+    tag that names no file.
     """
     copies: dict[str, ExportedProgram] = {}
-    tags: dict[str, str] = {}
+    extra_files: dict[str, str] = {}
     for name, program in programs.items():
         unwrapped = unwrap_subclasses(program)
         tags_by_name = read_tags(name, unwrapped)
         if tags_by_name:
-            tags[tags_file(name)] = json.dumps(tags_by_name)
+            extra_files[tags_file(name)] = json.dumps(tags_by_name)
+        sizes = read_replaced_sizes(unwrapped)
+        if sizes:
+            extra_files[sizes_file(name)] = json.dumps(sizes)
         copy = unwrapped._update(
             unwrapped.graph_module, name_input_gradients(unwrapped)
         )
         _make_writable(copy)
         copies[name] = copy
     with patched_writer(), _without_file_warning():
-        _package.package_pt2(file, exported_programs=copies, extra_files=tags)
+        _package.package_pt2(file, exported_programs=copies, extra_files=extra_files)
 
 
 def _make_writable(program: ExportedProgram) -> None:

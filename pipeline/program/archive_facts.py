@@ -87,9 +87,8 @@ def identify_program(path: Path, entry: str) -> ProgramIdentity:
     if identity is None or stamp != stamp_when_read:
         with open_archive(path) as archive:
             canonical = canonical_program(archive.program(entry))
-            identity = _identify(
-                canonical, _tensor_digests(archive, entry, checked=False)
-            )
+            tensors = _tensor_digests(archive, entry, checked=False)
+            identity = _identify(canonical, tensors, archive.replaced_sizes(entry))
         _identities[path, entry] = stamp, identity
     return identity
 
@@ -110,14 +109,16 @@ def _describe_entry(
     inputs = None
     if archive.members.has(examples):
         inputs = archive.members.hash(examples)
-    identity = _identify(canonical, tensors)
+    identity = _identify(canonical, tensors, archive.replaced_sizes(entry))
     return ProgramFacts(
         entry, identity.program, identity.names, inputs, parts
     ), identity
 
 
 def _identify(
-    canonical: Canonical, tensors: Mapping[str, Mapping[str, Any]]
+    canonical: Canonical,
+    tensors: Mapping[str, Mapping[str, Any]],
+    replaced_sizes: Mapping[str, Any],
 ) -> ProgramIdentity:
     # Only the first of the two parts of `path_name` is kept: which tensors share a member.
     places: dict[str, dict[str, Any]] = {}
@@ -126,15 +127,14 @@ def _identify(
             name: {**record, "path_name": record["path_name"][0]}
             for name, record in records.items()
         }
+    program: dict[str, Any] = {"program": canonical.program}
+    if replaced_sizes:
+        program["replaced_sizes"] = replaced_sizes
     return ProgramIdentity(
-        _digest_program(canonical, tensors),
+        digest.hash_json({**program, **tensors}),
         digest.hash_json(canonical.names),
-        _digest_program(canonical, places),
+        digest.hash_json({**program, **places}),
     )
-
-
-def _digest_program(canonical: Canonical, tensors: Mapping[str, Any]) -> Digest:
-    return digest.hash_json({"program": canonical.program, **tensors})
 
 
 def _tensor_digests(

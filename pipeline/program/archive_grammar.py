@@ -372,6 +372,17 @@ def _check_keys(value: Any) -> None:
         _text(value)
 
 
+def _place(value: Any) -> None:
+    if not re.fullmatch(r"[0-9]{1,3}", value):
+        raise _WrongError(f"is {_short(value)}, no place of a size")
+
+
+def _symbol(value: Any) -> None:
+    _expect(value, str, "a symbol")
+    if not re.fullmatch(r"s[0-9]{1,9}", value):
+        raise _WrongError(f"is {_short(value)}, no symbol of a size")
+
+
 _GRAMMARS: dict[str, Callable[[Any], None]] = {
     "bool": lambda value: _expect(value, bool, "true or false"),
     "device": _device,
@@ -385,8 +396,10 @@ _GRAMMARS: dict[str, Callable[[Any], None]] = {
     "operator": _operator,
     "parameter": _parameter,
     "path": _path,
+    "place": _place,
     "range": _range,
     "size": _size,
+    "symbol": _symbol,
     "text": _text,
     "tree": _tree,
 }

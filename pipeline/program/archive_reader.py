@@ -154,6 +154,15 @@ class ArchiveReader:
         self._check(entry, "{path:file}", tags)
         return tags
 
+    def replaced_sizes(self, entry: str) -> dict[str, dict[str, dict[str, str]]]:
+        """Return the sizes of inputs that others replaced (`program.replaced_sizes`)."""
+        name = f"extra/{sizes_file(entry)}"
+        if not self.members.has(name):
+            return {}
+        sizes: dict[str, dict[str, dict[str, str]]] = self._json(name)
+        self._check(entry, "{name:{place:{symbol:symbol}}}", sizes)
+        return sizes
+
     def payloads(self, kind: str, entry: str) -> dict[str, Any]:
         """Return the record of each tensor by name, the schema's `PayloadMeta`.
 
@@ -250,6 +259,11 @@ def _check_extent(label: str, meta: Any, stored_bytes: int) -> None:
 def tags_file(entry: str) -> str:
     """Return the name, among an archive's extra files, of the tags of a program's constants."""
     return f"constant_tags/{entry}.json"
+
+
+def sizes_file(entry: str) -> str:
+    """Return the name, among an archive's extra files, of the replaced sizes of a program."""
+    return f"replaced_sizes/{entry}.json"
 
 
 def check_method_name(name: str) -> None:

@@ -73,7 +73,10 @@ def _parse_paths(value: Any, root: Path) -> tuple[Path, ...]:
 
 def _parse_verdicts(value: Any, root: Path) -> tuple[str, ...]:
     """Parse verdicts, of a list or with commas between them."""
-    words = value.split(",") if isinstance(value, str) else list(value)
+    words = value
+    if isinstance(value, str):
+        words = value.split(",")
+    checked(words, isinstance(words, (list, tuple)))
     verdicts = tuple(str(word).strip() for word in words)
     return checked(verdicts, {*verdicts} <= {"not-judged", "not-run"})
 

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.features.gates.baseline import read_baseline
@@ -294,6 +294,7 @@ def _toml(value):
 
 @given(st.dictionaries(st.sampled_from([*find_settings()]), VALUES, min_size=1))
 @settings(max_examples=150, deadline=None)
+@example({"allow": False})
 def test_settings_are_read_or_refused_in_one_line(tmp_path_factory, table):
     root = tmp_path_factory.mktemp("settings")
     lines = "".join(f"{name} = {_toml(value)}\n" for name, value in table.items())
