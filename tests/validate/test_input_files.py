@@ -100,23 +100,23 @@ def test_a_package_is_validated_on_files(built):
     assert built.doit("validate") == 0, built.output
     assert [n for n, what in built.outcomes().items() if what == "built"] == [VALIDATE]
     runs = record(built, "decode")["runs"]
-    assert [run["origin"] for run in runs[:4]] == [
+    assert [run["origin"] for run in runs if not run["case"]] == [
         *(f"inputs/decode.npz[{n}]" for n in range(3)),
         "generated 0 (seed 0)",
     ]
     assert [run["generated"] for run in runs] == [False] * 3 + [True] * (len(runs) - 3)
-    assert [run["case"] for run in runs[:6]] == ["", "", "", "", "zeros", "large"]
-    usual = [error["max_abs"] for run in runs[:4] for error in run["outputs"]]
+    assert [run["case"] for run in runs[:5]] == ["", "", "", "zeros", "large"]
+    usual = [error["max_abs"] for run in runs if not run["case"] for error in run["outputs"]]
     assert record(built, "decode")["max_abs"] == max(usual)
     cases = [run["origin"] for run in record(built, "encode")["runs"]]
     assert cases == [
         "example 0",
-        "generated 0 (seed 0)",
         "generated 1 (seed 0): zeros",
         "generated 2 (seed 0): large, 1024 times",
         "generated 3 (seed 0): strided, transposed, values of example 0",
         "generated 4 (seed 0): strided, every second value, values of example 0",
         "generated 5 (seed 0): expanded, values of example 0",
+        "generated 0 (seed 0)",
     ]
     assert built.doit() == 0
     assert built.output == "up to date: 1 package\n"

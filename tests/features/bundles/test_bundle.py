@@ -90,7 +90,7 @@ def test_the_runtime_verifies_every_case_with_the_tolerances_of_the_report(bench
     for method, suite in record["methods"].items():
         random = [f"generated {number} (seed 0)" for number in range(3)]
         zeros = ["generated 3 (seed 0): zeros"] if method == "classify" else []  # not quantized
-        assert suite["cases"] == ["example 0", *random, *zeros]
+        assert suite["cases"] == ["example 0", *zeros, *random]
         assert not suite["left_out"] and not suite["state"]
         for case in range(len(suite["cases"])):
             verify(data, method, case, rtol=suite["rtol"], atol=suite["atol"])
