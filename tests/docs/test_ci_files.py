@@ -3,6 +3,7 @@ says: what was built is kept also of a red run, and a change has one comment."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -271,3 +272,13 @@ def test_a_token_that_is_refused_is_reported(service, tmp_path):
     done = post(service, tmp_path, token="wrong")
     assert done.returncode == 1 and "answers 401" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_tests_that_ci_names_are_there():
+    """pytest without a file that it is given runs none of the others."""
+    text = (REPOSITORY / ".ci" / "run").read_text()
+    command = f"cd {REPOSITORY} && echo {' '.join(re.findall(r'tests/[^ )\n]+', text))}"
+    names = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    paths = names.stdout.split()
+    assert len(paths) > 15
+    assert [path for path in paths if not (REPOSITORY / path).exists()] == []
