@@ -27,7 +27,7 @@ from torch.export import ExportedProgram
 from torch.export.pt2_archive import _package
 from torch.utils import _pytree as pytree
 
-from pipeline.program.archive_grammar import OTHER_OPERATORS
+from pipeline.program.archive_operators import OTHER_OPERATORS
 from pipeline.program.archive_reader import (
     KINDS,
     ArchiveReader,

@@ -21,6 +21,8 @@ from torch.fx import Node
 from torch.fx.experimental.sym_node import SymNode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from pipeline.program.size_expressions import is_backed_symbol
+
 # By input and place, the first symbol of a size by the one that replaced it.
 ReplacedSizes = Mapping[str, Mapping[str, Mapping[str, str]]]
 
@@ -64,9 +66,10 @@ def _find_replaced(size: SymInt) -> dict[str, str]:
             first_symbols[replacement] = symbol
     if not first_symbols or node.expr.xreplace(first_symbols) != node._expr:
         return {}
-    if not all(replacement.is_Symbol for replacement in first_symbols):
+    names = {str(symbol): str(first) for symbol, first in first_symbols.items()}
+    if not all(map(is_backed_symbol, [*names, *names.values()])):
         return {}
-    return {str(symbol): str(first) for symbol, first in first_symbols.items()}
+    return names
 
 
 def write_replaced_sizes(program: ExportedProgram, sizes: ReplacedSizes) -> None:

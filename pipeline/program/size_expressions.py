@@ -50,6 +50,7 @@ _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _BARE_SYMBOL = re.compile(r"(?:s|u|zf|zuf)[0-9]{1,6}")
 # torch counts up to the number of an unbacked symbol.
 _UNBACKED = re.compile(r"(?:u|zuf)[0-9]+")
+_BACKED = re.compile(r"s[0-9]{1,9}")
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(?:\.[0-9]{0,60})?(?:[eE][+-]?[0-9]{1,3})?")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,40}")
 _CHARACTERS = re.compile(r"[A-Za-z0-9_.'()+*/%<>&|~=!, \t-]*")
@@ -112,6 +113,11 @@ def is_symbol(name: str) -> bool:
         return False
     is_reserved = name in _FUNCTIONS | _SUMS | _POWERS | _CONSTANTS | _LITERALS
     return bool(_SYMBOL.fullmatch(name)) and not is_reserved
+
+
+def is_backed_symbol(name: str) -> bool:
+    """Tell whether a name is that of a symbol which torch gives a size that has a hint."""
+    return bool(_BACKED.fullmatch(name))
 
 
 class _Measurer:

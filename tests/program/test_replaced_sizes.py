@@ -79,7 +79,7 @@ def test_replaced_sizes_count(tmp_path, program):
         (["mask"], "must be a mapping"),
         ({"mask": {"-1": {"s1": "s2"}}}, "no place of a size"),
         ({"mask": {"1": {"s1": "import os"}}}, "no symbol of a size"),
-        ({"mask": {"1": {"s1": 3}}}, "must be a symbol"),
+        ({"mask": {"1": {"s1": 3}}}, "no symbol of a size"),
         ({"other": {"1": {"s1": "s2"}}}, "replaces sizes of 'other', which is no input"),
         ({"mask": {"0": {"s1": "s2"}}}, "replaces size 0 of 'mask', which is no symbol"),
         ({"mask": {"9": {"s1": "s2"}}}, "replaces size 9 of 'mask', which is no symbol"),

@@ -29,7 +29,7 @@ Call = tuple[str, InputSet, bool, int]  # the arguments of `Lane.run`
 
 
 class CallResults:
-    """What calls of source programs gave, in a store."""
+    """Results of calls of source programs, in a store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""What runtimes said of packages, kept in the store by the package's files and by all distributions
+"""Keep what runtimes say of packages in the store, by the package's files and by all distributions
 of the runtime's environment."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which runtimes load a package and run it: a field and a section of its report.
+"""Say in the report of a package which runtimes load and run it, in a field and a section.
 
 A package that is validated is run on the runtime of each toolchain that is set up. What one refuses
 fails nothing by itself: the gate `runs_on` with a target's `runtime` does.
@@ -17,6 +17,7 @@ from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.report.cells import name, verdict_cell
 from pipeline.report.elements import DataTable, ReportSection
 from pipeline.run.prove.judgement import Judgement
+from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import Workspace
 
 Json = Mapping[str, Any]
@@ -37,7 +38,12 @@ def prepare_judging(
     def judge(manifest: Json | None, measured: Json) -> Judgement:
         if not manifest or not action.key["held_to"].get(RUNTIMES):
             return Judgement({}, (), {})
-        described = describe_package(workspace.build, package)
+        try:
+            described = describe_package(workspace.build, package)
+        except (
+            PipelineError
+        ):  # the manifest is not that of a package, which fails by itself
+            return Judgement({}, (), {})
         table = run_everywhere(workspace, [described])
         return Judgement({FIELD: table[package]}, (), {})
 

@@ -38,8 +38,8 @@ class ToolchainPlanning(Planning):
 
     @cached_property
     def _runtimes(self) -> dict[str, list[str]]:
-        """What is installed in the environments of the other toolchains, as far as their folders
-        say it."""
+        """Distributions in the environments of the other toolchains, as far as their folders say
+        it."""
         runtimes = {}
         for name, texts in self._toolchains.items():
             if name != present_toolchain():

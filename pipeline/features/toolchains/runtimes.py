@@ -56,10 +56,17 @@ def describe_package(folder: Path, package: str, title: str = "") -> dict[str, A
     if manifest is None:
         raise PipelineError(f"{package}: is not built; run `doit lower:{package}`")
     paths = [folder / package / name for name in sorted(manifest["files"])]
-    [pte] = [str(path) for path in paths if path.suffix == ".pte"]
+    ptes = [str(path) for path in paths if path.suffix == ".pte"]
+    if len(ptes) != 1:
+        raise PipelineError(f"{package}: its {MANIFEST} names no .pte file")
     ptds = [str(path) for path in paths if path.suffix == ".ptd"]
     methods = list(manifest["methods"])
-    return {"package": title or package, "pte": pte, "ptds": ptds, "methods": methods}
+    return {
+        "package": title or package,
+        "pte": ptes[0],
+        "ptds": ptds,
+        "methods": methods,
+    }
 
 
 def run_everywhere(workspace: Workspace, packages: Packages) -> Table:

@@ -198,3 +198,11 @@ def test_what_runs_everywhere_is_one_line():
         "c runs in: 1.4.1 (default) yes, 1.5.1 (et15) no: encode: operator aten::foo.out",
         "run in 1.4.1 (default), 1.5.1 (et15): 2 packages",
     ]
+
+
+def test_a_manifest_without_a_package_is_one_line(tmp_path):
+    folder = tmp_path / "demo"
+    folder.mkdir()
+    (folder / "manifest.json").write_text(json.dumps({**manifest(), "files": {}}))
+    with pytest.raises(PipelineError, match=r"^demo: its manifest\.json names no \.pte file$"):
+        describe_package(tmp_path, "demo")
