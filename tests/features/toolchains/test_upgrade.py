@@ -1,14 +1,15 @@
 """`doit upgrade` builds with another toolchain beside the present one and reports what changes."""
 
-import inspect
 import json
 import os
+from pathlib import Path
 
 import pytest
 
-from tests.features.toolchains import planted
 from tests.support.bench import bench_of
 
+# Not imported here: it changes ExecuTorch in the process that does.
+PLANTED = Path(__file__).with_name("planted.py")
 # The folder of an environment with another release of ExecuTorch, and what pte-pipeline needs.
 OTHER = os.environ.get("PTE_PIPELINE_TEST_TOOLCHAIN", "")
 CONFIG = """model: one
@@ -50,7 +51,7 @@ def test_a_package_is_the_same_bytes_with_another_release(tmp_path):
 @pytest.mark.slow  # a package is built by two toolchains: 60 s
 def test_planted_regressions_are_on_top(tmp_path, twin, make_environment):
     bench = bench_of("archives", tmp_path)
-    worse = make_environment("worse", sitecustomize=inspect.getsource(planted))
+    worse = make_environment("worse", sitecustomize=PLANTED.read_text())
     write_workspace(bench, twin=twin, worse=worse)
     assert bench.process("upgrade", "twin") == 0, bench.output  # which builds nothing again
     assert "equal: 1 package, byte for byte: one" in bench.output
