@@ -14,6 +14,9 @@ from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Any
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from pipeline.features.toolchains.install import install_environment
 from pipeline.features.toolchains.routing import read_toolchains
 from pipeline.store.errors import PipelineError, did_you_mean
@@ -22,7 +25,6 @@ from pipeline.store.settings_reader import TABLE
 DISTRIBUTION = "pte-pipeline"
 # Each environment has its own.
 _OF_TOOLCHAINS = ("executorch", "torch")
-_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)(\[[^]]*\])?\s*(?P<versions>[^;]*)$")
 _PATH_STARTS = (".", "/", "~")
 _SECONDS = 60
 _PROBE = """
@@ -31,7 +33,7 @@ from importlib.metadata import distributions
 names = {}
 for found in distributions():
     if found.metadata["Name"]:
-        names.setdefault(found.metadata["Name"].lower().replace("_", "-"), found.version)
+        names.setdefault(found.metadata["Name"], found.version)
 print(json.dumps({"python": sys.version.split()[0], "distributions": names}))
 """
 
@@ -100,6 +102,8 @@ def probe(python: Path, name: str) -> dict[str, Any]:
         raise PipelineError(
             f"toolchain {name}: {python} does not run: {reason}"
         ) from None
+    versions = facts["distributions"]
+    facts["distributions"] = {canonicalize_name(key): versions[key] for key in versions}
     return facts
 
 
@@ -132,50 +136,33 @@ def find_problems(name: str, python: Path, facts: Mapping[str, Any]) -> Iterator
 
 def list_requirements() -> list[str]:
     """Return what pte-pipeline needs in each environment, without torch and ExecuTorch."""
+    return [str(requirement) for requirement in _read_requirements()]
+
+
+def _read_requirements() -> list[Requirement]:
     try:
         texts = requires(DISTRIBUTION) or []
     except PackageNotFoundError:  # a copy of the package that was not installed
         texts = []
     requirements = []
     for text in texts:
-        requirement, _, marker = text.partition(";")
-        if "extra" in marker:
-            continue
-        match = _REQUIREMENT.match(requirement.strip())
-        if match and match["name"] not in _OF_TOOLCHAINS:
-            requirements.append(requirement.strip())
+        requirement = Requirement(text)
+        applies = requirement.marker is None or requirement.marker.evaluate(
+            {"extra": ""}
+        )
+        if applies and requirement.name not in _OF_TOOLCHAINS:
+            requirements.append(requirement)
     return requirements
 
 
 def _find_unmet(installed: Mapping[str, str]) -> list[str]:
     """Return the requirements that an environment does not meet."""
     unmet = []
-    for text in list_requirements():
-        match = _REQUIREMENT.match(text)
-        assert match is not None
-        version = installed.get(match["name"].lower().replace("_", "-"))
-        if version is None or not _is_within(version, match["versions"]):
-            unmet.append(text)
+    for requirement in _read_requirements():
+        version = installed.get(canonicalize_name(requirement.name))
+        # Nightlies and release candidates count: who installs one means it.
+        if version is None or not requirement.specifier.contains(
+            version, prereleases=True
+        ):
+            unmet.append(str(requirement))
     return unmet
-
-
-def _is_within(version: str, ranges: str) -> bool:
-    """Tell whether a version meets comparisons such as `>=1.0,<2`, by its numbers."""
-    numbers = _numbers(version)
-    for comparison in filter(None, ranges.replace(" ", "").strip("()").split(",")):
-        sign = comparison.rstrip("0123456789.*")
-        limit = _numbers(comparison[len(sign) :])
-        if sign == ">=" and numbers < limit:
-            return False
-        if sign == "<" and numbers >= limit:
-            return False
-        if sign == "==" and numbers[: len(limit)] != limit:
-            return False
-    return True
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    match = re.match(r"\d+(\.\d+)*", version)
-    if match is None:
-        return ()
-    return tuple(map(int, match[0].split(".")))
