@@ -31,16 +31,27 @@ class PackageChanges:
     Attributes:
         lines: sentences with their ranks, the worst first.
         bytes: "equal", which sections differ, or "" where one side was not built.
+        peaks: the peak memory of lowering, before and after, in bytes; 0 where it is not known.
         details: lines of Markdown with the whole comparison.
     """
 
     def __init__(
-        self, package: str, lines: Sequence[tuple[int, str]], bytes_: str
+        self,
+        package: str,
+        lines: Sequence[tuple[int, str]],
+        bytes_: str,
+        peaks: tuple[int, int] = (0, 0),
     ) -> None:
         self.package = package
-        self.lines = sorted(lines, key=lambda line: line[0])
+        self.lines: list[tuple[int, str]] = []
         self.bytes = bytes_
+        self.peaks = peaks
         self.details: list[str] = []
+        self.add(*lines)
+
+    def add(self, *lines: tuple[int, str]) -> None:
+        """Add sentences with their ranks."""
+        self.lines = sorted([*self.lines, *lines], key=lambda line: line[0])
 
     @property
     def rank(self) -> int:
@@ -67,10 +78,10 @@ def find_changes(package: str, old: Json, new: Json) -> PackageChanges:
         for rank, sentence in _compare_methods(before, after, delegation):
             lines.append((rank, f"{name}: {sentence}"))
     lines += _compare_sizes(old["build"], new["build"])
-    lines += _compare_costs(old["cost"], new["cost"])
     if old["report"] and new["report"]:
         lines += _compare_warnings(old["report"], new["report"])
-    return PackageChanges(package, lines, _compare_bytes(old, new))
+    peaks = old["cost"][1], new["cost"][1]
+    return PackageChanges(package, lines, _compare_bytes(old, new), peaks)
 
 
 # Whether it builds and passes
@@ -209,15 +220,42 @@ def _compare_sizes(old: Build, new: Build) -> Iterator[tuple[int, str]]:
         yield rank, f"size {describe_growth(before, after)}"
 
 
-def _compare_costs(
-    old: tuple[float, int], new: tuple[float, int]
-) -> Iterator[tuple[int, str]]:
-    """Yield the peak memory of lowering, where it changed for sure."""
-    before, after = old[1], new[1]
-    if before and after > _MORE_PEAK * before:
-        yield MEMORY, f"peak memory of lowering {describe_growth(before, after)}"
-    elif after and before > _MORE_PEAK * after:
-        yield TOLD, f"peak memory of lowering {describe_growth(before, after)}"
+def compare_peaks(changes: Sequence[PackageChanges]) -> str:
+    """Compare the peak memory of lowering of both toolchains.
+
+    Where it grows in most packages, it is the toolchain that takes more, to import for instance,
+    and one sentence says so. Otherwise the packages in which it changes get a line each, and the
+    sentence is empty.
+    """
+    growing, shrinking = [], []
+    for change in changes:
+        before, after = change.peaks
+        if before and after > _MORE_PEAK * before:
+            growing.append(change)
+        elif after and before > _MORE_PEAK * after:
+            shrinking.append(change)
+    if len(growing) > max(1, len(changes) // 2):
+        return _describe_common_growth(growing, len(changes))
+    for rank, concerned in ((MEMORY, growing), (TOLD, shrinking)):
+        for change in concerned:
+            change.add(
+                (rank, f"peak memory of lowering {describe_growth(*change.peaks)}")
+            )
+    return ""
+
+
+def _describe_common_growth(growing: Sequence[PackageChanges], number: int) -> str:
+    shares = sorted(
+        after / before - 1 for before, after in (change.peaks for change in growing)
+    )
+    before, after = max(
+        (change.peaks for change in growing), key=lambda peaks: peaks[1]
+    )
+    growth = f"{100 * shares[0]:+.0f} % to {100 * shares[-1]:+.0f} %"
+    return (
+        f"peak memory of lowering: {growth} in {len(growing)} of {plural(number, 'package')}; "
+        f"the most is {after:,} bytes, was {before:,}"
+    )
 
 
 def describe_growth(before: int, after: int) -> str:

@@ -16,11 +16,18 @@ _MARKS = "\\|*_`<"
 
 
 def write_text(
-    name: str, versions: Versions, changes: Sequence[PackageChanges], runs: Runs = _NONE
+    name: str,
+    versions: Versions,
+    changes: Sequence[PackageChanges],
+    runs: Runs = _NONE,
+    everywhere: str = "",
 ) -> Iterator[str]:
-    """Yield the lines of the report for a terminal."""
+    """Yield the lines of the report for a terminal. `everywhere` is what changes in most packages
+    alike."""
     yield ""
     yield _heading(name, versions)
+    if everywhere:
+        yield everywhere
     worse, better, equal = _sort(changes)
     for title, packages in (("worse", worse), ("other changes", better)):
         if packages:
@@ -35,10 +42,14 @@ def write_text(
 
 
 def write_markdown(
-    name: str, versions: Versions, changes: Sequence[PackageChanges], runs: Runs = _NONE
+    name: str,
+    versions: Versions,
+    changes: Sequence[PackageChanges],
+    runs: Runs = _NONE,
+    everywhere: str = "",
 ) -> Iterator[str]:
     """Yield the lines of the report for a pull request: what gets worse, the rest, and what is
-    equal."""
+    equal. `everywhere` is what changes in most packages alike."""
     worse, better, equal = _sort(changes)
     yield f"## {_escape(_heading(name, versions))}"
     counts = [
@@ -47,6 +58,8 @@ def write_markdown(
         f"{len(equal)} equal",
     ]
     yield from ("", f"{plural(len(changes), 'package')}: {', '.join(counts)}.")
+    if everywhere:
+        yield from ("", _escape(f"{everywhere[0].upper()}{everywhere[1:]}."))
     for title, packages in (("Worse", worse), ("Other changes", better)):
         if packages:
             yield from ("", f"### {title}")

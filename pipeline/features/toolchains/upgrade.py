@@ -14,7 +14,12 @@ from typing import Any
 
 from pipeline.cli.grammar import quoted
 from pipeline.cli.verbs import known_packages
-from pipeline.features.toolchains.changes import BROKEN, PackageChanges, find_changes
+from pipeline.features.toolchains.changes import (
+    BROKEN,
+    PackageChanges,
+    compare_peaks,
+    find_changes,
+)
 from pipeline.features.toolchains.driver import make_command, make_environment
 from pipeline.features.toolchains.environments import find_python, probe
 from pipeline.features.toolchains.routing import HERE
@@ -66,9 +71,10 @@ def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
         workspace, _find_builds(workspace.build, folder, changes, name)
     )
     page = workspace.build / f"upgrade-{name}.md"
-    text = "\n".join(write_markdown(name, versions, changes, runs)) + "\n"
+    everywhere = compare_peaks(changes)
+    text = "\n".join(write_markdown(name, versions, changes, runs, everywhere)) + "\n"
     write_atomically(page, text.encode(), workspace.build)
-    yield from write_text(name, versions, changes, runs)
+    yield from write_text(name, versions, changes, runs, everywhere)
     yield f"report: {page.relative_to(workspace.root)}"
     broken = [change.package for change in changes if change.rank == BROKEN]
     if broken:

@@ -13,6 +13,7 @@ from pipeline.features.toolchains.changes import (
     SIZE,
     TOLD,
     WARNINGS,
+    compare_peaks,
     find_changes,
 )
 from pipeline.features.toolchains.summary import write_markdown, write_text
@@ -136,7 +137,6 @@ def delegate_all(records):
     [
         (lose_an_operator, DELEGATION, "encode: 1 more call of aten.mm.default left undelegated"),
         (plan_more_memory, MEMORY, "encode: planned memory 8,192 bytes, was 4,096 (+4,096, +100"),
-        (take_more_to_lower, MEMORY, "peak memory of lowering 1,500 bytes, was 500"),
         (grow, SIZE, "size 1,500 bytes, was 1,000 (+500, +50.0 %)"),
         (lose_precision, NUMERICS, "encode: output 0: SQNR 60 dB, was 80 dB"),
         (become_slow, LATENCY, "encode: slower: 4 ms, was 2 ms"),
@@ -161,6 +161,27 @@ def test_what_is_equal_has_no_lines():
 
 def test_a_busy_machine_is_no_change_of_latency():
     assert not compare(measure_on_a_busy_machine).lines
+
+
+def test_a_package_that_takes_more_to_lower_has_a_line():
+    changes = [compare(take_more_to_lower), compare(), compare()]
+    assert compare_peaks(changes) == ""
+    sentence = "peak memory of lowering 1,500 bytes, was 500 (+1,000, +200.0 %)"
+    assert changes[0].lines == [(MEMORY, sentence)]
+    assert changes[1].is_equal
+
+
+def test_a_toolchain_that_takes_more_to_lower_is_one_line():
+    changes = [compare(take_more_to_lower), compare(take_more_to_lower), compare()]
+    sentence = compare_peaks(changes)
+    assert sentence == (
+        "peak memory of lowering: +200 % to +200 % in 2 of 3 packages; the most is 1,500 bytes, "
+        "was 500"
+    )
+    assert not changes[0].lines
+    assert sentence in "\n".join(write_text("et15", VERSIONS, changes, everywhere=sentence))
+    page = "\n".join(write_markdown("et15", VERSIONS, changes, everywhere=sentence))
+    assert "3 packages: 0 worse, 2 otherwise changed, 1 equal.\n\nPeak memory" in page
 
 
 def test_the_sections_that_differ_are_named():
