@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 
 import pytest
 from packaging.requirements import Requirement
@@ -32,7 +33,7 @@ def test_known_releases_of_any_local_build(others):
         ({"torch": "2.14.1"}, "untested toolchain: torch 2.14.1; tested: executorch "),
         (
             {"torch": "2.14.1"},
-            "executorch 1.5.1 with torch 2.13.0: `pip install torch==2.13.0`",
+            "executorch 1.5.1 with torch 2.13.0 or 2.14.1: `pip install torch==2.13.0`",
         ),
         ({"torch": "2.13.1+cpu"}, "torch 2.13.1+cpu; "),
         ({"torch": "2.14.0.dev20260901+cpu"}, "torch 2.14.0.dev20260901+cpu; "),
@@ -42,7 +43,7 @@ def test_known_releases_of_any_local_build(others):
         ({"executorch": "not installed"}, "executorch not installed; "),
         ({"torchao": "0.17.0"}, "`pip install 'torchao>=0.18.0'`"),
         ({"torchao": "0.18.0.dev1"}, "torchao 0.18.0.dev1; "),
-        ({"torch": "2.14.1", "executorch": "1.6.0"}, "torch 2.14.1, executorch 1.6.0; "),
+        ({"torch": "2.15.0", "executorch": "1.6.0"}, "torch 2.15.0, executorch 1.6.0; "),
     ],
 )
 def test_another_toolchain_is_described_with_a_remedy(others, words):
@@ -72,7 +73,18 @@ def test_the_ranges_of_the_distribution_are_known():
     ranges = {requirement.name: requirement.specifier for requirement in requirements}
     for release in RELEASES:
         assert release.executorch in ranges["executorch"]
-        assert all(version in ranges["torch"] for version in release.torch)
+        # The others are for environments of toolchains, which hold nothing of this distribution.
+        assert release.torch[0] in ranges["torch"]
+
+
+@pytest.mark.parametrize(
+    ("torch", "digest"), [("2.13.0+cpu", "first"), ("2.14.1+cu130", "again"), ("2.15.0", "first")]
+)
+def test_a_function_that_torch_rewrote_has_a_digest_of_its_own(torch, digest, monkeypatch):
+    release = replace(RELEASES[-1], rewritten_by_torch={"2.14": {"torch:load": "again"}})
+    monkeypatch.setattr(releases, "_minor_of_torch", releases._minor_of_torch.__wrapped__)
+    monkeypatch.setattr(releases, "installed_versions", lambda: {"torch": torch})
+    assert release.digest_of("torch:load", "first") == digest
 
 
 def test_versions_are_read_without_importing_what_they_are_of():

@@ -77,7 +77,7 @@ def fast_passes() -> Iterator[None]:
 
 def known_digest() -> str:
     """Return the digest that `SOURCES` have in the installed release."""
-    return installed_release().rewritten.get(XNNPACKPassManager.__module__, KNOWN)
+    return installed_release().digest_of(XNNPACKPassManager.__module__, KNOWN)
 
 
 @cache

@@ -77,7 +77,7 @@ class Patch:
     def is_known(self) -> bool:
         """Tell whether the installed text is the one that the patch was written for."""
         found = self.texts or (getattr(self.original, "fget", self.original),)
-        source = installed_release().rewritten.get(self.target, self.source)
+        source = installed_release().digest_of(self.target, self.source)
         return digest_source(*found) == source
 
 

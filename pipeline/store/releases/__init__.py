@@ -38,6 +38,7 @@ class Release:
             and that are no option here, and why.
         rewritten: digests of functions whose text is not that of the first release, and that were
             looked at again: what stands in for them still does.
+        rewritten_by_torch: the same by minor release of torch, such as "2.14".
     """
 
     executorch: str
@@ -48,6 +49,7 @@ class Release:
     joint: tuple[str, ...] = ()
     not_offered: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     rewritten: Mapping[str, str] = field(default_factory=dict)
+    rewritten_by_torch: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"executorch {self.executorch} with torch {' or '.join(self.torch)}"
@@ -61,6 +63,15 @@ class Release:
     def constructors(self) -> Path:
         """The file that says how constructors differ from those of the first release."""
         return FOLDER / f"constructors-{'.'.join(map(str, self.minor))}.json"
+
+    def digest_of(self, target: str, digest: str) -> str:
+        """Return the digest that a function has with the installed torch.
+
+        Args:
+            digest: what it has in the first release.
+        """
+        of_torch = self.rewritten_by_torch.get(_minor_of_torch(), {})
+        return of_torch.get(target) or self.rewritten.get(target, digest)
 
     def requirements(self) -> dict[str, str]:
         """Return what pip is given for each distribution."""
@@ -115,6 +126,11 @@ def installed_release() -> Release:
     major, minor, *_ = [*map(int, re.findall(r"\d+", version)), 0, 0]
     earlier = [release for release in RELEASES if release.minor <= (major, minor)]
     return earlier[-1] if earlier else RELEASES[0]
+
+
+@cache
+def _minor_of_torch() -> str:
+    return ".".join(installed_versions()["torch"].split(".")[:2])
 
 
 def installed_versions() -> dict[str, str]:
