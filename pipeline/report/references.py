@@ -50,7 +50,9 @@ def describe_limits(reference: Json, places: Mapping[str, str] | None = None) ->
 
 
 def _kind(origin: str) -> str:
-    ran = origin.startswith("reference(")  # as `run/export/recorder.py` calls it
+    ran = origin.startswith(
+        "reference("
+    )  # as `features/exporters/recorder.py` calls it
     if ran:
         return "PyTorch in eager mode"
     return "recorded outputs"

@@ -8,10 +8,10 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from pipeline.config.validation import ValidateConfig
+from pipeline.features.exporters.recorder import Defaults
 from pipeline.features.exporters.references import record_references
 from pipeline.program.inputs import InputSet, as_input_sets
 from pipeline.program.recordings import Recording, load_recording
-from pipeline.run.export.recorder import Defaults
 from pipeline.validate.budget import Budget
 from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.reference_verdict import ReferenceJudge

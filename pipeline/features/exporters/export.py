@@ -33,6 +33,7 @@ from pipeline.features.exporters.exporter import (
 from pipeline.features.exporters.exporter_imports import import_afresh, importing_for
 from pipeline.features.exporters.handover import Handover, handing_over
 from pipeline.features.exporters.neutral import neutral_process
+from pipeline.features.exporters.recorder import Defaults
 from pipeline.features.exporters.references import record_references
 from pipeline.features.exporters.renamed_state import find_renamed_state
 from pipeline.moments import call_all
@@ -56,7 +57,6 @@ from pipeline.program.workspace_modules import load_file, own_name
 from pipeline.run import isolated
 from pipeline.run.build.load import check_libraries
 from pipeline.run.export.declared_reads import DeclaredReads
-from pipeline.run.export.recorder import Defaults
 from pipeline.run.imports import keeping_all
 from pipeline.run.isolated import ForkWatch, run_isolated, running_files
 from pipeline.run.stages import IMPORT, Stages

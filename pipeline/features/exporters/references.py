@@ -10,15 +10,15 @@ from pathlib import Path
 
 from torch.export import ExportedProgram
 
-from pipeline.program.inputs import InputSet
-from pipeline.program.recordings import RecordedCall, Recording, save_recording
-from pipeline.run.export.guarded import Begin, GuardError, run_guarded
-from pipeline.run.export.recorder import (
+from pipeline.features.exporters.guarded import Begin, GuardError, run_guarded
+from pipeline.features.exporters.recorder import (
     Defaults,
     Reference,
     ReferenceRecorder,
     name_origin,
 )
+from pipeline.program.inputs import InputSet
+from pipeline.program.recordings import RecordedCall, Recording, save_recording
 
 
 def record_references(

@@ -19,6 +19,19 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from pipeline.features.exporters.guarded import Begin
+from pipeline.features.exporters.random_calls import (
+    describe_random_calls,
+    find_random_calls,
+)
+from pipeline.features.exporters.reference_state import (
+    ChangedParameterError,
+    KeptState,
+    Key,
+    iter_reachable,
+    preserving_globals,
+    seed_all,
+)
 from pipeline.moments import call_all
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import (
@@ -36,16 +49,6 @@ from pipeline.program.recordings import (
     UncomparableOutputError,
     call_reference,
     count_bytes,
-)
-from pipeline.run.export.guarded import Begin
-from pipeline.run.export.random_calls import describe_random_calls, find_random_calls
-from pipeline.run.export.reference_state import (
-    ChangedParameterError,
-    KeptState,
-    Key,
-    iter_reachable,
-    preserving_globals,
-    seed_all,
 )
 from pipeline.store.errors import log_traceback
 from pipeline.store.reasons import reason
