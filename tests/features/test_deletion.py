@@ -1,6 +1,7 @@
 """A build without each feature, and without the families of backends: their folders are deleted
 from a copy of the package, and two packages are built and validated."""
 
+import json
 import os
 import shutil
 from importlib import import_module
@@ -131,6 +132,15 @@ def test_packages_are_built_and_validated_without(without):
         status, said = doit("lower", "new")
         assert status != 0
         assert "export new: this installation has no feature that performs it" in said
+    if name == "references":
+        recorded = bench.root / "golden" / "one" / "encode.npz"
+        recorded.parent.mkdir(parents=True)
+        recorded.write_bytes(b"")
+        doit("validate", "one")
+        report = json.loads((bench.root / "build" / "one" / "report.json").read_bytes())
+        (reference,) = (m["reference"] for m in report["methods"] if "reference" in m)
+        assert reference["verdict"] == "not run"
+        assert reference["reason"] == 'this installation has no feature "references"'
     for verb in next(f for f in find_features() if f.name == name).verbs:
         status, said = doit(verb.name)
         assert status == 3

@@ -10,11 +10,11 @@ from torch.export import ExportedProgram
 from pipeline.config.validation import ValidateConfig
 from pipeline.features.exporters.recorder import Defaults
 from pipeline.features.exporters.references import record_references
+from pipeline.features.references.verdict import ReferenceJudge
 from pipeline.program.inputs import InputSet, as_input_sets
 from pipeline.program.recordings import Recording, load_recording
 from pipeline.validate.budget import Budget
 from pipeline.validate.method_result import MethodValidation
-from pipeline.validate.reference_verdict import ReferenceJudge
 from tests.support.bench import REPOSITORY
 
 
