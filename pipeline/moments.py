@@ -158,6 +158,11 @@ class Feature:
         watch_passes: takes a compile action with passes or libraries of operators, and the
             workspace; returns an object like `features.tracing.pass_reads.PassReads`, whose `check`
             says whether its result may be kept.
+        make_cases: takes a `program.eager.Source`, the number of random input sets that it runs on,
+            a seed, examples, the method's `config.validation.Limits`, a `validate.budget.Budget`,
+            and the shapes that the package takes or None; returns an object like
+            `features.cases.maker.CaseMaker`, whose `make` yields `validate.cases.InputCase`s of
+            the kinds that it is given.
         explain_conditioning: says how ill-conditioned a program is on an input set, and where that
             begins; "" where it is not.
         explain_standstill: says from which operator on an output of a program that runs node by
@@ -249,6 +254,7 @@ class Feature:
     watch_exporter: str = _moment("export")
     watch_passes: str = _moment("build")
     explain_departure: str = _moment("export")
+    make_cases: str = _moment("measure")
     explain_conditioning: str = _moment("measure")
     explain_standstill: str = _moment("measure")
     around_lowering: str = _moment("build")

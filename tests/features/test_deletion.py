@@ -132,19 +132,27 @@ def test_packages_are_built_and_validated_without(without):
         status, said = doit("lower", "new")
         assert status != 0
         assert "export new: this installation has no feature that performs it" in said
+    if name == "cases":
+        for method in read_report(bench, "one")["methods"]:
+            reasons = {skipped["origin"]: skipped["reason"] for skipped in method["skipped"]}
+            assert reasons["zeros"] == 'this installation has no feature "cases"'
     if name == "references":
         recorded = bench.root / "golden" / "one" / "encode.npz"
         recorded.parent.mkdir(parents=True)
         recorded.write_bytes(b"")
         doit("validate", "one")
-        report = json.loads((bench.root / "build" / "one" / "report.json").read_bytes())
-        (reference,) = (m["reference"] for m in report["methods"] if "reference" in m)
+        methods = read_report(bench, "one")["methods"]
+        (reference,) = (method["reference"] for method in methods if "reference" in method)
         assert reference["verdict"] == "not run"
         assert reference["reason"] == 'this installation has no feature "references"'
     for verb in next(f for f in find_features() if f.name == name).verbs:
         status, said = doit(verb.name)
         assert status == 3
         assert f"no task '{verb.name}'" in said
+
+
+def read_report(bench, package):
+    return json.loads((bench.root / "build" / package / "report.json").read_bytes())
 
 
 def append(path, line):
