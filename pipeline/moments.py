@@ -165,8 +165,9 @@ class Feature:
             the kinds that it is given.
         explain_conditioning: says how ill-conditioned a program is on an input set, and where that
             begins; "" where it is not.
-        explain_standstill: says from which operator on an output of a program that runs node by
-            node is the same on two lists of flat inputs; "" where that is not found.
+        judge_movement: a class like `features.unjudged.standstill.StandstillJudge`, of which there
+            is one for what a method is compared with, and one for the float program of a quantized
+            method; its `judge` returns the `report.method_records.MovementRecord`s of outputs.
         explain_departure: says where and why an exported program departs from its eager reference,
             or ""; takes both, the inputs that show it, and the workspace's folder.
         around_lowering: returns a context manager, within which a worker quantizes or compiles;
@@ -256,7 +257,7 @@ class Feature:
     explain_departure: str = _moment("export")
     make_cases: str = _moment("measure")
     explain_conditioning: str = _moment("measure")
-    explain_standstill: str = _moment("measure")
+    judge_movement: str = _moment("measure")
     around_lowering: str = _moment("build")
     instead_of_compile: str = _moment("build")
     find_preprocessed: str = _moment("build")
