@@ -142,6 +142,9 @@ class Feature:
             `plan.status.Status` of actions that wait for other tasks, by package and kind.
         config: functions by the section of a config to which they add keys, such as `package`, its
             top, or `validate.gates`; each returns types and `pydantic.Field`s by name.
+        expand_matrix: takes the `config.yaml.Node` of a config's `matrix`, its
+            `config.variables.Variables`, the name of its file and the node of its `package` or
+            None; returns the `config.variables.Combination` of each package by name.
         summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in
             it, which must not be kept as they are; returns JSON that the plan keeps of the config,
             or None where the feature has no part in the package.
@@ -246,6 +249,7 @@ class Feature:
     other_tasks: str = _moment("")
     pending_tasks: str = _moment("")
     config: Mapping[str, str] = _moment("plan", _NONE)
+    expand_matrix: str = _moment("plan")
     summarize: str = _moment("plan")
     kinds: Mapping[str, str] = _moment("plan", _NONE)
     perform: Mapping[str, str] = _moment("build", _NONE)

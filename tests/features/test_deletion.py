@@ -27,6 +27,7 @@ USES = {
     "gates": ("validate: {gates: {max_size: 1MB}}", "validate.gates"),
     "inspection": ("validate: {gates: {max_planned_memory: 2MB}}", "validate.gates.max_planned"),
     "latency": ("validate: {latency: {seconds: 1}}", "validate.latency"),
+    "matrix": ("matrix: {size: [1, 2]}", "matrix"),
     "quantization": (
         "    quantize: {quantizer: xnnpack, dynamic: true}",
         "methods.decode.quantize",
