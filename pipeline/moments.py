@@ -120,6 +120,9 @@ class Feature:
         live_view: returns a context manager that shows on a terminal what goes on, and gives the
             function to call with each `report.events.Event`; takes the stream, the actions, and a
             `run.batch.Outlook`. Its libraries are imported when it is entered.
+        describe_run: takes the plan, the `report.events.Event`s of a run that did something, the
+            packages whose methods have rows or None for all, and the columns of the terminal or
+            None; yields lines to print at its end.
         elsewhere: takes a `plan.config_cache.ConfigCache`; returns the packages that other
             processes build, which the plan of this one leaves out.
         settings: those of workspaces that it reads, by name; the name of each begins with that of
@@ -240,6 +243,7 @@ class Feature:
     split_command: str = _moment("")
     before_command: str = _moment("")
     live_view: str = _moment("")
+    describe_run: str = _moment("")
     elsewhere: str = _moment("")
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest
