@@ -174,6 +174,9 @@ class Feature:
         judge_movement: a class like `features.unjudged.standstill.StandstillJudge`, of which there
             is one for what a method is compared with, and one for the float program of a quantized
             method; its `judge` returns the `report.method_records.MovementRecord`s of outputs.
+        record_references: takes the references of an exporter, its programs and examples by method,
+            torch's default dtype and device while it ran, and the workspace's folder; returns a
+            recording of each reference by method, as bytes for the store.
         explain_departure: says where and why an exported program departs from its eager reference,
             or ""; takes both, the inputs that show it, and the workspace's folder.
         around_lowering: returns a context manager, within which a worker quantizes or compiles;
@@ -262,6 +265,7 @@ class Feature:
     public: tuple[str, ...] = _moment("export", ())
     watch_exporter: str = _moment("export")
     watch_passes: str = _moment("build")
+    record_references: str = _moment("export")
     explain_departure: str = _moment("export")
     make_cases: str = _moment("measure")
     explain_conditioning: str = _moment("measure")

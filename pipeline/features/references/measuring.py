@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pipeline.config.models import PackageConfig
 from pipeline.features.references.golden import read_golden
+from pipeline.features.references.recordings import load_recording
 from pipeline.features.references.verdict import ReferenceJudge
 from pipeline.plan.shared_state import says_sharing
 from pipeline.program.input_files import check_file
-from pipeline.program.recordings import load_recording
 from pipeline.run.prove.call_times import timed_calls
 from pipeline.run.prove.measuring import Measurement, Measuring
 from pipeline.run.prove.subject import Subject
