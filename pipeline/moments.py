@@ -120,6 +120,9 @@ class Feature:
         live_view: returns a context manager that shows on a terminal what goes on, and gives the
             function to call with each `report.events.Event`; takes the stream, the actions, and a
             `run.batch.Outlook`. Its libraries are imported when it is entered.
+        describe_run: takes the plan, the `report.events.Event`s of a run that did something, the
+            packages whose methods have rows or None for all, and the columns of the terminal or
+            None; yields lines to print at its end.
         elsewhere: takes a `plan.config_cache.ConfigCache`; returns the packages that other
             processes build, which the plan of this one leaves out.
         settings: those of workspaces that it reads, by name; the name of each begins with that of
@@ -142,6 +145,9 @@ class Feature:
             `plan.status.Status` of actions that wait for other tasks, by package and kind.
         config: functions by the section of a config to which they add keys, such as `package`, its
             top, or `validate.gates`; each returns types and `pydantic.Field`s by name.
+        expand_matrix: takes the `config.yaml.Node` of a config's `matrix`, its
+            `config.variables.Variables`, the name of its file and the node of its `package` or
+            None; returns the `config.variables.Combination` of each package by name.
         summarize: takes a `config.models.PackageConfig`, and whether values of variables stand in
             it, which must not be kept as they are; returns JSON that the plan keeps of the config,
             or None where the feature has no part in the package.
@@ -158,10 +164,19 @@ class Feature:
         watch_passes: takes a compile action with passes or libraries of operators, and the
             workspace; returns an object like `features.tracing.pass_reads.PassReads`, whose `check`
             says whether its result may be kept.
+        make_cases: takes a `program.eager.Source`, the number of random input sets that it runs on,
+            a seed, examples, the method's `config.validation.Limits`, a `validate.budget.Budget`,
+            and the shapes that the package takes or None; returns an object like
+            `features.cases.maker.CaseMaker`, whose `make` yields `validate.cases.InputCase`s of
+            the kinds that it is given.
         explain_conditioning: says how ill-conditioned a program is on an input set, and where that
             begins; "" where it is not.
-        explain_standstill: says from which operator on an output of a program that runs node by
-            node is the same on two lists of flat inputs; "" where that is not found.
+        judge_movement: a class like `features.unjudged.standstill.StandstillJudge`, of which there
+            is one for what a method is compared with, and one for the float program of a quantized
+            method; its `judge` returns the `report.method_records.MovementRecord`s of outputs.
+        record_references: takes the references of an exporter, its programs and examples by method,
+            torch's default dtype and device while it ran, and the workspace's folder; returns a
+            recording of each reference by method, as bytes for the store.
         explain_departure: says where and why an exported program departs from its eager reference,
             or ""; takes both, the inputs that show it, and the workspace's folder.
         around_lowering: returns a context manager, within which a worker quantizes or compiles;
@@ -231,6 +246,7 @@ class Feature:
     split_command: str = _moment("")
     before_command: str = _moment("")
     live_view: str = _moment("")
+    describe_run: str = _moment("")
     elsewhere: str = _moment("")
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest
@@ -240,6 +256,7 @@ class Feature:
     other_tasks: str = _moment("")
     pending_tasks: str = _moment("")
     config: Mapping[str, str] = _moment("plan", _NONE)
+    expand_matrix: str = _moment("plan")
     summarize: str = _moment("plan")
     kinds: Mapping[str, str] = _moment("plan", _NONE)
     perform: Mapping[str, str] = _moment("build", _NONE)
@@ -248,9 +265,11 @@ class Feature:
     public: tuple[str, ...] = _moment("export", ())
     watch_exporter: str = _moment("export")
     watch_passes: str = _moment("build")
+    record_references: str = _moment("export")
     explain_departure: str = _moment("export")
+    make_cases: str = _moment("measure")
     explain_conditioning: str = _moment("measure")
-    explain_standstill: str = _moment("measure")
+    judge_movement: str = _moment("measure")
     around_lowering: str = _moment("build")
     instead_of_compile: str = _moment("build")
     find_preprocessed: str = _moment("build")

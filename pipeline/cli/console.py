@@ -1,4 +1,4 @@
-"""The console: progress while actions run, failures at once, a table at the end."""
+"""The console: progress while actions run, failures at once, and what came of a run."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from doit.reporter import ConsoleReporter
 from pipeline.cli.doit_link import is_foreign
 from pipeline.cli.standing import describe_packages, describe_standing, find_standing
 from pipeline.cli.terminal import guard
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action
 from pipeline.plan.plan import Plan
 from pipeline.plan.remarks import find_remarks
-from pipeline.report.events import DONE, INTERRUPTED, Event, outcome_word
+from pipeline.report.events import INTERRUPTED, Event, outcome_word
 from pipeline.run.batch import Outlook, Show
 from pipeline.run.install import find_orphans
 from pipeline.store.errors import listed, plural
-from pipeline.store.files import CONTENTS, REPORT
 from pipeline.store.places import describe_remedy
 from pipeline.store.store import Store
 from pipeline.store.visible import one_line
 
 _PAGE = "report.html"
 _CONFIG = re.compile(r"partition_configs/[^:]+(:\d+)?: ")  # before what is wrong there
-_MOST_UNREFERENCED = 4
 _OUTCOMES = ("built", "refit", "hit", "up-to-date", "failed", "not-run")
 
 
@@ -75,30 +74,26 @@ class Reporter(ConsoleReporter):
     def summarize(
         self, plan: Plan, events: Sequence[Event], remote: Mapping[str, Any]
     ) -> None:
-        """Write the table of a run, or a line where all was up to date; the verdicts that stand;
-        and what came of the remote tier."""
+        """Write what features say of a run, and what failed, or a line where all was up to date;
+        the verdicts that stand; and what came of the remote tier."""
         standing = find_standing(plan, events)
         if all(event.outcome == "up-to-date" for event in events):
             packages = {event.package for event in events if event.package}
             lines = list(describe_packages(len(packages), standing))
         else:
             from pipeline.cli.progress import terminal_width
-            from pipeline.cli.table import make_table
 
             shown = None if self.verbose else self.methods_of
-            table = make_table(plan, events, shown, terminal_width(self.outstream))
+            width = terminal_width(self.outstream)
+            lines = [""]
+            for summary in call_all("describe_run", plan, events, shown, width):
+                lines += summary
             counts = Counter[str](event.outcome for event in events)
             parts = []
             for outcome in _OUTCOMES:
                 if counts[outcome]:
                     parts.append(f"{counts[outcome]} {outcome_word(outcome)}")
             counted = ", ".join(parts)
-            lines = [
-                "",
-                *table,
-                *_manifest_lines(plan, events),
-                *_validation_lines(plan, events),
-            ]
             lines.append(f"{plural(len(events), 'action')}: {counted}")
             lines += describe_failures(plan, events)
             if any(event.reason == INTERRUPTED for event in events):
@@ -167,106 +162,3 @@ def _remark_lines(plan: Plan) -> Iterator[str]:
     """Yield what is ignored, or is hardly meant, in the workspace."""
     for remark in find_remarks(plan):
         yield f"warning: {remark}"
-
-
-def _manifest_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
-    """Yield what the packages of this run are not, though their configs may mean it."""
-    from pipeline.plan.patterns import find_unknown_names, find_unwritten
-    from pipeline.report.records import read_fitting, read_manifest
-
-    linked = {str(e.package) for e in events if e.kind == "link" and e.outcome in DONE}
-    for package in sorted(linked):
-        if manifest := read_manifest(plan.workspace, package):
-            yield from _dropped(plan, package)
-            yield from _warnings(package, manifest["methods"])
-            yield from _narrowed(package, manifest["methods"])
-            yield from _quantized(package, manifest["methods"])
-            unknown = find_unknown_names(manifest["methods"])
-            contents = read_fitting(plan.workspace.package(package) / CONTENTS)
-            tensors = contents["tensors"] if contents else None
-            unwritten = find_unwritten(manifest["emit"], manifest["files"], tensors)
-            for remark in (*unknown, *unwritten):
-                yield one_line(f"{package}: {remark}")
-
-
-def _dropped(plan: Plan, package: str) -> Iterator[str]:
-    """Yield a line for each method of which less is delegated than in the last build."""
-    from pipeline.report.formatting import percent
-    from pipeline.report.records import read_drops
-
-    for method, (was, now) in sorted(read_drops(plan.workspace, package).items()):
-        yield one_line(
-            f"{package}/{method}: warning: {percent(now)} of nodes delegated, {percent(was)} in "
-            "the last build"
-        )
-
-
-def _warnings(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each warning of a lowering, with the methods that it is about."""
-    about: dict[str, list[str]] = {}
-    for method, facts in sorted(methods.items()):
-        for warning in facts.get("warnings", ()):
-            place = " in ".join(filter(None, (warning["operator"], warning["module"])))
-            text = f"{place}: {warning['what']}" if place else warning["what"]
-            about.setdefault(text, []).append(method)
-    for text, names in about.items():
-        yield one_line(f"{package}/{listed(names, 3)}: warning: {text}")
-
-
-def _narrowed(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each size that a package is lowered for less of than its source takes."""
-    from pipeline.report.formatting import size_range
-    from pipeline.store.remedies import range_remedy
-
-    for method, facts in sorted(methods.items()):
-        keeps = facts["lowering"].get("edge", {}).get("keep_ranges", False)
-        for size in facts.get("narrowed", ()):
-            by = " in ".join(filter(None, (size["operator"], size["module"])))
-            yield one_line(
-                f"{package}/{method}: {size['size']} is lowered for "
-                f"{size_range(size['lowered'])}, its source takes {size_range(size['source'])}"
-                + (f"; narrowed by {by}" if by else "")
-                + f"; {range_remedy(size['operator'], size['lowered'], keeps)}"
-            )
-
-
-def _quantized(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the warnings of a package's quantized methods."""
-    for method, facts in sorted(methods.items()):
-        for warning in facts.get("quantization", {}).get("warnings", ()):
-            yield one_line(f"{package}/{method}: {warning}")
-
-
-def _validation_lines(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
-    """Yield a line for each package whose validation was cut short, and one for all methods that
-    were compared with nothing but their exported programs."""
-    from pipeline.report.packages import describe_left_out
-    from pipeline.report.records import read_fitting
-    from pipeline.report.references import (
-        UNREFERENCED,
-        describe_limits,
-        is_unreferenced,
-    )
-
-    unreferenced: list[str] = []
-    for package in sorted(
-        {str(event.package) for event in events if event.kind == "validate"}
-    ):
-        report = read_fitting(plan.workspace.package(package) / REPORT)
-        if not report:
-            continue
-        if left_out := describe_left_out(report):
-            yield f"{package}: {left_out}"
-        methods = [
-            method["method"] for method in report["methods"] if is_unreferenced(method)
-        ]
-        unreferenced += [f"{package}/{method}" for method in methods]
-        for method in report["methods"]:
-            if limits := describe_limits(
-                method.get("reference") or {}, report.get("places")
-            ):
-                yield one_line(
-                    f"{package}/{method['method']}: held to {limits} of its reference"
-                )
-    if unreferenced:
-        yield one_line(f"{UNREFERENCED}: {listed(unreferenced, _MOST_UNREFERENCED)}")

@@ -14,9 +14,9 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.matrix import Matrix
-from pipeline.config.variables import Variables
+from pipeline.config.variables import Combination, Variables
 from pipeline.config.yaml import Node, load_nodes, map_members, plain
+from pipeline.moments import call_all
 from pipeline.store.digest import Digest, hash_bytes
 from pipeline.store.errors import ConfigErrors, Problem, did_you_mean, join, shown
 from pipeline.store.files import inside, read_text_file
@@ -268,15 +268,26 @@ class Composition:
             return {
                 self.stem: self._document(root, self._variables.for_package(None), [])
             }
-        name_to_combination = Matrix(matrix, self._variables).packages(
-            self.stem, template
-        )
         return {
             name: self._document(
                 root, self._variables.for_package(combination.values), combination.parts
             )
-            for name, combination in name_to_combination.items()
+            for name, combination in self._combinations(matrix, template).items()
         }
+
+    def _combinations(
+        self, matrix: Node, template: Node | None
+    ) -> dict[str, Combination]:
+        """Return the combinations of a matrix by the names of their packages."""
+        combinations: dict[str, Combination] | None = next(
+            call_all("expand_matrix", matrix, self._variables, self.stem, template),
+            None,
+        )
+        if combinations is None:
+            fault = 'this installation has no feature "matrix"'
+            self._variables.wrong(matrix, fault, "leave the key out")
+            return {}
+        return combinations
 
     def _document(
         self, root: Node, variables: Variables, parts: Iterable[Node]

@@ -19,3 +19,7 @@ def fits_buffer(name: str, part: str) -> bool:
     """Tell whether a text is a part of a buffer's name, as ExecuTorch writes it in a graph
     (exir/passes/init_mutable_pass.py)."""
     return part in f"b_{name.replace('.', '_')}"
+
+
+# How the patterns of an option of `emit` are read.
+WEIGHT_PATTERNS = {"external_weights": fits_weight, "external_files": fits_name}

@@ -25,9 +25,9 @@ from pipeline.backends import (
 from pipeline.backends.options import add_descriptions
 from pipeline.config.edge import FACTORY, PassSpec
 from pipeline.config.fields import REFERENCE_PATTERN
-from pipeline.config.matrix import AXIS_PATTERN
 from pipeline.config.models import OMIT, MethodConfig, PackageConfig
 from pipeline.config.reader import partitioner_options
+from pipeline.config.variables import AXIS_PATTERN
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # What is no model's. The names of these definitions end in a point, which no model's holds.

@@ -21,7 +21,7 @@ from pipeline.config.fields import (
 # What may be accepted in place of having passed (pipeline/report/verdicts.py).
 Allowed = Literal["not-judged", "not-run"]
 
-# Generated input sets beside the random ones (pipeline/validate/cases.py).
+# Generated input sets beside the random ones (the feature `cases`).
 Case = Literal["zeros", "large", "limits", "strided", "expanded"]
 CASES: tuple[Case, ...] = ("zeros", "large", "limits", "strided", "expanded")
 Cases = Annotated[tuple[Case, ...], Field(strict=False), AfterValidator(distinct)]

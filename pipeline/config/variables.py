@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.config.secrets import Secret
@@ -17,12 +18,27 @@ from pipeline.config.yaml import Node, plain, read_scalar
 from pipeline.store.errors import Problem, did_you_mean, shown
 from pipeline.store.settings import Environment
 
+AXIS_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]*$"
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _VARIABLE = re.compile(
     rf"\$(?:(?P<dollar>\$)|\{{(?:matrix\.(?P<axis>[^${{}}]*)"
     rf"|(?P<name>{_NAME})(?P<default>:-[^${{}}]*)?)\}}|(?P<wrong>\{{[^}}]*\}}?|{_NAME}|))"
 )
 _SPELLINGS = "write ${NAME} or ${NAME:-default}, and $$ for a dollar sign"
+
+
+@dataclass
+class Combination:
+    """A value of each axis of a matrix, and the parts of a config that are merged over the rest in
+    its package, in this order."""
+
+    values: dict[str, Any]
+    parts: list[Node] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{axis} {spelled(value)}" for axis, value in self.values.items()
+        )
 
 
 class Variables:

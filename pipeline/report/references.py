@@ -50,7 +50,8 @@ def describe_limits(reference: Json, places: Mapping[str, str] | None = None) ->
 
 
 def _kind(origin: str) -> str:
-    ran = origin.startswith("reference(")  # as `run/export/recorder.py` calls it
+    # as `features/references/recorder.py` calls it
+    ran = origin.startswith("reference(")
     if ran:
         return "PyTorch in eager mode"
     return "recorded outputs"

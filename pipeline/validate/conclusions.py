@@ -16,10 +16,11 @@ from pipeline.validate.budget import Budget
 from pipeline.validate.call_judge import CallJudge
 from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.quantization import QuantizationJudge
-from pipeline.validate.standstill import (
-    RETURNS_NOTHING,
-    StandstillJudge,
-    find_indifferent_outputs,
+
+ACCEPT = "`validate: {allow: [not-judged]}` accepts it as it is"
+RETURNS_NOTHING = (
+    "it returns nothing that shows what it did to its state; `validate.sequences` can call it "
+    f"before methods that read that; {ACCEPT}"
 )
 
 
@@ -38,9 +39,16 @@ def conclude_quantization(
     failed = any(failure["about"] == "quantization" for failure in result.failures)
     left_out = [inputs for inputs in examples if inputs.origin in result.left_out]
     record = judge.judge(failed, len(left_out), bool(result.random))
-    still = find_indifferent_outputs(
-        program, result.outputs, result.state, calls.float_movement
-    )
+    still: list[str] = []
+    for movement_judge in call_all(
+        "judge_movement",
+        program,
+        result.outputs,
+        result.state,
+        examples,
+        calls.float_movement,
+    ):
+        still += movement_judge.find_indifferent_outputs()
     # A failure stays one: what is wrong was shown, whatever else could not be.
     if still and record["verdict"] == PASSED:
         record["verdict"] = "not judged"
@@ -69,18 +77,19 @@ def conclude_movement(
         result.returns_nothing = RETURNS_NOTHING
     if not calls.movement:
         return
-    judge = StandstillJudge(
+    for judge in call_all(
+        "judge_movement",
         program,
         result.outputs,
         result.state,
         examples,
         calls.movement,
         result.unjudged_places,
-        is_random=bool(result.random),
-        is_observed=is_observed,
-        budget=budget,
-    )
-    result.movement = judge.judge()
+        bool(result.random),
+        is_observed,
+        budget,
+    ):
+        result.movement = judge.judge()
 
 
 def describe_ill_conditioning(

@@ -14,6 +14,7 @@ from typing import Any
 from pipeline.config.validation import Limits
 from pipeline.devices.interface import DeviceError
 from pipeline.devices.session import Session
+from pipeline.moments import call_all
 from pipeline.program.inputs import InputSet
 from pipeline.program.mapped_files import release_pages
 from pipeline.program.random_inputs import Shapes, generate_inputs
@@ -21,7 +22,6 @@ from pipeline.program.signature import check_inputs, flatten, signature
 from pipeline.report.method_records import ALL
 from pipeline.store.errors import PipelineError
 from pipeline.validate.call_judge import Call
-from pipeline.validate.cases import CaseMaker
 from pipeline.validate.conclusions import (
     conclude_movement,
     conclude_quantization,
@@ -64,7 +64,7 @@ class MethodValidator(MethodCalls):
     method is not run, only declarations are compared.
 
     Attributes:
-        cases: kinds of inputs that are generated next to random ones (cases.py).
+        cases: kinds of inputs that are generated next to random ones (`InputCase`).
         departs: how the program with observers departs from the float one (`QuantizationJudge`).
         narrowed: the sizes that the package was lowered for a smaller range of.
         shapes: the only ones that the package takes, where it does not take all sizes.
@@ -223,9 +223,11 @@ class MethodValidator(MethodCalls):
                 call()
 
     def _run_cases(self) -> None:
+        kinds = self._choose_cases()
         settings = self.settings
         result = self.result
-        maker = CaseMaker(
+        makers = call_all(
+            "make_cases",
             self.source,
             settings.inputs,
             settings.seed,
@@ -234,8 +236,13 @@ class MethodValidator(MethodCalls):
             self.budget,
             self.shapes,
         )
+        maker = next(makers, None)
+        if maker is None:
+            reason = 'this installation has no feature "cases"'
+            result.skipped += [(kind, reason) for kind in kinds]
+            return
         # Cases are made one by one: making them takes runs of the source, and time may run out.
-        for case in maker.make(self._choose_cases()):
+        for case in maker.make(kinds):
             if self._leaves_out(case.origin):
                 continue
             if self.source.state:

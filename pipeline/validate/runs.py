@@ -15,7 +15,7 @@ from pipeline.validate.metrics import OutputError, json_number
 class JudgedCall:
     """One call on the input set `origin`, which was `generated` or is real.
 
-    `case` is the kind of a generated set that is not random (cases.py). `step` counts the calls of
+    `case` is the kind of a generated set that is not random. `step` counts the calls of
     a sequence from 1, which `sequence` names and which began on a package just opened; it is 0 for
     a method without state. `limits` are those that each output was held to, and `of_limits` how
     far it went, as `limits.judge_output` has it. `unjudged` are the places of outputs whose limits

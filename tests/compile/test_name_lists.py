@@ -8,7 +8,7 @@ from torch.export import export
 
 from pipeline.backends import BACKENDS, PartitionerSpec
 from pipeline.compile.name_lists import look_up_names
-from pipeline.plan.patterns import find_unknown_names
+from pipeline.features.summary.unwritten import find_unknown_names
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """A build without each feature, and without the families of backends: their folders are deleted
 from a copy of the package, and two packages are built and validated."""
 
+import json
 import os
 import shutil
 from importlib import import_module
@@ -16,6 +17,8 @@ from pipeline.moments import find_features
 from tests.support.bench import bench_of
 from tests.support.resident import run_python
 
+PACKAGES = ("one", "many")
+UNTIMED = "validate: {latency: {seconds: 0}}\n"  # timing takes more than running
 NAMES = [feature.name for feature in find_features()]
 # A line of a config that needs a feature, by the feature, and the path of its key.
 USES = {
@@ -26,6 +29,7 @@ USES = {
     "gates": ("validate: {gates: {max_size: 1MB}}", "validate.gates"),
     "inspection": ("validate: {gates: {max_planned_memory: 2MB}}", "validate.gates.max_planned"),
     "latency": ("validate: {latency: {seconds: 1}}", "validate.latency"),
+    "matrix": ("matrix: {size: [1, 2]}", "matrix"),
     "quantization": (
         "    quantize: {quantizer: xnnpack, dynamic: true}",
         "methods.decode.quantize",
@@ -107,14 +111,23 @@ def without(installation, run_doit, tmp_path, request):
 @pytest.mark.parametrize("without", NAMES, indirect=True)
 def test_packages_are_built_and_validated_without(without):
     name, bench, doit = without
+    texts = {}
+    for package in PACKAGES:
+        config = bench.root / "partition_configs" / f"{package}.yaml"
+        texts[package] = config.read_text()
+        if name != "latency":
+            config.write_text(texts[package] + UNTIMED)
     status, said = doit()
     assert status == 0, said
-    assert said.count("passed") == 2
-    for package in ("one", "many"):
+    for package in PACKAGES:
         assert (bench.root / "build" / package / f"{package}.pte").is_file()
+        verdicts = [method["verdict"] for method in read_report(bench, package)["methods"]]
+        assert verdicts == ["passed"] * 2
+    assert ("passed" in said) == (name != "summary")
     if name in USES:
         line, key = USES[name]
-        append(bench.root / "partition_configs" / "one.yaml", line)
+        config = bench.root / "partition_configs" / "one.yaml"
+        config.write_text(f"{texts['one']}{line}\n")
         status, said = doit("check", "one")
         assert status == 1
         assert f'this installation has no feature "{name}"; leave the key out' in said
@@ -131,15 +144,27 @@ def test_packages_are_built_and_validated_without(without):
         status, said = doit("lower", "new")
         assert status != 0
         assert "export new: this installation has no feature that performs it" in said
+    if name == "cases":
+        for method in read_report(bench, "one")["methods"]:
+            reasons = {skipped["origin"]: skipped["reason"] for skipped in method["skipped"]}
+            assert reasons["zeros"] == 'this installation has no feature "cases"'
+    if name == "references":
+        recorded = bench.root / "golden" / "one" / "encode.npz"
+        recorded.parent.mkdir(parents=True)
+        recorded.write_bytes(b"")
+        doit("validate", "one")
+        methods = read_report(bench, "one")["methods"]
+        (reference,) = (method["reference"] for method in methods if "reference" in method)
+        assert reference["verdict"] == "not run"
+        assert reference["reason"] == 'this installation has no feature "references"'
     for verb in next(f for f in find_features() if f.name == name).verbs:
         status, said = doit(verb.name)
         assert status == 3
         assert f"no task '{verb.name}'" in said
 
 
-def append(path, line):
-    with path.open("a") as file:
-        file.write(f"{line}\n")
+def read_report(bench, package):
+    return json.loads((bench.root / "build" / package / "report.json").read_bytes())
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.plan.patterns import check_patterns, find_unwritten
+from pipeline.plan.patterns import check_patterns
 from pipeline.program.module_paths import Outline
 from tests.plan.test_checks import DOCUMENT
 from tests.support.configs import parse_config
@@ -71,29 +71,3 @@ def test_where_names_are_made_later_linking_tells():
     assert len(found(wrong)) == 1
     assert found(wrong, quantize={"quantizer": "xnnpack", "dynamic": True}) == []
     assert found(wrong, edge={"passes": ["own:fuse"]}) == []
-
-
-def test_a_file_that_nothing_went_to_is_reported_with_the_reason():
-    def tensor(name, where, file="m.pte"):
-        return {"name": name, "where": where, "file": file}
-
-    def lines(option, *tensors):
-        return list(find_unwritten({option: {"w": ["a*"]}}, ["m.pte"], tensors))
-
-    weights, files = "external_weights", "external_files"
-    named = tensor("a.weight", "named_data")
-    for option, tensors, reason in (
-        (weights, (), "the package has no constants; leave it out"),
-        (weights, (tensor("a.cache", "mutable"),), "the package has no constants; leave it out"),
-        (weights, (tensor("b", "constants"),), "fit no constant that the package still has"),
-        (weights, (tensor("a", "delegate"),), "in payloads of backends that take no tags"),
-        (weights, (tensor("a", "named_data", "o.ptd"),), "other files take all"),
-        (weights, (tensor("a", "constants"),), "literals of the model's code"),
-        (files, (named,), "delegates took its constants; `external_weights` moves those too"),
-        (files, (), "the package has no constants; leave it out"),
-    ):
-        (line,) = lines(option, *tensors)
-        assert line.startswith(f"emit.{option}: there is no w.ptd: ") and reason in line
-    assert list(find_unwritten({weights: {"w": ["*"]}}, ["m.pte", "w.ptd"], [named])) == []
-    (line,) = find_unwritten({weights: {"w": ["*"]}}, ["m.pte"])
-    assert line == "emit.external_weights: there is no w.ptd"

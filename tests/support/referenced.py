@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch.export import ExportedProgram
 
 from pipeline.config.validation import ValidateConfig
-from pipeline.features.exporters.references import record_references
+from pipeline.features.references.record import record_references
+from pipeline.features.references.recordings import Recording, load_recording
+from pipeline.features.references.verdict import ReferenceJudge
 from pipeline.program.inputs import InputSet, as_input_sets
-from pipeline.program.recordings import Recording, load_recording
-from pipeline.run.export.recorder import Defaults
 from pipeline.validate.budget import Budget
 from pipeline.validate.method_result import MethodValidation
-from pipeline.validate.reference_verdict import ReferenceJudge
 from tests.support.bench import REPOSITORY
 
 
@@ -28,7 +28,8 @@ def record(
     for name, program in programs.items():
         given = (examples or {}).get(name, [program.example_inputs])
         sets[name] = as_input_sets([tuple(each) for each in given], "example")
-    recordings = record_references(references, programs, sets, Defaults(), REPOSITORY)
+    defaults = torch.get_default_dtype(), torch.get_default_device()
+    recordings = record_references(references, programs, sets, *defaults, REPOSITORY)
     return {name: load_recording(each) for name, each in recordings.items()}
 
 

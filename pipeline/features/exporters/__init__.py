@@ -1,10 +1,9 @@
 """Exporters: models whose source is a Python file, which is run to export their methods.
 
-export         an export action, from the exporter to an archive in the store
-exporter       what an exporter defines, and the calls of it
-handover       from the exporter's process to the one that writes the archive
-neutral        what is alike in the process of every exporter
-references     what the team's modules give in eager mode, recorded beside the export
+export    an export action, from the exporter to an archive in the store
+exporter  what an exporter defines, and the calls of it
+handover  from the exporter's process to the one that writes the archive
+neutral   what is alike in the process of every exporter
 """
 
 from __future__ import annotations

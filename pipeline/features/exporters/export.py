@@ -33,9 +33,8 @@ from pipeline.features.exporters.exporter import (
 from pipeline.features.exporters.exporter_imports import import_afresh, importing_for
 from pipeline.features.exporters.handover import Handover, handing_over
 from pipeline.features.exporters.neutral import neutral_process
-from pipeline.features.exporters.references import record_references
 from pipeline.features.exporters.renamed_state import find_renamed_state
-from pipeline.moments import call_all
+from pipeline.moments import call_all, find_features, load
 from pipeline.plan.actions import Action
 from pipeline.plan.keys import program_key
 from pipeline.plan.kinds.export import ExportInputs, export_action, reads_key
@@ -56,7 +55,6 @@ from pipeline.program.workspace_modules import load_file, own_name
 from pipeline.run import isolated
 from pipeline.run.build.load import check_libraries
 from pipeline.run.export.declared_reads import DeclaredReads
-from pipeline.run.export.recorder import Defaults
 from pipeline.run.imports import keeping_all
 from pipeline.run.isolated import ForkWatch, run_isolated, running_files
 from pipeline.run.stages import IMPORT, Stages
@@ -211,6 +209,9 @@ def _warm_up() -> None:
     for name in _LATER:
         with suppress(ImportError):  # another release
             importlib.import_module(name)
+    for feature in find_features():
+        if feature.record_references:
+            load(feature.record_references)
     torch.compiler.list_backends()  # control flow asks all distributions for some, once a process
     _keep_lines()
 
@@ -268,7 +269,7 @@ def _run(
         for name in programs
     }
     renamed = find_renamed_state(programs)
-    defaults = Defaults()
+    defaults = torch.get_default_dtype(), torch.get_default_device()
     torch.set_default_device(None)  # whatever the exporter works with
     torch.set_default_dtype(torch.float32)
     save_programs(programs, handover.archive)
@@ -277,8 +278,12 @@ def _run(
         for name, sets in examples.items()
     }
     root = path.parents[1]
-    recorded = record_references(references, programs, examples, defaults, root)
-    recordings = {name: put(recording) for name, recording in recorded.items()}
+    recordings = {}
+    for recorded in call_all(
+        "record_references", references, programs, examples, *defaults, root
+    ):
+        for name, recording in recorded.items():
+            recordings[name] = put(recording)
     return {
         "methods": [
             {

@@ -1,4 +1,10 @@
-"""Unjudged: why a comparison of a package with its source shows nothing, to the operator."""
+"""Unjudged: comparisons of a package with its source that show nothing, and why.
+
+standstill    outputs that no inputs moved, so that no call could have failed
+dependence    which outputs depend on the values of inputs, by the graph
+unmoved_node  the operator from which an output stops depending on the inputs
+conditioning  the operator where a source loses what the package can't keep
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ from pipeline.moments import Feature
 
 FEATURE = Feature(
     "unjudged",
-    "name the operator where a source is ill-conditioned, or stops depending on its inputs",
+    "judge nothing by outputs that no inputs move, and name the operator where a source loses them",
     explain_conditioning="pipeline.features.unjudged.conditioning:describe_conditioning",
-    explain_standstill="pipeline.features.unjudged.unmoved_node:describe_standstill",
+    judge_movement="pipeline.features.unjudged.standstill:StandstillJudge",
 )

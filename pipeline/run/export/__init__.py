@@ -1,1 +1,1 @@
-"""Exporting: the exporter, in a process of its own, and the references beside it."""
+"""The inputs of exporters."""

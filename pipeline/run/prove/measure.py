@@ -18,7 +18,7 @@ from pipeline.compile.inspect.traced_facts import (
 )
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import guarded
-from pipeline.moments import call_all
+from pipeline.moments import call_all, has_feature
 from pipeline.plan.actions import Action
 from pipeline.plan.kinds.validate import ValidateInputs
 from pipeline.program.constant_values import decode_constant
@@ -30,7 +30,6 @@ from pipeline.run.prove.call_times import timed_calls
 from pipeline.run.prove.measured import check_files
 from pipeline.run.prove.measuring import Measurement, Measuring
 from pipeline.run.prove.quotes import find_quotes
-from pipeline.run.prove.references import judge_references
 from pipeline.run.prove.subject import Subject, lines_of_handles
 from pipeline.run.stages import Stages
 from pipeline.store import digest
@@ -100,12 +99,15 @@ def _measure(
             validation = _run(subject, crash_log, features, running, open_lane)
         opened = PackageFiles.of(subject.pte, subject.ptds)
         gc.collect()  # packages that were loaded, whose backends have weights of their own
-        measurement = Measurement(subject, validation, opened, running, budget)
+        measurement = Measurement(
+            subject, validation, opened, running, budget, open_lane
+        )
         for feature in features:
             feature.after_run(measurement)
         check_files(subject.folder, subject.key["files"], file_digests)
-        with stages.stage("reference"), timed_calls(stages.step):
-            judge_references(validation, subject, budget, open_lane)
+        for feature in features:
+            feature.add_verdicts(measurement)
+    _note_references(validation, subject)
     crash_log.clear()
     record = _make_record(subject, validation)
     for method in record["methods"]:
@@ -150,6 +152,24 @@ def _run(
         subject.listed_shapes,
         open_lane,
     )
+
+
+def _note_references(validation: Validation, subject: Subject) -> None:
+    """Add a verdict to methods whose references no feature has compared them with."""
+    if has_feature("references"):
+        return
+    for result in validation.methods:
+        planned = subject.key["programs"].get(result.method, {})
+        if subject.validates(result.method) and {"reference", "golden"} & {*planned}:
+            result.reference = {
+                "verdict": "not run",
+                "reason": 'this installation has no feature "references"',
+                "compared": [],
+                "calls": 0,
+                "max_abs": None,
+                "of_limit": None,
+                "skipped": [],
+            }
 
 
 def _keep_call(keepers: Sequence[Measuring], *call: Any) -> None:

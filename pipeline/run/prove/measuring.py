@@ -24,6 +24,7 @@ class Measurement:
         validation: what came of running it.
         files: the package, opened.
         running: the time that was for running it; `budget` is all of it.
+        open_lane: what runs the programs that it was compared with.
         method_facts: by method, further fields of its record.
         shown: files that show again what failed, by name.
     """
@@ -33,6 +34,7 @@ class Measurement:
     files: PackageFiles
     running: Budget
     budget: Budget
+    open_lane: OpenLane
     method_facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     shown: dict[str, bytes] = field(default_factory=dict)
 
@@ -60,6 +62,10 @@ class Measuring:
 
     def after_run(self, measurement: Measurement) -> None:
         """Look at the package after its methods were run, while it is still open."""
+
+    def add_verdicts(self, measurement: Measurement) -> None:
+        """Add other verdicts to the results of methods, after all features have looked at the
+        package and its files were found unchanged."""
 
     def before_keeping(
         self, record: dict[str, Any], validation: Validation

@@ -135,6 +135,11 @@ class Subject:
             only, self.programs, self.key["sequences"], self.settings.steps
         )
 
+    def validates(self, method: str) -> bool:
+        """Return whether a method that has a source is among those that are validated."""
+        is_asked = self.asked is None or method in self.asked
+        return is_asked and method in self.programs
+
     def not_run(self) -> dict[str, str]:
         """Return why this machine can't run some methods' delegates, or their backends' kernels."""
         reasons, lacking_by_method = self.key["not_run"], {}

@@ -2,10 +2,10 @@
 
 import jsonschema
 
-from pipeline.cli.console import _quantized
 from pipeline.features.pages.markdown import markdown
 from pipeline.features.pages.sections.quantization import section
 from pipeline.features.schemas.record_schemas import report_schema
+from pipeline.features.summary.notes import warn_of_quantization
 from pipeline.report.render import render
 from tests.features.pages.test_markdown import method, rows, validation
 
@@ -92,6 +92,6 @@ def test_a_page_has_the_section_and_packages_without_quantization_do_not():
 
 def test_the_terminal_says_what_a_person_must_hear():
     methods = {"decode": {"quantization": DECODE}, "encode": {"quantization": facts()}, "plain": {}}
-    assert list(_quantized("pair", methods)) == [
+    assert list(warn_of_quantization("pair", methods)) == [
         "pair/decode: xnnpack quantized none of its weights"
     ]

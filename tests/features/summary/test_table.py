@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.cli import table
 from pipeline.cli.console import describe_failures
-from pipeline.cli.table import make_table
+from pipeline.features.summary import table
+from pipeline.features.summary.table import make_table
 from pipeline.report.events import INTERRUPTED, Event
 
 LONG = "a-package-of-a-matrix-with-a-very-long-name-for-android"

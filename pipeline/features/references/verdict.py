@@ -11,8 +11,13 @@ from typing import Any, cast
 from torch.export import ExportedProgram
 
 from pipeline.config.validation import ValidateConfig
+from pipeline.features.references.recording_judge import (
+    CallOutcome,
+    OutputOutcome,
+    RecordingComparison,
+)
+from pipeline.features.references.recordings import RecordedCall, Recording
 from pipeline.program.eager import Source
-from pipeline.program.recordings import RecordedCall, Recording
 from pipeline.report.method_records import ReferenceRecord
 from pipeline.report.verdicts import Verdict
 from pipeline.store.errors import PipelineError, listed
@@ -21,11 +26,6 @@ from pipeline.validate.determinism import outputs_of_runs
 from pipeline.validate.method_result import MethodValidation, describe_failure
 from pipeline.validate.metrics import json_number
 from pipeline.validate.randomness import REPEATS, judge_random
-from pipeline.validate.recording_judge import (
-    CallOutcome,
-    OutputOutcome,
-    RecordingComparison,
-)
 from pipeline.validate.references import Lane, OpenLane
 
 _MOST_NAMED = 3

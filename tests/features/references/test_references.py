@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.export import Dim, export
 
-from pipeline.run.export.reference_state import KeptState
+from pipeline.features.references.reference_state import KeptState
 from pipeline.validate.method_result import describe_failure
 from tests.support.referenced import judge, record
 

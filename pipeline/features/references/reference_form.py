@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from pipeline.features.references.recordings import Outputs, RecordedCall
 from pipeline.program.eager import AFTER_CALL, name_changed_input
-from pipeline.program.recordings import Outputs, RecordedCall
 from pipeline.program.signature import flatten, signature
 from pipeline.store.errors import listed
 from pipeline.validate.metrics import compare

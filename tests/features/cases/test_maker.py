@@ -9,10 +9,10 @@ from torch.export import Dim, export
 
 from pipeline.config.validation import CASES, Limits, ValidateConfig
 from pipeline.devices import bindings
+from pipeline.features.cases.maker import CaseMaker
 from pipeline.program.eager import Source
 from pipeline.program.inputs import InputSet
 from pipeline.program.signature import check_inputs
-from pipeline.validate.cases import CaseMaker
 from pipeline.validate.limits import LIMITS, check_limits, drop_limits_of_noise, scale_limits
 from pipeline.validate.metrics import compare
 from pipeline.validate.package import validate_package

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from pipeline.run.prove.references import counts_sequences
+from pipeline.features.references.measuring import counts_sequences
 from tests.support.bench import Bench
 from tests.support.configs import parse_config
 

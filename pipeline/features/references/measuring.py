@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 from pipeline.config.models import PackageConfig
+from pipeline.features.references.golden import read_golden
+from pipeline.features.references.recordings import load_recording
+from pipeline.features.references.verdict import ReferenceJudge
 from pipeline.plan.shared_state import says_sharing
-from pipeline.program.golden import read_golden
 from pipeline.program.input_files import check_file
-from pipeline.program.recordings import load_recording
+from pipeline.run.prove.call_times import timed_calls
+from pipeline.run.prove.measuring import Measurement, Measuring
 from pipeline.run.prove.subject import Subject
 from pipeline.store.errors import PipelineError, SourceError
-from pipeline.validate.budget import Budget
 from pipeline.validate.method_result import MethodValidation
-from pipeline.validate.reference_verdict import ReferenceJudge
-from pipeline.validate.references import OpenLane
-from pipeline.validate.results import Validation
 
 
-def judge_references(
-    validation: Validation, subject: Subject, budget: Budget, open_lane: OpenLane
-) -> None:
-    """Add the verdict on its export to each method that has a reference, of those that are asked
-    for, also where this machine can't run its package. Raises SourceError for a file of recorded
-    outputs that changed while the build ran."""
-    methods, counts = subject.asked, counts_sequences(subject.action.inputs.config)
-    for result in validation.methods:
-        is_asked = methods is None or result.method in methods
-        if is_asked and result.method in subject.programs:
-            judge = ReferenceJudge(
-                result, subject.programs, counts, subject.settings, budget, open_lane
-            )
-            _judge_method(result, subject, judge)
+class ReferenceMeasuring(Measuring):
+    """Adds the verdict on its export to each method that has a reference."""
+
+    def add_verdicts(self, measurement: Measurement) -> None:
+        """Judge the exports of the methods that are asked for, also where this machine can't run
+        the package. Raises SourceError for a file of recorded outputs that changed while the build
+        ran."""
+        subject = self.subject
+        counts = counts_sequences(subject.action.inputs.config)
+        with self.stages.stage("reference"), timed_calls(self.stages.step):
+            for result in measurement.validation.methods:
+                if not subject.validates(result.method):
+                    continue
+                judge = ReferenceJudge(
+                    result,
+                    subject.programs,
+                    counts,
+                    subject.settings,
+                    measurement.budget,
+                    measurement.open_lane,
+                )
+                _judge_method(result, subject, judge)
 
 
 def counts_sequences(config: PackageConfig) -> bool:

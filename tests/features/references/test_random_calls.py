@@ -11,14 +11,14 @@ import numpy
 import pytest
 import torch
 
-from pipeline.run.export.random_calls import describe_random_calls, find_random_calls
+from pipeline.features.references.random_calls import describe_random_calls, find_random_calls
 from tests.support.bench import REPOSITORY
 from tests.support.referenced import judge, record
 
 
 def find_names(function):
     calls = find_random_calls(function, REPOSITORY)
-    parts = [call.partition(" (tests/run/export/test_random_calls.py:") for call in calls]
+    parts = [call.partition(" (tests/features/references/test_random_calls.py:") for call in calls]
     assert all(line for _, line, _ in parts)
     return [name for name, _, _ in parts]
 
@@ -53,8 +53,9 @@ def test_what_gives_the_same_values_is_not_named():
 def test_an_export_keeps_values_of_python_and_none_of_torch():
     calls = find_random_calls(lambda: (torch.rand(2), random.random()), REPOSITORY)
     assert describe_random_calls(calls).endswith("): an export keeps the value that tracing saw")
-    assert describe_random_calls(calls[:1]).startswith("it calls torch.rand (tests/run/export/test")
-    assert "tracing" not in describe_random_calls(calls[:1])
+    first = describe_random_calls(calls[:1])
+    assert first.startswith("it calls torch.rand (tests/features/references/test")
+    assert "tracing" not in first
 
 
 class Noisy(torch.nn.Module):
@@ -66,6 +67,5 @@ def test_a_reference_that_draws_in_python_fails_with_the_call():
     programs = {"run": torch.export.export(Noisy(), (torch.ones(2),))}
     result = judge(record({"run": Noisy()}, programs), programs)["run"]
     (failure,) = result.failures
-    assert (
-        "two runs on the same inputs; it calls random.random (tests/run/export/" in failure["what"]
-    )
+    call = "random.random (tests/features/references/"
+    assert f"two runs on the same inputs; it calls {call}" in failure["what"]

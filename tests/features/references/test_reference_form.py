@@ -5,13 +5,13 @@ import torch
 from torch import nn
 from torch.export import export
 
-from pipeline.program.inputs import InputSet
-from pipeline.program.recordings import (
+from pipeline.features.references.recordings import (
     RecordedCall,
     Recording,
     UncomparableOutputError,
     call_reference,
 )
+from pipeline.program.inputs import InputSet
 from tests.support.referenced import judge
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)

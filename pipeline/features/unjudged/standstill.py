@@ -17,8 +17,12 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from pipeline.moments import call_all
-from pipeline.program.dependence import Dependence, find_dependences, output_values
+from pipeline.features.unjudged.dependence import (
+    Dependence,
+    find_dependences,
+    output_values,
+)
+from pipeline.features.unjudged.unmoved_node import describe_standstill
 from pipeline.program.eager import functionalized
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import fill_random, is_floating
@@ -26,6 +30,7 @@ from pipeline.program.signature import flatten, in_dim_order, signature
 from pipeline.report.method_records import MovementRecord
 from pipeline.store.errors import plural
 from pipeline.validate.budget import Budget
+from pipeline.validate.conclusions import ACCEPT, RETURNS_NOTHING
 from pipeline.validate.limits import check_limits
 from pipeline.validate.metrics import compare
 from pipeline.validate.movement import MethodMovement, OutputMovement
@@ -33,20 +38,15 @@ from pipeline.validate.node_values import NodeValues
 
 _REDRAWN = 6  # input sets that the source alone is run on, where all calls were on one
 _SEED = 0x7ED5EED  # which nobody draws examples with; torch takes 32 bits of it
-_ACCEPT = "`validate: {allow: [not-judged]}` accepts it as it is"
-_REMEDY = f"examples that change it would judge it; {_ACCEPT}"
+_REMEDY = f"examples that change it would judge it; {ACCEPT}"
 _REMEDY_WITHIN = (
-    f"examples that change it would judge it, or a limit below its movement; {_ACCEPT}"
+    f"examples that change it would judge it, or a limit below its movement; {ACCEPT}"
 )
-_REMEDY_NAN = f"examples on which the source gives numbers would judge it; {_ACCEPT}"
-_REMEDY_EMPTY = f"examples on which it has elements would judge it; {_ACCEPT}"
-RETURNS_NOTHING = (
-    "it returns nothing that shows what it did to its state; `validate.sequences` can call it "
-    f"before methods that read that; {_ACCEPT}"
-)
+_REMEDY_NAN = f"examples on which the source gives numbers would judge it; {ACCEPT}"
+_REMEDY_EMPTY = f"examples on which it has elements would judge it; {ACCEPT}"
 CONSTANT = (
     "no input reaches any output: the exported program has them as constants, as where tracing "
-    f"froze what they depend on; {_ACCEPT}"
+    f"froze what they depend on; {ACCEPT}"
 )
 
 
@@ -101,6 +101,17 @@ class StandstillJudge:
                 if reason := self._judge_constants():
                     _leave_unjudged(record, reason)
         return records
+
+    def find_indifferent_outputs(self) -> list[str]:
+        """Return the outputs that keep to the limits of the config in the place of each other,
+        though they depend on the inputs."""
+        still = []
+        for place, output in self.movement.items():
+            if not output.noticed and output.other_inputs is not None:
+                still.append(place)
+        if not still:
+            return []
+        return [self.names[n] for n in still if self._dependences[n] == "values"]
 
     def _judge_constants(self) -> str:
         """Return why a method whose outputs are all constants of its program is not judged, or
@@ -216,10 +227,7 @@ class StandstillJudge:
             if place >= len(values) or not isinstance(values[place], Node):
                 return ""
             pair = self._pick_inputs(output)
-            words = call_all(
-                "explain_standstill", self._source, values[place], *pair, self.root
-            )
-            where = next(words, "")
+            where = describe_standstill(self._source, values[place], *pair, self.root)
             return f"; it stops depending on them at {where}" if where else ""
         return ""
 
@@ -232,24 +240,6 @@ class StandstillJudge:
             )
         leaves = flatten(self.program, next(iter(output.firsts.values())).inputs)
         return leaves, self._redraw(leaves, 0)
-
-
-def find_indifferent_outputs(
-    program: ExportedProgram,
-    names: Sequence[str],
-    state: Sequence[str],
-    movement: MethodMovement,
-) -> list[str]:
-    """Return the outputs that keep to the limits of the config in the place of each other, though
-    they depend on the inputs."""
-    still = []
-    for place, output in movement.items():
-        if not output.noticed and output.other_inputs is not None:
-            still.append(place)
-    if not still:
-        return []
-    dependences = find_dependences(program, len(names), state)
-    return [names[place] for place in still if dependences[place] == "values"]
 
 
 def _leave_unjudged(record: MovementRecord, reason: str) -> None:

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.export import export
 
-from pipeline.program.golden import read_golden
+from pipeline.features.references.golden import read_golden
 from pipeline.program.inputs import InputSet
 from pipeline.store.errors import PipelineError
 from tests.support.referenced import judge

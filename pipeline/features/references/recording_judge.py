@@ -19,17 +19,17 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from pipeline.config.validation import Limits
-from pipeline.program.recordings import Outputs, RecordedCall
+from pipeline.features.references.recordings import Outputs, RecordedCall
+from pipeline.features.references.reference_form import (
+    describe_order,
+    describe_structure,
+    describe_unchanged,
+)
 from pipeline.store.reasons import reason
 from pipeline.validate.call_limits import CallLimits, DerivedLimits
 from pipeline.validate.default_limits import most_share
 from pipeline.validate.limits import judge_output
 from pipeline.validate.metrics import OutputError, compare
-from pipeline.validate.reference_form import (
-    describe_order,
-    describe_structure,
-    describe_unchanged,
-)
 from pipeline.validate.references import Lane, OpenLane, References
 
 # Of the greatest value and of each: what one kernel may be apart from another that does the same.

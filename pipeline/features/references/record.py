@@ -8,30 +8,42 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch.export import ExportedProgram
 
-from pipeline.program.inputs import InputSet
-from pipeline.program.recordings import RecordedCall, Recording, save_recording
-from pipeline.run.export.guarded import Begin, GuardError, run_guarded
-from pipeline.run.export.recorder import (
+from pipeline.features.references.guarded import Begin, GuardError, run_guarded
+from pipeline.features.references.recorder import (
     Defaults,
     Reference,
     ReferenceRecorder,
     name_origin,
 )
+from pipeline.features.references.recordings import (
+    RecordedCall,
+    Recording,
+    save_recording,
+)
+from pipeline.program.inputs import InputSet
 
 
 def record_references(
     references: Mapping[str, Reference],
     programs: Mapping[str, ExportedProgram],
     examples: Mapping[str, Sequence[InputSet]],
-    defaults: Defaults,
+    dtype: torch.dtype,
+    device: torch.device,
     root: Path,
 ) -> dict[str, bytes]:
     """Run references, and return their recordings by method, as the store keeps them. All that they
-    change is as before."""
+    change is as before.
+
+    Args:
+        dtype, device: torch's defaults while the exporter ran.
+        root: the workspace.
+    """
     if not references:
         return {}
+    defaults = Defaults(dtype, device)
     make = partial(ReferenceRecorder, references, programs, examples, defaults, root)
     try:
         return _unpack(run_guarded(partial(_record, make)))

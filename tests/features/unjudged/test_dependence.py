@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.export import Dim, export
 
-from pipeline.program.dependence import find_dependences
+from pipeline.features.unjudged.dependence import find_dependences
 from pipeline.program.eager import Source
 
 

@@ -10,34 +10,37 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.config.fields import wrong_package_name
-from pipeline.config.variables import Variables, spelled
+from pipeline.config.variables import (
+    AXIS_PATTERN,
+    Combination,
+    Variables,
+    spelled,
+)
 from pipeline.config.yaml import Node
 from pipeline.store.errors import shown
 
-AXIS_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]*$"
 _NOT_IN_PARTS = ("extends", "matrix", "package")
 _MOST = 1000
 
 
-@dataclass
-class Combination:
-    """A value of each axis, and the parts that are merged over the rest, in this order."""
-
-    values: dict[str, Any]
-    parts: list[Node] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        return ", ".join(
-            f"{axis} {spelled(value)}" for axis, value in self.values.items()
-        )
-
-
 # The values of an axis, each with the part of a config that it stands for, or None.
 _Axis = list[tuple[Any, Node | None]]
+
+
+def expand_matrix(
+    node: Node, variables: Variables, stem: str, template: Node | None
+) -> dict[str, Combination]:
+    """Return the combinations of a matrix by the names of their packages; none where something is
+    wrong with it, which the problems of the variables say.
+
+    Args:
+        stem: the name of the file without its suffix.
+        template: how packages are named, where the file says so.
+    """
+    return Matrix(node, variables).packages(stem, template)
 
 
 class Matrix:

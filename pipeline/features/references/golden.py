@@ -18,6 +18,7 @@ from pathlib import Path
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from pipeline.features.references.recordings import RecordedCall, Recording
 from pipeline.program.eager import AFTER_CALL, find_effects
 from pipeline.program.input_files import (
     count_batches,
@@ -26,7 +27,6 @@ from pipeline.program.input_files import (
     unstack,
 )
 from pipeline.program.inputs import InputSet
-from pipeline.program.recordings import RecordedCall, Recording
 from pipeline.program.signature import check_inputs, returned_values, signature
 from pipeline.store.errors import PipelineError, did_you_mean, listed
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
@@ -19,6 +19,31 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from pipeline.features.references.guarded import Begin
+from pipeline.features.references.random_calls import (
+    describe_random_calls,
+    find_random_calls,
+)
+from pipeline.features.references.recording_judge import (
+    RecordingComparison,
+    describe_difference,
+)
+from pipeline.features.references.recordings import (
+    Outputs,
+    RecordedCall,
+    Recording,
+    UncomparableOutputError,
+    call_reference,
+    count_bytes,
+)
+from pipeline.features.references.reference_state import (
+    ChangedParameterError,
+    KeptState,
+    Key,
+    iter_reachable,
+    preserving_globals,
+    seed_all,
+)
 from pipeline.moments import call_all
 from pipeline.program.inputs import InputSet
 from pipeline.program.random_inputs import (
@@ -29,29 +54,10 @@ from pipeline.program.random_inputs import (
     generate_inputs,
 )
 from pipeline.program.random_operators import find_random_operators
-from pipeline.program.recordings import (
-    Outputs,
-    RecordedCall,
-    Recording,
-    UncomparableOutputError,
-    call_reference,
-    count_bytes,
-)
-from pipeline.run.export.guarded import Begin
-from pipeline.run.export.random_calls import describe_random_calls, find_random_calls
-from pipeline.run.export.reference_state import (
-    ChangedParameterError,
-    KeptState,
-    Key,
-    iter_reachable,
-    preserving_globals,
-    seed_all,
-)
 from pipeline.store.errors import log_traceback
 from pipeline.store.reasons import reason
 from pipeline.store.remedies import add_remedy
 from pipeline.validate.randomness import REPEATS
-from pipeline.validate.recording_judge import RecordingComparison, describe_difference
 
 Reference = Callable[..., Any]
 Calls = Sequence[tuple[str, InputSet]]
@@ -79,8 +85,8 @@ _OTHERWISE_IN_TRAINING = (
 class Defaults:
     """torch's defaults while the exporter ran, in which its references run."""
 
-    dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
-    device: torch.device = field(default_factory=torch.get_default_device)
+    dtype: torch.dtype
+    device: torch.device
 
     @contextmanager
     def applied(self) -> Iterator[None]:

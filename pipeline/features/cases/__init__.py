@@ -1,0 +1,15 @@
+"""Cases: inputs for what random ones leave out, on which methods are validated too.
+
+maker    zeros, large values, the limits of dynamic sizes
+layouts  tensors whose memory lies otherwise than at export
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "cases",
+    "validate on zeros, large values, least and greatest sizes, and other memory layouts",
+    make_cases="pipeline.features.cases.maker:CaseMaker",
+)

@@ -1,0 +1,11 @@
+"""Matrix: several packages of one config."""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "matrix",
+    "make several packages of one config, by `matrix`",
+    expand_matrix="pipeline.features.matrix.matrix:expand_matrix",
+)

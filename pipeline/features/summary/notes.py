@@ -1,0 +1,106 @@
+"""What to know of the packages that a run made, in a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pipeline.features.summary.unwritten import find_unknown_names, find_unwritten
+from pipeline.plan.plan import Plan
+from pipeline.report.events import DONE, Event
+from pipeline.report.formatting import percent, size_range
+from pipeline.report.packages import describe_left_out
+from pipeline.report.records import read_drops, read_fitting, read_manifest
+from pipeline.report.references import UNREFERENCED, describe_limits, is_unreferenced
+from pipeline.store.errors import listed
+from pipeline.store.files import CONTENTS, REPORT
+from pipeline.store.remedies import range_remedy
+from pipeline.store.visible import one_line
+
+_MOST_UNREFERENCED = 4
+
+
+def describe_linked(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
+    """Yield what the packages of this run are not, though their configs may mean it."""
+    linked = {str(e.package) for e in events if e.kind == "link" and e.outcome in DONE}
+    for package in sorted(linked):
+        if manifest := read_manifest(plan.workspace, package):
+            yield from _dropped(plan, package)
+            yield from _warnings(package, manifest["methods"])
+            yield from _narrowed(package, manifest["methods"])
+            yield from warn_of_quantization(package, manifest["methods"])
+            unknown = find_unknown_names(manifest["methods"])
+            contents = read_fitting(plan.workspace.package(package) / CONTENTS)
+            tensors = contents["tensors"] if contents else None
+            unwritten = find_unwritten(manifest["emit"], manifest["files"], tensors)
+            for remark in (*unknown, *unwritten):
+                yield one_line(f"{package}: {remark}")
+
+
+def _dropped(plan: Plan, package: str) -> Iterator[str]:
+    """Yield a line for each method of which less is delegated than in the last build."""
+    for method, (was, now) in sorted(read_drops(plan.workspace, package).items()):
+        yield one_line(
+            f"{package}/{method}: warning: {percent(now)} of nodes delegated, {percent(was)} in "
+            "the last build"
+        )
+
+
+def _warnings(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each warning of a lowering, with the methods that it is about."""
+    about: dict[str, list[str]] = {}
+    for method, facts in sorted(methods.items()):
+        for warning in facts.get("warnings", ()):
+            place = " in ".join(filter(None, (warning["operator"], warning["module"])))
+            text = f"{place}: {warning['what']}" if place else warning["what"]
+            about.setdefault(text, []).append(method)
+    for text, names in about.items():
+        yield one_line(f"{package}/{listed(names, 3)}: warning: {text}")
+
+
+def _narrowed(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each size that a package is lowered for less of than its source takes."""
+    for method, facts in sorted(methods.items()):
+        keeps = facts["lowering"].get("edge", {}).get("keep_ranges", False)
+        for size in facts.get("narrowed", ()):
+            by = " in ".join(filter(None, (size["operator"], size["module"])))
+            yield one_line(
+                f"{package}/{method}: {size['size']} is lowered for "
+                f"{size_range(size['lowered'])}, its source takes {size_range(size['source'])}"
+                + (f"; narrowed by {by}" if by else "")
+                + f"; {range_remedy(size['operator'], size['lowered'], keeps)}"
+            )
+
+
+def warn_of_quantization(package: str, methods: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the warnings of a package's quantized methods."""
+    for method, facts in sorted(methods.items()):
+        for warning in facts.get("quantization", {}).get("warnings", ()):
+            yield one_line(f"{package}/{method}: {warning}")
+
+
+def describe_validated(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
+    """Yield a line for each package whose validation was cut short, and one for all methods that
+    were compared with nothing but their exported programs."""
+    unreferenced: list[str] = []
+    for package in sorted(
+        {str(event.package) for event in events if event.kind == "validate"}
+    ):
+        report = read_fitting(plan.workspace.package(package) / REPORT)
+        if not report:
+            continue
+        if left_out := describe_left_out(report):
+            yield f"{package}: {left_out}"
+        methods = [
+            method["method"] for method in report["methods"] if is_unreferenced(method)
+        ]
+        unreferenced += [f"{package}/{method}" for method in methods]
+        for method in report["methods"]:
+            if limits := describe_limits(
+                method.get("reference") or {}, report.get("places")
+            ):
+                yield one_line(
+                    f"{package}/{method['method']}: held to {limits} of its reference"
+                )
+    if unreferenced:
+        yield one_line(f"{UNREFERENCED}: {listed(unreferenced, _MOST_UNREFERENCED)}")

@@ -1,0 +1,89 @@
+"""What a package lacks of its config: files for constants, and names in options of partitioners."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from pipeline.config.patterns import WEIGHT_PATTERNS
+from pipeline.store.errors import listed
+
+_TAKEN = "delegates took its constants; `external_weights` moves those too"
+
+
+def find_unwritten(
+    emit: Mapping[str, Any],
+    files: Collection[str],
+    tensors: Collection[Mapping[str, Any]] | None = None,
+) -> Iterator[str]:
+    """Yield a sentence for each file for constants that a package lacks, with the reason.
+
+    Args:
+        emit: as a config resolves it, or an older manifest has it.
+        files: the names of the package's files.
+        tensors: those of the package (`TensorRecord`); None where they are not known.
+    """
+    for option in WEIGHT_PATTERNS:
+        for file, patterns in dict(emit.get(option, {})).items():
+            if f"{file}.ptd" not in files:
+                reason = _explain_unwritten(option, patterns, tensors)
+                yield f"emit.{option}: there is no {file}.ptd{reason and f': {reason}'}"
+
+
+def _explain_unwritten(
+    option: str, patterns: Sequence[str], tensors: Collection[Mapping[str, Any]] | None
+) -> str:
+    """Return why nothing went to the file of some patterns; "" where that is not known."""
+    if tensors is None:
+        return ""
+    constants = [tensor for tensor in tensors if tensor["where"] != "mutable"]
+    if not constants:
+        return "the package has no constants; leave it out"
+    fits = WEIGHT_PATTERNS[option]
+    fitting = [
+        t for t in constants if any(fits(t["name"], pattern) for pattern in patterns)
+    ]
+    if not fitting:
+        return "its patterns fit no constant that the package still has"
+    if all(tensor["where"] == "named_data" and _is_apart(tensor) for tensor in fitting):
+        return "other files take all that its patterns fit"
+    if any(tensor["where"] == "delegate" for tensor in fitting):
+        reason = "its weights are in payloads of backends that take no tags"
+        if option == "external_weights":
+            return reason
+        return _TAKEN
+    if option == "external_files" and any(t["where"] == "named_data" for t in fitting):
+        return _TAKEN
+    return "what its patterns fit are literals of the model's code, which stay in the program"
+
+
+def _is_apart(tensor: Mapping[str, Any]) -> bool:
+    return str(tensor["file"]).endswith(".ptd")
+
+
+def find_unknown_names(methods: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a sentence for each option of partitioners that names what no method of a package has
+    whose config lists it.
+
+    Args:
+        methods: as a manifest has them; `listed` of each is what `compile.name_lists` found.
+    """
+    listings = [
+        listing
+        for _, facts in sorted(methods.items())
+        for listing in facts.get("listed", ())
+    ]
+    fitting = {
+        (listing["option"], listing["name"]) for listing in listings if listing["found"]
+    }
+    unknown: dict[str, dict[str, str]] = {}
+    for listing in listings:
+        if (listing["option"], listing["name"]) not in fitting:
+            unknown.setdefault(listing["option"], {}).setdefault(
+                listing["name"],
+                listing["hint"],
+            )
+    for option, hints in unknown.items():
+        names = listed(repr(name) for name in hints)
+        hint = next(iter(hints.values()))
+        yield f"{option} names {names}, which the package has not; {hint}"
