@@ -25,6 +25,7 @@ from doit.cmd_base import get_loader
 from doit.cmdparse import CmdParseError
 
 from pte_pipeline.bytecode import check_bytecode
+from pte_pipeline.command_line import PROGRAM
 from pte_pipeline.import_path import is_untrusted, leave_workspace_out
 from pte_pipeline.name_conflict import NAME, claim_pipeline, is_package
 
@@ -78,6 +79,7 @@ def _ending_quietly() -> Iterator[None]:
 class _Door:
     """A command of doit's that leaves the command line of a workspace to this package."""
 
+    bin_name: str
     cmdparser: Any
     loader: Any
     opt_vals: dict[str, Any]
@@ -95,7 +97,9 @@ class _Door:
         if is_untrusted():
             leave_workspace_out(dodo.parent if dodo else Path.cwd())
         if not self._leads_to_workspace(dodo):
-            return super().parse_execute(in_args)  # type: ignore[misc]
+            if self.bin_name != PROGRAM:
+                return super().parse_execute(in_args)  # type: ignore[misc]
+            dodo = None  # of another project: commands that need no workspace work beside it
         try:
             with _ending_quietly():
                 check_bytecode()
