@@ -22,6 +22,8 @@ def main() -> int:
         return 0
     if words[:1] == ["--help"]:
         words = ["help"]
+    elif words and words[0].startswith("-k"):  # before a command, doit's loader takes it
+        words.insert(0, "run")
     from doit.doit_cmd import DoitMain  # which takes a tenth of a second
 
     DoitMain.BIN_NAME = PROGRAM

@@ -40,7 +40,7 @@ from pipeline.cli.run_options import (
 )
 from pipeline.cli.runner import BatchRunner
 from pipeline.cli.workspace_loader import WorkspaceLoader
-from pipeline.moments import call_all, find_functions, load
+from pipeline.moments import call_all, find_features, find_functions, load
 from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.visible import one_line
 
@@ -79,6 +79,10 @@ def _take_options(command: list[str], words: list[str], root: Path) -> list[str]
         words, values = take_option(words, f"--{option}")
         for value in values[-1:]:
             load(reference)(value, [*command, *words], root)
+    name = next(iter(command), "run")
+    for feature in find_features():
+        if feature.rewrite_words:
+            words = load(feature.rewrite_words)(name, words, root)
     return words
 
 
@@ -153,7 +157,8 @@ class Run(_States, cmd_run.Run):  # type: ignore[misc]
 
     def get_reporters(self) -> dict[str, Any]:
         # The door has looked all plugins up, which takes 10 ms.
-        return getattr(self.loader.door, "reporters", None) or super().get_reporters()
+        reporters = getattr(self.loader.door, "reporters", None)
+        return reporters or super().get_reporters()
 
     def _execute(
         self,
@@ -178,7 +183,10 @@ class Run(_States, cmd_run.Run):  # type: ignore[misc]
         self.control.process(self.sel_tasks)
         if single:
             _drop_dependencies(self.control)
-        if isinstance(reporter, str):
+        references = find_functions("reporters")
+        if reporter in references:
+            reporter = load(references[reporter])
+        elif isinstance(reporter, str):
             reporter = self.reporters[reporter]
         with _open_output(outfile) as self.outstream:
             if isinstance(reporter, type):
