@@ -1,10 +1,12 @@
-"""The pages of `doit help`: all commands with a line each, or one of them in full."""
+"""The pages of `doit help`: all commands with a line each, one of them in full, or a config key."""
 
 from __future__ import annotations
 
+import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from pipeline.cli.commands import ANYWHERE, GROUPS, VERBS, Command, usage
 from pipeline.moments import find_functions
@@ -41,7 +43,15 @@ DOIT_COMMANDS = {
             "let doit forget when other tasks of dodo.py last ran",
             "[task ...]",
         ),
-        Command("help", "show all commands, or one of them", "[command]"),
+        Command(
+            "help",
+            "show all commands, one of them, or a config key",
+            "[command | config key]",
+            examples=(
+                ("doit help lower", "a command"),
+                ("doit help validate.atol", "a key of package configs"),
+            ),
+        ),
     )
 }
 _RUN_OPTIONS = {
@@ -52,6 +62,7 @@ _RUN_OPTIONS = {
 }
 _WIDTH = 100
 _PROGRAM = "pte"  # the other name of the command line
+_KEYS = Path(__file__).with_name("config_keys.json")
 _DOIT = re.compile(r"\bdoit\b(?= |$)")  # as it stands in command lines
 
 
@@ -63,7 +74,7 @@ def find_page(words: Sequence[str], program: str) -> list[str] | None:
         program: the name by which it was started, which the examples have.
 
     Returns:
-        All commands where no word is given; None where no word is a command.
+        All commands where no word is given; None where no word is a command or a config key.
     """
     commands = {**DOIT_COMMANDS, **GROUPS, **VERBS, **ANYWHERE}
     names = [word.partition(":")[0] for word in words]
@@ -71,7 +82,8 @@ def find_page(words: Sequence[str], program: str) -> list[str] | None:
     if names:
         lines = list(_describe(commands[names[0]]))
     elif words:
-        return None
+        key = find_key(words[0])
+        return list(_describe_key(key)) if key else None
     else:
         lines = list(_overview())
     if program != _PROGRAM:  # `python -m doit`, say
@@ -119,6 +131,41 @@ def _describe(command: Command) -> Iterator[str]:
         width = max(len(line) for line, _ in command.examples)
         for line, meaning in command.examples:
             yield f"  {line:<{width}}  # {meaning}"
+
+
+def read_keys() -> dict[str, dict[str, str]]:
+    """Return the facts of the keys of package configs, by their path."""
+    keys: dict[str, dict[str, str]] = json.loads(_KEYS.read_text(encoding="utf-8"))
+    return keys
+
+
+def find_key(name: str) -> str:
+    """Return the path of a config key that is written with the name of a method, as
+    `methods.decode.emit`, or from its end on; "" where there is none, or more than one."""
+    paths = list(read_keys())
+    if name in paths:
+        return name
+    general = re.sub(r"^methods\.[^.]+", "methods.<method>", name)
+    general = re.sub(r"^validate\.methods\.[^.]+", "validate.methods.<method>", general)
+    if general in paths:
+        return general
+    endings = [path for path in paths if path.endswith(f".{name}")]
+    return endings[0] if len(endings) == 1 else ""
+
+
+def _describe_key(path: str) -> Iterator[str]:
+    """Yield the lines of the help on a config key."""
+    facts = read_keys()[path]
+    yield f"{path}: {facts['values']}"
+    yield ""
+    yield from textwrap.wrap(facts["meaning"], _WIDTH)
+    if facts["example"]:
+        yield ""
+        yield f"example: {facts['example']}"
+    below = [key for key in read_keys() if key.startswith(f"{path}.")]
+    if below:
+        yield ""
+        yield from textwrap.wrap(f"keys: {', '.join(below)}", _WIDTH)
 
 
 def _list_options(options: Mapping[str, str]) -> Iterator[str]:

@@ -15,7 +15,7 @@ SELECTING = {
     "--last-failed": "only the packages that failed in the last run, or else all",
 }
 RUNNING = {
-    "-j NUMBER": "the same as -n",
+    "-j, --jobs NUMBER": "the same as -n",
     "-x, --fail-fast": "start nothing more after the first failure",
     "-q, --quiet": "print failures, warnings and verdicts alone",
 }
