@@ -112,6 +112,13 @@ class Feature:
         options: those with a value that any command line may have, such as `--toolchain NAME`, by
             name; each function takes the value, the words without it and the workspace's folder,
             before anything is planned.
+        option_help: what help says of the options that it takes from any command line, by the
+            option as it is written.
+        rewrite_words: takes the name of doit's command (`run` for those of ours), the words after
+            it, and the workspace's folder; returns the words that doit and the core know.
+        reporters: those of `doit -r`, by name.
+        help_pages: takes the words of which help is asked, and the program's name; returns lines,
+            or None for words that it doesn't know.
         split_command: takes the words of a command line and the workspace's folder; returns None
             where this process runs all of it, or the words that it runs (None for none), and a
             function that runs what is left and returns the exit status.
@@ -243,6 +250,10 @@ class Feature:
     summary: str
     verbs: tuple[Command, ...] = ()
     options: Mapping[str, str] = _moment("", _NONE)
+    option_help: Mapping[str, str] = _moment("", _NONE)
+    rewrite_words: str = _moment("")
+    reporters: Mapping[str, str] = _moment("", _NONE)
+    help_pages: str = _moment("")
     split_command: str = _moment("")
     before_command: str = _moment("")
     live_view: str = _moment("")

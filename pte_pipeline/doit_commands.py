@@ -15,7 +15,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,38 +25,13 @@ from doit.cmd_base import get_loader
 from doit.cmdparse import CmdParseError
 
 from pte_pipeline.bytecode import check_bytecode
+from pte_pipeline.command_line import DODO, PROGRAM, find_dodo, is_ours
 from pte_pipeline.import_path import is_untrusted, leave_workspace_out
-from pte_pipeline.name_conflict import NAME, claim_pipeline, is_package
+from pte_pipeline.name_conflict import claim_pipeline
 
-_DODO = "dodo.py"
 _TASKS = "pipeline.cli.tasks"
 _INTERRUPTED = 128 + signal.SIGINT  # as shells give it
 _TAKES_OVER = "pipeline.cli.workspace_commands"
-
-
-def find_dodo(name: str = _DODO) -> Path | None:
-    """Return the dodo file of this name; of doit's default name, the nearest one in this folder or
-    above, if there is one."""
-    folder = Path.cwd()
-    if name != _DODO:
-        return folder / name
-    for parent in (folder, *folder.parents):
-        if (parent / name).is_file():
-            return parent / name
-    return None
-
-
-def is_ours(dodo: Path) -> bool:
-    """Tell whether a dodo file takes the tasks of this package: by the public name, or from
-    `pipeline.tasks` where no module beside the file is called so."""
-    with suppress(OSError):
-        text = dodo.read_bytes()
-        if b"pte_pipeline.tasks" in text:
-            return True
-        folder = dodo.parent / NAME
-        is_hidden = not is_package(folder) and any(folder.glob("tasks*"))
-        return b"pipeline.tasks" in text and not is_hidden
-    return False
 
 
 @contextmanager
@@ -78,6 +53,7 @@ def _ending_quietly() -> Iterator[None]:
 class _Door:
     """A command of doit's that leaves the command line of a workspace to this package."""
 
+    bin_name: str
     cmdparser: Any
     loader: Any
     opt_vals: dict[str, Any]
@@ -95,7 +71,9 @@ class _Door:
         if is_untrusted():
             leave_workspace_out(dodo.parent if dodo else Path.cwd())
         if not self._leads_to_workspace(dodo):
-            return super().parse_execute(in_args)  # type: ignore[misc]
+            if self.bin_name != PROGRAM:
+                return super().parse_execute(in_args)  # type: ignore[misc]
+            dodo = None  # of another project: commands that need no workspace work beside it
         try:
             with _ending_quietly():
                 check_bytecode()
@@ -111,7 +89,7 @@ class _Door:
             options, _ = self.cmdparser.parse(words)
         except CmdParseError:  # options that only our commands have
             options, _ = self.cmdparser.parse([])
-        name: str = {**options, **self.opt_vals}.get("dodoFile", _DODO)
+        name: str = {**options, **self.opt_vals}.get("dodoFile", DODO)
         return name
 
     def _leads_to_workspace(self, dodo: Path | None) -> bool:

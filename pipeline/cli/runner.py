@@ -33,6 +33,7 @@ from pipeline.store.errors import (
     PipelineError,
 )
 
+_FAILURE_BEFORE = "a failure ended the run"
 FAMILY = "_family"  # the group of tasks of each family
 
 
@@ -68,19 +69,19 @@ class BatchRunner(WorkerTasks):
             try:
                 self._run_until(interrupts, task_dispatcher)
             except KeyboardInterrupt:
-                self._leave_out_the_rest()
+                self._leave_out_the_rest(INTERRUPTED)
             finally:
                 self._close(task_dispatcher, bool(interrupts.status))
                 self.final_result = interrupts.status or self.final_result
 
-    def _leave_out_the_rest(self) -> None:
-        """Settle all tasks that have begun, after a signal."""
+    def _leave_out_the_rest(self, reason: str) -> None:
+        """Settle all tasks that have begun, after a signal or a failure that ends the run."""
         nodes = list(self._ready)
         for waiting_tasks in self._under_way.values():
             nodes += [waiting.node for waiting in waiting_tasks]
         for node in nodes:
             if node.run_status == "run":
-                self._not_run(node, INTERRUPTED)
+                self._not_run(node, reason)
 
     def _run_until(self, interrupts: Interrupts, task_dispatcher: Any) -> None:
         """Run all tasks, until a signal raises KeyboardInterrupt."""
@@ -127,8 +128,10 @@ class BatchRunner(WorkerTasks):
                 settled += self._wait_for_workers(task_dispatcher)
             else:
                 break
+        self._drop_waiting()
         while self._under_way:  # what has begun when a failure ends the run
             self._wait_for_workers(task_dispatcher)
+        self._leave_out_the_rest(_FAILURE_BEFORE)
         self._close_batch()
 
     def _take(self, node: Any, dispatcher: Any, settled: deque[Any]) -> None:

@@ -153,6 +153,12 @@ class WorkerTasks(TaskOutcomes):
         self._open_batch(plan).add(actions)
         return []
 
+    def _drop_waiting(self) -> None:
+        """Let the tasks whose actions no worker has begun wait with those that are ready."""
+        for action in self._batch.drop_waiting() if self._batch else ():
+            for waiting in self._under_way.pop(action.digest):
+                self._ready.append(waiting.node)
+
     def _wait_for_workers(self, task_dispatcher: Any) -> list[Any]:
         """Wait until actions end, and return the nodes of the tasks that are settled."""
         assert self._batch is not None

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 from doit import cmd_clean, cmd_forget, cmd_help, cmd_info, cmd_list, cmd_run
 from doit.action import PythonAction
 from doit.cmd_base import Command as DoitCommand
+from doit.cmdparse import CmdParseError
 from doit.control import TaskControl
 from doit.doit_cmd import DoitMain
 from doit.exceptions import InvalidCommand
@@ -30,7 +31,6 @@ from pipeline.cli.commands import ANYWHERE, VERBS, Command
 from pipeline.cli.doit_link import UpToDate
 from pipeline.cli.doit_states import States, StatesToRead
 from pipeline.cli.grammar import take_flags
-from pipeline.cli.help import COMMANDS, describe, overview
 from pipeline.cli.interrupts import Interrupts
 from pipeline.cli.run_options import (
     drop_database,
@@ -40,8 +40,8 @@ from pipeline.cli.run_options import (
 )
 from pipeline.cli.runner import BatchRunner
 from pipeline.cli.workspace_loader import WorkspaceLoader
-from pipeline.moments import call_all, find_functions, load
-from pipeline.store.errors import PipelineError
+from pipeline.moments import call_all, find_features, find_functions, load
+from pipeline.store.errors import PipelineError, did_you_mean
 from pipeline.store.visible import one_line
 
 _HELP = ("-h", "--help")
@@ -58,13 +58,19 @@ def run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
     """
     command = [] if door.name == "run" else [door.name]
     root = dodo.parent if dodo else Path.cwd()
+    if any(word in _HELP for word in words):
+        names = [word for word in (*command, *words) if not word.startswith("-")]
+        return _run_command(door, names, dodo, "help")
     try:
         words = _take_options(command, words, root)
         for parts in filter(None, call_all("split_command", [*command, *words], root)):
             return _run_parts(door, dodo, len(command), *parts)
-        return _run_command(door, words, dodo)
+        return _run_command(door, words, dodo, door.name)
     except PipelineError as error:
         raise InvalidCommand(str(error)) from error
+    except CmdParseError as error:  # which doit ends with all of its options
+        text = str(error).partition(" (parsing")[0]
+        raise InvalidCommand(f"{text}; `doit help` says more") from error
 
 
 def _take_options(command: list[str], words: list[str], root: Path) -> list[str]:
@@ -73,6 +79,10 @@ def _take_options(command: list[str], words: list[str], root: Path) -> list[str]
         words, values = take_option(words, f"--{option}")
         for value in values[-1:]:
             load(reference)(value, [*command, *words], root)
+    name = next(iter(command), "run")
+    for feature in find_features():
+        if feature.rewrite_words:
+            words = load(feature.rewrite_words)(name, words, root)
     return words
 
 
@@ -87,16 +97,15 @@ def _run_parts(
     it could not begin or was interrupted; return the worst exit status."""
     status = 0
     if words is not None:
-        status = _run_command(door, words[skipped:], dodo) or 0
+        status = _run_command(door, words[skipped:], dodo, door.name) or 0
     if status > 1:
         return status
     return max(status, run_others())
 
 
-def _run_command(door: Any, words: list[str], dodo: Path | None) -> Any:
-    """Run a command line in this process."""
+def _run_command(door: Any, words: list[str], dodo: Path | None, name: str) -> Any:
+    """Run a command of doit's, or the one that the words of `doit run` name, in this process."""
     commands = make_commands(door)
-    name = door.name
     if name == "run":
         words = take_allowed(words)
         names = drop_database(words)
@@ -144,13 +153,12 @@ class Run(_States, cmd_run.Run):  # type: ignore[misc]
     states = States
 
     def parse_execute(self, in_args: Sequence[str]) -> Any:
-        if _asks_for_help(in_args) and in_args[0] in COMMANDS:
-            return _show_help(in_args[0])
         return super().parse_execute(number_verbosity(in_args))
 
     def get_reporters(self) -> dict[str, Any]:
         # The door has looked all plugins up, which takes 10 ms.
-        return getattr(self.loader.door, "reporters", None) or super().get_reporters()
+        reporters = getattr(self.loader.door, "reporters", None)
+        return reporters or super().get_reporters()
 
     def _execute(
         self,
@@ -175,7 +183,10 @@ class Run(_States, cmd_run.Run):  # type: ignore[misc]
         self.control.process(self.sel_tasks)
         if single:
             _drop_dependencies(self.control)
-        if isinstance(reporter, str):
+        references = find_functions("reporters")
+        if reporter in references:
+            reporter = load(references[reporter])
+        elif isinstance(reporter, str):
             reporter = self.reporters[reporter]
         with _open_output(outfile) as self.outstream:
             if isinstance(reporter, type):
@@ -282,24 +293,16 @@ class Clean(_States, cmd_clean.Clean):  # type: ignore[misc]
 
 
 class Help(_States, cmd_help.Help):  # type: ignore[misc]
-    """`doit help`: our overview, and one of our commands; of any other word, doit's."""
+    """`doit help`: the page of a feature; of any other word, doit's."""
 
     def execute(self, params: Any, args: Sequence[str]) -> Any:
-        if len(args) == 1 and args[0] in COMMANDS:
-            return _show_help(args[0])
+        for lines in filter(None, call_all("help_pages", args, self.bin_name)):
+            print(*lines, sep="\n")
+            return 0
+        if self.loader.dodo is None and args and args[0] not in self.cmds:
+            hint = did_you_mean(args[0], self.cmds)
+            raise InvalidCommand(f"no command '{args[0]}'; {hint}")
         return super().execute(params, args)
-
-    def print_usage(self, cmds: Any) -> None:
-        print(*overview(), sep="\n")
-
-
-def _asks_for_help(words: Sequence[str]) -> bool:
-    return any(word in _HELP for word in words)
-
-
-def _show_help(name: str) -> int:
-    print(*describe(name), sep="\n")
-    return 0
 
 
 # Our verbs
@@ -319,8 +322,6 @@ class Verb(DoitCommand):  # type: ignore[misc]
         self.loader = task_loader
 
     def parse_execute(self, in_args: Sequence[str]) -> int:
-        if _asks_for_help(in_args):
-            return _show_help(self.name)
         return self.run(in_args)
 
     def run(self, words: Sequence[str]) -> int:

@@ -29,7 +29,8 @@ from pipeline.store.errors import PipelineError
 from pte_pipeline.import_path import is_untrusted, leave_workspace_out
 
 _NO_DODO = (
-    "`doit init` makes a workspace of ExecuTorch packages here, `doit help` says more"
+    "no workspace here: no dodo.py with `from pte_pipeline.tasks import *` in this folder or "
+    "above; `doit init` makes a workspace of ExecuTorch packages here, `doit help` says more"
 )
 
 
@@ -61,18 +62,16 @@ class WorkspaceLoader(DodoTaskLoader):  # type: ignore[misc]
         """Import the dodo file, unless its tasks were given."""
         if self.namespace is not None:
             return
+        if self.dodo is None:
+            raise InvalidDodoFile(_NO_DODO)
         seek = opt_values["seek_file"] or not os.path.exists(opt_values["dodoFile"])
         try:
             super().setup({**opt_values, "seek_file": seek})
             if is_untrusted():  # doit put the folder of the dodo file there
                 leave_workspace_out(Path.cwd())
-        except InvalidDodoFile as error:
-            if self.dodo is not None:
-                raise
-            raise InvalidDodoFile(f"{str(error).strip()}\n{_NO_DODO}") from error
         except (AttributeError, ImportError) as error:
             hint = _explain_hidden(error, self.dodo)
-            if not hint or self.dodo is None:
+            if not hint:
                 raise
             raise InvalidDodoFile(f"{self.dodo.name}: {error}; {hint}") from None
 

@@ -101,6 +101,12 @@ class Batch:
     def _show_progress(self) -> Show:
         return self._shown.enter_context(self._progress(self._actions, self._pool))
 
+    def drop_waiting(self) -> list[Action]:
+        """Take back the actions that no worker has begun, and return them."""
+        dropped = [*self._pool.drop_waiting(), *self._lost]
+        self._lost = []
+        return [self._requested[action.digest] for action in dropped]
+
     def next_ended(self) -> Iterator[tuple[Action, Event]]:
         """Wait until actions end, and yield each with its last event. Those that lost an input are
         run again when no other runs."""

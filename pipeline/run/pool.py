@@ -123,6 +123,12 @@ class Pool:
             self._forget_last_run(action)
             self._wait_for_worker(self._expect(action))
 
+    def drop_waiting(self) -> list[Action]:
+        """Take back the actions that no worker has begun, and return them."""
+        attempts = [*self._waiting, *self._to_run_alone]
+        self._waiting, self._to_run_alone = [], []
+        return [attempt.action for attempt in attempts]
+
     def next_reports(self) -> Iterator[tuple[Action, Report]]:
         """Start what may start, wait until actions end, and yield their reports.
 

@@ -12,6 +12,7 @@ from doit.doit_cmd import DoitMain
 from pipeline.features.provenance.attestation import PROVENANCE, make_statement
 from pipeline.features.provenance.envelopes import sign_statement
 from pipeline.store.signing import load_keys
+from pte_pipeline.command_line import main
 from tests.features.provenance.test_attestation import digests, provenance
 from tests.support.bench import REPOSITORY, bench_of
 from tests.support.keys import write_keys
@@ -103,7 +104,11 @@ def test_help_lists_our_commands(doit, tmp_path):
     code, said = doit(bench.root, "help", "lowr")
     assert code == 3 and "did you mean 'lower'?" in said
     code, said = doit(bench.root, "help", "list")
+    assert code == 0 and said.startswith("list: list the tasks\n")
+    code, said = doit(bench.root, "help", "strace")
     assert code == 0 and "PURPOSE" in said  # doit's own
+    code, said = doit(tmp_path, "help", "lowr")
+    assert code == 3 and said.startswith("ERROR: no command 'lowr'; ")
     code, said = doit(bench.root, "--help")  # which no command of a plugin prints
     assert code == 0 and "help              show the commands of a workspace: lower, " in said
 
@@ -154,7 +159,8 @@ def test_projects_of_others_are_as_they_were(doit, tmp_path):
         "    def check():\n"
         "        packages = 'pipeline', 'pte_pipeline'\n"
         "        found = {m for m in sys.modules if m.split('.')[0] in packages}\n"
-        "        door = {'', '.bytecode', '.doit_commands', '.import_path', '.name_conflict'}\n"
+        "        door = {'', '.bytecode', '.command_line', '.doit_commands', '.import_path'}\n"
+        "        door.add('.name_conflict')\n"
         "        assert found == {f'pte_pipeline{name}' for name in door}, found\n"
         "    return {'actions': [check]}\n"
     )
@@ -235,6 +241,19 @@ def test_a_package_is_built_beside_a_module_of_our_name(doit, tmp_path):
     line = next(each for each in said.splitlines() if "in stage 'run the exporter'" in each)
     assert f"{HIDDEN}, which hides pipeline/ of this workspace; rename that: " in line
     assert line.endswith("No module named 'pipeline.steps'")
+
+
+def test_pte_answers_beside_a_project_of_others(tmp_path, monkeypatch, capsys):
+    (tmp_path / "dodo.py").write_text("def task_hi():\n    return {'actions': None}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(DoitMain, "BIN_NAME", "doit")
+    for line, status in (("help init", 0), ("--help", 0), ("init -h", 0), ("lower", 3)):
+        monkeypatch.setattr(sys, "argv", ["pte", *line.split()])
+        assert main() == status, line
+    printed = capsys.readouterr()
+    assert printed.out.count("usage: pte init [folder]") == 2 and "  pte lower   " in printed.out
+    assert printed.err.startswith("ERROR: no workspace here: no dodo.py with ")
+    assert not (tmp_path / "build").exists()
 
 
 @pytest.mark.slow

@@ -168,7 +168,7 @@ def check_shell(text: str) -> None:
         if program == "ssh":  # a machine, and the script that runs there
             check_shell(rest[1])
             continue
-        if program == "doit":
+        if program in ("doit", "pte"):
             check_doit(rest)
             continue
         assert program in PROGRAMS, f"unknown program {program}"
@@ -193,6 +193,8 @@ def check_doit(words: list[str]) -> None:
     else:  # a group of tasks, a package, or all
         assert not command or command in GROUPS or re.match(r"[\w*-]+[:/]", command) or words, words
         options = _options_of(Run) | {"--allow"}
+    for label in find_functions("option_help"):
+        options |= {option.split()[0] for option in label.split(", ")}
     for word in words:
         if word.startswith("-"):
             assert word.partition("=")[0] in options, f"doit {command} has no option {word}"

@@ -227,7 +227,7 @@ def block_of(language, text, page="docs/x.md"):
         ("python", "import pipelines"),
         ("python", "print("),
         ("sh", "doit plan --resolve vision"),
-        ("sh", "doit lower --jobs 3"),
+        ("sh", "doit lower --job 3"),
         ("sh", "PTE_PIPELINE_STOER=x doit"),
         ("sh", "pip install -e '.[gallerie]'"),
         ("sh", "frobnicate x"),

@@ -208,6 +208,10 @@ class _PoolOfOne:
     def add(self, actions: Sequence[Any]) -> None:
         self._waiting += actions
 
+    def drop_waiting(self) -> list[Any]:
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
     def next_reports(self) -> Iterator[tuple[Any, Any]]:
         from pipeline.plan.requests import write_request
         from pipeline.run.action_status import log_path

@@ -122,6 +122,20 @@ def config_keys() -> Iterator[str]:
             yield from ["```yaml", example(key.path), "```", ""]
 
 
+def describe_keys() -> dict[str, dict[str, str]]:
+    """Return what a terminal shows of each key, by all of its paths."""
+    facts = {}
+    for key in keys().values():
+        if key.groups:
+            values, line = "a mapping of keys", ""
+        else:
+            kind = describe_values(key.part, _schema()["$defs"])
+            values, line = f"{kind}; {_default(key.part, key.required)}", example(key.path)
+        for path in (key.path, *key.also):
+            facts[path] = {"values": values, "meaning": key.meaning, "example": line}
+    return dict(sorted(facts.items()))
+
+
 _TITLES = ("A package", "Methods: `methods.<method>`", "The file: `emit`", "Validation: `validate`")
 
 

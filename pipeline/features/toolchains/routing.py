@@ -26,7 +26,7 @@ DEFAULT_PYTHON = (
     "PTE_PIPELINE_DEFAULT_PYTHON"  # that of `default`, for processes of others
 )
 # Commands that are about no packages, or run others for each toolchain themselves.
-_WHOLE = ("auto", "cache", "help", "init", "tabcompletion", "upgrade")
+_WHOLE = ("auto", "cache", "completion", "help", "init", "tabcompletion", "upgrade")
 # The words for this process, or None, and what runs the other parts and returns the exit status.
 Split = tuple[list[str] | None, Callable[[], int]]
 

@@ -1,0 +1,32 @@
+"""Help: what commands and config keys mean, in a terminal and at the Tab key.
+
+pages.py        what `doit help` prints
+candidates.py   what may stand at the end of a command line; imports neither doit nor torch
+scripts.py      what `pte completion` prints for a shell
+config_keys.json   made by `python -m tools.reference`
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Command, Feature
+
+COMPLETION = Command(
+    "completion",
+    "print what a shell needs to complete the words of `pte`",
+    "bash | zsh | fish",
+    more="Commands, options, packages, methods, models and, after `pte help`, config keys are "
+    "completed. Each line belongs in the file that the shell reads at its start.",
+    examples=(
+        ('eval "$(pte completion bash)"', "in ~/.bashrc"),
+        ('eval "$(pte completion zsh)"', "in ~/.zshrc, after compinit"),
+        ("pte completion fish | source", "in ~/.config/fish/config.fish"),
+    ),
+    run="pipeline.features.help.scripts:run",
+    anywhere=True,
+)
+FEATURE = Feature(
+    "help",
+    "print the help of commands and config keys, and complete them in a shell",
+    verbs=(COMPLETION,),
+    help_pages="pipeline.features.help.pages:find_page",
+)

@@ -1,0 +1,92 @@
+"""What may stand at the end of a command line, for the Tab key of a shell.
+
+A shell waits for it at each Tab, so neither doit nor pydantic is imported, unless a config has
+changed since the last run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+
+from pipeline.cli.commands import ANYWHERE, GROUPS, VERBS, Command
+from pipeline.features.help.pages import DOIT_COMMANDS, find_options, read_keys
+from pipeline.plan.config_cache import ConfigCache
+from pipeline.plan.export_parameters import parse_export
+from pipeline.store.errors import PipelineError
+from pipeline.store.workspace import open_workspace
+
+COMMANDS = {**GROUPS, **VERBS, **ANYWHERE, **DOIT_COMMANDS}
+
+
+def print_candidates(words: Sequence[str], root: Path | None) -> None:
+    """Print each word that may stand in place of the last one, a tab and what it means.
+
+    Args:
+        words: the command line without the program; the last one may be empty.
+        root: the workspace's folder, None outside of one.
+    """
+    *before, last = words or [""]
+    for word, meaning in find_candidates(before, last, root).items():
+        if word.startswith(last):
+            print(f"{word}\t{meaning}")
+
+
+def find_candidates(
+    before: Sequence[str], last: str, root: Path | None
+) -> dict[str, str]:
+    """Return what may follow the words before, with its meaning; `last` is what is typed of it."""
+    names = [word for word in before if word.partition(":")[0] in COMMANDS]
+    command = COMMANDS[names[0].partition(":")[0]] if names else None
+    if last.startswith("-"):
+        return _options_of(command or GROUPS["lower"])
+    words = {}
+    if command is None:
+        words = {name: command.summary for name, command in COMMANDS.items()}
+    elif command.name == "help":
+        keys = {path: facts["meaning"] for path, facts in read_keys().items()}
+        return {name: command.summary for name, command in COMMANDS.items()} | keys
+    elif command.name == "completion":
+        return {shell.strip(): "a shell" for shell in command.words.split("|")}
+    if root is not None and (command is None or _takes_packages(command)):
+        words |= _names_of_workspace(root, command, last)
+    return words
+
+
+def _options_of(command: Command) -> dict[str, str]:
+    options = dict.fromkeys(("-h", "--help"), "show the help of this command")
+    for label, text in find_options(command).items():
+        for option in label.split(", "):  # -q, --quiet
+            options[option.split()[0]] = text
+    return options
+
+
+def _takes_packages(command: Command) -> bool:
+    return "package" in command.words or "model" in command.words
+
+
+def _names_of_workspace(
+    root: Path, command: Command | None, last: str
+) -> Mapping[str, str]:
+    """Return packages, after a slash the methods of one, and the models that may be exported."""
+    try:
+        configs = ConfigCache(open_workspace(root))
+        if "/" in last and (command is None or "/method" in command.words):
+            return dict(_methods_of(configs, last.partition("/")[0]))
+        names = dict.fromkeys(configs.packages, "a package")
+        if command is not None and command.name == "export":
+            for package in configs.packages:
+                summary = configs.summary(package)
+                if summary is not None:
+                    names[parse_export(summary.export)[0]] = "a model"
+    except (OSError, PipelineError):  # which the command itself reports
+        return {}
+    return names
+
+
+def _methods_of(configs: ConfigCache, package: str) -> Iterator[tuple[str, str]]:
+    if package in configs.packages:
+        summary = configs.summary(package)
+        for method in chain.from_iterable(summary.units) if summary else ():
+            yield f"{package}/{method}", f"a method of {package}"

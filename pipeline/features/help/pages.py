@@ -1,0 +1,188 @@
+"""The pages of `doit help`: all commands with a line each, one of them in full, or a config key."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pipeline.cli.commands import ANYWHERE, GROUPS, VERBS, Command, usage
+from pipeline.moments import find_functions
+
+# Of doit's own commands, those that a workspace needs, with the options that matter there.
+DOIT_COMMANDS = {
+    command.name: command
+    for command in (
+        Command(
+            "list",
+            "list the tasks",
+            "[package | task ...]",
+            {"all": "list those of packages and methods too"},
+            examples=(("doit list --all", "every task of the workspace"),),
+        ),
+        Command(
+            "info",
+            "show one task: whether it is up to date, and why",
+            "package | task",
+            examples=(("doit info lower:vision", "what would lower it again"),),
+        ),
+        Command(
+            "clean",
+            "remove what builds left in build/",
+            "[package | task ...]",
+            {
+                "orphans": "remove what is left of packages that no config makes",
+                "dry-run": "print what would be removed",
+            },
+            examples=(("doit clean vision", "the files of one package"),),
+        ),
+        Command(
+            "forget",
+            "let doit forget when other tasks of dodo.py last ran",
+            "[task ...]",
+        ),
+        Command(
+            "help",
+            "show all commands, one of them, or a config key",
+            "[command | config key]",
+            examples=(
+                ("doit help lower", "a command"),
+                ("doit help validate.atol", "a key of package configs"),
+            ),
+        ),
+    )
+}
+_RUN_OPTIONS = {
+    "-n NUMBER": "worker processes; by default one for each core",
+    "-a": "do it again, whatever the store holds",
+    "-v": "a line for each method in the table",
+    "--allow VERDICTS": "count these verdicts as success: not-judged,not-run",
+}
+_WIDTH = 100
+_PROGRAM = "pte"  # the other name of the command line
+_KEYS = Path(__file__).with_name("config_keys.json")
+_DOIT = re.compile(r"\bdoit\b(?= |$)")  # as it stands in command lines
+
+
+def find_page(words: Sequence[str], program: str) -> list[str] | None:
+    """Return the lines of the help that a command line asks for.
+
+    Args:
+        words: the command line, without options.
+        program: the name by which it was started, which the examples have.
+
+    Returns:
+        All commands where no word is given; None where no word is a command or a config key.
+    """
+    commands = {**DOIT_COMMANDS, **GROUPS, **VERBS, **ANYWHERE}
+    names = [word.partition(":")[0] for word in words]
+    names = [name for name in names if name in commands]
+    if names:
+        lines = list(_describe(commands[names[0]]))
+    elif words:
+        key = find_key(words[0])
+        return list(_describe_key(key)) if key else None
+    else:
+        lines = list(_overview())
+    if program != _PROGRAM:  # `python -m doit`, say
+        return lines
+    return [_DOIT.sub(program, line) for line in lines]
+
+
+def _overview() -> Iterator[str]:
+    """Yield the lines of `doit help`."""
+    yield "doit builds ExecuTorch packages: each config in partition_configs/ makes one, in build/."
+    yield ""
+    yield "  doit                 lower and validate all packages"
+    verbs = {**VERBS, **ANYWHERE}
+    init = {name: verbs.pop(name) for name in ("init",) if name in verbs}
+    groups = {
+        "Build": GROUPS,
+        "See and decide": verbs,
+        "Workspace": {**init, **DOIT_COMMANDS},
+    }
+    for title, group in groups.items():
+        yield ""
+        yield f"{title}:"
+        for command in group.values():
+            yield f"  doit {command.name:<15} {command.summary}"
+    yield ""
+    yield "`doit COMMAND --help` shows its options and examples. A name is a package, or one of its"
+    yield "methods (vision/classify), or a pattern ('vision*'). Other tasks of dodo.py run as ever."
+
+
+def _describe(command: Command) -> Iterator[str]:
+    """Yield the lines of the help on a command."""
+    yield f"{command.name}: {command.summary}"
+    yield ""
+    yield f"usage: {usage(command)}"
+    options = find_options(command)
+    if options:
+        yield ""
+        yield from _list_options(options)
+    if command.more:
+        yield ""
+        yield from textwrap.wrap(command.more, _WIDTH)
+    if command.examples:
+        yield ""
+        yield "examples:"
+        width = max(len(line) for line, _ in command.examples)
+        for line, meaning in command.examples:
+            yield f"  {line:<{width}}  # {meaning}"
+
+
+def read_keys() -> dict[str, dict[str, str]]:
+    """Return the facts of the keys of package configs, by their path."""
+    keys: dict[str, dict[str, str]] = json.loads(_KEYS.read_text(encoding="utf-8"))
+    return keys
+
+
+def find_key(name: str) -> str:
+    """Return the path of a config key that is written with the name of a method, as
+    `methods.decode.emit`, or from its end on; "" where there is none, or more than one."""
+    paths = list(read_keys())
+    if name in paths:
+        return name
+    general = re.sub(r"^methods\.[^.]+", "methods.<method>", name)
+    general = re.sub(r"^validate\.methods\.[^.]+", "validate.methods.<method>", general)
+    if general in paths:
+        return general
+    endings = [path for path in paths if path.endswith(f".{name}")]
+    return endings[0] if len(endings) == 1 else ""
+
+
+def _describe_key(path: str) -> Iterator[str]:
+    """Yield the lines of the help on a config key."""
+    facts = read_keys()[path]
+    yield f"{path}: {facts['values']}"
+    yield ""
+    yield from textwrap.wrap(facts["meaning"], _WIDTH)
+    if facts["example"]:
+        yield ""
+        yield f"example: {facts['example']}"
+    below = [key for key in read_keys() if key.startswith(f"{path}.")]
+    if below:
+        yield ""
+        yield from textwrap.wrap(f"keys: {', '.join(below)}", _WIDTH)
+
+
+def _list_options(options: Mapping[str, str]) -> Iterator[str]:
+    """Yield the options, each with its text beside it, wrapped."""
+    width = max(map(len, options))
+    for option, text in options.items():
+        label = option
+        for line in textwrap.wrap(text, _WIDTH - width - 4):
+            yield f"  {label:<{width}}  {line}"
+            label = ""
+
+
+def find_options(command: Command) -> dict[str, str]:
+    """Return the help of the options of a command, by the option as it is written."""
+    options = {f"--{name}": text for name, text in command.options.items()}
+    if command.name in GROUPS:
+        options |= _RUN_OPTIONS
+    if command.name not in ANYWHERE:
+        options |= find_functions("option_help")
+    return options

@@ -1,0 +1,28 @@
+"""Options that people know from make and pytest, and patterns in place of any name of a package.
+
+words.py        what a command line says, without these options
+selection.py    the packages and methods that `-k` and `--last-failed` leave
+quiet.py        the console of `-q`
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+SELECTING = {
+    "-k EXPRESSION": "only packages and methods of which `package/method` contains a text, or fits "
+    "a pattern: -k 'enc* and not int8'",
+    "--last-failed": "only the packages that failed in the last run, or else all",
+}
+RUNNING = {
+    "-j, --jobs NUMBER": "the same as -n",
+    "-x, --fail-fast": "start nothing more after the first failure",
+    "-q, --quiet": "print failures, warnings and verdicts alone",
+}
+FEATURE = Feature(
+    "run_options",
+    "take -j, -k, -q, --fail-fast and --last-failed, and patterns in every command",
+    rewrite_words="pipeline.features.run_options.words:rewrite",
+    option_help={**SELECTING, **RUNNING},
+    reporters={"quiet": "pipeline.features.run_options.quiet:QuietReporter"},
+)

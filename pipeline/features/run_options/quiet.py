@@ -1,0 +1,32 @@
+"""The console of `-q`: failures, warnings and verdicts short of passed, and nothing on success."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from pipeline.cli.console import Reporter, describe_failures
+from pipeline.cli.standing import describe_standing, find_standing
+from pipeline.plan.actions import Action
+from pipeline.plan.plan import Plan
+from pipeline.report.events import Event
+from pipeline.run.batch import Outlook, Show
+
+
+class QuietReporter(Reporter):
+    """A console that shows neither progress nor the table."""
+
+    desc = "packages: failures and verdicts alone"
+
+    def progress(
+        self, actions: Sequence[Action], outlook: Outlook
+    ) -> AbstractContextManager[Show]:
+        return nullcontext(lambda event: None)
+
+    def summarize(
+        self, plan: Plan, events: Sequence[Event], remote: Mapping[str, Any]
+    ) -> None:
+        lines = list(describe_failures(plan, events))
+        lines += describe_standing(find_standing(plan, events))
+        self.write("".join(f"{line}\n" for line in lines))

@@ -1,0 +1,158 @@
+"""The packages and methods that `-k` and `--last-failed` leave of those that are named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from fnmatch import fnmatchcase
+from itertools import chain
+from typing import Any
+
+from pipeline.cli.grammar import Target, find_targets
+from pipeline.plan.plan import Plan
+from pipeline.report.events import RUN
+from pipeline.store.errors import PipelineError, listed
+
+_WILD = "*?["
+Fits = Callable[[str, str], bool]  # of a package and a method, which may be ""
+
+
+def parse_expression(text: str) -> Fits:
+    """Return the function that an expression of `-k` stands for: texts, or patterns, joined by
+    `or`, `and` and `not`, of which `not` binds most. Case does not matter. Raises PipelineError
+    where a text is missing."""
+    alternatives = []
+    for alternative in f" {text.lower()} ".split(" or "):
+        alternatives.append([_parse_term(term) for term in alternative.split(" and ")])
+    if any(not term for terms in alternatives for _, term in terms):
+        raise PipelineError(
+            f"-k: '{text}' lacks a text; write it as 'enc and not int8'"
+        )
+
+    def fits(package: str, method: str) -> bool:
+        for terms in alternatives:
+            if all(_contains(package, method, term) == sign for sign, term in terms):
+                return True
+        return False
+
+    return fits
+
+
+def _parse_term(term: str) -> tuple[bool, str]:
+    """Return whether a term has to be there, and its text."""
+    stripped = term.strip()
+    is_negated = stripped == "not" or stripped.startswith("not ")
+    if is_negated:
+        stripped = stripped.removeprefix("not").strip()
+    return not is_negated, stripped
+
+
+def _contains(package: str, method: str, term: str) -> bool:
+    """Tell whether `package/method` contains a text, or it, the package or the method fits a
+    pattern."""
+    names = [name.lower() for name in (f"{package}/{method}", package, method)]
+    if any(letter in term for letter in _WILD):
+        return any(fnmatchcase(name, term) for name in names)
+    return term in names[0]
+
+
+class Selector:
+    """Chooses among packages and methods.
+
+    Args:
+        expressions: those of `-k`, all of which a method has to fit.
+        failed: the packages that are meant, or None for all.
+    """
+
+    def __init__(
+        self, plan: Plan, expressions: Sequence[str], failed: Collection[str] | None
+    ) -> None:
+        self._plan = plan
+        self._texts = expressions
+        self._expressions = [parse_expression(text) for text in expressions]
+        self._failed = failed
+
+    def select(
+        self, words: Sequence[str], takes_methods: bool, group: str = ""
+    ) -> list[str]:
+        """Return what is left of words of the form `package[/method]`, of all packages if there is
+        none. Raises PipelineError where nothing is left.
+
+        Args:
+            takes_methods: whether methods may be named; else a package is meant if one of its
+                methods is.
+            group: `quantize` or `export`, which do nothing for some of them.
+        """
+        targets = find_targets(self._plan, words)
+        selected: list[str] = []
+        for target in targets:
+            if self._failed is None or target.package in self._failed:
+                selected += self._names_of(target, takes_methods)
+        if group == "export":
+            selected = [name for name in selected if self._plan.exporter(name)]
+        elif group == "quantize":
+            selected = [name for name in selected if self._is_quantized(name)]
+        if not selected:
+            raise PipelineError(self._describe_nothing(targets))
+        return selected
+
+    def _describe_nothing(self, targets: Sequence[Target]) -> str:
+        options = [f"-k '{text}'" for text in self._texts]
+        if self._failed is not None:
+            options.append("--last-failed")
+        known = listed([target.package for target in targets], 10)
+        return f"nothing fits {' '.join(options)} in these packages: {known}"
+
+    def _names_of(self, target: Target, takes_methods: bool) -> list[str]:
+        """Return the words for what is left of a target."""
+        package = target.package
+        methods = list(chain.from_iterable(self._plan.units(package)))
+        asked = (
+            target.methods or methods or [""]
+        )  # a config with mistakes has no methods
+        fitting = []
+        for method in asked:
+            if all(fits(package, method) for fits in self._expressions):
+                fitting.append(method)
+        if not fitting:
+            return []
+        if not takes_methods or set(fitting) >= set(methods):
+            return [package]
+        return [f"{package}/{method}" for method in fitting]
+
+    def _is_quantized(self, name: str) -> bool:
+        package, _, method = name.partition("/")
+        quantized = self._plan.quantized(package)
+        return method in quantized if method else bool(quantized)
+
+
+def read_failed(plan: Plan) -> set[str]:
+    """Return the packages that failed in the last run of the workspace, or were not built since
+    something failed, or did not pass their validation."""
+    failed: set[str] = set()
+    for action in _read_actions(plan):
+        package = action["package"]
+        if action["outcome"] in ("failed", "not-run"):
+            failed.update(_packages_of(plan, package, action["model"]))
+        elif action["kind"] == "validate":
+            state = plan.workspace.state(package).get("validate", {})
+            if state.get("verdict") == "failed":
+                failed.add(package)
+    return failed & set(plan.packages)
+
+
+def _read_actions(plan: Plan) -> list[dict[str, Any]]:
+    """Return the actions of the last run; none where its record can't be read."""
+    try:
+        text = (plan.workspace.build / RUN).read_text()
+        actions: list[dict[str, Any]] = json.loads(text)["actions"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return actions
+
+
+def _packages_of(plan: Plan, package: str | None, export: str) -> list[str]:
+    """Return the package of an action, or of an export the packages that are made of it."""
+    if package:
+        return [package]
+    return [name for name in plan.packages if plan.exporter(name) == export]

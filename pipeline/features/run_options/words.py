@@ -1,0 +1,245 @@
+"""From a command line with these options to one that doit and the core read.
+
+lower 'vis*' -j 4 -k enc    becomes    -n 4 lower vision/encode
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pipeline.cli.commands import ANYWHERE, GROUPS, VERBS, Command
+from pipeline.features.run_options.selection import (
+    Selector,
+    read_failed,
+)
+from pipeline.plan.plan import Plan
+from pipeline.store.errors import PipelineError
+from pipeline.store.workspace import open_workspace
+
+_WILD = "*?["
+_DOIT_COMMANDS = ("list", "info", "clean", "forget")  # of which words name packages
+# What doit's options and ours have behind them, which is no name.
+_WITH_VALUE = (
+    *("-n", "--process", "-r", "--reporter", "-o", "--output-file", "-P", "-f"),
+    *("--file", "-d", "--dir", "--parallel-type", "--allow", "--db-file", "--backend"),
+)
+_FLAGS = {
+    "-x": "fail_fast",
+    "--fail-fast": "fail_fast",
+    "-q": "quiet",
+    "--quiet": "quiet",
+    "--last-failed": "last_failed",
+    "--lf": "last_failed",
+}
+_CLUSTER = re.compile("-[qx]{2,}")
+_VALUES = {"-j": "jobs", "--jobs": "jobs", "-k": "expressions"}
+_OF_RUNS = ("-j", "--jobs", "-x", "--fail-fast", "-q", "--quiet")
+
+
+class CommandLine:
+    """A command line whose options of this feature are taken out.
+
+    Attributes:
+        words: what is left.
+        names: those of `words` that are no option, nor the value of one.
+        flags: `quiet`, `fail_fast` and `last_failed`, of those that it has.
+        jobs: the values of `-j`; the last one counts.
+        expressions: the values of `-k`; a method has to fit all of them.
+    """
+
+    def __init__(self, words: Sequence[str], kept: Sequence[str] = ()) -> None:
+        """Parse words, of which `kept` are not taken. Raises PipelineError for an option that
+        lacks its value."""
+        self.words: list[str] = []
+        self.names: list[str] = []
+        self.flags: set[str] = set()
+        self.jobs: list[str] = []
+        self.expressions: list[str] = []
+        self._kept = kept
+        remaining = iter(words)
+        for word in remaining:
+            self._take(word, remaining)
+
+    @property
+    def selects(self) -> bool:
+        return bool(self.expressions or "last_failed" in self.flags)
+
+    def _take(self, word: str, remaining: Iterator[str]) -> None:
+        option, equals, value = word.partition("=")
+        if word[:2] in _VALUES and len(word) > 2:  # -j4
+            option, equals, value = word[:2], "=", word[2:]
+        if not word.startswith("-"):
+            self.words.append(word)
+            self.names.append(word)
+        elif option in self._kept:
+            self.words.append(word)
+        elif word in _FLAGS:
+            self.flags.add(_FLAGS[word])
+        elif _CLUSTER.fullmatch(word):  # -xq
+            self.flags.update(_FLAGS[f"-{letter}"] for letter in word[1:])
+        elif option in _VALUES:
+            text = value if equals else next(remaining, "")
+            if not text:
+                raise PipelineError(f"{option} takes a value")
+            if _VALUES[option] == "jobs":
+                self.jobs.append(text)
+            else:
+                self.expressions.append(text)
+        else:
+            self.words.append(word)
+            if word in _WITH_VALUE:
+                self.words += itertools.islice(remaining, 1)
+
+
+def rewrite(command: str, words: Sequence[str], root: Path) -> list[str]:
+    """Return the words of a command line without the options of this feature, with what they mean.
+
+    Args:
+        command: doit's, which is `run` also for our verbs and tasks.
+        words: what follows it.
+        root: the workspace's folder.
+
+    Raises:
+        PipelineError: an option has no value or a wrong one, or nothing is left to do.
+    """
+    if not any(map(_may_matter, words)):
+        return list(words)
+    if command == "run":
+        return _rewrite_run(words, root)
+    if command in _DOIT_COMMANDS:
+        line = CommandLine(words, tuple(_FLAGS) + tuple(_VALUES))
+        plan = Plan(open_workspace(root))
+        return [*_options_of(line), *_expand(plan, line.names)]
+    return list(words)
+
+
+def _may_matter(word: str) -> bool:
+    return word.startswith("-") or any(letter in word for letter in _WILD)
+
+
+def _options_of(line: CommandLine) -> list[str]:
+    """Return the words that are no names."""
+    names = iter(line.names)
+    expected = next(names, None)
+    options = []
+    for word in line.words:
+        if word == expected:
+            expected = next(names, None)
+        else:
+            options.append(word)
+    return options
+
+
+def _rewrite_run(words: Sequence[str], root: Path) -> list[str]:
+    """Rewrite the command line of a verb of ours, or of tasks."""
+    line = CommandLine(words)
+    verb = VERBS.get(line.names[0]) if line.names else None
+    if verb is not None:
+        return _rewrite_verb(verb, words, root)
+    if line.names and line.names[0] in (*ANYWHERE, "help"):
+        return list(words)
+    names = line.names
+    if line.selects or any(map(_may_matter, names)):
+        plan = Plan(open_workspace(root))
+        names = _expand(plan, names)
+        if line.selects:
+            names = _select_tasks(plan, names, _make_selector(plan, line))
+    options = _run_options(line)
+    if names and not _is_ours(names[0], root) and names == line.names:
+        return list(words)  # a task of others, whose options are its own
+    return [*options, *names, *_options_of(line)]
+
+
+def _is_ours(name: str, root: Path) -> bool:
+    """Tell whether a word names tasks of ours, or packages."""
+    if name.partition(":")[0] in GROUPS:
+        return True
+    return name.partition("/")[0] in Plan(open_workspace(root)).packages
+
+
+def _run_options(line: CommandLine) -> list[str]:
+    """Return the options of `doit run` that a command line has by other names."""
+    options = []
+    if line.jobs:
+        if not line.jobs[-1].isdecimal():
+            raise PipelineError(f"-j: '{line.jobs[-1]}' is no number")
+        options += ["-n", line.jobs[-1]]
+    if "fail_fast" in line.flags:
+        options.append("--no-continue")
+    if "quiet" in line.flags:
+        options += ["-r", "quiet"]
+    return options
+
+
+def _rewrite_verb(verb: Command, words: Sequence[str], root: Path) -> list[str]:
+    """Rewrite the command line of a verb, which may name packages and things of its own."""
+    if "package" not in verb.words:
+        return list(words)
+    line = CommandLine(words, _OF_RUNS)
+    if not line.selects:
+        return list(words)
+    plan = Plan(open_workspace(root))
+    selector = _make_selector(plan, line)
+    named = []
+    others = []
+    for name in _expand(plan, line.names[1:]):
+        if name.partition("/")[0] in plan.packages:
+            named.append(name)
+        else:
+            others.append(name)
+    names = selector.select(named, "/method" in verb.words)
+    return [verb.name, *others, *names, *_options_of(line)]
+
+
+def _make_selector(plan: Plan, line: CommandLine) -> Selector:
+    """Return what chooses packages and methods. It prints a line where none of them failed."""
+    failed = None
+    if "last_failed" in line.flags:
+        failed = read_failed(plan)
+        if not failed:
+            print("nothing failed in the last run: all packages are meant")
+    return Selector(plan, line.expressions, failed or None)
+
+
+def _expand(plan: Plan, names: Sequence[str]) -> list[str]:
+    """Return names with the packages that patterns stand for. A word behind one such as `lower` is
+    left as it is: there the core knows patterns, and says which name nothing."""
+    expanded: list[str] = []
+    in_group = False
+    for name in names:
+        package, slash, method = name.partition("/")
+        in_group = in_group or name in GROUPS
+        is_pattern = any(letter in package for letter in _WILD) and ":" not in name
+        if in_group or not is_pattern:
+            expanded.append(name)
+            continue
+        from pipeline.cli.grammar import find_named
+
+        for fitting in find_named(package, plan.packages, "package"):
+            expanded.append(f"{fitting}{slash}{method}")
+    return expanded
+
+
+def _select_tasks(plan: Plan, names: Sequence[str], selector: Selector) -> list[str]:
+    """Return the words of a run with the packages and methods that are left of them."""
+    group_to_names: dict[str, list[str]] = {}
+    group = ""
+    for name in names:
+        prefix, colon, target = name.partition(":")
+        if name in GROUPS:
+            group = name
+            group_to_names.setdefault(group, [])
+        elif colon and prefix in GROUPS:
+            group_to_names.setdefault(prefix, []).append(target)
+        else:
+            group_to_names.setdefault(group, []).append(name)
+    if not group_to_names:
+        group_to_names = {"lower": [], "validate": []}
+    words: list[str] = []
+    for group, targets in group_to_names.items():
+        selected = selector.select(targets, group != "export", group)
+        words += filter(None, (group, *selected))
+    return words

@@ -1,0 +1,41 @@
+"""The help of commands, by either program."""
+
+import sys
+
+import pytest
+
+from pipeline.cli.commands import ANYWHERE, GROUPS, VERBS
+from pipeline.features.help.pages import DOIT_COMMANDS, find_page
+from pte_pipeline.command_line import main
+from tests.support.bench import bench_of
+
+
+@pytest.mark.parametrize("name", [*GROUPS, *VERBS, *ANYWHERE, *DOIT_COMMANDS])
+def test_every_command_has_a_page(name):
+    lines = find_page([name], "pte")
+    assert lines[0].startswith(f"{name}: ") and lines[2].startswith(f"usage: pte {name}")
+    assert max(map(len, lines)) <= 100 and "`doit " not in "".join(lines)
+    assert f"  pte {name} ".rstrip() in "\n".join(find_page([], "pte"))
+
+
+def test_a_page_is_that_of_the_first_command():
+    assert find_page(["2", "lower:vision", "plan"], "doit")[0].startswith("lower: ")
+    assert find_page(["lowr"], "doit") is None
+
+
+def test_help_is_an_option_of_all_commands(tmp_path):
+    bench = bench_of("pair", tmp_path)
+    page = "\n".join(find_page(["lower"], "doit")) + "\n"
+    for words in (["lower", "pair", "-n", "2", "--help"], ["-n", "2", "lower", "-h"]):
+        assert bench.doit(*words) == 0 and bench.output == page
+    assert bench.doit("-h") == 0 and bench.output.startswith("doit builds ExecuTorch packages")
+    assert bench.doit("list", "-h") == 0 and bench.output.startswith("list: list the tasks\n")
+    assert bench.doit("--frob") == 3
+    assert bench.output.endswith(": option --frob not recognized; `doit help` says more\n")
+
+
+def test_versions_are_those_of_the_environment(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["pte", "--version"])
+    assert main() == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == ["pte-pipeline", "executorch", "torch", "doit"]
