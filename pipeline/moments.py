@@ -187,8 +187,8 @@ class Feature:
         explain_departure: says where and why an exported program departs from its eager reference,
             or ""; takes both, the inputs that show it, and the workspace's folder.
         around_lowering: returns a context manager, within which a worker quantizes or compiles;
-            takes whether it may patch torch and ExecuTorch, which user code would see. It must
-            change no byte, and the setting `fast_lowering` switches it off.
+            takes whether it may patch torch and ExecuTorch, which user code would see, and the
+            action's kind. It must change no byte, and the setting `fast_lowering` switches it off.
         instead_of_compile: makes the result of a compile action in another way; takes the action,
             the workspace, `run.stages.Stages`, and whether this process is the one that builds,
             not a worker; returns whether it did. Imports no torch.

@@ -64,7 +64,9 @@ def perform(
                 load_libraries(action.libraries, workspace.root)
                 check_libraries(action, workspace)
         if workspace.fast_lowering and action.kind in _LOWERING:
-            for fast in call_all("around_lowering", not runs_user_code(action)):
+            for fast in call_all(
+                "around_lowering", not runs_user_code(action), action.kind
+            ):
                 turn.enter_context(fast)
         if action.kind == "compile" and not (
             runs_user_code(action) or action.inputs.emit.etrecord

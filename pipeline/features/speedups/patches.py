@@ -11,9 +11,7 @@ import copy
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import cache
-from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -37,67 +35,26 @@ from pipeline.features.speedups import (
     signature_maps,
     sizes,
 )
-from pipeline.program.patching import digest_source, lowers_fast, replaced
-from pipeline.store.releases import installed_release
+from pipeline.features.speedups.patch import Patch
+from pipeline.program.patching import lowers_fast, replaced
 
 _log = logging.getLogger(__name__)
 _Function = Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class Patch:
-    """One function, property or other global that is replaced.
-
-    Attributes:
-        target: `module:name`, or `module:class.name`.
-        source: the digest of its text in the first release; `store.releases` has those of others.
-        make: returns what stands in its place, from the original.
-        texts: what has that text, where that isn't the target alone.
-    """
-
-    target: str
-    source: str
-    make: Callable[[Any], Any]
-    texts: tuple[_Function, ...] = ()
-
-    @property
-    def owner(self) -> Any:
-        """The module or class that holds the target."""
-        return _split(self.target)[0]
-
-    @property
-    def name(self) -> str:
-        return _split(self.target)[1]
-
-    @property
-    def original(self) -> Any:
-        return vars(self.owner)[self.name]
-
-    @property
-    def is_known(self) -> bool:
-        """Tell whether the installed text is the one that the patch was written for."""
-        found = self.texts or (getattr(self.original, "fget", self.original),)
-        source = installed_release().digest_of(self.target, self.source)
-        return digest_source(*found) == source
-
-
-def _split(target: str) -> tuple[Any, str]:
-    owner, _, name = target.replace(":", ".").rpartition(".")
-    return resolve_name(owner), name
-
-
 @contextmanager
-def fast_lowering(patches: bool = True) -> Iterator[None]:
+def fast_lowering(patches: bool = True, kind: str = "compile") -> Iterator[None]:
     """Lower fast within the context: backends by their own means, and with `patches` by those here.
 
-    User code would see the patches, so they stay away from processes that run any.
+    User code would see the patches, so they stay away from processes that run any. `kind` is that
+    of the action: `quantize` has patches of its own, in torchao.
     """
     token = lowers_fast.set(True)
     try:
         with ExitStack() as stack:
             if patches:
                 stack.enter_context(signature_maps.counted_changes())
-            for patch in _find_usable() if patches else ():
+            for patch in _find_usable(kind) if patches else ():
                 stack.enter_context(replaced(patch.owner, patch.name, patch.make))
             yield
     finally:
@@ -105,10 +62,18 @@ def fast_lowering(patches: bool = True) -> Iterator[None]:
 
 
 @cache
-def _find_usable() -> tuple[Patch, ...]:
+def _find_usable(kind: str) -> tuple[Patch, ...]:
     """Return the patches whose functions have the text that they were written for."""
-    usable = tuple(patch for patch in PATCHES if patch.is_known)
-    for patch in PATCHES:
+    patches = PATCHES
+    if kind == "quantize":
+        # A compile imports no torchao.
+        from pipeline.features.speedups.quantizer_patterns import (
+            QUANTIZING_PATCHES,
+        )
+
+        patches += QUANTIZING_PATCHES
+    usable = tuple(patch for patch in patches if patch.is_known)
+    for patch in patches:
         if patch not in usable:
             _log.warning(
                 "%s is another than was known, and is left as it is", patch.target

@@ -21,7 +21,9 @@ from pipeline.backends.xnnpack.passes import SOURCES
 from pipeline.compile.emit import emit
 from pipeline.compile.lower import lower
 from pipeline.features.speedups import patches
-from pipeline.features.speedups.patches import PATCHES, Patch, fast_lowering
+from pipeline.features.speedups.patch import Patch
+from pipeline.features.speedups.patches import PATCHES, fast_lowering
+from pipeline.features.speedups.quantizer_patterns import QUANTIZING_PATCHES
 from pipeline.plan.plan import Plan
 from pipeline.program.patching import lowers_fast, read_source
 from pipeline.store.store import Store
@@ -31,7 +33,8 @@ from tests.support.bench import bench_of
 
 def functions():
     """What stands where patches go, but for what `make_torch_quick` has put there already."""
-    return [patch.original for patch in PATCHES if patch.name != "Callable"]
+    patches = (*PATCHES, *QUANTIZING_PATCHES)
+    return [patch.original for patch in patches if patch.name != "Callable"]
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +44,7 @@ def nothing_known():
     patches._find_usable.cache_clear()
 
 
-@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.target)
+@pytest.mark.parametrize("patch", (*PATCHES, *QUANTIZING_PATCHES), ids=lambda patch: patch.target)
 def test_function_is_the_one_that_its_patch_was_written_for(patch):
     """Look at what changed in it, and mend the patch or take it away."""
     assert patch.is_known
@@ -49,9 +52,11 @@ def test_function_is_the_one_that_its_patch_was_written_for(patch):
 
 def test_functions_are_replaced_within_the_context_alone():
     before = functions()
-    with fast_lowering():
+    with fast_lowering(kind="quantize"):
         assert all(a is not b for a, b in zip(functions(), before, strict=True))
         assert lowers_fast.get()
+    with fast_lowering():
+        assert functions()[-len(QUANTIZING_PATCHES) :] == before[-len(QUANTIZING_PATCHES) :]
     with fast_lowering(patches=False):
         assert functions() == before and lowers_fast.get()
     assert functions() == before and not lowers_fast.get()
@@ -62,9 +67,9 @@ def test_function_of_another_release_is_left_alone_and_named_once(monkeypatch, c
     monkeypatch.setattr(patches, "PATCHES", (other, *PATCHES[1:]))
     before = functions()
     for _ in range(2):
-        with fast_lowering():
+        with fast_lowering(kind="quantize"):
             same = [a is b for a, b in zip(functions(), before, strict=True)]
-            assert same == [True] + [False] * (len(before) - 1)
+            assert same == [True, *[False] * (len(before) - 1)]
     (record,) = caplog.records
     assert other.target in record.getMessage()
 

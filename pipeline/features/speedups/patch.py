@@ -1,0 +1,53 @@
+"""A function or other global of a library that is replaced, where it has the text that is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import Any
+
+from pipeline.program.patching import digest_source
+from pipeline.store.releases import installed_release
+
+
+@dataclass(frozen=True)
+class Patch:
+    """One function, property or other global that is replaced.
+
+    Attributes:
+        target: `module:name`, or `module:class.name`.
+        source: the digest of its text in the first release; `store.releases` has those of others.
+        make: returns what stands in its place, from the original.
+        texts: what has that text, where that isn't the target alone.
+    """
+
+    target: str
+    source: str
+    make: Callable[[Any], Any]
+    texts: tuple[Callable[..., Any], ...] = ()
+
+    @property
+    def owner(self) -> Any:
+        """The module or class that holds the target."""
+        return _split(self.target)[0]
+
+    @property
+    def name(self) -> str:
+        return _split(self.target)[1]
+
+    @property
+    def original(self) -> Any:
+        return vars(self.owner)[self.name]
+
+    @property
+    def is_known(self) -> bool:
+        """Tell whether the installed text is the one that the patch was written for."""
+        found = self.texts or (getattr(self.original, "fget", self.original),)
+        source = installed_release().digest_of(self.target, self.source)
+        return digest_source(*found) == source
+
+
+def _split(target: str) -> tuple[Any, str]:
+    owner, _, name = target.replace(":", ".").rpartition(".")
+    return resolve_name(owner), name
