@@ -178,6 +178,9 @@ class Feature:
             the kinds that it is given.
         explain_conditioning: says how ill-conditioned a program is on an input set, and where that
             begins; "" where it is not.
+        judge_quantization: a class like `features.quantization_loss.judge.QuantizationJudge`, of
+            which there is one for a method that was quantized on the way; takes what its calls
+            give beside the float program, and returns a `report.method_records.QuantizationRecord`.
         judge_movement: a class like `features.unjudged.standstill.StandstillJudge`, of which there
             is one for what a method is compared with, and one for the float program of a quantized
             method; its `judge` returns the `report.method_records.MovementRecord`s of outputs.
@@ -280,6 +283,7 @@ class Feature:
     explain_departure: str = _moment("export")
     make_cases: str = _moment("measure")
     explain_conditioning: str = _moment("measure")
+    judge_quantization: str = _moment("measure")
     judge_movement: str = _moment("measure")
     around_lowering: str = _moment("build")
     instead_of_compile: str = _moment("build")

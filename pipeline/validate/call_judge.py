@@ -19,7 +19,6 @@ from pipeline.validate.limits import OutputLimits, check_limits, judge_output
 from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.metrics import OutputError, compare
 from pipeline.validate.movement import MethodMovement, add_call
-from pipeline.validate.quantization import QuantizationJudge
 from pipeline.validate.references import References
 from pipeline.validate.runs import JudgedCall
 
@@ -52,7 +51,8 @@ class CallJudge:
     """Judges the calls of a method, and adds them to its result.
 
     Attributes:
-        quantization: collects what quantization does, where the method is quantized on the way.
+        quantization: collects what quantization does, where the method is quantized on the way and
+            a feature judges that (`moments.Feature.judge_quantization`); else None.
         has_examples: whether its examples are inputs that someone gave for this: the arguments of
             an export are mostly random numbers.
         unjudged: the first inputs on which an output could not be judged.
@@ -67,7 +67,7 @@ class CallJudge:
     ) -> None:
         self.result = result
         self.held_to = held_to
-        self.quantization: QuantizationJudge | None = None
+        self.quantization: Any = None
         self.has_examples = has_examples
         self.unjudged: InputSet | None = None
         self.movement: MethodMovement = {}
@@ -104,7 +104,10 @@ class CallJudge:
             self.result.runs.append(judged_run)
             add_call(self.movement, lowered, judged_run.limits, inputs, run.case)
             return
-        self.result.runs.append(self.judge_quantization(call, calls))
+        if self.quantization is None:
+            self.result.runs.append(_leave_unlimited(call))
+        else:
+            self.result.runs.append(self.judge_quantization(call, calls))
         limits = self.held_to.against_quantized(call.expected, lowered, by_rounding)
         judged_run = self._judge_outputs(
             call, lowered, errors, limits, _OF_QUANTIZED, "quantized"
@@ -117,7 +120,6 @@ class CallJudge:
     ) -> JudgedCall:
         """Hold a quantized method to the limits of the config, on examples alone: on other inputs
         its figures say nothing of accuracy."""
-        assert self.quantization is not None
         generated = (
             call.inputs.generated or bool(call.run.case) or not self.has_examples
         )
@@ -228,6 +230,15 @@ class CallJudge:
             if check_limits(error, actual, reference, derived.capped):
                 return True
         return False
+
+
+def _leave_unlimited(call: Call) -> JudgedCall:
+    """Compare the outputs of a call, and hold them to nothing."""
+    errors = _compare(call.actual, call.expected)
+    unlimited = (Limits(),) * len(errors)
+    return replace(
+        call.run, outputs=errors, limits=unlimited, of_limits=(None,) * len(errors)
+    )
 
 
 def _holds_integers(value: Any) -> bool:

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from torch.export import ExportedProgram
 
 from pipeline.moments import call_all
 from pipeline.program.inputs import InputSet
+from pipeline.report.method_records import QuantizationRecord
 from pipeline.report.verdicts import PASSED
 from pipeline.store.errors import listed
 from pipeline.validate.budget import Budget
 from pipeline.validate.call_judge import CallJudge
+from pipeline.validate.default_limits import LEAST_SQNR
 from pipeline.validate.method_result import MethodValidation
-from pipeline.validate.quantization import QuantizationJudge
 
 ACCEPT = "`validate: {allow: [not-judged]}` accepts it as it is"
 RETURNS_NOTHING = (
@@ -23,15 +25,28 @@ RETURNS_NOTHING = (
     f"before methods that read that; {ACCEPT}"
 )
 
+QUANTIZATION_UNJUDGED: QuantizationRecord = {
+    "verdict": "not run",
+    "reason": 'this installation has no feature "quantization_loss"',
+    "limits": {},
+    "floor": LEAST_SQNR,
+    "examples": [],
+    "generated": [],
+}
+
 
 def conclude_quantization(
     result: MethodValidation,
     program: ExportedProgram,
     calls: CallJudge,
-    judge: QuantizationJudge,
+    judge: Any,
     examples: Sequence[InputSet],
 ) -> None:
-    """Add the verdict on a quantization to a method's result, and each departure as a failure."""
+    """Add the verdict on a quantization to a method's result, and each departure as a failure.
+
+    Args:
+        judge: what `judge_quantization` of a feature made for the method.
+    """
     for output, fault in judge.find_departures():
         result.fail(fault, output=output, about="quantization")
         if not result.failing:

@@ -23,6 +23,7 @@ from pipeline.report.method_records import ALL
 from pipeline.store.errors import PipelineError
 from pipeline.validate.call_judge import Call
 from pipeline.validate.conclusions import (
+    QUANTIZATION_UNJUDGED,
     conclude_movement,
     conclude_quantization,
     describe_ill_conditioning,
@@ -38,7 +39,6 @@ from pipeline.validate.interface import (
 from pipeline.validate.method_calls import MethodCalls
 from pipeline.validate.movement import add_call
 from pipeline.validate.payloads import checks, find_payload_faults
-from pipeline.validate.quantization import QuantizationJudge
 from pipeline.validate.randomness import REPEATS, judge_random
 from pipeline.validate.references import References
 from pipeline.validate.rounding import finds_ranges
@@ -65,7 +65,7 @@ class MethodValidator(MethodCalls):
 
     Attributes:
         cases: kinds of inputs that are generated next to random ones (`InputCase`).
-        departs: how the program with observers departs from the float one (`QuantizationJudge`).
+        departs: how the program with observers departs from the float one, in words.
         narrowed: the sizes that the package was lowered for a smaller range of.
         shapes: the only ones that the package takes, where it does not take all sizes.
         sets: the examples that fit, and the generated sets.
@@ -113,6 +113,8 @@ class MethodValidator(MethodCalls):
             conclude_quantization(
                 result, self.program, judge, judge.quantization, self.examples
             )
+        elif self.quantized is not None:
+            result.quantization = QUANTIZATION_UNJUDGED
         lowered = self.quantized or self.program
         with self._failing():
             conclude_movement(
@@ -130,9 +132,8 @@ class MethodValidator(MethodCalls):
         self.result.outputs = names
         self.package = Session(self.files)
         if self.quantized is not None:
-            self.judge.quantization = QuantizationJudge(
-                names, self.limits, self.departs
-            )
+            judges = call_all("judge_quantization", names, self.limits, self.departs)
+            self.judge.quantization = next(judges, None)
         if not self.result.not_run:
             self.result.not_run = self._load()
         if self.result.not_run:

@@ -32,9 +32,8 @@ from pipeline.report.method_records import CulpritRecord as Culprit
 from pipeline.store.reasons import reason
 from pipeline.validate.budget import Budget, OutOfTimeError
 from pipeline.validate.call_limits import MARGIN_DB
-from pipeline.validate.default_limits import LEAST_ATOL, LEAST_RTOL
+from pipeline.validate.default_limits import LEAST_ATOL, LEAST_RTOL, LEAST_SQNR
 from pipeline.validate.method_result import MethodValidation
-from pipeline.validate.quantization import LEAST_SQNR
 from pipeline.validate.results import Validation
 
 # Where quantization loses next to nothing, roundings of ranges that are computed as they come leave

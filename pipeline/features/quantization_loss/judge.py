@@ -18,12 +18,10 @@ from pipeline.config.validation import Limits
 from pipeline.report.method_records import PooledRecord, QuantizationRecord
 from pipeline.report.verdicts import Verdict
 from pipeline.store.errors import listed, plural
+from pipeline.validate.default_limits import LEAST_SQNR
 from pipeline.validate.limits import LIMITS
 from pipeline.validate.metrics import compare, json_number
 
-# Below it, a quantized program is not its float one any more: half as much noise as signal. It
-# holds over all values of all examples together, as few values can be near zero by chance.
-LEAST_SQNR = 3.0  # dB
 _MOST_NAMED = 3
 _SUGGESTED = ("min_sqnr", "min_agreement")
 

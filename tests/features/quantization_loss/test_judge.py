@@ -5,10 +5,12 @@ import torch
 from torch import nn
 from torch.export import export
 
+from pipeline import moments
 from pipeline.config.validation import ValidateConfig
+from pipeline.features.quantization_loss.judge import QuantizationJudge
 from pipeline.program.inputs import InputSet
+from pipeline.validate.default_limits import LEAST_SQNR
 from pipeline.validate.package import validate_package
-from pipeline.validate.quantization import LEAST_SQNR, QuantizationJudge
 from tests.devices.test_bindings import lowered, write
 
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
@@ -247,3 +249,15 @@ def test_limits_that_no_call_could_exceed_judge_no_quantization(factors, inputs,
     assert method.quantization["verdict"] == verdict
     if verdict == "not judged":
         assert "its limits could not fail for output" in method.quantization["reason"]
+
+
+def test_without_the_feature_a_package_is_held_to_the_quantized_program_alone(monkeypatch):
+    features = [f for f in moments.find_features() if not f.judge_quantization]
+    monkeypatch.setattr(moments, "find_features", lambda: features)
+    (right,) = validated(Rounded(4), Rounded(4), examples=sets(1), min_sqnr=200.0).methods
+    assert right.verdict == "passed" and right.ok
+    assert right.quantization["verdict"] == "not run"
+    assert "quantization_loss" in right.quantization["reason"]
+    assert right.to_json()["runs"][0]["outputs"][0]["max_abs"] > 0
+    (wrong,) = validated(Rounded(), Rounded(4), examples=sets(1)).methods
+    assert wrong.verdict == "failed"

@@ -1,0 +1,11 @@
+"""Quantization loss: is a quantized program good enough in place of the float one?"""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "quantization_loss",
+    "judge what quantization costs; packages are held to their quantized programs without",
+    judge_quantization="pipeline.features.quantization_loss.judge:QuantizationJudge",
+)
