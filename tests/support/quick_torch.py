@@ -13,7 +13,7 @@ def make_torch_quick() -> None:
     """Mend, in this process and its forks, three functions that each lowering calls a few times, as
     workers do, and one of quantizing; the others stay as they are, for oracles."""
     from pipeline.features.speedups.patches import PATCHES
-    from pipeline.features.speedups.quantizer_patterns import QUANTIZING_PATCHES
+    from pipeline.features.speedups.quantizing_patches import QUANTIZING_PATCHES
 
     if _replaced:
         return

@@ -91,7 +91,8 @@ def _describe_time(entry: ActionEntry) -> str:
     total = f"{entry.seconds:.1f} s"
     if not parts:
         return total
-    return f"{total}: {', '.join(parts)}{_compare_with_calls(entry)}"
+    remark = _compare_with_calls(entry) or _count_observed(entry)
+    return f"{total}: {', '.join(parts)}{remark}"
 
 
 def _compare_with_calls(entry: ActionEntry) -> str:
@@ -102,6 +103,18 @@ def _compare_with_calls(entry: ActionEntry) -> str:
         return ""
     ratio = entry.seconds / calls
     return f"; {ratio:.1f} times its {', '.join(_NEEDED[:-1])} and {_NEEDED[-1]}"
+
+
+def _count_observed(entry: ActionEntry) -> str:
+    """Say on how many inputs a quantization observed ranges; "" where it did on none."""
+    calibration = entry.result.get("facts", {}).get("calibration", {})
+    match calibration.get("inputs", 0):
+        case 0:
+            return ""
+        case 1:
+            return "; observed 1 input"
+        case count:
+            return f"; observed {count} inputs"
 
 
 def _explain_action(

@@ -75,7 +75,7 @@ def _quantize(
         stages.stage("quantize"),
         guard_files(action, action.inputs.configs, workspace.root),
     ):
-        quantized = quantize(program, spec, inputs, stages.tell, notes)
+        quantized = quantize(program, spec, inputs, stages.tell, notes, stages.step)
     with stages.stage("store"):
         with store.writer() as file:
             save_programs({QUANTIZED_ENTRY: quantized}, file)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -40,6 +40,10 @@ from pipeline.store.errors import PipelineError, did_you_mean
 
 _log = logging.getLogger(__name__)
 Report = Callable[[int, int], None]
+Step = Callable[[str], AbstractContextManager[None]]
+# Steps: what observers see and what their ranges are; the float program, on what is observed.
+PREPARE, OBSERVE, RANGES = "prepare", "observe", "observed ranges"
+COMPARE, CONVERT, EXPORT = "compare with float", "convert", "export again"
 _QUANTIZED = re.compile(r"(quantized_decomposed\.|torchao\.(de)?quantize_affine)")
 
 
@@ -105,6 +109,7 @@ def quantize(
     calibration: Calibration,
     report: Report = lambda count, total: None,
     notes: QuantizationNotes | None = None,
+    step: Step = lambda name: nullcontext(),
 ) -> ExportedProgram:
     """Quantize a program; its signature and its dynamic sizes stay the same.
 
@@ -113,6 +118,7 @@ def quantize(
         calibration: inputs that the observers see; none for dynamic quantization.
         report: is called with how many of the inputs were observed, and how many there are.
         notes: are filled in. With them, the float program runs on the same inputs.
+        step: returns a context in which a step of this name runs, and is timed.
 
     Raises PipelineError for a program that lacks what an override is for.
     """
@@ -122,20 +128,22 @@ def quantize(
     tracing = generate_inputs(program, 3, seed=0, examples=first)[2]
     entry = QUANTIZERS[spec.quantizer]
     # Observers of weights need one run as well.
-    observed = _Observed(program, calibration if first else [tracing], report)
+    batches = calibration if first else [tracing]
+    observed = _Observed(program, batches, report, step)
     module = program.module(check_guards=False)
     if entry.apply_quantizer is not None:
         state = _copy_state(program, module)
-        converted = entry.apply_quantizer(
-            module, spec, replace(observed, positional=True)
-        )
+        with step(CONVERT):
+            converted = entry.apply_quantizer(
+                module, spec, replace(observed, positional=True)
+            )
         _restore_state(module, state)
         _restore_state(converted, state)
     else:
         converted = _apply_pt2e(program, module, spec, observed, notes)
     move_exported_model_to_eval(converted)
     call = as_exported(program, tracing)
-    with _naming_node(converted, call):
+    with step(EXPORT), _naming_node(converted, call):
         return torch.export.export(
             converted,
             call.args,
@@ -171,6 +179,7 @@ class _Observed:
     program: ExportedProgram
     batches: Calibration
     report: Report
+    step: Step
     positional: bool = False
 
     def __len__(self) -> int:
@@ -244,11 +253,13 @@ def _apply_pt2e(
     observed: _Observed,
     notes: QuantizationNotes | None,
 ) -> GraphModule:
-    prepared = prepare_pt2e(module, make_quantizer(spec))
+    with observed.step(PREPARE):
+        prepared = prepare_pt2e(module, make_quantizer(spec))
     _check_annotated(prepared, spec)
     state = _copy_state(program, prepared)
     _observe(program, prepared, observed, state, notes)
-    converted = convert_pt2e(prepared)
+    with observed.step(CONVERT):
+        converted = convert_pt2e(prepared)
     # Folding constants computes all that no input reaches, in place too: a counter is counted on.
     _restore_state(converted, state)
     if spec.quantizes_as_it_comes:
@@ -283,18 +294,27 @@ def _observe(
     ):
         for number, inputs in enumerate(observed):
             if at_once:
-                at_once.expect(inputs)
-            with seeded(number), _naming_node(prepared, inputs):
+                with observed.step(COMPARE):
+                    at_once.expect(inputs)
+            with (
+                observed.step(OBSERVE),
+                seeded(number),
+                _naming_node(prepared, inputs),
+            ):
                 returned = prepared(*inputs.args, **inputs.kwargs)
             if at_once:
-                at_once.add(inputs, returned)
+                with observed.step(COMPARE):
+                    at_once.add(inputs, returned)
     _restore_state(prepared, state)
     if notes and comparison:
         if not at_once:
-            _compare_apart(program, prepared, observed, comparison)
+            with observed.step(COMPARE):
+                _compare_apart(program, prepared, observed, comparison)
             _restore_state(prepared, state)
-        notes.observers = ranges.to_json()
-        notes.prepared = comparison.judge(prepared)
+        with observed.step(RANGES):
+            notes.observers = ranges.to_json()
+        with observed.step(COMPARE):
+            notes.prepared = comparison.judge(prepared)
         _restore_state(prepared, state)
 
 

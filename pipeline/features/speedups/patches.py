@@ -67,7 +67,7 @@ def _find_usable(kind: str) -> tuple[Patch, ...]:
     patches = PATCHES
     if kind == "quantize":
         # A compile imports no torchao.
-        from pipeline.features.speedups.quantizer_patterns import (
+        from pipeline.features.speedups.quantizing_patches import (
             QUANTIZING_PATCHES,
         )
 

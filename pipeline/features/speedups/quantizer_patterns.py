@@ -13,13 +13,10 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import torch
-from executorch.backends.xnnpack.quantizer import xnnpack_quantizer_utils
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
-from torchao.quantization.pt2e import qat_utils, utils
 
-from pipeline.features.speedups.patch import Patch
 from pipeline.program.operators import base_name
 from pipeline.program.patching import replaced
 
@@ -199,35 +196,3 @@ def _describe_input(value: Any) -> Hashable:
         raise _UnknownError
     strides = value.stride()
     return value.dtype, value.shape, strides, value.device, value.requires_grad
-
-
-_PT2E = "torchao.quantization.pt2e"
-QUANTIZING_PATCHES = (
-    Patch(
-        f"{_PT2E}.export_utils:_replace_dropout",
-        "51e49a8c7c6ea03ac8b0016fce45db584191ddb2c2e4f236989d5f917ca39642",
-        make_search(utils),
-    ),
-    Patch(
-        f"{_PT2E}.export_utils:_replace_batchnorm",
-        "42165f90b516012cd28e6316b0bafab6a1a61495b741ac4a1636997f0da1b90b",
-        make_search(utils),
-    ),
-    Patch(
-        f"{_PT2E}.qat_utils:_fold_conv_bn_qat_helper",
-        "b2022a114533cea55ebad480b2c8bd251dc729cf4b5e99ec98bd9bdc06097981",
-        make_search(qat_utils),
-    ),
-    Patch(
-        "executorch.backends.xnnpack.quantizer.xnnpack_quantizer_utils:"
-        "_do_annotate_conv_bn",
-        "5e443f9c19aa6d93957e06e30ff0b82ff50c4e4af4b26572ebe335266d5a1981",
-        make_search(xnnpack_quantizer_utils),
-    ),
-    Patch(
-        f"{_PT2E}.utils:torch",
-        "f7dc6e8b58289c188f7cdd9fa9095338b017bb4b7164bb389bcc3dc2afaff453",
-        make_torch,
-        texts=(utils._get_aten_graph_module_for_pattern,),
-    ),
-)

@@ -6,6 +6,8 @@ import shutil
 
 import pytest
 
+from pipeline.features.explain.explain import _describe_time
+from pipeline.store.entries import ActionEntry
 from tests.support.bench import bench_of
 from tests.support.patches import python_path
 
@@ -40,6 +42,16 @@ def test_built_workspace_is_current(built):
     assert " times its source calls, package calls and loads" in times
     assert built.doit("plan") == 0
     assert built.output == "5 current\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "remark"), [(0, ""), (1, "; observed 1 input"), (64, "; observed 64 inputs")]
+)
+def test_time_of_a_quantization_names_its_steps_and_inputs(count, remark):
+    result = {"facts": {"calibration": {"inputs": count, "source": "files"}}}
+    stages = {"quantize": 0.01, "observe": 90.04, "convert": 2.0}
+    entry = ActionEntry({}, result, 92.05, stages=stages)
+    assert _describe_time(entry) == f"92.0 s: observe 90.0 s, convert 2.0 s{remark}"
 
 
 def test_fresh_workspace(tmp_path):

@@ -32,10 +32,11 @@ from pipeline.compile.inspect.delegation import describe_delegation
 from pipeline.compile.lower import lower
 from pipeline.devices.bindings import Package
 from pipeline.devices.interface import PackageFiles
-from pipeline.features.quantization.quantize import quantize
+from pipeline.features.quantization.quantize import QuantizationNotes, quantize
 from pipeline.features.remedies.explain_error import explain_error
 from pipeline.program.archive import load_program, save_programs
 from pipeline.program.inputs import InputSet
+from pipeline.run.stages import Stages
 from pipeline.store.errors import ConfigErrors, PipelineError
 from pipeline.store.releases import installed_release
 from tests.support.bench import REPOSITORY
@@ -235,6 +236,20 @@ def test_no_batch_is_held_while_others_are_observed(image):
     quantize(image, make_method_spec(**XNNPACK), Reading(), lambda *step: steps.append(step))
     assert steps == [(number, 6) for number in range(1, 7)]
     assert most <= 3
+
+
+def test_steps_of_quantizing_are_timed(image):
+    stages, notes = Stages(), QuantizationNotes()
+    sets = inputs_of(IMAGE, 2)
+    with stages.stage("quantize"):
+        quantize(image, make_method_spec(**XNNPACK), sets, notes=notes, step=stages.step)
+    names = [name for name, *_ in stages.steps]
+    call = ["compare with float", "observe", "compare with float"]
+    judged = ["observed ranges", "compare with float"]
+    assert names == ["prepare", *call * 2, *judged, "convert", "export again"]
+    seconds = stages.seconds()
+    assert sum(seconds.values()) == pytest.approx(stages.total)
+    assert max(seconds, key=seconds.get) != "quantize"
 
 
 # Mixed precision

@@ -23,7 +23,7 @@ from pipeline.compile.lower import lower
 from pipeline.features.speedups import patches
 from pipeline.features.speedups.patch import Patch
 from pipeline.features.speedups.patches import PATCHES, fast_lowering
-from pipeline.features.speedups.quantizer_patterns import QUANTIZING_PATCHES
+from pipeline.features.speedups.quantizing_patches import QUANTIZING_PATCHES
 from pipeline.plan.plan import Plan
 from pipeline.program.patching import lowers_fast, read_source
 from pipeline.store.store import Store
