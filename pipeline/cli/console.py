@@ -81,6 +81,8 @@ class Reporter(ConsoleReporter):
         if all(event.outcome == "up-to-date" for event in events):
             packages = {event.package for event in events if event.package}
             lines = list(describe_packages(len(packages), standing))
+            if not packages:  # of `doit export` alone
+                lines = [f"up to date: {plural(len(events), 'model')}"]
         else:
             from pipeline.cli.progress import terminal_width
             from pipeline.cli.table import make_table
