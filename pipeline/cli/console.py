@@ -80,6 +80,8 @@ class Reporter(ConsoleReporter):
         if all(event.outcome == "up-to-date" for event in events):
             packages = {event.package for event in events if event.package}
             lines = list(describe_packages(len(packages), standing))
+            if not packages:  # of `doit export` alone
+                lines = [f"up to date: {plural(len(events), 'model')}"]
         else:
             from pipeline.cli.progress import terminal_width
 
@@ -116,8 +118,9 @@ def _overflow_lines(store: Store) -> Iterator[str]:
 
 
 def describe_failures(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
-    """Yield for each failure of a run what failed, why, and the file to open. What several packages
-    fail for, as a mistake in a config that they extend, is told once."""
+    """Yield a line for each failure of a run: what failed, in which stage, and the file to open.
+    Why it failed stands above, where it was written when it happened. What several packages fail
+    for, as a mistake in a config that they extend, has one line."""
     failures: dict[tuple[str, str], list[Event]] = {}
     for event in events:
         if event.outcome == "failed":
@@ -125,17 +128,13 @@ def describe_failures(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
             failures.setdefault((why, _file_to_open(plan, event)), []).append(event)
     if failures:
         yield ""
-        yield "failed:"
+        yield "failed, for the reasons above:"
     for (_, place), same_failures in failures.items():
         first = same_failures[0]
-        why = first.error.partition("\n")[0]
         stage = f" in stage '{first.stage}'" if first.stage and first.log else ""
         titles = listed([one_line(event.title) for event in same_failures], 3)
-        yield f"  {titles}{stage}: {one_line(why)}"
-        if more := first.error.count("\n"):
-            yield f"    and {plural(more, 'line')} more above"
-        if place:
-            yield f"    {one_line(place)}"
+        file = f": {one_line(place)}" if place else ""
+        yield f"  {titles}{stage}{file}"
 
 
 def _file_to_open(plan: Plan, event: Event) -> str:

@@ -86,7 +86,7 @@ class BatchRunner(WorkerTasks):
     def _run_until(self, interrupts: Interrupts, task_dispatcher: Any) -> None:
         """Run all tasks, until a signal raises KeyboardInterrupt."""
         try:
-            tasks = find_selected_tasks(task_dispatcher)
+            self._selected = tasks = find_selected_tasks(task_dispatcher)
             check_run(tasks)
             self._prepare_workers(tasks)
             self._fetch_ahead(tasks)

@@ -57,6 +57,7 @@ class WorkerTasks(TaskOutcomes):
         self._others = others
         self._pool: Any = None
         self._batch: Batch | None = None
+        self._selected: list[ActionTask] = []
         self._ready: list[Any] = []  # nodes that wait to be given to workers
         self._under_way: dict[Digest, list[Waiting]] = {}  # what workers were given
         self._shown: dict[Problem, str] = {}
@@ -196,6 +197,7 @@ class WorkerTasks(TaskOutcomes):
             jobs = self._jobs or plan.workspace.jobs
             self._pool = Pool(plan.workspace, jobs, self.always_execute)
             self._pool.tell(self.record.stream(plan.workspace))
+            self._pool.selected, self._pool.events = self._selected, self.record.events
             self._pool.use_idle_core(_prepare_reports)
 
     def _close_pool(self) -> None:

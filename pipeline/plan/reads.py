@@ -179,14 +179,14 @@ class Finder:
             "modules": self._modules(reads.modules),
         }
 
-    def _environment(self, names: Iterable[str]) -> dict[str, Digest | None]:
-        around = self.surroundings
-        return {
-            name: hash_json(around.names())
-            if name == WHOLE_ENVIRONMENT
-            else around.environment.get(name)
-            for name in names
+    def _environment(self, names: Iterable[str]) -> dict[str, str | None]:
+        """Return the digests of variables, and the names of all where all of them count."""
+        values: dict[str, str | None] = {
+            name: self.surroundings.environment.get(name) for name in names
         }
+        if WHOLE_ENVIRONMENT in values:
+            values[WHOLE_ENVIRONMENT] = " ".join(self.surroundings.names())
+        return values
 
     # Modules
 

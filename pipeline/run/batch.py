@@ -29,12 +29,16 @@ Show = Callable[[Event], None]
 
 
 class Outlook(Protocol):
-    """What a pool says of actions while they run."""
+    """What a pool says of actions while they run, and of the run that they are part of: the tasks
+    that were selected, and the events of those that ended, with or without a worker."""
+
+    selected: Sequence[ActionTask]
+    events: Sequence[Event]
 
     @property
     def jobs(self) -> int: ...
     def find_status(self, action: Action) -> ActionStatus | None: ...
-    def recall_seconds(self, action: Action) -> float | None: ...
+    def recall_seconds(self, action: Action | ActionTask) -> float | None: ...
 
 
 # Gives, for actions and their outlook, a context with the function to call with each event.

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import cached_property
 
 from pipeline.plan.actions import Action
+from pipeline.plan.tasks import ActionTask
 from pipeline.program.archive_reader import KINDS, open_archive
 from pipeline.program.sources import MethodSource
 from pipeline.report.events import Event
@@ -39,7 +40,7 @@ class Expectations:
         memory = _LEAST + _COPIES * sum(map(weigh, action.inputs.sources.values()))
         return Cost(memory / _SPEED, memory)
 
-    def recall(self, action: Action) -> float | None:
+    def recall(self, action: Action | ActionTask) -> float | None:
         """Return the seconds that an action took before, None where the store knows of none."""
         cost = self._find(action)
         return cost.seconds if cost else None
@@ -63,7 +64,7 @@ class Expectations:
                 longest[place] = max(cost.seconds, longest.get(place, 0.0))
         return longest
 
-    def _find(self, action: Action) -> Cost | None:
+    def _find(self, action: Action | ActionTask) -> Cost | None:
         """Return what an action took under another key; or else the most that actions of its model
         and kind took, those of its method if there are any."""
         name = name_of(action)
@@ -86,8 +87,9 @@ class Expectations:
         return costs
 
 
-def name_of(action: Action | Event) -> Name:
-    return Name(action.kind, action.model, action.package or "-", action.method or "-")
+def name_of(action: Action | ActionTask | Event) -> Name:
+    model = str(action.model)
+    return Name(action.kind, model, action.package or "-", action.method or "-")
 
 
 def remember(store: Store, events: Iterable[Event]) -> None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pipeline.plan.actions import Action
-from pipeline.report.events import make_event
+from pipeline.plan.tasks import ActionTask
+from pipeline.report.events import Event, make_event
 from pipeline.report.stream import EventStream
 from pipeline.run.action_status import ActionStatus, log_name, log_path, progress_path
 from pipeline.run.admission import Idleness, choose_next
@@ -66,6 +67,8 @@ class Pool:
     """
 
     def __init__(self, workspace: Workspace, jobs: int, always: bool) -> None:
+        self.selected: Sequence[ActionTask] = ()  # of the run, which may tell more
+        self.events: Sequence[Event] = ()
         self._own = workspace  # of this process
         self._workspace = replace(workspace)  # without what it has cached
         self._jobs = jobs
@@ -89,7 +92,7 @@ class Pool:
         """Return how far an action is; None where it is not under way."""
         return self._progress.find(action)
 
-    def recall_seconds(self, action: Action) -> float | None:
+    def recall_seconds(self, action: Action | ActionTask) -> float | None:
         """Return the seconds that an action took before, None where the store knows of none."""
         return self._expectations.recall(action)
 

@@ -207,6 +207,9 @@ def did_you_mean(
     at most `most`."""
     names = list(candidates)
     spelled = {name.lower(): name for name in reversed(names[:_COMPARED])}
+    if "." not in word:  # head, of model.head
+        for name in names[:_COMPARED]:
+            spelled.setdefault(name.rpartition(".")[2].lower(), name)
     spelled.pop(impossible.lower(), None)
     near = difflib.get_close_matches(word[:_COMPARED].lower(), spelled, n=1)
     guess = f"did you mean '{spelled[near[0]]}'? " if near else ""

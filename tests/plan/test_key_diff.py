@@ -116,10 +116,10 @@ TOLD = {
         ["link w changed", "listing of shards/ changed"],
     ),
     "environment read": (
-        {"reads": {"environment": {"A": A, "B": None, "C": A, "*": A}}},
-        {"reads": {"environment": {"A": B, "B": B, "C": None, "*": B}}},
+        {"reads": {"environment": {"A": A, "B": None, "C": A, "*": "A C OLD"}}},
+        {"reads": {"environment": {"A": B, "B": B, "C": None, "*": "A B NEW"}}},
         [
-            "environment variables were set or unset",
+            "environment variables, of which it reads all: B, NEW set, C, OLD unset",
             "environment variable A changed",
             "environment variable B is set",
             "environment variable C is not set any more",

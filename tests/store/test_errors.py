@@ -47,6 +47,7 @@ def test_errors_cross_a_process(error):
     [
         ("partitoner", ["quantize", "partitioners"], "did you mean 'partitioners'? known: "),
         ("XNNPACK", ["xnnpack", "vulkan"], "did you mean 'xnnpack'? known: xnnpack, vulkan"),
+        ("haed", ["model", "model.head"], "did you mean 'model.head'? known: "),
         ("zzz", ["xnnpack"], "known: xnnpack"),
         ("zzz", [], "known: none"),
     ],

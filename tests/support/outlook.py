@@ -4,8 +4,10 @@
 class Outlook:
     """Says how far methods are, by their names, and that each took so many seconds before."""
 
-    def __init__(self, statuses, seconds, jobs=1):
+    def __init__(self, statuses, seconds, jobs=1, selected=(), events=()):
         self.jobs = jobs
+        self.selected = selected
+        self.events = events
         self._statuses = statuses
         self._seconds = seconds
 

@@ -7,11 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from statistics import fmean
 from typing import Any
 
 from pipeline.cli.columns import cut_middle
 from pipeline.cli.terminal import redirected, unguarded
+from pipeline.features.progress.ahead import drop_settled, find_tasks, place_of
 from pipeline.plan.actions import Action
+from pipeline.plan.tasks import ActionTask
 from pipeline.report.events import Event, outcome_word
 from pipeline.run.action_status import ActionStatus
 from pipeline.run.batch import Outlook, Show
@@ -23,7 +26,8 @@ _STYLES = {"failed": "red", "built": "green", "refit": "green"}
 
 
 class Tally:
-    """The progress of a batch: which actions have ended, since when others are under way.
+    """The progress of a run: which actions have ended, since when others are under way, and what
+    is still ahead of them.
 
     More actions may be added while it is looked at; one that is run again is among them twice.
     """
@@ -31,16 +35,12 @@ class Tally:
     def __init__(self, actions: Sequence[Action], outlook: Outlook) -> None:
         self.actions = actions
         self.outlook = outlook
+        self.tasks = find_tasks(outlook.selected)
         self.began: float = time.monotonic()
         self.finished: int = 0
         self.failed: int = 0
         self.ended: Counter[str] = Counter()  # how often, by title
         self.since: dict[str, float] = {}
-
-    def count(self, event: Event) -> None:
-        self.finished += 1
-        self.failed += event.outcome == "failed"
-        self.ended[event.title] += 1
 
     def running(self, now: float) -> list[tuple[Action, ActionStatus, float]]:
         """Return the actions that are under way, with the seconds since they were first seen."""
@@ -64,24 +64,58 @@ class Tally:
             else:
                 yield action
 
+    def ahead(self) -> list[ActionTask]:
+        """Return the tasks that no worker was given and that have not ended without one."""
+        return drop_settled(self.tasks, list(self.outlook.events), list(self.actions))
+
+    def count(self, event: Event) -> None:
+        self.finished += 1
+        self.failed += event.outcome == "failed"
+        self.ended[event.title] += 1
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many actions of the run are done, those that were current or cached among
+        them, and how many there are."""
+        given = {place_of(action) for action in list(self.actions)}
+        elsewhere = {place_of(event) for event in list(self.outlook.events)} - given
+        done = self.finished + len(elsewhere)
+        return done, len(self.actions) + len(elsewhere) + len(self.ahead())
+
     def remaining(
         self, running: Sequence[tuple[Action, ActionStatus, float]]
     ) -> float | None:
-        """Return about how many seconds remain, None where the store knows nothing of an action
-        that is to be done."""
+        """Return about how many seconds remain. An action of which the store knows nothing is
+        expected to take what others of its kind take; None where it knows nothing of a kind. What
+        no worker was given yet may turn out to be cached."""
         spent = {action.title: seconds for action, _, seconds in running}
-        remaining = []
-        for action in self._not_ended():
+        remaining: list[Action | ActionTask] = [*self._not_ended(), *self.ahead()]
+        usual = self._usual_seconds()
+        total = 0.0
+        longest: dict[str, dict[str, float]] = {}  # seconds by package and kind
+        for action in remaining:
             expected = self.outlook.recall_seconds(action)
             if expected is None:
+                expected = usual.get(action.kind)
+            if expected is None:
                 return None
-            remaining.append(max(expected - spent.get(action.title, 0.0), 0.0))
-        if not remaining:
+            seconds = max(expected - spent.get(action.title, 0.0), 0.0)
+            total += seconds
+            kinds = longest.setdefault(str(action.package or action.model), {})
+            kinds[action.kind] = max(seconds, kinds.get(action.kind, 0.0))
+        if not longest:
             return None
-        return max(
-            sum(remaining) / max(self.outlook.jobs, 1),
-            *remaining,
-        )
+        chains = [sum(kinds.values()) for kinds in longest.values()]
+        return max(total / max(self.outlook.jobs, 1), *chains)
+
+    def _usual_seconds(self) -> dict[str, float]:
+        """Return the mean seconds of the run's actions that the store knows, by kind."""
+        kind_to_seconds: dict[str, list[float]] = {}
+        known: list[Action | ActionTask] = [*self.tasks.values(), *self.actions]
+        for task in known:
+            seconds = self.outlook.recall_seconds(task)
+            if seconds is not None:
+                kind_to_seconds.setdefault(task.kind, []).append(seconds)
+        return {kind: fmean(times) for kind, times in kind_to_seconds.items()}
 
 
 @contextmanager
@@ -142,11 +176,11 @@ def show_live(
 
 
 def _lines(tally: Tally, width: int) -> Iterator[str]:
-    """Yield the line of a batch, then one for each action under way, the most important parts
+    """Yield the line of the run, then one for each action under way, the most important parts
     first: a narrow terminal does without the last ones."""
     now = time.monotonic()
     running = tally.running(now)
-    kinds = " ".join(sorted({action.kind for action, *_ in running})) or "actions"
+    done, total = tally.counts()
     workers = f"{len(running)} of {tally.outlook.jobs} workers busy"
     failed = ""
     if tally.failed:
@@ -156,7 +190,7 @@ def _lines(tally: Tally, width: int) -> Iterator[str]:
         time_left = ""
     else:
         time_left = f", about {clock(remaining)} left"
-    counts = f"{kinds}: {tally.finished} of {len(tally.actions)} done{failed}"
+    counts = f"{done} of {total} done{failed}"
     line = f"{counts} | {clock(now - tally.began)}{time_left}"
     whole = f"{line} | {workers}"
     yield whole if len(whole) <= width else line

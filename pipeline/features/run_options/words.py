@@ -150,7 +150,10 @@ def _rewrite_run(words: Sequence[str], root: Path) -> list[str]:
     options = _run_options(line)
     if names and not _is_ours(names[0], root) and names == line.names:
         return list(words)  # a task of others, whose options are its own
-    return [*options, *names, *_options_of(line)]
+    leading = line.words  # which doit takes before names alone
+    if line.names:
+        leading = line.words[: line.words.index(line.names[0])]
+    return [*options, *leading, *names, *_options_of(line)[len(leading) :]]
 
 
 def _is_ours(name: str, root: Path) -> bool:

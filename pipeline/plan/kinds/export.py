@@ -21,11 +21,13 @@ from pipeline.plan.reads import WHOLE_ENVIRONMENT, Surroundings
 from pipeline.program.constant_values import find_blobs
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
+from pipeline.store.errors import listed
 from pipeline.store.json_diff import ABSENT, Difference
 from pipeline.store.toolchain import hash_seed, processor
 from pipeline.store.workspace import Workspace
 
 Json = Mapping[str, Any]
+_MOST_VARIABLES = 5  # that are named
 
 
 @dataclass(frozen=True)
@@ -138,11 +140,24 @@ def describe_export(difference: Difference, file: str) -> str | None:
     return None
 
 
+def _describe_variables(old: object, new: object) -> str:
+    """Name the environment variables that were set or unset, of the names of all, if both runs of
+    the exporter read all of them."""
+    if not (isinstance(old, str) and isinstance(new, str)):
+        return "environment variables, of which only one run read all"
+    before, now = set(old.split()), set(new.split())
+    changes = []
+    for names, change in ((now - before, "set"), (before - now, "unset")):
+        if names:
+            changes.append(f"{listed(sorted(names), _MOST_VARIABLES)} {change}")
+    return f"environment variables, of which it reads all: {', '.join(changes)}"
+
+
 def _describe_read(kind: str, name: str, difference: Difference) -> str:
     place = show_place(name)
     match kind:
         case "environment" if name == WHOLE_ENVIRONMENT:
-            return "environment variables were set or unset"
+            return _describe_variables(difference.old, difference.new)
         case "environment":
             change = difference.change("is set", "is not set any more")
             return f"environment variable {name} {change}"

@@ -45,6 +45,27 @@ def test_a_tally_knows_what_runs_and_how_long_it_takes_yet():
     assert Tally(ACTIONS, outlook({}, None)).remaining([]) is None  # nothing is known of them
 
 
+def test_a_run_is_counted_as_a_whole(bench):
+    """Also what no worker was given yet; what is linked needs no more methods."""
+    from pipeline.plan.plan import Plan
+    from pipeline.plan.tasks import ActionTask
+    from pipeline.store.workspace import open_workspace
+
+    plan = Plan(open_workspace(bench("pair").root))
+    selected = [ActionTask(plan, kind, "pair", "pair") for kind in ("link", "validate")]
+    events = [Event("export", None, None, "pair", "up-to-date")]
+    given = [Action("compile", "pair", "pair", "decode", {}, None)]
+    tally = Tally(given, Outlook({}, 3.0, 2, selected, events))
+    assert tally.counts() == (1, 5)
+    assert [task.kind for task in tally.ahead()] == ["compile", "link", "validate"]
+    assert tally.remaining([]) == 9.0  # one compile, the link and the validation
+    tally.count(Event("compile", "pair", "decode", "pair", "built"))
+    events.append(Event("compile", "pair", "decode", "pair", "built"))
+    assert tally.counts() == (2, 5)
+    events.append(Event("link", "pair", None, "pair", "hit"))
+    assert tally.counts() == (3, 4)
+
+
 def test_a_terminal_shows_each_action_with_stage_time_and_what_it_took_before(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("CI", raising=False)
@@ -58,7 +79,7 @@ def test_a_terminal_shows_each_action_with_stage_time_and_what_it_took_before(mo
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
     assert "built    compile p/a 1.2 s" in shown
     assert re.search(r"[\r\n]lower:p failed: \[a\] reason\n", shown), shown
-    batch = r"compile: 1 of 3 done \| 0:\d\d, about 0:\d\d left \| 1 of 2 workers busy"
+    batch = r"1 of 3 done \| 0:\d\d, about 0:\d\d left \| 1 of 2 workers busy"
     assert re.search(batch, shown), shown
     assert re.search(r"  compile p/b  0:\d\d of about 0:10  quantize 12/64", shown), shown
 

@@ -29,6 +29,8 @@ def store(monkeypatch, root):
         ("lower pair -j 4", "-n 4 lower pair"),
         ("lower --jobs=4 -a", "-n 4 lower -a"),
         ("-j4", "-n 4"),
+        ("--db-file x lower -k pair -a", "--db-file x lower pair -a"),
+        ("-c -q", "-r quiet -c"),
         ("lower -xq", "--no-continue -r quiet lower"),
         (
             "validate --fail-fast --quiet --allow failed",
