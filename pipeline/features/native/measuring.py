@@ -53,9 +53,10 @@ class NativeMeasuring(Measuring):
         if is_native(name):
             setup = find_setup(name, self.subject.workspace.root)
             if setup.problem:
-                self._record_not_run(name, setup.problem, measurement)
+                for result in measurement.validation.methods:
+                    if result.method in self._log.methods():
+                        self._record_not_run(result, name, setup.problem, measurement)
                 return
-        started = time.perf_counter()
         files = measurement.files
         results = measurement.validation.methods
         try:
@@ -64,12 +65,15 @@ class NativeMeasuring(Measuring):
             # Not what is known beforehand, and so not what is kept under a key that says it.
             results[0].fail(f"can't run on {str(error).splitlines()[0]}")
             return
+        started = time.perf_counter()
         outcomes, left_out = run_calls(device, files, self._log, measurement.budget)
         self._close(device, files)
         seconds = round(time.perf_counter() - started, 3)
         for result in results:
             outcome = outcomes.get(result.method)
-            if outcome is not None:
+            if outcome is not None and outcome.lacks:
+                self._record_not_run(result, name, outcome.lacks, measurement)
+            elif outcome is not None:
                 facts = outcome.to_json(result.verdict)
                 _drop_emulator(name, facts["memory"])
                 self._add(
@@ -95,20 +99,18 @@ class NativeMeasuring(Measuring):
         if isinstance(device, NativeDevice):
             device.close(files)
 
-    def _record_not_run(self, name: str, reason: str, measurement: Measurement) -> None:
-        """Say of each method that was called here that it was not run on a device: so none has
-        passed, unless the config accepts that."""
-        for result in measurement.validation.methods:
-            if result.method not in self._log.methods():
-                continue
-            facts = {"verdict": "not run", "reason": reason}
-            self._add(measurement, result.method, name, facts)
-            if result.ok:
-                verdict = {
-                    "verdict": "not run",
-                    "verdict_reason": f"not run on {name}: {reason}",
-                }
-                measurement.method_facts[result.method].update(verdict)
+    def _record_not_run(
+        self, result: MethodValidation, name: str, reason: str, measurement: Measurement
+    ) -> None:
+        """Say that a method was not run on a device: so it has not passed."""
+        facts = {"verdict": "not run", "reason": reason}
+        self._add(measurement, result.method, name, facts)
+        if result.ok:
+            verdict = {
+                "verdict": "not run",
+                "verdict_reason": f"not run on {name}: {reason}",
+            }
+            measurement.method_facts[result.method].update(verdict)
 
     def _add(
         self, measurement: Measurement, method: str, name: str, facts: Json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from statistics import median
@@ -19,6 +20,7 @@ _SECONDS = 0.2  # for calling a method again and again
 _MOST_REPEATS = 20
 _LEAST_REPEATS = 2
 _DIGITS = 3
+_LACKS_BACKEND = re.compile(r"Backend (\w+) is not registered")
 
 
 class MethodOnDevice:
@@ -29,6 +31,7 @@ class MethodOnDevice:
             the limit, None where it has none.
         of_limit: the worst such ratio of all outputs, and `worst` the call that has it.
         differing: how many of `repeats` calls gave other bytes than the first on the same inputs.
+        lacks: why the device can't run the method, where it lacks a delegate's backend; else "".
         memory: bytes by what they are of (`process.MEMORY`).
     """
 
@@ -39,6 +42,7 @@ class MethodOnDevice:
         self.worst = ""
         self.load_ms: list[float] = []
         self.run_ms: list[float] = []
+        self.lacks = ""
         self.repeats = 0
         self.differing = 0
         self.memory: dict[str, int] = {}
@@ -115,8 +119,15 @@ def _run_sequence(
             _make_call(device, loaded[call.method], call, methods[call.method])
         _repeat(loaded[names[0]], sequence[0], methods[names[0]], has_state)
     except DeviceError as error:
-        methods[current.method].faults.append((current.where, "", error.reason, None))
         stateless.pop(current.method, None)
+        backend = _LACKS_BACKEND.search(error.reason)
+        if backend:
+            for name in names:
+                methods[name].lacks = f"its runner has no backend {backend[1]}"
+        else:
+            methods[current.method].faults.append(
+                (current.where, "", error.reason, None)
+            )
 
 
 def _load(
