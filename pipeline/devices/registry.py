@@ -27,14 +27,16 @@ class Registry:
     """Devices by name. Each is made when it is first needed."""
 
     def __init__(self) -> None:
-        self._factories: dict[str, tuple[Callable[[], Device], str]] = {}
+        self._factories: dict[str, tuple[Callable[..., Device], str]] = {}
 
     def register(
-        self, name: str, factory: Callable[[], Device], origin: str = ""
+        self, name: str, factory: Callable[..., Device], origin: str = ""
     ) -> None:
         """Register a device by the function that makes it, or by its class.
 
         Args:
+            name: it has no colon, unless at its end: then it is that of a family, such as `qemu:`,
+                whose function takes what follows it.
             origin: where it is from, for messages.
 
         Raises:
@@ -56,13 +58,15 @@ class Registry:
     def get(self, name: str) -> Device:
         """Return the device of a name. Raises PipelineError if there is none, or if it cannot be
         made."""
-        if name not in self._factories:
+        family, colon, rest = name.partition(":")
+        known = family + colon
+        if known not in self._factories:
             raise PipelineError(
                 f"no device '{name}'; {did_you_mean(name, self.names())}"
             )
-        make, origin = self._factories[name]
+        make, origin = self._factories[known]
         try:
-            return make()
+            return make(rest) if colon else make()
         except PipelineError:
             raise
         except Exception as error:  # whatever the code of a plugin raises
@@ -94,10 +98,10 @@ def devices() -> Registry:
     return registry
 
 
-def _make(point: EntryPoint) -> Device:
+def _make(point: EntryPoint, *arguments: str) -> Device:
     from pipeline.devices.interface import Device
 
-    device = point.load()()
+    device = point.load()(*arguments)
     if not isinstance(device, Device):
         raise TypeError(f"{point.value} makes a {type(device).__name__}, not a Device")
     return device

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 # Python 3.11's own TypedDict does not tell pydantic all that it needs for a schema.
 from typing_extensions import NotRequired, TypedDict  # noqa: UP035
@@ -268,3 +268,4 @@ class MethodRecord(FiguresRecord):
     culprits: NotRequired[list[CulpritRecord]]
     culprit_notes: NotRequired[list[str]]
     latency: NotRequired[LatencyRecord | None]
+    devices: NotRequired[dict[str, dict[str, Any]]]

@@ -21,7 +21,7 @@ TABLE = "tool.pte-pipeline"
 UNTRUSTED_VARIABLE = "PTE_PIPELINE_UNTRUSTED"
 # The features of this package that bring settings. What one is set to must not go unnoticed where
 # the feature's folder was deleted.
-_FEATURES_WITH_SETTINGS = ("remote", "toolchains", "unknown_toolchain")
+_FEATURES_WITH_SETTINGS = ("native", "remote", "toolchains", "unknown_toolchain")
 
 
 class SettingsReader:

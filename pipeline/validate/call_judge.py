@@ -77,11 +77,14 @@ class CallJudge:
 
     def judge(
         self, call: Call, references: References, calls: Sequence[tuple[str, InputSet]]
-    ) -> None:
+    ) -> Sequence[Any]:
         """Compare the outputs of a call with the source's, and with the quantized program's.
 
         Args:
             calls: those since the package was opened, this one last.
+
+        Returns:
+            What the program that was lowered gives, flat.
         """
         inputs = call.inputs
         run = call.run
@@ -103,7 +106,7 @@ class CallJudge:
             judged_run = self._judge_outputs(call, lowered, errors, limits, call.hint)
             self.result.runs.append(judged_run)
             add_call(self.movement, lowered, judged_run.limits, inputs, run.case)
-            return
+            return lowered
         if self.quantization is None:
             self.result.runs.append(_leave_unlimited(call))
         else:
@@ -114,6 +117,7 @@ class CallJudge:
         )
         self.result.quantized_runs.append(judged_run)
         add_call(self.movement, lowered, judged_run.limits, inputs, run.case)
+        return lowered
 
     def judge_quantization(
         self, call: Call, calls: Sequence[tuple[str, InputSet]]

@@ -50,6 +50,9 @@ _KERNEL = re.compile(r"kernel '\w+::(\w+)")
 
 # Takes a method, where an input set is from, its flat values and what the source gives on them.
 Keep = Callable[[str, str, Sequence[Any], Sequence[Any]], None]
+# Takes a result whose last run was just judged, its inputs, and what the program that was lowered
+# gives on them.
+Watch = Callable[[MethodValidation, InputSet, Sequence[Any]], None]
 
 
 @dataclass
@@ -65,6 +68,7 @@ class MethodCalls:
         quantized: the program that quantization made of it, which the package is held to.
         has_examples: as in `CallJudge`.
         open_lane: makes what runs the programs that it is compared with.
+        watchers: are given each call that was judged.
         examples: those that fit the source's signature.
         calls: those since the package was opened.
         budget: the time for all methods of the package; a call that has begun is made.
@@ -84,6 +88,7 @@ class MethodCalls:
     references: References = field(init=False)
     has_examples: bool = True
     open_lane: OpenLane = Lane
+    watchers: Sequence[Watch] = ()
 
     def __post_init__(self) -> None:
         self.limits = self.settings.select_limits(self.result.method)
@@ -210,7 +215,9 @@ class MethodCalls:
             call = Call(
                 actual, expected, inputs, run, where, as_it_lies, self._hint(run)
             )
-            self.judge.judge(call, self.references, self.calls)
+            lowered = self.judge.judge(call, self.references, self.calls)
+            for watch in self.watchers:
+                watch(self.result, inputs, lowered)
             # Further calls go on from a state, large cases are held to other limits, and without
             # their layout, which is the plan's in a bundle, strided ones are another's again.
             other_limits = isinstance(inputs, InputCase) and inputs.growth

@@ -31,7 +31,7 @@ from pipeline.validate.budget import Budget
 from pipeline.validate.interface import NarrowedInput
 from pipeline.validate.limits import LIMITS
 from pipeline.validate.method import MethodValidator
-from pipeline.validate.method_calls import Keep
+from pipeline.validate.method_calls import Keep, Watch
 from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.metrics import compare
 from pipeline.validate.references import Lane, OpenLane, References
@@ -65,6 +65,7 @@ def validate_package(
     without_examples: Collection[str] = (),
     shapes: Mapping[str, Shapes] | None = None,
     open_lane: OpenLane = Lane,
+    watchers: Sequence[Watch] = (),
 ) -> Validation:
     """Validate every method that a package should have, and that it has no other.
 
@@ -92,6 +93,7 @@ def validate_package(
         narrowed: by method, the sizes that it was lowered for a smaller range of.
         shapes: by method, the only shapes that the package takes, where it lists some.
         open_lane: makes what runs programs, such as one that keeps what they give.
+        watchers: are given each call that was judged.
     """
     kept_to = {name: getattr(settings, name) for name in (*LIMITS, *_AMOUNTS)}
     budget = budget or Budget()
@@ -140,6 +142,7 @@ def validate_package(
                 budget=budget,
                 has_examples=name not in without_examples,
                 open_lane=open_lane,
+                watchers=watchers,
             )
             validators[name].start(
                 examples.get(name, ()), is_first=len(validators) == 1

@@ -170,6 +170,7 @@ def measured_key(inputs: ValidateInputs) -> Key:
         # What was narrowed is told, and bytes can be the same either way.
         "keep_ranges": kept_ranges,
         "not_run": not_run,
+        "devices": inputs.held_to.get("devices"),  # others than this machine
         "host": host(),
         "facts": machine_facts(config, config.methods),
         **({"runs_with": runs_with} if runs_with else {}),

@@ -151,6 +151,7 @@ def _run(
         subject.without_examples,
         subject.listed_shapes,
         open_lane,
+        [feature.watch_call for feature in features if feature.watches_calls],
     )
 
 

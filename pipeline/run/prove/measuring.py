@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.devices.interface import PackageFiles
+from pipeline.program.inputs import InputSet
 from pipeline.run.prove.subject import Subject
 from pipeline.run.stages import Stages
 from pipeline.store.digest import Digest
 from pipeline.validate.budget import Budget
+from pipeline.validate.method_result import MethodValidation
 from pipeline.validate.references import OpenLane
 from pipeline.validate.results import Validation
 
@@ -59,6 +61,17 @@ class Measuring:
         self, method: str, origin: str, inputs: Sequence[Any], expected: Sequence[Any]
     ) -> None:
         """Take a call from the initial state: its flat inputs, and what the source gives."""
+
+    @property
+    def watches_calls(self) -> bool:
+        """Whether `watch_call` is to be called."""
+        return False
+
+    def watch_call(
+        self, result: MethodValidation, inputs: InputSet, expected: Sequence[Any]
+    ) -> None:
+        """Take a call that was judged: the last run of `result`, its inputs, and the flat outputs
+        of the program that was lowered."""
 
     def after_run(self, measurement: Measurement) -> None:
         """Look at the package after its methods were run, while it is still open."""

@@ -1,0 +1,121 @@
+"""The devices `native` and `qemu:<cpu>`: ExecuTorch's C++ runtime in a process of its own.
+
+A process holds one method of a package, or those that share state, so that its memory is theirs and
+what ends it costs no other method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pipeline.devices.interface import Device, PackageFiles
+from pipeline.features.native.build import find_command
+from pipeline.features.native.process import RunnerProcess
+from pipeline.features.native.setups import EMULATED, NATIVE, find_setup
+
+_SECONDS = 600.0
+
+
+class LoadedMethods:
+    """Methods that were loaded together in a runner.
+
+    Attributes:
+        load_ms: how long that took, with opening the files, in milliseconds.
+    """
+
+    def __init__(
+        self, process: RunnerProcess, files: PackageFiles, methods: Sequence[str]
+    ) -> None:
+        self._process = process
+        self._plans = files.plans
+        self._group, load_ms = process.load(methods)
+        self.load_ms = process.open_ms + load_ms
+
+    def call(
+        self, method: str, values: Sequence[Any], repeats: int = 1
+    ) -> tuple[list[Any], list[float], int]:
+        """Call a method, as `RunnerProcess.call` does."""
+        plan = self._plans.get(method)
+        orders = plan.input_orders if plan else ()
+        return self._process.call(self._group, method, values, orders, repeats)
+
+    def measure_memory(self) -> dict[str, int]:
+        """Return the bytes of memory by what they are of. Raises DeviceError."""
+        return dict(self._process.measure_memory(self._group))
+
+    def close(self) -> None:
+        """Let go of the methods, and of their memory."""
+        if self._process.is_alive:
+            self._process.drop(self._group)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_group"):
+            with suppress(Exception):  # as Python ends
+                self.close()
+
+
+class NativeDevice(Device):
+    """Runs packages by the runner of a workspace.
+
+    Args:
+        name: `native` or `qemu:<cpu>`.
+        root: the folder of the workspace whose settings name SDKs.
+        seconds: those within which each load and call must come to an end.
+
+    Raises:
+        PipelineError: the runner can't be built, or can't run here.
+    """
+
+    def __init__(self, name: str, root: Path, seconds: float = _SECONDS) -> None:
+        self.name = name
+        self._seconds = seconds
+        self._command = find_command(find_setup(name, root))
+        self._processes: WeakKeyDictionary[PackageFiles, dict[Any, RunnerProcess]] = (
+            WeakKeyDictionary()
+        )
+
+    def load(self, files: PackageFiles, method: str) -> tuple[LoadedMethods, str]:
+        return self.load_together(files, [method])[method]
+
+    def load_together(
+        self, files: PackageFiles, methods: Sequence[str]
+    ) -> dict[str, tuple[LoadedMethods, str]]:
+        process = self._open(files, tuple(methods))
+        loaded = LoadedMethods(process, files, methods)
+        return {method: (loaded, method) for method in methods}
+
+    def call(
+        self, loaded: tuple[LoadedMethods, str], values: Sequence[Any]
+    ) -> list[Any]:
+        methods, name = loaded
+        outputs, _, _ = methods.call(name, values)
+        return outputs
+
+    def close(self, files: PackageFiles) -> None:
+        """End the processes of a package."""
+        for process in self._processes.pop(files, {}).values():
+            process.close()
+
+    def _open(self, files: PackageFiles, methods: tuple[str, ...]) -> RunnerProcess:
+        processes = self._processes.setdefault(files, {})
+        process = processes.get(methods)
+        if process is None or not process.is_alive:
+            if process is not None:
+                process.close()
+            process = RunnerProcess(self._command, files, self._seconds)
+            processes[methods] = process
+        return process
+
+
+def make_native() -> NativeDevice:
+    """Return the device `native`, by the settings of the working folder. Raises PipelineError."""
+    return NativeDevice(NATIVE, Path.cwd())
+
+
+def make_emulated(cpu: str) -> NativeDevice:
+    """Return the device of an emulated processor, such as `cortex-a72`. Raises PipelineError."""
+    return NativeDevice(EMULATED + cpu, Path.cwd())

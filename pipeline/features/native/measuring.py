@@ -1,0 +1,149 @@
+"""Repeats the calls of a validation on the devices of `validate.devices`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.devices.interface import Device, PackageFiles
+from pipeline.devices.registry import devices
+from pipeline.features.native.calls import CallLog, KeptCall
+from pipeline.features.native.device import NativeDevice
+from pipeline.features.native.planning import find_devices
+from pipeline.features.native.setups import EMULATED, find_setup, is_native
+from pipeline.features.native.verdicts import Json, MethodOnDevice, run_calls
+from pipeline.program.inputs import InputSet
+from pipeline.program.signature import flatten
+from pipeline.run.prove.measuring import Measurement, Measuring
+from pipeline.run.prove.subject import Subject
+from pipeline.run.stages import Stages
+from pipeline.store.errors import PipelineError, plural
+from pipeline.validate.budget import Budget
+from pipeline.validate.method_result import MethodValidation
+
+FIELD = "devices"  # of a method's record
+# It takes a hundred times as long as this machine; the calls on examples come first.
+_EMULATED_SECONDS = 8.0
+
+
+class NativeMeasuring(Measuring):
+    """Keeps what is called here, and calls it on each device afterwards."""
+
+    def __init__(self, subject: Subject, stages: Stages) -> None:
+        super().__init__(subject, stages)
+        self._devices = find_devices(subject.action.inputs.config)
+        self._log = CallLog()
+
+    @property
+    def watches_calls(self) -> bool:
+        return bool(self._devices)
+
+    def watch_call(
+        self, result: MethodValidation, inputs: InputSet, expected: Sequence[Any]
+    ) -> None:
+        judged = (result.quantized_runs or result.runs)[-1]
+        values = flatten(self.subject.programs[result.method], inputs)
+        self._log.add(KeptCall(result.method, values, expected, judged, result.outputs))
+
+    def after_run(self, measurement: Measurement) -> None:
+        for name in self._devices:
+            with self.stages.stage("devices"):
+                self._run_on(name, measurement)
+
+    def _run_on(self, name: str, measurement: Measurement) -> None:
+        """Run the package on a device, fail for what it gets wrong, and record what came of it."""
+        if is_native(name):
+            setup = find_setup(name, self.subject.workspace.root)
+            if setup.problem:
+                for result in measurement.validation.methods:
+                    if result.method in self._log.methods():
+                        self._record_not_run(result, name, setup.problem, measurement)
+                return
+        files = measurement.files
+        results = measurement.validation.methods
+        try:
+            device = self._open(name)
+        except PipelineError as error:
+            # Not what is known beforehand, and so not what is kept under a key that says it.
+            results[0].fail(f"can't run on {str(error).splitlines()[0]}")
+            return
+        started = time.perf_counter()
+        budget = measurement.budget
+        if name.startswith(EMULATED):
+            budget = Budget(min(_EMULATED_SECONDS, budget.left))
+        outcomes, left_out = run_calls(device, files, self._log, budget)
+        self._close(device, files)
+        seconds = round(time.perf_counter() - started, 3)
+        for result in results:
+            outcome = outcomes.get(result.method)
+            if outcome is not None and outcome.lacks:
+                self._record_not_run(result, name, outcome.lacks, measurement)
+            elif outcome is not None:
+                facts = outcome.to_json(result.verdict)
+                _drop_emulator(name, facts["memory"])
+                self._add(
+                    measurement, result.method, name, facts | {"seconds": seconds}
+                )
+                _fail(result, name, outcome)
+                self._note_omissions(result, name)
+        if left_out and not measurement.budget.spent:
+            reason = f"an emulated processor is given {_EMULATED_SECONDS:g} s"
+            results[0].skipped.append(
+                (f"{plural(len(left_out), 'sequence')} on {name}", reason)
+            )
+        else:
+            results[0].left_out += [f"{where} on {name}" for where in left_out]
+
+    def _note_omissions(self, result: MethodValidation, name: str) -> None:
+        count = self._log.left_out.get(result.method)
+        if count:
+            reason = "their inputs and outputs are too large to keep"
+            result.skipped.append((f"{count} calls on {name}", reason))
+
+    def _open(self, name: str) -> Device:
+        if is_native(name):
+            root = self.subject.workspace.root
+            return NativeDevice(name, root, self.subject.settings.timeout)
+        return devices().get(name)
+
+    def _close(self, device: Device, files: PackageFiles) -> None:
+        if isinstance(device, NativeDevice):
+            device.close(files)
+
+    def _record_not_run(
+        self, result: MethodValidation, name: str, reason: str, measurement: Measurement
+    ) -> None:
+        """Say that a method was not run on a device: so it has not passed."""
+        facts = {"verdict": "not run", "reason": reason}
+        self._add(measurement, result.method, name, facts)
+        if result.ok:
+            verdict = {
+                "verdict": "not run",
+                "verdict_reason": f"not run on {name}: {reason}",
+            }
+            measurement.method_facts[result.method].update(verdict)
+
+    def _add(
+        self, measurement: Measurement, method: str, name: str, facts: Json
+    ) -> None:
+        by_device = measurement.method_facts.setdefault(method, {}).setdefault(
+            FIELD, {}
+        )
+        by_device[name] = facts
+
+
+def _drop_emulator(name: str, memory: dict[str, int]) -> None:
+    """Drop the figures of a process that is an emulator, whose memory is mostly its own."""
+    if name.startswith(EMULATED):
+        memory.pop("peak", None)
+        memory.pop("at_start", None)
+
+
+def _fail(result: MethodValidation, name: str, outcome: MethodOnDevice) -> None:
+    """Fail a method for what a device gets wrong; the first words say whether that device alone."""
+    place = f"on {name}"
+    if result.ok:
+        place = f"on {name}, and not on this machine"
+    for where, output, fault, ratio in outcome.faults:
+        result.fail(f"{place}: {fault}", where, output, of_limit=ratio)

@@ -1,0 +1,240 @@
+"""A runner's process: one package, whose methods it loads and calls."""
+
+from __future__ import annotations
+
+import signal
+import struct
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile, TemporaryDirectory, TemporaryFile
+from typing import Any
+
+from pipeline.devices.interface import PackageFiles
+from pipeline.devices.runtime_log import ERRORS, explain_failure
+from pipeline.features.native.wire import AnswerReader, put_text, put_value
+from pipeline.store.errors import DeviceError
+
+_VERSION = 1
+_LOAD, _CALL, _MEMORY, _DROP = range(1, 5)
+_MOST_READ = 1 << 20
+_TAIL = 4096  # bytes of stderr that are looked at
+_SENT = "<IIQ"
+# What a runner says of its memory, in bytes, in this order.
+MEMORY = ("at_start", "peak", "planned", "method", "temporary")
+
+
+class RunnerProcess:
+    """A runner with a package open.
+
+    Attributes:
+        open_ms: how long the runtime took to open the files, in milliseconds.
+    """
+
+    def __init__(
+        self, command: Sequence[str], files: PackageFiles, seconds: float
+    ) -> None:
+        """Start a runner, which opens a package. Raises DeviceError.
+
+        Args:
+            seconds: those within which each answer must come; the process is ended otherwise.
+        """
+        self._name = files.name
+        self._seconds = seconds
+        self._folder = TemporaryDirectory(prefix="pte-runner-")
+        self._stderr = TemporaryFile()  # noqa: SIM115 - as long as the process
+        self._groups = 0
+        self._timed_out = False
+        paths = [
+            self._place(number, file)
+            for number, file in enumerate((files.pte, *files.ptds))
+        ]
+        self._process = self._start([*command, *paths])
+        self._reader = AnswerReader(self._read)
+        with self._exchange("", "does not open"):
+            version = self._reader.number()
+            if version != _VERSION:
+                raise ValueError(f"the runner speaks version {version}, not {_VERSION}")
+            self._check("", "does not open")
+            self.open_ms = self._reader.number("Q") / 1e6
+
+    def _place(self, number: int, file: Path | bytes) -> str:
+        """Return the path of a file, which is written where it is in memory only."""
+        if isinstance(file, Path):
+            return str(file.absolute())
+        suffix = ".ptd" if number else ".pte"
+        with NamedTemporaryFile(
+            dir=self._folder.name, suffix=suffix, delete=False
+        ) as copy:
+            copy.write(file)
+        return copy.name
+
+    def _start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                bufsize=0,
+            )
+        except OSError as error:
+            reason = f"{command[0]} does not start: {error.strerror}"
+            raise DeviceError(f"{self._name}: ", reason) from error
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def load(self, methods: Sequence[str]) -> tuple[int, float]:
+        """Load methods in their initial state; several share the state that the package shares.
+
+        Returns:
+            The number by which they are called, and milliseconds. Raises DeviceError.
+        """
+        self._groups += 1
+        group = self._groups
+        names = b"".join(map(put_text, methods))
+        subject = methods[0] if len(methods) == 1 else ""
+        with self._exchange(subject, "does not load"):
+            self._send(struct.pack("<III", _LOAD, group, len(methods)) + names)
+            error = self._read_error(subject, "does not load")
+            nanoseconds = self._reader.number("Q")
+        if error is not None:
+            raise error
+        return group, nanoseconds / 1e6
+
+    def call(
+        self,
+        group: int,
+        method: str,
+        values: Sequence[Any],
+        orders: Sequence[tuple[int, ...] | None],
+        repeats: int = 1,
+    ) -> tuple[list[Any], list[float], int]:
+        """Call a method that was loaded.
+
+        Args:
+            orders: of each input, the order of its dimensions in memory.
+            repeats: how often; state goes on from call to call.
+
+        Returns:
+            The outputs of the first call, milliseconds of each, and how many calls gave other bytes
+            than the first.
+
+        Raises:
+            DeviceError: the runtime refuses it, or the process ended.
+        """
+        with self._exchange(method, "fails"):
+            parts = [struct.pack("<II", _CALL, group), put_text(method)]
+            parts.append(struct.pack("<II", repeats, len(values)))
+            for place, value in enumerate(values):
+                order = orders[place] if place < len(orders) else None
+                parts.append(put_value(value, order))
+            self._send(b"".join(parts))
+            error = self._read_error(method, "fails")
+            outputs = self._reader.values()
+            nanoseconds = self._reader.numbers(self._reader.number())
+            differing = self._reader.number()
+        if error is not None:
+            raise error
+        return outputs, [each_call / 1e6 for each_call in nanoseconds], differing
+
+    def measure_memory(self, group: int) -> Mapping[str, int]:
+        """Return bytes by what they are of (MEMORY). Raises DeviceError."""
+        with self._exchange("", "fails"):
+            self._send(struct.pack("<II", _MEMORY, group))
+            self._check("", "fails")
+            return dict(zip(MEMORY, self._reader.numbers(len(MEMORY)), strict=True))
+
+    def drop(self, group: int) -> None:
+        """Let go of methods that were loaded."""
+        with suppress(DeviceError), self._exchange("", "fails"):
+            self._send(struct.pack("<II", _DROP, group))
+            self._check("", "fails")
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._stderr):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+        self._folder.cleanup()
+
+    def _check(self, method: str, failure: str) -> None:
+        error = self._read_error(method, failure)
+        if error is not None:
+            raise error
+
+    def _read_error(self, method: str, failure: str) -> DeviceError | None:
+        """Read how a request went."""
+        code = self._reader.number()
+        log = self._reader.texts()
+        if not code:
+            return None
+        explanations, instruction = explain_failure(log)
+        message = f"{ERRORS.get(code, 'error')} (0x{code:x})"
+        reason = "; ".join([f"{failure}: {message}", *explanations])
+        return DeviceError(
+            self._subject(method), reason, code=code, instruction=instruction
+        )
+
+    def _subject(self, method: str) -> str:
+        return f"{self._name}: " + (f"method '{method}' " if method else "")
+
+    @contextmanager
+    def _exchange(self, method: str, failure: str) -> Iterator[None]:
+        """Send a request and read its answer; what ends or hangs the process is a DeviceError."""
+        timer = threading.Timer(self._seconds, self._end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except DeviceError:
+            raise
+        except (OSError, EOFError) as error:
+            reason = f"{failure}: {self._describe_end()}"
+            raise DeviceError(self._subject(method), reason) from error
+        except ValueError as error:
+            raise DeviceError(self._subject(method), f"{failure}: {error}") from error
+        finally:
+            timer.cancel()
+
+    def _end(self) -> None:
+        self._timed_out = True
+        self._process.kill()
+
+    def _describe_end(self) -> str:
+        if self._timed_out:
+            return f"no answer within {self._seconds:g} s (validate.timeout)"
+        status = self._process.wait()
+        how = f"exit status {status}"
+        if status < 0:
+            with suppress(ValueError):
+                how = signal.Signals(-status).name
+        self._stderr.seek(0, 2)
+        self._stderr.seek(max(0, self._stderr.tell() - _TAIL))
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
+        last = f": {lines[-1]}" if lines else ""
+        return f"the runner ended ({how}){last}"
+
+    def _send(self, content: bytes) -> None:
+        assert self._process.stdin is not None
+        view = memoryview(content)
+        while view:
+            view = view[self._process.stdin.write(view) :]
+
+    def _read(self, size: int) -> bytes:
+        assert self._process.stdout is not None
+        parts = []
+        while size:
+            part = self._process.stdout.read(min(size, _MOST_READ))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)

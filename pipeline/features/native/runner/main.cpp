@@ -1,0 +1,185 @@
+// Runs a package on ExecuTorch's runtime, for whoever started it: `pte_runner FILE.pte [FILE.ptd
+// ...]` reads requests from its input and writes an answer to each to its output. It ends with its
+// input, with status 0; after a request that makes no sense, with 2.
+//
+// An answer begins with the runtime's error, 0 for none, and the lines of its log. What ends the
+// process, such as a failed check of the runtime, shows in its status and its stderr.
+
+#include <chrono>
+#include <cstdio>
+#include <unistd.h>
+
+#include <executorch/runtime/platform/runtime.h>
+
+#include "calls.h"
+#include "log.h"
+#include "memory.h"
+#include "package.h"
+#include "wire.h"
+
+namespace runner {
+namespace {
+
+using executorch::runtime::Error;
+constexpr uint32_t kVersion = 1;  // of requests and answers
+constexpr uint32_t kMostRepeats = 100000;
+enum Request : uint32_t { kLoad = 1, kCall, kMemory, kDrop };
+
+uint64_t nanoseconds_since(std::chrono::steady_clock::time_point start) {
+  const auto passed = std::chrono::steady_clock::now() - start;
+  return static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count());
+}
+
+class Runner {
+ public:
+  Runner(Wire& wire, size_t memory_at_start) : wire_(wire), memory_at_start_(memory_at_start) {}
+
+  void open(const std::string& pte, const std::vector<std::string>& ptds) {
+    const auto start = std::chrono::steady_clock::now();
+    const Error error = package_.open(pte, ptds);
+    is_open_ = error == Error::Ok;
+    wire_.put(kVersion);
+    put_status(error);
+    wire_.put(nanoseconds_since(start));
+    wire_.flush();
+  }
+
+  // Answers the next request; false where there is none.
+  bool answer() {
+    uint32_t request = 0;
+    if (!wire_.read(&request, sizeof request)) {
+      return false;
+    }
+    if (!is_open_) {
+      throw BadRequest("the package is not open");
+    }
+    switch (request) {
+      case kLoad:
+        load();
+        break;
+      case kCall:
+        call();
+        break;
+      case kMemory:
+        report_memory();
+        break;
+      case kDrop:
+        groups_.erase(wire_.number<uint32_t>());
+        put_status(Error::Ok);
+        break;
+      default:
+        throw BadRequest("no request has the number " + std::to_string(request));
+    }
+    wire_.flush();
+    return true;
+  }
+
+ private:
+  void put_status(Error error) {
+    wire_.put(static_cast<uint32_t>(error));
+    const auto lines = take_log();
+    wire_.put(static_cast<uint32_t>(lines.size()));
+    for (const std::string& line : lines) {
+      wire_.put_text(line);
+    }
+  }
+
+  Group& group(uint32_t number) {
+    const auto found = groups_.find(number);
+    if (found == groups_.end()) {
+      throw BadRequest("no methods were loaded under the number " + std::to_string(number));
+    }
+    return *found->second;
+  }
+
+  void load() {
+    const auto number = wire_.number<uint32_t>();
+    std::vector<std::string> names(wire_.count());
+    for (std::string& name : names) {
+      name = wire_.text();
+    }
+    groups_.erase(number);
+    auto group = std::make_unique<Group>();
+    const auto start = std::chrono::steady_clock::now();
+    const Error error = group->load(package_, names);
+    const uint64_t nanoseconds = nanoseconds_since(start);
+    if (error == Error::Ok) {
+      groups_[number] = std::move(group);
+    }
+    put_status(error);
+    wire_.put(nanoseconds);
+  }
+
+  void call() {
+    Group& called = group(wire_.number<uint32_t>());
+    const std::string name = wire_.text();
+    const uint32_t repeats = wire_.count(kMostRepeats);
+    Values inputs;
+    const uint32_t count = wire_.count();
+    for (uint32_t place = 0; place < count; ++place) {
+      inputs.read(wire_);
+    }
+    const Outcome outcome = called.call(name, inputs, repeats);
+    put_status(outcome.error);
+    wire_.put(static_cast<uint32_t>(outcome.outputs.size()));
+    for (const std::string& output : outcome.outputs) {
+      wire_.write(output.data(), output.size());
+    }
+    wire_.put(static_cast<uint32_t>(outcome.nanoseconds.size()));
+    for (const uint64_t nanoseconds : outcome.nanoseconds) {
+      wire_.put(nanoseconds);
+    }
+    wire_.put(outcome.differing);
+  }
+
+  void report_memory() {
+    const Group& loaded = group(wire_.number<uint32_t>());
+    put_status(Error::Ok);
+    const size_t figures[] = {
+        memory_at_start_,
+        resident_memory(true),
+        loaded.planned_bytes(),
+        loaded.method_bytes(),
+        loaded.temporary_bytes()};
+    for (const size_t bytes : figures) {
+      wire_.put(static_cast<uint64_t>(bytes));
+    }
+  }
+
+  Wire& wire_;
+  size_t memory_at_start_;
+  bool is_open_ = false;
+  Package package_;
+  std::map<uint32_t, std::unique_ptr<Group>> groups_;
+};
+
+int run(int count, char** arguments) {
+  if (count < 2) {
+    std::fprintf(stderr, "usage: %s FILE.pte [FILE.ptd ...]\n", arguments[0]);
+    return 2;
+  }
+  // What a library prints must not end up among the answers.
+  const int out = dup(STDOUT_FILENO);
+  dup2(STDERR_FILENO, STDOUT_FILENO);
+  executorch::runtime::runtime_init();
+  collect_log();
+  Wire wire(STDIN_FILENO, out);
+  try {
+    Runner runner(wire, resident_memory(false));
+    runner.open(arguments[1], {arguments + 2, arguments + count});
+    while (runner.answer()) {
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", arguments[0], error.what());
+    return 2;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace runner
+
+int main(int count, char** arguments) {
+  return runner::run(count, arguments);
+}

@@ -1,0 +1,199 @@
+"""Runs kept calls on a device, and judges each by the limits that it was held to here."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from pipeline.devices.interface import Device, DeviceError, PackageFiles
+from pipeline.features.native.calls import CallLog, KeptCall
+from pipeline.features.native.device import LoadedMethods
+from pipeline.validate.budget import Budget
+from pipeline.validate.limits import judge_output
+from pipeline.validate.metrics import compare, json_number
+
+Json = dict[str, Any]
+_SECONDS = 0.2  # for calling a method again and again
+_MOST_REPEATS = 20
+_LEAST_REPEATS = 2
+_DIGITS = 3
+_LACKS_BACKEND = re.compile(r"Backend (\w+) is not registered")
+
+
+class MethodOnDevice:
+    """What a device made of a method.
+
+    Attributes:
+        faults: the call and the output of each fault, what is wrong, and the ratio of the error to
+            the limit, None where it has none.
+        of_limit: the worst such ratio of all outputs, and `worst` the call that has it.
+        differing: how many of `repeats` calls gave other bytes than the first on the same inputs.
+        lacks: why the device can't run the method, where it lacks a delegate's backend; else "".
+        memory: bytes by what they are of (`process.MEMORY`).
+    """
+
+    def __init__(self) -> None:
+        self.faults: list[tuple[str, str, str, float | None]] = []
+        self.calls = 0
+        self.of_limit: float | None = None
+        self.worst = ""
+        self.load_ms: list[float] = []
+        self.run_ms: list[float] = []
+        self.lacks = ""
+        self.repeats = 0
+        self.differing = 0
+        self.memory: dict[str, int] = {}
+
+    def judge(self, call: KeptCall, outputs: Sequence[Any]) -> None:
+        """Hold the outputs of a call to its limits."""
+        self.calls += 1
+        if len(outputs) != len(call.expected):
+            fault = f"returns {len(outputs)} outputs, must return {len(call.expected)}"
+            self.faults.append((call.where, "", fault, None))
+            return
+        values = zip(
+            call.outputs, outputs, call.expected, call.judged.limits, strict=True
+        )
+        for name, actual, expected, limits in values:
+            error = compare(actual, expected)
+            faults, ratio = judge_output(error, actual, expected, limits)
+            for fault in faults:
+                self.faults.append((call.where, name, fault, ratio))
+            if ratio is not None and (self.of_limit is None or ratio > self.of_limit):
+                self.of_limit = ratio
+                self.worst = call.where
+
+    def to_json(self, verdict: str) -> Json:
+        """Return the record, `verdict` being that of a method without faults."""
+        return {
+            "verdict": "failed" if self.faults else verdict,
+            "calls": self.calls,
+            "of_limit": json_number(self.of_limit),
+            "worst": self.worst,
+            "load_ms": _round(self.load_ms),
+            "run_ms": _round(self.run_ms),
+            "repeats": self.repeats,
+            "differing": self.differing,
+            "memory": self.memory,
+            "reason": self.faults[0][2] if self.faults else "",
+        }
+
+
+def run_calls(
+    device: Device, files: PackageFiles, log: CallLog, budget: Budget
+) -> tuple[dict[str, MethodOnDevice], list[str]]:
+    """Run all kept calls on a device; the first ones of each method whatever time that takes.
+
+    Returns:
+        What came of each method that was called here, and the sequences that there was no time for.
+    """
+    methods = {name: MethodOnDevice() for name in log.methods()}
+    stateless: dict[str, Any] = {}
+    left_out = []
+    for sequence in log.sequences:
+        was_called = all(methods[call.method].calls for call in sequence)
+        if budget.spent and was_called:
+            left_out.append(sequence[0].where)
+            continue
+        _run_sequence(device, files, sequence, methods, stateless)
+    return methods, left_out
+
+
+def _run_sequence(
+    device: Device,
+    files: PackageFiles,
+    sequence: Sequence[KeptCall],
+    methods: dict[str, MethodOnDevice],
+    stateless: dict[str, Any],
+) -> None:
+    """Run calls that follow each other; the first one that fails ends it."""
+    names = list(dict.fromkeys(call.method for call in sequence))
+    has_state = bool(sequence[0].judged.step)
+    current = sequence[0]
+    try:
+        loaded = _load(device, files, names, methods, None if has_state else stateless)
+        for call in sequence:
+            current = call
+            _make_call(device, loaded[call.method], call, methods[call.method])
+        _repeat(loaded[names[0]], sequence[0], methods[names[0]], has_state)
+    except DeviceError as error:
+        stateless.pop(current.method, None)
+        backend = _LACKS_BACKEND.search(error.reason)
+        if backend:
+            for name in names:
+                methods[name].lacks = f"its runner has no backend {backend[1]}"
+        else:
+            methods[current.method].faults.append(
+                (current.where, "", error.reason, None)
+            )
+
+
+def _load(
+    device: Device,
+    files: PackageFiles,
+    names: Sequence[str],
+    methods: dict[str, MethodOnDevice],
+    stateless: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """Load the methods of a sequence; one without state is loaded once for all its calls."""
+    if stateless is not None and names[0] in stateless:
+        return stateless
+    started = time.perf_counter()
+    if len(names) > 1:
+        loaded = device.load_together(files, names)
+    else:
+        loaded = {names[0]: device.load(files, names[0])}
+    milliseconds = (time.perf_counter() - started) * 1e3
+    if _is_ours(loaded[names[0]]):
+        milliseconds = loaded[names[0]][0].load_ms
+    for name in names:
+        methods[name].load_ms.append(milliseconds)
+    if stateless is not None:
+        stateless.update(loaded)
+    return loaded
+
+
+def _make_call(
+    device: Device, loaded: Any, call: KeptCall, method: MethodOnDevice
+) -> None:
+    started = time.perf_counter()
+    if _is_ours(loaded):
+        methods, name = loaded
+        outputs, times, _ = methods.call(name, call.values)
+        method.run_ms += times
+        if not method.memory or call.judged.step:
+            method.memory = methods.measure_memory()
+    else:
+        outputs = device.call(loaded, call.values)
+        method.run_ms.append((time.perf_counter() - started) * 1e3)
+    method.judge(call, outputs)
+
+
+def _repeat(
+    loaded: Any, call: KeptCall, method: MethodOnDevice, has_state: bool
+) -> None:
+    """Call a method again on the same inputs, which finds what differs from run to run."""
+    if has_state or method.repeats or not _is_ours(loaded) or not method.run_ms:
+        return
+    methods, name = loaded
+    repeats = int(_SECONDS * 1e3 / max(method.run_ms[-1], 1e-3))
+    repeats = min(_MOST_REPEATS, max(_LEAST_REPEATS, repeats))
+    _, times, differing = methods.call(name, call.values, repeats)
+    method.run_ms += times
+    method.repeats = repeats
+    method.differing = differing
+    method.memory = methods.measure_memory()
+
+
+def _is_ours(loaded: Any) -> bool:
+    """Tell whether a method was loaded by a device that times calls and counts memory itself."""
+    return isinstance(loaded, tuple) and isinstance(loaded[0], LoadedMethods)
+
+
+def _round(figures: Sequence[float]) -> float | None:
+    if not figures:
+        return None
+    return float(f"{median(figures):.{_DIGITS}g}")

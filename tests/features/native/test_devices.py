@@ -1,0 +1,114 @@
+"""Configs that name devices, devices by name, and the table of a report."""
+
+import pytest
+import torch
+
+from pipeline.devices.registry import Registry
+from pipeline.features.native.calls import CallLog, KeptCall
+from pipeline.features.native.section import section
+from pipeline.plan.plan import Plan
+from pipeline.store.errors import PipelineError
+from pipeline.store.workspace import open_workspace
+from pipeline.validate.runs import JudgedCall
+
+CONFIG = "model: one\nmethods: {{forward: {{partitioners: []}}}}\nvalidate: {{devices: {}}}\n"
+RAN = {
+    "verdict": "passed",
+    "calls": 3,
+    "of_limit": 0.02,
+    "worst": "example 0",
+    "load_ms": 1.5,
+    "run_ms": 0.25,
+    "repeats": 20,
+    "differing": 0,
+    "memory": {"at_start": 5_000_000, "peak": 8_000_000, "planned": 0, "method": 9, "temporary": 0},
+    "reason": "",
+}
+
+
+@pytest.fixture
+def plan_of(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "one.py").write_text("def export_methods(): ...\n")
+    (tmp_path / "partition_configs").mkdir()
+
+    def make(devices):
+        config = tmp_path / "partition_configs" / "one.yaml"
+        config.write_text(CONFIG.format(devices))
+        return Plan(open_workspace(tmp_path))
+
+    return make
+
+
+def test_a_device_that_there_is_not_is_a_mistake(plan_of):
+    [problem] = plan_of("[nativ]").problems("one")
+    assert problem.path == "validate.devices[0]"
+    assert problem.what == "no device 'nativ'"
+    assert "native" in str(problem)
+
+
+def test_devices_that_there_are(plan_of):
+    plan = plan_of("[native, qemu:cortex-a72, interpreter]")
+    assert not plan.problems("one")
+    assert plan.configs.summary("one").features["native"] == {
+        "devices": ["native", "qemu:cortex-a72", "interpreter"]
+    }
+
+
+def test_a_package_without_devices_has_no_part(plan_of):
+    assert "native" not in plan_of("[]").configs.summary("one").features
+
+
+def test_a_family_of_devices_is_given_what_follows_its_name():
+    registry = Registry()
+    registry.register("board:", lambda address: address)
+    registry.register("board", lambda: "any")
+    assert registry.get("board:10.0.0.1") == "10.0.0.1"
+    assert registry.get("board") == "any"
+    with pytest.raises(PipelineError, match="no device 'bord:1'"):
+        registry.get("bord:1")
+
+
+def test_the_table_has_a_column_for_each_device():
+    emulated = {
+        **RAN,
+        "verdict": "failed",
+        "differing": 2,
+        "memory": {"planned": 2048, "method": 0, "temporary": 0},
+    }
+    missing = {"verdict": "not run", "reason": "cmake is not installed"}
+    report = {
+        "methods": [
+            {"method": "encode", "devices": {"native": RAN, "qemu:max": emulated}},
+            {"method": "decode", "devices": {"native": RAN, "qemu:max": missing}},
+            {"method": "get_length"},
+        ]
+    }
+    [table] = [part for part in section(report).parts if getattr(part, "name", "") == "devices"]
+    assert table.columns == ["method", "native", "qemu:max"]
+    native, failed = table.rows[0]["native"], table.rows[0]["qemu:max"]
+    assert native.text == "passed"
+    assert native.note == "0.0200 × limit, load 1.5 ms, call 0.25 ms, 8.0 MB at most"
+    assert failed.kind == "bad"
+    assert failed.note.endswith("2.0 kB allocated, other bytes in 2 of 20 repeated calls")
+    assert table.rows[1]["qemu:max"].note == "cmake is not installed"
+    assert len(table.rows) == 2
+
+
+def make_call(step, size, sequence="example 0"):
+    judged = JudgedCall("example 0", (), step, sequence)
+    expected = [torch.zeros(size, dtype=torch.uint8)]
+    return KeptCall("count", [2], expected, judged, ["total"])
+
+
+def test_a_sequence_is_cut_where_there_is_no_more_room(monkeypatch):
+    """What follows a call that is not kept would go on from another state."""
+    monkeypatch.setattr("pipeline.features.native.calls._MOST_BYTES", 100)
+    log = CallLog()
+    first, second = make_call(1, 60), make_call(2, 60)
+    third, alone = make_call(3, 10), make_call(0, 10)
+    for call in (first, second, third, alone):
+        log.add(call)
+    assert log.sequences == [[first], [alone]]
+    assert log.left_out == {"count": 2}
+    assert first.where == "example 0 (call 1 from example 0)" and alone.where == "example 0"

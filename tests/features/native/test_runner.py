@@ -1,0 +1,204 @@
+"""Packages on the real runner, which is built here: what it gives is what the bindings give.
+
+It needs the C++ SDK of a wheel of ExecuTorch 1.5 or later, in this environment or where
+PTE_PIPELINE_NATIVE_SDK says, and for emulated processors that of aarch64.
+"""
+
+import json
+import os
+import random
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from executorch.exir.passes import MemoryPlanningPass
+
+from pipeline.devices.interface import PackageFiles
+from pipeline.devices.session import Session
+from pipeline.features.native.build import find_command
+from pipeline.features.native.device import NativeDevice
+from pipeline.features.native.process import RunnerProcess
+from pipeline.features.native.setups import find_setup
+from pipeline.store.errors import DeviceError
+from tests.devices.test_bindings import (
+    CONSTANTS,
+    Counter,
+    Encoder,
+    X,
+    exported,
+    lowered,
+    package_file,
+)
+
+MUTATIONS = int(os.environ.get("RUNNER_MUTATIONS", "0"))
+EMULATED = "qemu:cortex-a72"
+
+pytestmark = pytest.mark.slow
+
+
+def open_device(name, root=Path("/"), seconds=60.0):
+    problem = find_setup(name, root).problem
+    if problem:
+        pytest.skip(f"{name}: {problem}")
+    return NativeDevice(name, root, seconds)
+
+
+@pytest.fixture(scope="module", params=["native", EMULATED])
+def device(request):
+    return open_device(request.param)
+
+
+@pytest.fixture(scope="module")
+def files():
+    return PackageFiles.of(package_file())
+
+
+def test_outputs_are_those_of_the_bindings(device, files):
+    calls = {
+        "encode": (torch.arange(8.0).reshape(2, 4),),
+        "embed": (torch.tensor([6, 0, 2]), torch.tensor(0.5)),
+        "pass": (X, 2),
+    }
+    host = Session(files)
+    for method, values in calls.items():
+        expected = host.run(method, values)
+        actual = device.call(device.load(files, method), values)
+        torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
+    for method, value in CONSTANTS.items():
+        outputs = device.call(device.load(files, method), ())
+        assert outputs == (value if isinstance(value, list) else [value])
+
+
+def test_state_goes_on_from_call_to_call_and_begins_anew(device, files):
+    first = device.load(files, "count")
+    totals = [device.call(first, (X,))[0] for _ in range(2)]
+    second = device.load(files, "count")
+    assert torch.equal(totals[0], 2 * X) and torch.equal(totals[1], 4 * X)
+    assert torch.equal(device.call(second, (X,))[0], 2 * X)
+    assert torch.equal(device.call(first, (X,))[0], 6 * X)
+
+
+def test_figures_of_a_call(device, files):
+    methods, name = device.load(files, "encode")
+    _, milliseconds, differing = methods.call(name, (torch.ones(4, 4),), 5)
+    assert len(milliseconds) == 5 and min(milliseconds) > 0 and differing == 0
+    memory = methods.measure_memory()
+    assert memory["peak"] >= memory["at_start"] > 2**20
+    assert memory["planned"] == sum(files.plans["encode"].arenas)
+    assert methods.load_ms > 0
+    _, _, differing = device.load(files, "count")[0].call("count", (X,), 4)
+    assert differing == 3  # it has state
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "reason"),
+    [
+        ("encode", (torch.ones(11, 4),), r"fails: .* \(0x10\)"),
+        ("encode", (torch.ones(4, 4, dtype=torch.int64),), r"fails: wrong dtype .* \(0x12\)"),
+        ("encode", (), r"fails: wrong dtype or number of inputs.* \(0x12\)"),
+        ("absent", (), r"does not load: .* \(0x12\)"),
+    ],
+)
+def test_what_the_runtime_refuses_is_said(device, files, method, values, reason):
+    with pytest.raises(DeviceError, match=reason):
+        device.call(device.load(files, method), values)
+
+
+def test_an_operator_that_refuses_its_inputs_is_named(device, files):
+    with pytest.raises(DeviceError, match="in operator aten::embedding") as raised:
+        device.call(device.load(files, "embed"), (torch.tensor([1, 2, 9]), torch.tensor(1.0)))
+    assert raised.value.instruction == 0
+
+
+def test_methods_share_state_on_the_real_runtime():
+    """`count` and `again` have a buffer of one name, which the package shares."""
+    device = open_device("native")
+    programs = {name: exported(Counter(), torch.ones(3)) for name in ("count", "again")}
+    planning = MemoryPlanningPass(share_mutable_buffers=True)
+    data = lowered(programs, memory_planning_pass=planning).buffer
+    files = PackageFiles("shared.pte", data)
+    loaded = device.load_together(files, ["count", "again"])
+    assert torch.equal(device.call(loaded["count"], (X,))[0], 2 * X)
+    assert torch.equal(device.call(loaded["again"], (X,))[0], 4 * X)
+    apart = device.load(files, "again")
+    assert torch.equal(device.call(apart, (X,))[0], 2 * X)
+
+
+@pytest.fixture(scope="module")
+def sanitized():
+    """The command of a runner that stops at memory errors of its own."""
+    if not MUTATIONS:
+        pytest.skip("RUNNER_MUTATIONS is not set")
+    open_device("native")
+    return find_command(find_setup("native", Path("/")), ["-DSANITIZE=ON"])
+
+
+def mutate(content, seed):
+    """Change some bytes of a file, most of them in its flatbuffer, or cut it."""
+    chosen = random.Random(seed)
+    damaged = bytearray(content)
+    if seed % 10 == 0:
+        return bytes(damaged[: chosen.randrange(len(damaged))])
+    for _ in range(chosen.choice([1, 2, 8, 64])):
+        place = int(len(damaged) * chosen.random() ** 2)
+        damaged[place] = chosen.choice([0, 1, 0x7F, 0x80, 0xFF, chosen.randrange(256)])
+    return bytes(damaged)
+
+
+def find_culprits(folder):
+    """The place of each memory error that the sanitizer reported: the first frame that is none of
+    its own."""
+    culprits = []
+    for report in folder.glob("report.*"):
+        frames = re.findall(r"^ +#\d+ \w+ (.*)", report.read_text(errors="replace"), re.MULTILINE)
+        named = [frame for frame in frames if "interceptor" not in frame and "asan" not in frame]
+        culprits.append(named[0] if named else report.read_text(errors="replace"))
+    return culprits
+
+
+def test_damaged_files_cause_no_memory_error_of_the_runner(sanitized, tmp_path, monkeypatch):
+    """The runtime may refuse them, or end the process; RUNNER_MUTATIONS says how many are tried."""
+    monkeypatch.setenv("ASAN_OPTIONS", f"log_path={tmp_path}/report")
+    programs = {"encode": exported(Encoder(), torch.ones(4, 4))}
+    made = lowered(programs, external_constants=True)
+    (data,) = made._tensor_data.values()
+    outcomes = {"ran": 0, "refused": 0, "ended": 0}
+    for seed in range(MUTATIONS):
+        pte, ptd = made.buffer, bytes(data)
+        if seed % 3:
+            pte = mutate(pte, seed)
+        else:
+            ptd = mutate(ptd, seed)
+        try:
+            process = RunnerProcess(sanitized, PackageFiles("damaged.pte", pte, (ptd,)), 60)
+            group, _ = process.load(["encode"])
+            process.call(group, "encode", (torch.ones(4, 4),), ())
+            outcomes["ran"] += 1
+        except DeviceError as error:
+            outcomes["ended" if "the runner ended" in error.reason else "refused"] += 1
+            if "the runner ended" in error.reason:
+                print(error.reason)
+    culprits = find_culprits(tmp_path)
+    print(outcomes, *culprits, sep="\n")
+    assert sum(outcomes.values()) == MUTATIONS and outcomes["refused"] > 0
+    assert not [place for place in culprits if "/runner/" in place]
+
+
+def test_a_validation_on_devices(bench):
+    """Verdicts, figures and memory by device are in the report; methods share state on them."""
+    open_device("native")
+    made = bench("stateful")
+    config = made.root / "partition_configs" / "shared.yaml"
+    config.write_text(config.read_text() + "validate: {devices: [native, qemu:max]}\n")
+    assert made.doit("validate:shared", PTE_PIPELINE_NATIVE_SDK_AARCH64="") == 0, made.output
+    folder = made.root / "build" / "shared"
+    report = json.loads((folder / "report.json").read_text())
+    assert report["verdict"] == "not run"
+    for method in report["methods"]:
+        assert method["verdict_reason"].startswith("not run on qemu:max: set native_sdk_aarch64")
+        facts = method["devices"]["native"]
+        assert facts["verdict"] == "passed"
+        assert facts["calls"] == len(method["runs"])
+        assert facts["memory"]["peak"] > 0
+    assert "Verdicts by device" in (folder / "report.md").read_text()

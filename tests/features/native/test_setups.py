@@ -1,0 +1,107 @@
+"""What a device lacks to run is said in a line, with what to do."""
+
+import pytest
+
+from pipeline.features.native.setups import find_setup, is_native
+from pipeline.store.file_digests import FileDigests
+
+
+@pytest.fixture
+def sdk(tmp_path):
+    folder = tmp_path / "wheel" / "executorch"
+    (folder / "lib").mkdir(parents=True)
+    (folder / "lib" / "libexecutorch.so").write_bytes(b"a runtime")
+    return folder
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch):
+    """A PATH with nothing on it but programs that a test makes."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+
+    def make(*names):
+        for name in names:
+            (folder / name).write_text("#!/bin/sh\n")
+            (folder / name).chmod(0o755)
+
+    return make
+
+
+def set_up(root, **settings):
+    lines = [f'{name} = "{value}"' for name, value in settings.items()]
+    (root / "pyproject.toml").write_text("\n".join(["[tool.pte-pipeline]", *lines]))
+    return root
+
+
+def test_an_sdk_and_a_compiler_are_enough(tmp_path, sdk, programs):
+    programs("cmake", "g++")
+    setup = find_setup("native", set_up(tmp_path, native_sdk=sdk))
+    assert (setup.problem, setup.sdk, setup.emulator) == ("", sdk, [])
+    before = setup.describe(FileDigests())
+    assert before.keys() == {"emulator", "libexecutorch.so"}
+    (sdk / "lib" / "libexecutorch.so").write_bytes(b"another runtime")
+    assert setup.describe(FileDigests()) != before
+
+
+def test_the_sdk_of_a_toolchain_is_found(tmp_path, sdk, programs, monkeypatch):
+    monkeypatch.setattr("pipeline.features.native.setups.find_spec", lambda name: None)
+    programs("cmake", "g++")
+    site_packages = tmp_path / "venv" / "lib" / "python3.11" / "site-packages"
+    site_packages.mkdir(parents=True)
+    sdk.rename(site_packages / "executorch")
+    text = '[tool.pte-pipeline.toolchains]\net15 = "./venv"\n'
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert find_setup("native", tmp_path).sdk == site_packages / "executorch"
+
+
+def test_the_runner_of_a_setting_needs_nothing_else(tmp_path, programs):
+    root = set_up(tmp_path, native_runner="runner")
+    assert "runner is no file" in find_setup("native", root).problem
+    (tmp_path / "runner").write_bytes(b"a program")
+    setup = find_setup("native", root)
+    assert (setup.problem, setup.runner) == ("", tmp_path / "runner")
+
+
+@pytest.mark.parametrize(
+    ("device", "settings", "installed", "problem"),
+    [
+        ("native", {}, (), "no C++ SDK of ExecuTorch here, which its wheels have since 1.5; set "),
+        ("native", {"native_sdk": "bin"}, (), "tool.pte-pipeline.native_sdk: "),
+        ("native", {"native_sdk": "sdk"}, (), "cmake is not installed; `apt install cmake g++`"),
+        ("native", {"native_sdk": "sdk"}, ("cmake",), "g++ is not installed; `apt install"),
+        ("qemu:max", {}, (), "set native_sdk_aarch64 in [tool.pte-pipeline] of pyproject.toml"),
+        (
+            "qemu:max",
+            {"native_sdk_aarch64": "sdk"},
+            ("cmake",),
+            "aarch64-linux-gnu-g++ is not installed; `apt install cmake g++-aarch64-linux-gnu",
+        ),
+        (
+            "qemu:max",
+            {"native_sdk_aarch64": "sdk"},
+            ("cmake", "aarch64-linux-gnu-g++"),
+            "qemu-aarch64-static is not installed; `apt install qemu-user-static`",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(
+    device, settings, installed, problem, tmp_path, sdk, programs, monkeypatch
+):
+    monkeypatch.setattr("pipeline.features.native.setups.find_spec", lambda name: None)
+    programs(*installed)
+    settings = {name: sdk if value == "sdk" else value for name, value in settings.items()}
+    setup = find_setup(device, set_up(tmp_path, **settings))
+    assert problem in setup.problem
+    assert setup.describe(FileDigests())["problem"] == setup.problem
+
+
+@pytest.mark.parametrize("device", ["native", "qemu:max", "qemu:cortex-a72", "qemu:max,sme=off"])
+def test_names_of_devices(device):
+    assert is_native(device)
+
+
+@pytest.mark.parametrize("device", ["qemu:", "qemu:a b", "nativ", "ssh://host"])
+def test_names_of_no_device(device):
+    assert not is_native(device)
