@@ -57,7 +57,7 @@ class NativeMeasuring(Measuring):
             setup = find_setup(name, self.subject.workspace.root)
             if setup.problem:
                 for result in measurement.validation.methods:
-                    if result.method in self._log.methods():
+                    if _was_run(result):
                         self._record_not_run(result, name, setup.problem, measurement)
                 return
         files = measurement.files
@@ -87,13 +87,18 @@ class NativeMeasuring(Measuring):
                 )
                 _fail(result, name, outcome)
                 self._note_omissions(result, name)
-        if left_out and not measurement.budget.spent:
-            reason = f"an emulated processor is given {_EMULATED_SECONDS:g} s"
-            results[0].skipped.append(
-                (f"{plural(len(left_out), 'sequence')} on {name}", reason)
-            )
-        else:
-            results[0].left_out += [f"{where} on {name}" for where in left_out]
+            elif _was_run(result):
+                reason = "calls of a method that samples are not repeated"
+                if result.method in self._log.left_out:
+                    reason = "its inputs and outputs are too large to keep"
+                self._record_not_run(result, name, reason, measurement)
+            sequences = left_out.get(result.method, [])
+            if measurement.budget.spent:
+                result.left_out += [f"{where} on {name}" for where in sequences]
+            elif sequences:
+                count = plural(len(sequences), "sequence")
+                reason = f"an emulated processor is given {_EMULATED_SECONDS:g} s"
+                result.skipped.append((f"{count} on {name}", reason))
 
     def _note_omissions(self, result: MethodValidation, name: str) -> None:
         count = self._log.left_out.get(result.method)
@@ -131,6 +136,11 @@ class NativeMeasuring(Measuring):
             FIELD, {}
         )
         by_device[name] = facts
+
+
+def _was_run(result: MethodValidation) -> bool:
+    """Tell whether a method of a program was called here, and so should be on devices."""
+    return result.kind == "program" and bool(result.runs or result.random)
 
 
 def _drop_emulator(name: str, memory: dict[str, int]) -> None:

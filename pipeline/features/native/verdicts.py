@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Sequence
+from operator import itemgetter
 from statistics import median
 from typing import Any
 
@@ -84,22 +86,35 @@ class MethodOnDevice:
 
 def run_calls(
     device: Device, files: PackageFiles, log: CallLog, budget: Budget
-) -> tuple[dict[str, MethodOnDevice], list[str]]:
+) -> tuple[dict[str, MethodOnDevice], dict[str, list[str]]]:
     """Run all kept calls on a device; the first ones of each method whatever time that takes.
 
     Returns:
-        What came of each method that was called here, and the sequences that there was no time for.
+        What came of each method that was called here; and by method, the sequences that begin with
+        it and that there was no time for.
     """
     methods = {name: MethodOnDevice() for name in log.methods()}
     stateless: dict[str, Any] = {}
-    left_out = []
-    for sequence in log.sequences:
+    left_out: dict[str, list[str]] = {}
+    for sequence in _take_turns(log.sequences):
         was_called = all(methods[call.method].calls for call in sequence)
         if budget.spent and was_called:
-            left_out.append(sequence[0].where)
+            left_out.setdefault(sequence[0].method, []).append(sequence[0].where)
             continue
         _run_sequence(device, files, sequence, methods, stateless)
     return methods, left_out
+
+
+def _take_turns(sequences: Sequence[list[KeptCall]]) -> list[list[KeptCall]]:
+    """Return sequences so that methods take turns, and time that is short is short for all."""
+    counts: Counter[str] = Counter()
+    turns = []
+    for sequence in sequences:
+        method = sequence[0].method
+        turns.append((counts[method], sequence))
+        counts[method] += 1
+    turns.sort(key=itemgetter(0))
+    return [sequence for _, sequence in turns]
 
 
 def _run_sequence(

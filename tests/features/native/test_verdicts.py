@@ -100,5 +100,8 @@ def test_a_device_that_lacks_a_backend_is_no_fault():
 
 def test_a_spent_budget_leaves_sequences_out():
     """But the first one of each method, without which it would have no verdict."""
-    outcomes, left_out = run_calls(Doubler(), FILES, keep(0, 0, 0), Budget(1e-9))
-    assert left_out == ["example 0", "example 0"] and outcomes["double"].calls == 1
+    log = keep(0, 0, 0)
+    log.sequences += keep(0, 0, method="other").sequences
+    outcomes, left_out = run_calls(Doubler(), FILES, log, Budget(1e-9))
+    assert left_out == {"double": ["example 0", "example 0"], "other": ["example 0"]}
+    assert outcomes["double"].calls == outcomes["other"].calls == 1
