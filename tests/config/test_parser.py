@@ -214,6 +214,7 @@ def test_resolved_fills_in_every_default():
                 "max_added_size": None,
             },
             "latency": {"seconds": 0.3},
+            "devices": [],
         },
     }
 
