@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch  # noqa: F401 - so that no test sees its first import as what it tests
+
 _replaced: list[tuple[Any, str, Any]] = []
 _QUICK = ("_collect_all_valid_cia_ops", "_override_composite_implicit_decomp", "Callable", "torch")
 

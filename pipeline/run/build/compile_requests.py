@@ -4,7 +4,6 @@ ExecuTorch's."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType
@@ -87,8 +86,10 @@ def _make_emission(
 
 def _load_passes(specs: Sequence[PassSpec], root: Path) -> list[Pass]:
     """Load passes that keep torch's defaults, and this process, as they were."""
+    if not specs:
+        return []  # loading looks through all modules afterwards
     names = [f"pass {spec.reference}" for spec in specs]
-    with kept_state(listed(names)) if specs else nullcontext():
+    with kept_state(listed(names)):
         return load_passes(specs, root, _keeping_state)
 
 
