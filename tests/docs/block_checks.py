@@ -106,8 +106,8 @@ def _find_module(module: str) -> Path | None:
 
 # Programs that a page may call, and what they are.
 PROGRAMS = {
-    ".": "shell", "apt-get": "Debian", "cat": "shell", "cd": "shell", "cp": "shell",
-    "chgrp": "shell", "chmod": "shell",
+    ".": "shell", "apt": "Debian", "apt-get": "Debian", "cat": "shell", "cd": "shell",
+    "chgrp": "shell", "chmod": "shell", "cp": "shell",
     "dask": "of the extra `dask`", "eval": "shell", "git": "git", "grep": "shell",
     "cmake": "a reader's own", "docker": "a reader's own",
     "hf": "of transformers' hub client", "jq": "a reader's own", "mkdir": "shell",
