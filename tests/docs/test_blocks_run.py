@@ -221,6 +221,9 @@ NOT_RUN = {
     "doit verify release key.pub": "below, where a release is attested",
     "doit verify --commit $(git rev-parse v2) release key.pub": "below",
     "doit attest vision": "below: it needs a key",
+    'eval "$(pte completion bash)"': "tests/features/help runs it in each shell",
+    'eval "$(pte completion zsh)"': "likewise",
+    "pte completion fish | source": "likewise",
     "doit upgrade et15": "tests/features/toolchains; it needs another environment",
     "doit upgrade et15 vision": "likewise",
 }

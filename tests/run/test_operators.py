@@ -48,10 +48,9 @@ def test_lowered_to_the_bytes_of_the_joint_call_and_validated(built, package, tm
 
 
 def test_a_missing_one_is_one_line_with_its_name_and_a_remedy(built):
-    lines = [line for line in built.output.splitlines() if "team.scale.default" in line]
-    assert len(lines) == 2, built.output  # at once, and again at the end
-    assert "compile:unnamed/forward failed in stage 'load'" in lines[0]
-    assert "name the module or library that registers it in `operators`" in lines[0]
+    (line,) = [line for line in built.output.splitlines() if "team.scale.default" in line]
+    assert "compile:unnamed/forward failed in stage 'load'" in line
+    assert "name the module or library that registers it in `operators`" in line
 
 
 def test_the_manifest_lists_what_an_app_links(built):
