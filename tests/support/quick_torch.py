@@ -8,20 +8,24 @@ from typing import Any
 import torch  # noqa: F401 - so that no test sees its first import as what it tests
 
 _replaced: list[tuple[Any, str, Any]] = []
-_QUICK = ("_collect_all_valid_cia_ops", "_override_composite_implicit_decomp", "Callable", "torch")
+_QUICK = ("_collect_all_valid_cia_ops", "_override_composite_implicit_decomp", "Callable")
 
 
 def make_torch_quick() -> None:
     """Mend, in this process and its forks, three functions that each lowering calls a few times, as
     workers do, and one of quantizing; the others stay as they are, for oracles."""
+    from torchao.quantization.pt2e import utils
+
     from pipeline.features.speedups.patches import PATCHES
-    from pipeline.features.speedups.quantizing_patches import QUANTIZING_PATCHES
+    from pipeline.features.speedups.quantizer_patterns import make_torch
 
     if _replaced:
         return
-    for patch in (*PATCHES, *QUANTIZING_PATCHES):
+    for patch in PATCHES:
         if patch.name in _QUICK and patch.is_known:
             _replace(patch.owner, patch.name, patch.make(patch.original))
+    # Not by `quantizing_patches`, which loads XNNPACK's modules: tests patch these as they load.
+    _replace(utils, "torch", make_torch(utils.torch))
 
 
 def make_torch_its_own() -> None:
