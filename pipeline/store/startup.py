@@ -24,6 +24,8 @@ from pipeline.store.distributions import module_identity
 # Of installers: they choose between copies of distutils, and where an editable install or a virtual
 # environment is, which is another place on each machine.
 _OF_INSTALLERS = ("__editable__", "_distutils_hack", "_virtualenv")
+# Where the loader looks first for a library that is built for newer processors.
+_FOR_PROCESSORS = "glibc-hwcaps/*/*.so*"
 _IMPORTED = re.compile(
     r"\b(?:import|from)\s+([A-Za-z_]\w*)|__import__\(['\"]([A-Za-z_]\w*)"
 )
@@ -57,13 +59,20 @@ def _hash_libraries() -> dict[str, str]:
         with suppress(OSError):
             contents[-1] = hash_file(Path(library))
     sizes: dict[str, int] = {}
-    for folder in filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")):
-        for path in sorted(Path(folder).glob("*.so*")):
+    for folder in library_folders():
+        for path in sorted([*folder.glob("*.so*"), *folder.glob(_FOR_PROCESSORS)]):
             with suppress(OSError):  # Python's own counts by its version
                 if not path.name.startswith("libpython"):
-                    sizes.setdefault(path.name, path.stat().st_size)
+                    name = path.relative_to(folder).as_posix()
+                    sizes.setdefault(name, path.stat().st_size)
     libraries = {"$LD_PRELOAD": contents, "$LD_LIBRARY_PATH": sizes}
     return {name: hash_json(facts) for name, facts in libraries.items() if facts}
+
+
+def library_folders() -> list[Path]:
+    """Return the folders in which the loader looks for libraries before those of the system."""
+    names = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    return [Path(os.path.abspath(name)) for name in names if name]
 
 
 def _find_lines() -> Iterator[tuple[Path, str]]:

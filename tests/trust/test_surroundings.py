@@ -126,6 +126,15 @@ def test_libraries_that_the_loader_takes_first_count_by_content(tmp_path, monkey
     assert key() == keys[0]
 
 
+def test_a_library_for_this_processor_counts(tmp_path, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    before = key()
+    library = tmp_path / "glibc-hwcaps" / "x86-64-v3" / "libfast.so.1"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"1")
+    assert key() != before
+
+
 X86 = "fpu cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3"
 V3 = f"{X86} abm avx avx2 bmi1 bmi2 f16c fma movbe xsave"
 V4 = f"{V3} avx512bw avx512cd avx512dq avx512f avx512vl"

@@ -21,6 +21,7 @@ from pipeline.run.isolated import running_files
 from pipeline.store.distributions import find_folders
 from pipeline.store.errors import SourceError
 from pipeline.store.places import default_root
+from pipeline.store.startup import library_folders
 from pipeline.store.workspace import Workspace
 
 
@@ -101,6 +102,13 @@ def _names_plugins(path: str) -> bool:
     )
 
 
+def _is_tried_by_loader(path: str) -> bool:
+    """Return whether a file is one that the dynamic loader looks for, as it loads a library, in a
+    folder that the environment names. Keys hold what is there."""
+    folders = map(str, library_folders())
+    return ".so" in Path(path).name and any(within(path, folder) for folder in folders)
+
+
 def _reads(
     action: Action[CompileInputs],
     inputs: PassInputs,
@@ -134,6 +142,8 @@ def _reads(
     for (kind, path), value in watch.seen.items():
         is_known = path in files or any(within(path, folder) for folder in folders)
         if is_known or is_no_file(path) or _names_plugins(path):
+            continue
+        if value is None and _is_tried_by_loader(path):
             continue
         inside = within(path, root)
         if kind == "listing":

@@ -202,3 +202,18 @@ def _find_nothing(server):
             with connection:
                 connection.recv(1 << 16)
                 connection.sendall(b"HTTP/1.0 404 No\r\nContent-Length: 0\r\n\r\n")
+
+
+def test_where_the_loader_looks_for_libraries_is_not_what_passes_read(workspace, monkeypatch):
+    (workspace.root / "passes/mine.py").write_text("class Scale: pass\n")
+    monkeypatch.chdir(workspace.root)
+    tried = str(workspace.root / "lib" / "glibc-hwcaps" / "x86-64-v3" / "libc.so.6")
+    reads = PassReads(ACTION, workspace)
+    reads.watch.seen = {("file", tried): None}
+    with pytest.raises(SourceError, match=r"no INPUTS of theirs names: lib/glibc-hwcaps/"):
+        reads.check()
+    monkeypatch.setenv("LD_LIBRARY_PATH", "lib")
+    reads.check()
+    reads.watch.seen = {("file", str(workspace.root / "lib" / "n.json")): None}
+    with pytest.raises(SourceError, match=r"no INPUTS of theirs names: lib/n.json"):
+        reads.check()
