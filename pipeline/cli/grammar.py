@@ -53,11 +53,10 @@ def find_named(word: str, names: Collection[str], noun: str) -> list[str]:
     for name in names:
         if word == quoted(name):  # as `doit list` shows it
             return [name]
-    is_pattern = _is_pattern(word)
-    fitting = [name for name in names if is_pattern and fnmatchcase(name, word)]
+    fitting = [name for name in names if is_pattern(word) and fnmatchcase(name, word)]
     if not fitting:
         fits = ""
-        if is_pattern:
+        if is_pattern(word):
             fits = "that fits "
         hint = did_you_mean(word, names, _MOST_NAMES)
         raise PipelineError(f"no {noun} {fits}'{word}'; {hint}")
@@ -91,7 +90,7 @@ def _find_targets_of(plan: Plan, word: str) -> list[Target]:
             targets.append(Target(package))
         elif fitting:
             targets.append(Target(package, tuple(fitting)))
-        elif not _is_pattern(name):
+        elif not is_pattern(name):
             hint = did_you_mean(pattern, methods, _MOST_NAMES)
             raise PipelineError(f"{package}: has no method '{pattern}'; {hint}")
     if not targets:
@@ -116,7 +115,8 @@ def _fits(name: str, pattern: str) -> bool:
     return name == pattern or fnmatchcase(name, pattern)
 
 
-def _is_pattern(word: str) -> bool:
+def is_pattern(word: str) -> bool:
+    """Tell whether a word stands for all names that it fits, as in a shell."""
     return any(letter in word for letter in _WILD)
 
 

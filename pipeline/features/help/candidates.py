@@ -1,4 +1,4 @@
-"""What may stand at the end of a command line, for the Tab key of a shell.
+"""Find the words that complete a command line, for the Tab key of a shell.
 
 A shell waits for it at each Tab, so neither doit nor pydantic is imported, unless a config has
 changed since the last run.

@@ -1,4 +1,4 @@
-"""What a device needs to run packages: an SDK, a compiler, an emulator. No torch is imported here.
+"""Find what `native` and `qemu:<cpu>` run packages with: SDK, compiler, emulator. No torch is here.
 
 Nothing is built here, and nothing of an SDK is run.
 """
@@ -26,7 +26,7 @@ _EMULATOR, _CROSS_COMPILER = "qemu-aarch64-static", "aarch64-linux-gnu-g++"
 
 
 class Setup:
-    """What one device runs packages with.
+    """The SDK or runner, the compiler and the emulator of one device.
 
     Attributes:
         device: its name.

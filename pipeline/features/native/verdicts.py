@@ -26,7 +26,7 @@ _LACKS_BACKEND = re.compile(r"Backend (\w+) is not registered")
 
 
 class MethodOnDevice:
-    """What a device made of a method.
+    """How the calls of one method went on one device: faults, errors, times, memory.
 
     Attributes:
         faults: the call and the output of each fault, what is wrong, and the ratio of the error to

@@ -259,3 +259,45 @@ def _coarsest_eps(program: ExportedProgram) -> float:
 
 def _decibels(share: float) -> float:
     return 20 * math.log10(share)
+
+
+class ComparisonAttempt:
+    """A `PreparedComparison` that gives up where it fails: a method that is quantized without it
+    must be quantized with it."""
+
+    def __init__(self, program: ExportedProgram) -> None:
+        self._comparison: PreparedComparison | None = None
+        self._expected: Sequence[Any] = ()
+        with self._giving_up():
+            self._comparison = PreparedComparison(program)
+
+    def expect(self, inputs: InputSet) -> None:
+        """Run the float program on inputs, as `PreparedComparison.expect` does."""
+        with self._giving_up():
+            if self._comparison:
+                self._expected = self._comparison.expect(inputs)
+
+    def add(self, inputs: InputSet, returned: Any) -> None:
+        """Compare what the prepared module returned with what was expected last."""
+        with self._giving_up():
+            if self._comparison:
+                self._comparison.add(inputs, self._expected, returned)
+
+    def judge(self, prepared: GraphModule) -> dict[str, Any] | None:
+        """Return the record of the comparison; None where it was given up."""
+        record = None
+        with self._giving_up():
+            if self._comparison:
+                record = self._comparison.judge(prepared)
+        return record
+
+    @contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            self._comparison = None
+            _log.warning(
+                "the prepared program can't be compared with the float one",
+                exc_info=True,
+            )

@@ -26,7 +26,7 @@ from pipeline.backends.quantize_options import MixedQuantize
 from pipeline.features.quantization.departure import rounds_values, run_unobserved
 from pipeline.features.quantization.dynamic_shapes import describe_dynamic_shapes
 from pipeline.features.quantization.observers import ObserverRanges
-from pipeline.features.quantization.prepared import PreparedComparison, seeded
+from pipeline.features.quantization.prepared import ComparisonAttempt, seeded
 from pipeline.program.inputs import InputSet
 from pipeline.program.module_paths import enclosing_modules, outline_program
 from pipeline.program.operators import base_name, operator_name
@@ -281,7 +281,7 @@ def _observe(
     """Let a prepared module observe inputs, and compare it with the float program, for notes."""
     comparison = None
     if notes:
-        comparison = _Comparison(program)
+        comparison = ComparisonAttempt(program)
     # One that rounds while it observes is compared in runs without its observers.
     if rounds_values(prepared):
         at_once = None
@@ -322,7 +322,7 @@ def _compare_apart(
     program: ExportedProgram,
     prepared: GraphModule,
     observed: _Observed,
-    comparison: _Comparison,
+    comparison: ComparisonAttempt,
 ) -> None:
     """Compare a prepared module, without its observers, on inputs that it has observed."""
     with torch.no_grad():
@@ -333,46 +333,6 @@ def _compare_apart(
             with seeded(number):
                 returned = run_unobserved(prepared, flatten(program, inputs))
             comparison.add(inputs, returned)
-
-
-class _Comparison:
-    """A `PreparedComparison` that gives up where it fails: a method that is quantized without it
-    must be quantized with it."""
-
-    def __init__(self, program: ExportedProgram) -> None:
-        self._comparison: PreparedComparison | None = None
-        self._expected: Sequence[Any] = ()
-        with self._giving_up():
-            self._comparison = PreparedComparison(program)
-
-    def expect(self, inputs: InputSet) -> None:
-        with self._giving_up():
-            if self._comparison:
-                self._expected = self._comparison.expect(inputs)
-
-    def add(self, inputs: InputSet, returned: Any) -> None:
-        with self._giving_up():
-            if self._comparison:
-                self._comparison.add(inputs, self._expected, returned)
-
-    def judge(self, prepared: GraphModule) -> dict[str, Any] | None:
-        record = None
-        with self._giving_up():
-            record = None
-            if self._comparison:
-                record = self._comparison.judge(prepared)
-        return record
-
-    @contextmanager
-    def _giving_up(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception:
-            self._comparison = None
-            _log.warning(
-                "the prepared program can't be compared with the float one",
-                exc_info=True,
-            )
 
 
 @contextmanager

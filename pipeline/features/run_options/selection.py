@@ -8,12 +8,11 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any
 
-from pipeline.cli.grammar import Target, find_targets
+from pipeline.cli.grammar import Target, find_targets, is_pattern
 from pipeline.plan.plan import Plan
 from pipeline.report.events import RUN
 from pipeline.store.errors import PipelineError, listed
 
-_WILD = "*?["
 Fits = Callable[[str, str], bool]  # of a package and a method, which may be ""
 
 
@@ -51,7 +50,7 @@ def _contains(package: str, method: str, term: str) -> bool:
     """Tell whether `package/method` contains a text, or it, the package or the method fits a
     pattern."""
     names = [name.lower() for name in (f"{package}/{method}", package, method)]
-    if any(letter in term for letter in _WILD):
+    if is_pattern(term):
         return any(fnmatchcase(name, term) for name in names)
     return term in names[0]
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipeline.cli.commands import ANYWHERE, GROUPS, VERBS, Command
+from pipeline.cli.grammar import is_pattern
 from pipeline.features.run_options.selection import (
     Selector,
     read_failed,
@@ -19,7 +20,6 @@ from pipeline.plan.plan import Plan
 from pipeline.store.errors import PipelineError
 from pipeline.store.workspace import open_workspace
 
-_WILD = "*?["
 _DOIT_COMMANDS = ("list", "info", "clean", "forget")  # of which words name packages
 # What doit's options and ours have behind them, which is no name.
 _WITH_VALUE = (
@@ -117,7 +117,7 @@ def rewrite(command: str, words: Sequence[str], root: Path) -> list[str]:
 
 
 def _may_matter(word: str) -> bool:
-    return word.startswith("-") or any(letter in word for letter in _WILD)
+    return word.startswith("-") or is_pattern(word)
 
 
 def _options_of(line: CommandLine) -> list[str]:
@@ -215,8 +215,7 @@ def _expand(plan: Plan, names: Sequence[str]) -> list[str]:
     for name in names:
         package, slash, method = name.partition("/")
         in_group = in_group or name in GROUPS
-        is_pattern = any(letter in package for letter in _WILD) and ":" not in name
-        if in_group or not is_pattern:
+        if in_group or ":" in name or not is_pattern(package):
             expanded.append(name)
             continue
         from pipeline.cli.grammar import find_named
