@@ -9,8 +9,6 @@ from importlib.util import cache_from_source
 
 import pytest
 
-from pte_pipeline.bytecode import is_outdated
-
 PLAIN = "import acme; print(acme.N)"
 CHECKED = "from pte_pipeline import bytecode; bytecode.check_bytecode({}); " + PLAIN
 # Numbers of threads are in no key, so a worker has one whatever the user's variables say.
@@ -81,18 +79,18 @@ def test_a_copy_is_believed_where_its_sources_are_known(site, tmp_path):
     for path in (bytecode, source):
         os.utime(path, (10**9, 10**9))  # the source came last
         time.sleep(0.02)
-    for folders, is_old in (
-        ((), True),
-        ((str(tmp_path / "patched"),), True),
-        ((str(copy),), False),
+    for check, is_old in (
+        ("", True),  # nothing was asked to believe it
+        ("check_bytecode(())", True),
+        (f"check_bytecode([{str(tmp_path / 'patched')!r}])", True),
+        (f"check_bytecode([{str(copy)!r}])", False),
     ):
         code = (
-            "from pte_pipeline import bytecode\n"
-            f"bytecode.check_bytecode({folders})\n"
-            f"print(int(bytecode.is_outdated({source!r}, {bytecode!r})))"
+            "from pte_pipeline.bytecode import check_bytecode, is_outdated\n"
+            f"{check}\n"
+            f"print(int(is_outdated({source!r}, {bytecode!r})))"
         )
         assert run(copy, code) == is_old
     patched = tmp_path / "patched"
     patch(patched, 2)
     assert run(patched, CHECKED.format("()")) == 2
-    assert is_outdated(source, bytecode)  # nothing was asked to believe it here
