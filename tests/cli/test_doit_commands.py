@@ -13,6 +13,7 @@ from doit.doit_cmd import DoitMain
 from pipeline.features.provenance.attestation import PROVENANCE, make_statement
 from pipeline.features.provenance.envelopes import sign_statement
 from pipeline.store.signing import load_keys
+from pte_pipeline import bytecode
 from pte_pipeline.command_line import main
 from tests.features.provenance.test_attestation import digests, provenance
 from tests.support.bench import REPOSITORY, bench_of
@@ -250,6 +251,7 @@ def test_pte_answers_beside_a_project_of_others(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(DoitMain, "BIN_NAME", "doit")
     # The program changes for its process what bytecode is believed.
     monkeypatch.setattr(SourceFileLoader, "get_data", SourceFileLoader.get_data)
+    monkeypatch.setattr(bytecode, "_copied_well", ())
     for line, status in (("help init", 0), ("--help", 0), ("init -h", 0), ("lower", 3)):
         monkeypatch.setattr(sys, "argv", ["pte", *line.split()])
         assert main() == status, line
