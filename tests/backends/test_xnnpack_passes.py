@@ -20,6 +20,7 @@ from pipeline.compile.lower import lower
 from pipeline.features.quantization.quantize import quantize
 from pipeline.features.speedups.patches import fast_lowering
 from pipeline.program.patching import digest_source
+from tests.support.matrix import in_tiers
 
 
 class Convolutions(nn.Module):
@@ -151,9 +152,7 @@ def compare(program, **options):
     return counts
 
 
-@pytest.mark.parametrize(
-    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in PROGRAMS]
-)
+@pytest.mark.parametrize("name", in_tiers(PROGRAMS, ["static int8", "fp16", "branches"], QUICK))
 def test_payload_is_that_of_executorch(name):
     counts = compare(PROGRAMS[name]())
     assert counts and all(after < before for before, after in counts)

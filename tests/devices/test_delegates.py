@@ -12,6 +12,7 @@ import pytest
 from pipeline.backends.delegate_libraries import VARIABLE
 from pipeline.store.releases import installed_release
 from tests.support.bench import REPOSITORY
+from tests.support.matrix import in_tiers
 
 # `MPSBackend` is a name of the catalogue that the runtime here has not.
 SOURCE = r"""
@@ -52,6 +53,7 @@ from torch.export import export
 
 from pipeline.devices.bindings import Package, registered_backends
 from pipeline.devices.interface import PackageFiles
+from tests.support.matrix import in_tiers
 
 
 class MPSBackend(BackendDetails):
@@ -124,7 +126,7 @@ def run(script, *words, **environment):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("order", ["early", "late"])
+@pytest.mark.parametrize("order", in_tiers(["early", "late"], ["late"]))
 def test_the_runtime_runs_it_in_whatever_order_libraries_are_loaded(library, order):
     done = run(RUN, order, **{VARIABLE: str(library)})
     assert done.returncode == 0, done.stderr

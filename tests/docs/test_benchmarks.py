@@ -32,6 +32,7 @@ def told(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_figures_are_those_of_a_measurement(told):
     _, written = told
     assert [case["case"] for case in written["cases"]] == ["noop", "hashing"]

@@ -323,7 +323,11 @@ def test_the_configs_of_backends_are_built(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "begins"), [("adapters", "model: assistant"), ("lengths", "model: encoder")]
+    ("name", "begins"),
+    [
+        ("adapters", "model: assistant"),
+        pytest.param("lengths", "model: encoder", marks=pytest.mark.release),
+    ],
 )
 def test_the_examples_of_families_are_built(name, begins, tmp_path):
     source = REPOSITORY / "examples" / name

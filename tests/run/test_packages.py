@@ -26,11 +26,13 @@ from pipeline.store.store import Store
 from pipeline.store.workspace import Workspace
 from tests.support.bench import REPOSITORY, Bench
 from tests.support.joint import joint_call
+from tests.support.matrix import in_tiers
 
 PACKAGES = sorted(path.stem for path in (REPOSITORY / "partition_configs").glob("*.yaml"))
 
 # What ExecuTorch's API alone can't say: a backend that is a function, torchao's schemes by config.
 OWN = {"add_sub", "language_model-4bit"}
+SCRIPTED = {"language_model", "router", "seq2seq", "vision-int8", "vision-mixed"}
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +69,7 @@ def files_of(folder):
     return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix in (".pte", ".ptd")}
 
 
-@pytest.mark.parametrize("package", [p for p in PACKAGES if p not in OWN])
+@pytest.mark.parametrize("package", in_tiers([p for p in PACKAGES if p not in OWN], SCRIPTED))
 def test_bytes_are_those_of_a_users_script(shipped, package, tmp_path):
     """A script that calls ExecuTorch's API and nothing of ours writes the same files."""
     config = yaml.safe_load((shipped.root / "partition_configs" / f"{package}.yaml").read_text())
@@ -78,7 +80,7 @@ def test_bytes_are_those_of_a_users_script(shipped, package, tmp_path):
     assert files_of(shipped.root / "build" / package) == files_of(tmp_path / package)
 
 
-@pytest.mark.parametrize("package", sorted(OWN))
+@pytest.mark.parametrize("package", in_tiers(sorted(OWN), ["add_sub"]))
 def test_bytes_are_those_of_the_joint_call(shipped, package):
     plan = Plan(Workspace(shipped.root, Store(shipped.store), 1))
     manager = joint_call(plan, package)

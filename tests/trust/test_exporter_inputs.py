@@ -575,16 +575,17 @@ EACH = None if os.environ.get("EXPORTER_INPUTS") == "all" else 2
 
 
 def marked(most: int | None) -> list:
-    return [
-        pytest.param(
-            kind,
-            name,
-            marks=[] if name in QUICK and most is None else [pytest.mark.slow],
-            id=f"{kind}: {name}",
-        )
-        for kind, cases in CASES.items()
-        for name in list(cases)[:most]
-    ]
+    """Return the cases, some quick ones and, in the slow tests, two of each kind."""
+    cases = []
+    for kind, names in CASES.items():
+        for number, name in enumerate(list(names)[:most]):
+            marks = [pytest.mark.slow]
+            if name in QUICK and most is None:
+                marks = []
+            elif number >= 2:
+                marks = [pytest.mark.slow, pytest.mark.release]
+            cases.append(pytest.param(kind, name, marks=marks, id=f"{kind}: {name}"))
+    return cases
 
 
 @kernel_view

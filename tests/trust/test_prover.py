@@ -48,6 +48,7 @@ def test_a_few_states(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("workspace", ["quantized", "joint"])
 def test_a_sample_of_all_states(workspace, tmp_path):
     def states(prover):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.bench import REPOSITORY
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.release]
 
 
 def test_a_sample_is_lowered_to_the_same_bytes_and_judged_rightly(tmp_path):

@@ -126,6 +126,7 @@ def test_what_cannot_be_seen_is_told_apart(judges):
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_all_samples_pass_on_three_seeds(judges):
     """The next test draws forty others in each run."""
     found = {}
@@ -156,6 +157,7 @@ def matrix(judges):
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_every_damage_is_caught_or_known(matrix):
     wrong = []
     for verdict in matrix:

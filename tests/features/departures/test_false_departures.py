@@ -14,6 +14,7 @@ from torch.nn.utils import parametrizations
 from pipeline.features.departures.reference_departure import locate_departure
 from pipeline.program.inputs import InputSet
 from pipeline.program.workspace_modules import package_of
+from tests.support.matrix import in_tiers
 
 ROOT = Path(__file__).parents[3]
 X = torch.linspace(-2, 2, 8).reshape(2, 4)
@@ -243,7 +244,11 @@ def test_nothing_is_changed():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["add_sub", "language_model", "router", "seq2seq", "speech", "vision"]
+    "name",
+    in_tiers(
+        ["add_sub", "language_model", "router", "seq2seq", "speech", "vision"],
+        ["language_model", "router"],
+    ),
 )
 def test_models_of_this_repository(name):
     with package_of(ROOT / "models"):  # which no later test of this process shall find

@@ -23,6 +23,7 @@ from pipeline.devices.interface import PackageFiles
 from pipeline.devices.package_data import read_package
 from tests.support.located import ROOT, build
 from tests.support.lowerable import bench_for
+from tests.support.matrix import in_tiers
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)) + 1
 
@@ -107,11 +108,6 @@ class Viewed(nn.Module):
 
 
 LOST = [Used, Returned, Several, InBranch, InMap, BeforeMap, BeforeScan, ReadInLoop, Chain, Viewed]
-
-
-def _mostly_slow(modules, *fast):
-    """Leave all but some modules to the slow tests: each is lowered and run."""
-    return [m if m in fast else pytest.param(m, marks=pytest.mark.slow) for m in modules]
 
 
 class Copied(nn.Module):
@@ -202,7 +198,7 @@ def warnings_of(module, **options):
     return trace_operators(found, program, ROOT)
 
 
-@pytest.mark.parametrize("module", _mostly_slow(LOST, Used, InBranch, Viewed))
+@pytest.mark.parametrize("module", in_tiers(LOST, [Returned, Chain], [Used, InBranch, Viewed]))
 def test_a_lost_result_is_warned_of_and_the_cond_is_the_culprit(module):
     assert is_wrong(module)  # a new ExecuTorch may mend it
     (warning,) = warnings_of(module)
@@ -219,7 +215,12 @@ def test_a_lost_result_is_warned_of_and_the_cond_is_the_culprit(module):
 
 
 @pytest.mark.parametrize(
-    "module", _mostly_slow([*COPIED, ReadBefore, AfterMap, ReadInBranches], Copied, ReadBefore)
+    "module",
+    in_tiers(
+        [*COPIED, ReadBefore, AfterMap, ReadInBranches],
+        [CopiedViewed, AfterMap],
+        [Copied, ReadBefore],
+    ),
 )
 def test_a_copy_mends_it_and_nothing_is_said_of_what_is_right(module):
     assert not is_wrong(module)

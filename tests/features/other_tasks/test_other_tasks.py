@@ -123,6 +123,11 @@ def version_of(versions):
                 (TRAIN + RELEASE, "release"),
                 (TRAIN + RELEASE + DEFAULTS, ""),
                 (SUBTASKS + RELEASE, "lower release"),
+            ]
+        ),
+        *(
+            pytest.param(*case, marks=[pytest.mark.slow, pytest.mark.release])
+            for case in [
                 (SUBTASKS, "train:m lower"),
                 (FOLDER, "lower"),
                 (UNDECLARED + RELEASE, "train lower validate release"),

@@ -179,6 +179,7 @@ class Team(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_builds_of_a_team_are_those_from_nothing(versions, tmp_path):
     Team.versions = versions
     Team.oracle = Oracle(tmp_path, versions)

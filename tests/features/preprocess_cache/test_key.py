@@ -38,6 +38,7 @@ from pipeline.features.preprocess_cache.key import UndescribableError, describe
 from pipeline.features.preprocess_cache.records import with_handles
 from pipeline.features.quantization.quantize import quantize
 from tests.support.bench import REPOSITORY
+from tests.support.matrix import in_tiers
 from tests.support.programs import Plain, Shared
 from tests.support.resident import run_python
 
@@ -207,7 +208,7 @@ HARMLESS = (rename, change_metadata, change_handles)
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name == "float" else pytest.mark.slow) for name in PROGRAMS],
+    in_tiers(PROGRAMS, ["dynamic sizes", "dynamic int8"], ["float"]),
 )
 def test_what_is_left_out_does_not_change_a_byte(name, partitions):
     generator = random.Random(name)

@@ -41,6 +41,7 @@ from pipeline.store.errors import ConfigErrors, PipelineError
 from pipeline.store.releases import installed_release
 from tests.support.bench import REPOSITORY
 from tests.support.configs import parse_config
+from tests.support.matrix import in_tiers
 from tests.support.resident import run_python
 
 
@@ -472,11 +473,20 @@ class Small(torch.nn.Module):
 # patterns first, so that of its recipes which quantize one is lowered, and all are compared.
 QUICK = {"coreml_fp16"}
 COMPARED = [CoreMLRecipeType.PT2E_INT8_STATIC, CoreMLRecipeType.PT2E_INT8_WEIGHT_ONLY]
-KINDS = [
-    pytest.param(kind, marks=() if kind.value in QUICK else pytest.mark.slow)
-    for kind in [*XNNPackRecipeType, *CoreMLRecipeType]
-    if kind not in COMPARED[1:] and "refused" not in RECIPES[kind.value]
+SAMPLE = [
+    CoreMLRecipeType.PT2E_INT8_STATIC,
+    XNNPackRecipeType.PT2E_INT8_STATIC_PER_CHANNEL,
+    XNNPackRecipeType.TORCHAO_INT8_DYNAMIC_ACT_INT4_WEIGHT_PER_CHANNEL,
 ]
+KINDS = in_tiers(
+    [
+        kind
+        for kind in [*XNNPackRecipeType, *CoreMLRecipeType]
+        if kind not in COMPARED[1:] and "refused" not in RECIPES[kind.value]
+    ],
+    SAMPLE,
+    [kind for kind in CoreMLRecipeType if kind.value in QUICK],
+)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: getattr(kind, "value", None))
