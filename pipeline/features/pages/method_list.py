@@ -18,6 +18,7 @@ from pipeline.report.verdicts import PASSED, VERDICTS, method_verdict
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
 
+_INFINITE = 1e308  # what an infinite ratio is sorted by, and can be written in a page
 _NEAR = 0.5  # of its limit, from which on a figure is amber
 _MOST_FAILURES = 5  # of a method
 _MOST_OPERATORS = 6  # in a sentence
@@ -46,7 +47,9 @@ def _make_row(method: Json, report: Json) -> dict[str, Any]:
     latency = method.get("latency")
     verdict = method_verdict(method)
     worst = headline(method)
-    ratio = worst.distance if worst.figure and worst.limit else None
+    ratio = None
+    if worst.figure and worst.limit and worst.distance >= 0:  # an older record has -1
+        ratio = min(worst.distance, _INFINITE)
     share = delegated_share([delegation]) if delegation else None
     row = {
         "name": name,

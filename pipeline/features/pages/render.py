@@ -20,6 +20,7 @@ from pipeline.features.pages import heads, overview
 from pipeline.features.pages.excerpts import excerpts
 from pipeline.features.pages.markdown import markdown, markdown_summary
 from pipeline.features.pages.method_list import filter_words, list_methods
+from pipeline.features.pages.scores import list_answers, list_scores
 from pipeline.features.pages.sections import caches, report_sections, run
 from pipeline.moments import find_functions, find_sections, load
 from pipeline.report.elements import (
@@ -57,7 +58,8 @@ def render_package(
         kind=heads.outcome_kind(report["verdict"]),
         lead=heads.lead(report),
         about=heads.about(report),
-        facts=heads.known_figures(report),
+        scores=list_scores(report),
+        answers=list_answers(report),
         sections=_fold_tables(report, sections),
         excerpts=excerpts(report, sources),
     )

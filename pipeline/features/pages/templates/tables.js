@@ -191,6 +191,24 @@
     fromLink();
   }
 
+  function copyable(code) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "copy";
+    button.textContent = "Copy";
+    button.setAttribute("aria-label", `Copy: ${code.textContent}`);
+    button.addEventListener("click", async () => {
+      try {
+        await navigator.clipboard.writeText(code.textContent);
+      } catch {
+        getSelection().selectAllChildren(code);
+        document.execCommand("copy");
+      }
+      button.textContent = "Copied";
+    });
+    code.after(button);
+  }
+
   // Before the browser searches, all rows are there to be found; closed details open by themselves.
   addEventListener("keydown", (event) => {
     if (event.key === "F3" || ((event.ctrlKey || event.metaKey) && event.key === "f")) {
@@ -199,6 +217,7 @@
   });
 
   document.querySelectorAll(".methods").forEach(methods);
+  document.querySelectorAll(".copied").forEach(copyable);
   document.querySelectorAll(".table").forEach((holder) => {
     const table = holder.querySelector("table");
     sortable(holder, table);
