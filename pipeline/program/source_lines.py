@@ -70,7 +70,20 @@ def _find_line(trace: str, modules: Sequence[Frame], root: Path) -> SourceLine |
     frame = choose_frame(parse_trace(trace), root)
     if frame is None:
         return None
-    return name_line(frame, root, modules)
+    # A module that inherits torch's `forward` has no line: it is around the node, not the frame.
+    depth = _count_forwards(parse_trace(trace, tracers=True), frame)
+    return name_line(frame, root, modules[:depth])
+
+
+def _count_forwards(frames: Sequence[SourceLine], last: SourceLine) -> int:
+    """Return how many modules' calls lead to a frame; those of torch's exporter don't count."""
+    depth = 0
+    for frame in frames:
+        if frame.function == "forward" and "_dynamo" not in frame.file:
+            depth += 1
+        if frame == last:
+            break
+    return depth
 
 
 def parse_trace(trace: str, tracers: bool = False) -> list[SourceLine]:

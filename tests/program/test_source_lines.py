@@ -144,3 +144,12 @@ def test_where_nothing_is_known_the_node_is_named(root):
 def test_a_line_whose_text_is_lost_has_its_place(root):
     trace = '  File "/a/models/small.py", line 3, in forward\n'
     assert describe_node(node(trace, "small.Small"), root) == "models/small.py:3, in Small.forward"
+
+
+def test_a_class_that_inherits_its_forward_is_not_that_of_the_line_around_it(root):
+    """The file was changed since, so the modules alone tell whose `forward` the line is in."""
+    trace = frame("/a/models/small.py", 22, "forward", "x = self.norm(x)")
+    trace += frame("/v/site-packages/torch/nn/modules/normalization.py", 228, "forward")
+    modules = ("models.small.Block", "models.small.LayerNorm")  # class LayerNorm(nn.LayerNorm)
+    line = source_line(node(trace, *modules), root)
+    assert (line.where, line.function) == ("models/small.py:22", "Block.forward")

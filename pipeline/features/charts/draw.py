@@ -35,6 +35,7 @@ _LABEL = 20  # above a bar
 _BAR = 18
 _ROW = _LABEL + _BAR + 8
 _LANE = 9  # between dots of one row
+_MOST_LANES = 4  # of a row; further dots begin at its top again
 _MARGIN = 2  # above and below a chart
 _TREEMAP = 300  # the height of a treemap
 
@@ -149,9 +150,15 @@ def errors(dots: Sequence[Json]) -> Drawing:
                 colour = "var(--c0)"
             place = axis.scale(dot["ratio"])
             shapes.append(
-                circle(place, first + lane * _LANE, 3.6, colour, dot["description"])
+                circle(
+                    place,
+                    first + lane % _MOST_LANES * _LANE,
+                    3.6,
+                    colour,
+                    dot["description"],
+                )
             )
-        top += _LABEL + _LANE * len(members) + 12
+        top += _LABEL + _LANE * min(len(members), _MOST_LANES) + 12
     words = "1: an error that is as large as its limit"
     place = axis.scale(1)
     limit = line(

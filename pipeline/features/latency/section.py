@@ -6,6 +6,8 @@ from pipeline.report.cells import figure, name
 from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection
 from pipeline.report.formatting import milliseconds
 
+_MOST_BARS = 12  # of the chart; the table has all methods
+
 
 def section(report: Json) -> ReportSection:
     timed = [(m["method"], m["latency"]) for m in report["methods"] if m.get("latency")]
@@ -22,8 +24,9 @@ def section(report: Json) -> ReportSection:
         }
         for method, latency in timed
     ]
+    slowest = sorted(timed, key=lambda entry: -entry[1]["steady_ms"]["median"])
     spreads = []
-    for method, latency in timed:
+    for method, latency in slowest[:_MOST_BARS]:
         for key, words in (
             ("steady_ms", "the package"),
             ("source_ms", "the source program"),
@@ -34,11 +37,14 @@ def section(report: Json) -> ReportSection:
             spreads.append(
                 {**latency[key], **facts, "row": method, "source": is_source}
             )
+    more = ""
+    if len(timed) > _MOST_BARS:
+        more = f" The {_MOST_BARS} slowest of {len(timed)} methods."
     chart = Chart(
         "Further calls.",
         "Median and quartiles of the package, whose delegates take as many threads as they like, "
         "and of its source in eager mode, on one thread, on the machine that validated; a device "
-        "is another matter.",
+        f"is another matter.{more}",
         [("package", "var(--c0)"), ("source program", "var(--soft)")],
         "Latency of the package and of its source program",
         "latency",

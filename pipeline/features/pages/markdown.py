@@ -168,7 +168,7 @@ def _line(cells: Iterable[str]) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    if cell.kind in ("name", "code", "line-of"):
+    if cell.kind in ("name", "code", "line-of", "fix"):
         text = _code(cell.text)
     else:
         text = _escape(cell.text)

@@ -6,23 +6,36 @@ verdict and what failed first.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from pipeline.features.pages import heads, overview
 from pipeline.features.pages.excerpts import excerpts
 from pipeline.features.pages.markdown import markdown, markdown_summary
+from pipeline.features.pages.method_list import filter_words, list_methods
+from pipeline.features.pages.scores import list_answers, list_scores
 from pipeline.features.pages.sections import caches, report_sections, run
 from pipeline.moments import find_functions, find_sections, load
-from pipeline.report.elements import MOST_ROWS, WIDTH, Json, ReportSection
+from pipeline.report.elements import (
+    MOST_ROWS,
+    WIDTH,
+    DataTable,
+    Json,
+    ReportSection,
+)
 from pipeline.report.formatting import NOTHING
 from pipeline.report.packages import Entry
 from pipeline.store.visible import visible
 
+_MARKS = re.compile(r"([_./:\-]+)(?=\w)")
+_MANY_METHODS, _MANY_ROWS = 12, 24  # from which on tables of a package are folded
 _MOST_FAILURES = 5  # of a package on the page over all packages
 
 
@@ -35,21 +48,46 @@ def render_package(
     sections = report_sections(report)
     if drops:
         sections = [overview.package_drops_section(drops), *sections]
+    methods = list_methods(report)
     page = _page(
         "package.html.j2",
+        methods=methods,
+        filters=filter_words(methods),
         name=report["package"],
         verdict=report["verdict"],
         kind=heads.outcome_kind(report["verdict"]),
         lead=heads.lead(report),
         about=heads.about(report),
-        facts=heads.known_figures(report),
-        sections=sections,
+        scores=list_scores(report),
+        answers=list_answers(report),
+        sections=_fold_tables(report, sections),
         excerpts=excerpts(report, sources),
     )
     return {
         "report.html": page,
         "report.md": visible(markdown(report, sections)).encode(),
     }
+
+
+def _fold_tables(
+    report: Json, sections: Sequence[ReportSection]
+) -> Sequence[ReportSection]:
+    """Fold the long tables of a package with many methods, whose list has a row for each; but not
+    what failed."""
+    if len(report["methods"]) <= _MANY_METHODS:
+        return sections
+    shorter = []
+    for section in sections:
+        parts = [_fold_long(part) for part in section.parts]
+        shorter.append(ReportSection(section.name, section.title, *parts))
+    return shorter
+
+
+def _fold_long(part: Any) -> Any:
+    is_long = isinstance(part, DataTable) and len(part.rows) > _MANY_ROWS
+    if is_long and part.name != "failed":
+        return replace(part, folded=True)
+    return part
 
 
 def render_overview(
@@ -100,12 +138,18 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
+    environment.filters["breakable"] = breakable
     environment.globals |= {
         "chart_width": WIDTH,
         "most_rows": MOST_ROWS,
         "nothing": NOTHING,
     }
     return environment
+
+
+def breakable(text: str) -> Markup:
+    """Return a name as HTML that breaks into lines behind its marks, and nowhere else."""
+    return Markup(_MARKS.sub(r"\1<wbr>", str(escape(text))))
 
 
 def _page(template: str, **parts: Any) -> bytes:

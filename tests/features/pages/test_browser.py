@@ -6,6 +6,7 @@ import pytest
 from selenium.webdriver.common.keys import Keys
 
 from pipeline.report.render import render, render_all
+from tests.features.pages.test_method_list import many
 from tests.support import browser as browsers
 from tests.support import golden
 
@@ -318,3 +319,47 @@ def test_pictures_say_what_they_show(opened):
     """
     for role, label, titles in opened("seq2seq-int8/report.html").run(script):
         assert role == "img" and len(label) > 10 and titles > 1
+
+
+@pytest.fixture
+def many_methods(chromium, tmp_path):
+    page = tmp_path / "report.html"
+    page.write_bytes(render(many(200))["report.html"])
+
+    def open(anchor="", **settings):
+        chromium.open(page, anchor, **settings)
+        return chromium
+
+    return open
+
+
+def shown_methods(page):
+    script = """
+    return [...document.querySelectorAll(".methods > details")].filter((e) => e.checkVisibility())
+      .map((e) => e.id)
+    """
+    return page.run(script)
+
+
+def test_a_page_of_200_methods_is_filtered_by_verdict_words_and_link(many_methods):
+    page = many_methods()
+    milliseconds = page.run("return performance.getEntriesByType('navigation')[0].loadEventEnd")
+    assert milliseconds < 3_000  # a third of that on a quiet machine
+    assert shown_methods(page)[0] == "method-layer_7" and len(shown_methods(page)) == 200
+    page.run("document.querySelector('.filters input').focus()")
+    page.press("layer_19")
+    assert len(shown_methods(page)) == 11
+    assert shown_methods(many_methods("#methods=failed")) == ["method-layer_7"]
+
+
+def test_methods_are_opened_by_keys_and_found_in_closed_rows(many_methods):
+    page = many_methods(width=390)
+    assert page.run(_OVERFLOW) == []
+    page.run("document.querySelector('.methods summary').focus()")
+    page.press(Keys.ARROW_DOWN)
+    page.press(Keys.ENTER)
+    opened = "return [...document.querySelectorAll('.methods > details[open]')].map((e) => e.id)"
+    assert page.run(opened) == ["method-layer_0"]
+    assert page.run(_OVERFLOW) == []
+    found = page.run("return window.find('is too large', false, false, true)")
+    assert found

@@ -203,12 +203,13 @@ def test_what_did_not_run_and_why():
 def test_failures_of_methods_come_before_those_of_the_package():
     """As those of gates, which whoever validates a package may add to the record."""
     escaped = WHAT.replace("|", "\\|")
+    script = f"`python build/{FAILED['package']}/reproduce/encode/reproduce.py`"
     assert rows(markdown(FAILED), "Failures")[:2] == [
-        [f"example 0, output[1]: {escaped}", "`encode`", "–"],
-        ["no such `thing`", "`encode`", "–"],
+        [f"example 0, output[1]: {escaped}", "`encode`", "–", script],
+        ["no such `thing`", "`encode`", "–", script],
     ]
     both = {**FAILED, "failures": [*FAILED["failures"], "too large"]}
-    assert rows(markdown(both), "Failures")[-1] == ["too large", "package", "–"]
+    assert rows(markdown(both), "Failures")[-1] == ["too large", "package", "–", "–"]
 
 
 def test_delegation_by_method():

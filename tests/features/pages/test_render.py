@@ -31,7 +31,8 @@ REQUIRED = {"verdict", "package", "ok", "failures", "settings", "methods"}
 
 
 def html(report, sources=None):
-    return render(report, sources)["report.html"].decode()
+    page = render(report, sources)["report.html"].decode()
+    return page.replace("<wbr>", "")  # where names may break
 
 
 class Parsed(HTMLParser):
@@ -380,6 +381,7 @@ def test_what_xml_cannot_hold_is_escaped():
 def test_what_failed_comes_first_everywhere():
     made = render_all(golden.entries(), golden.timeline())
     page, summary = made["index.html"].decode(), made["summary.md"].decode()
+    page = page.replace("<wbr>", "")
     for text in (page[page.index('id="packages"') :], summary):
         places = [text.index(name) for name in ("tcn-vulkan", "seq2seq-int8", "wav2vec", "vision")]
         assert places == sorted(places)

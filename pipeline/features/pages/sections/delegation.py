@@ -12,6 +12,7 @@ from pipeline.report.records import delegated_share, in_order, name_kernels
 from pipeline.store.errors import listed, plural
 from pipeline.store.sizes import human_size
 
+_MOST_BARS = 12  # of a chart; the list of methods has a bar for each
 Piece = tuple[int, str, str]  # of a bar: nodes, colour and description
 
 
@@ -77,7 +78,9 @@ def _ranked(calls: Mapping[str, int]) -> list[tuple[str, int]]:
 def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
     legend: dict[str, str] = {}
     rows: dict[str, list[Piece]] = {}
-    for method, counts in methods.items():
+    least = sorted(methods, key=lambda method: _sort_share(methods[method]))
+    for method in least[:_MOST_BARS]:
+        counts = methods[method]
         pieces: list[Piece] = []
         for runner, colour, nodes in _parts(counts):
             legend[runner] = colour
@@ -92,6 +95,10 @@ def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
     if not rows:
         return None
     about = "A node is a call of an operator, in control flow too."
+    if len(methods) > _MOST_BARS:
+        about += (
+            f" The {_MOST_BARS} of {len(methods)} methods of which least is delegated."
+        )
     names = sorted(
         legend.items(),
         key=lambda entry: entry[1] == LEFT,
@@ -99,6 +106,11 @@ def _shares_chart(methods: Mapping[str, Json]) -> Chart | None:
     label = "Share of nodes delegated, by method"
     data = {"rows": rows, "percents": True}
     return Chart("Nodes by who runs them.", about, names, label, "bars", data)
+
+
+def _sort_share(counts: Json) -> float:
+    share = delegated_share([counts])
+    return 2.0 if share is None else share
 
 
 def _share_words(amount: int, nodes: int) -> str:
@@ -128,16 +140,24 @@ def _parts(counts: Json) -> Iterator[tuple[str, str, int]]:
 
 
 def _segments_chart(methods: Mapping[str, Json]) -> Chart | None:
+    segmented = {
+        method: counts["segments"]
+        for method, counts in methods.items()
+        if counts.get("segments") and counts["nodes"]
+    }
+    most = sorted(segmented, key=lambda method: -len(segmented[method]))[:_MOST_BARS]
     rows: dict[str, list[Piece]] = {}
-    for method, counts in methods.items():
-        if counts.get("segments") and counts["nodes"]:
-            rows[method] = list(_segments(method, counts["segments"]))
+    for method, segments in segmented.items():
+        if method in most:
+            rows[method] = list(_segments(method, segments))
     if not rows:
         return None
     about = (
         "Each method from its first node to its last: what each delegate runs, and what was "
         "left between. Hover or tap for the operators."
     )
+    if len(segmented) > _MOST_BARS:
+        about += f" The {_MOST_BARS} of {len(segmented)} methods with the most regions."
     label = "Delegated regions in the order of each method's graph"
     return Chart("Regions of the graph.", about, [], label, "bars", {"rows": rows})
 

@@ -9,6 +9,7 @@ from pipeline.report.elements import Chart, Json
 from pipeline.report.formatting import error
 from pipeline.store.errors import plural
 
+_MOST_ROWS = 12  # of the chart: the outputs that come nearest to their limits
 _MOST_SETS = 16  # of one output in the chart of errors; the worst
 
 
@@ -29,6 +30,8 @@ def errors_by_limit(report: Json) -> Chart | None:
         if place not in worst or ratio > worst[place][0]:
             worst[place] = ratio, output
     dots = [_dot(row, ratio, output) for (row, _), (ratio, output) in worst.items()]
+    rows = _rank_rows(dots)
+    dots = [dot for dot in dots if dot["row"] in rows[:_MOST_ROWS]]
     drawn = [dot for dot in _most_sets(dots) if dot["ratio"] > 0]
     if not drawn:
         return None
@@ -36,6 +39,8 @@ def errors_by_limit(report: Json) -> Chart | None:
         "A dot per input set: the error divided by the limit that it comes nearest to, on a "
         "logarithmic axis. Dashed: 1, the limit. Hover or tap for figures."
     )
+    if len(rows) > _MOST_ROWS:
+        about += f" The {_MOST_ROWS} of {len(rows)} outputs that come nearest."
     if lacking:
         about += f" {plural(lacking, 'output')} not drawn: no limit, or no bound to the error."
     legend: list[tuple[str, str]] = []
@@ -44,6 +49,14 @@ def errors_by_limit(report: Json) -> Chart | None:
     label = "Errors divided by their limits, by method and input set"
     data = {"dots": drawn}
     return Chart("Errors by their limits.", about, legend, label, "errors", data)
+
+
+def _rank_rows(dots: Sequence[Json]) -> list[str]:
+    """Return the rows of dots, the one with the greatest ratio first."""
+    greatest: dict[str, float] = {}
+    for dot in dots:
+        greatest[dot["row"]] = max(dot["ratio"], greatest.get(dot["row"], 0.0))
+    return sorted(greatest, key=lambda row: -greatest[row])
 
 
 def _of_limit(output: Output, report: Json) -> float | str | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from pipeline.features.pages.fixes import fix_failure, fix_gate
 from pipeline.report.cells import code, name, source
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
 from pipeline.report.failures import FailureGroup, group_failures, package_failures
+from pipeline.report.formatting import NOTHING
 from pipeline.store.errors import listed
 
 _MOST_NAMED = 4  # methods in a row
@@ -15,21 +17,19 @@ _MOST_NAMED = 4  # methods in a row
 def section(report: Json) -> ReportSection:
     methods = report["methods"]
     places = report.get("places", {})
-    failures = [_row(group, places) for group in group_failures(methods)]
+    failures = [_row(group, places, report) for group in group_failures(methods)]
     for gate in report.get("gates") or ():
         if not gate["ok"]:
             subject: str | Cell = "package"
             if gate["method"]:
                 subject = name(gate["method"])
-            failures.append(_cells(gate["sentence"], subject, gate.get("place")))
+            fix = fix_gate(report, gate)
+            failures.append(_cells(gate["sentence"], subject, gate.get("place"), fix))
     for sentence in package_failures(report):
         failures.append(_cells(sentence, "package", ""))
-    culprits: list[Row] = []
+    culprits = list(_culprits(methods))
     notes: list[str] = []
     for method in methods:
-        culprits += [
-            _culprit(method, culprit) for culprit in method.get("culprits") or ()
-        ]
         notes += method.get("culprit_notes") or ()
     return ReportSection(
         "failures",
@@ -40,7 +40,7 @@ def section(report: Json) -> ReportSection:
     )
 
 
-def _row(group: FailureGroup, places: Mapping[str, str]) -> Row:
+def _row(group: FailureGroup, places: Mapping[str, str], report: Json) -> Row:
     place = None
     if len(group.methods) == 1:
         place = places.get(f"methods.{group.methods[0]}")
@@ -48,20 +48,36 @@ def _row(group: FailureGroup, places: Mapping[str, str]) -> Row:
         group.sentence,
         name(listed(group.methods, _MOST_NAMED)),
         place,
+        fix_failure(report, group.methods),
     )
 
 
-def _cells(sentence: str, subject: Cell | str, place: str | None) -> Row:
+def _cells(sentence: str, subject: Cell | str, place: str | None, fix: str = "") -> Row:
     return {
         "what failed": Cell(sentence, kind="wide"),
         "of": subject,
         "config": source(place),
+        "fix": Cell(fix or NOTHING, kind="fix" if fix else "soft"),
     }
 
 
-def _culprit(method: Json, culprit: Json) -> Row:
+def _culprits(methods: Sequence[Json]) -> Iterator[Row]:
+    """Yield the culprits of methods, those that several methods have in one row."""
+    names: dict[str, list[str]] = {}
+    culprits: dict[str, Json] = {}
+    for method in methods:
+        for culprit in method.get("culprits") or ():
+            words = {**culprit, "error": None}
+            key = repr(sorted(words.items(), key=lambda entry: entry[0]))
+            culprits.setdefault(key, culprit)
+            names.setdefault(key, []).append(method["method"])
+    for key, culprit in culprits.items():
+        yield _culprit(names[key], culprit)
+
+
+def _culprit(methods: Sequence[str], culprit: Json) -> Row:
     return {
-        "method": name(method["method"]),
+        "method": name(listed(methods, _MOST_NAMED)),
         "operator": code(culprit["operator"], note=_describe_place(culprit)),
         "module": code(culprit["module"]),
         "what is wrong": Cell(culprit["what"], kind="wide"),
