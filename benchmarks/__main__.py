@@ -12,10 +12,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 
+from benchmarks.large import DECODERS
 from benchmarks.measure import BenchmarkError, Result, machine
 from benchmarks.workspaces import QUICK, REPOSITORY, Sizes
 
@@ -37,6 +38,7 @@ CASES = {
     "cluster": ("cluster", "cluster"),
     "hashing": ("hashing", "hashing"),
     "memory": ("memory", "memory"),
+    "large": ("large", "large"),
     "index": ("index", "index"),
     "growth": ("growth", "growth"),
 }
@@ -46,6 +48,7 @@ HEADINGS = ("case", "measured", "to reach", "verdict")
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     sizes = QUICK if options.quick else Sizes()
+    sizes = replace(sizes, decoders=tuple(options.decoders))
     cases = [case for case in CASES if case in (options.only or CASES)]
     with tempfile.TemporaryDirectory(prefix="benchmarks-") as folder:
         facts = machine(Path(folder))
@@ -62,6 +65,14 @@ def _parser() -> argparse.ArgumentParser:
         "--json", type=Path, default=REPOSITORY / "build" / "benchmarks.json", metavar="FILE"
     )
     parser.add_argument("--quick", action="store_true", help="small sizes, in about two minutes")
+    parser.add_argument(
+        "--decoders",
+        nargs="+",
+        choices=list(DECODERS),
+        default=["6M"],
+        metavar="SIZE",
+        help=f"decoders of the case `large`: {', '.join(DECODERS)}",
+    )
     parser.add_argument("--check", action="store_true", help="exit 1 when a case is out of reach")
     return parser
 

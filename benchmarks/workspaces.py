@@ -82,6 +82,7 @@ class Sizes:
     megabytes: int = 512  # of the file that is hashed
     wide_megabytes: int = 64  # of weights in the method that has little else
     weights: tuple[int, ...] = (512, 1024, 2048)  # MiB of methods that are weighed
+    decoders: tuple[str, ...] = ("6M",)
     entries: int = 1_000_000  # of a store
     growth: int = 1  # 0 for what CI counts
 

@@ -34,10 +34,15 @@ class Expectations:
         self._store = store
 
     def expect(self, action: Action) -> Cost:
-        """Return what an action took before, or else a guess from its weights."""
-        if (cost := self._find(action)) is not None:
+        """Return what an action took before, and no less than its weights; or else a guess from
+        these."""
+        sources, cost = action.inputs.sources.values(), self._find(action)
+        if cost is not None:
+            # The model may have grown since, or the exporter has other parameters.
+            if any(_size_archive(source) > cost.peak for source in sources):
+                cost = cost._replace(peak=max(cost.peak, weigh(sources)))
             return cost
-        memory = _LEAST + _COPIES * sum(map(weigh, action.inputs.sources.values()))
+        memory = _LEAST + _COPIES * weigh(sources)
         return Cost(memory / _SPEED, memory)
 
     def recall(self, action: Action | ActionTask) -> float | None:
@@ -67,23 +72,15 @@ class Expectations:
     def _find(self, action: Action | ActionTask) -> Cost | None:
         """Return what an action took under another key; or else the most that actions of its model
         and kind took, those of its method if there are any."""
-        name = name_of(action)
-        likes = (name, name._replace(package=""), name._replace(package="", method=""))
-        return next((cost for like in likes if (cost := self._costs.get(like))), None)
+        names = _widen(name_of(action))
+        return next((cost for name in names if (cost := self._costs.get(name))), None)
 
     @cached_property
     def _costs(self) -> dict[Name, Cost]:
         costs = read_costs(self._store)
         for name, cost in list(costs.items()):
-            for wider in (
-                name._replace(package=""),
-                name._replace(package="", method=""),
-            ):
-                known_cost = costs.get(wider, cost)
-                costs[wider] = Cost(
-                    max(cost.seconds, known_cost.seconds),
-                    max(cost.peak, known_cost.peak),
-                )
+            for wider in _widen(name):
+                costs[wider] = Cost(*map(max, cost, costs.get(wider, cost)))
         return costs
 
 
@@ -92,20 +89,31 @@ def name_of(action: Action | ActionTask | Event) -> Name:
     return Name(action.kind, model, action.package or "-", action.method or "-")
 
 
+def _widen(name: Name) -> tuple[Name, ...]:
+    """Return a name, and those of a method in any package, and of a model."""
+    return (name, name._replace(package=""), name._replace(package="", method=""))
+
+
 def remember(store: Store, events: Iterable[Event]) -> None:
     """Remember what actions took that were performed."""
     built = [event for event in events if event.outcome == "built" and event.worker]
     add_costs(store, {name_of(e): Cost(e.seconds, e.peak_bytes) for e in built})
 
 
-def weigh(source: MethodSource) -> int:
-    """Return the bytes of a method's weights and constants as they are stored, 0 where that can't
-    be read."""
-    with suppress(SourceError), open_archive(source.archive) as reader:
-        members = {
-            f"data/{kind}/{record['path_name']}"
-            for kind in KINDS
-            for record in reader.payloads(kind, source.entry).values()
-        }
-        return sum(map(reader.members.size, members))
+def weigh(sources: Iterable[MethodSource]) -> int:
+    """Return the bytes of the weights and constants of methods, as they are stored; those that
+    methods share count once, and those that can't be read count nothing."""
+    sizes = {}
+    for source in sources:
+        with suppress(SourceError), open_archive(source.archive) as reader:
+            for kind in KINDS:
+                for record in reader.payloads(kind, source.entry).values():
+                    member = f"data/{kind}/{record['path_name']}"
+                    sizes[source.archive, member] = reader.members.size(member)
+    return sum(sizes.values())
+
+
+def _size_archive(source: MethodSource) -> int:
+    with suppress(OSError):
+        return source.archive.stat().st_size
     return 0

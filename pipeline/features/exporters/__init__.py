@@ -4,6 +4,7 @@ export    an export action, from the exporter to an archive in the store
 exporter  what an exporter defines, and the calls of it
 handover  from the exporter's process to the one that writes the archive
 neutral   what is alike in the process of every exporter
+shared_members  weights of several programs, once in the archive
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ from pipeline.features.exporters.exporter_imports import import_afresh, importin
 from pipeline.features.exporters.handover import Handover, handing_over
 from pipeline.features.exporters.neutral import neutral_process
 from pipeline.features.exporters.renamed_state import find_renamed_state
+from pipeline.features.exporters.shared_members import sharing_members
 from pipeline.moments import call_all, find_features, load
 from pipeline.plan.actions import Action
 from pipeline.plan.keys import program_key
@@ -272,7 +273,8 @@ def _run(
     defaults = torch.get_default_dtype(), torch.get_default_device()
     torch.set_default_device(None)  # whatever the exporter works with
     torch.set_default_dtype(torch.float32)
-    save_programs(programs, handover.archive)
+    with sharing_members():
+        save_programs(programs, handover.archive)
     stored = {
         name: put(save_inputs(sets)) if sets else None
         for name, sets in examples.items()

@@ -1,0 +1,158 @@
+"""Large models: a decoder with methods `prefill` and `decode`, in float32 and in 4-bit, against the
+plain script that exports and lowers the same module.
+
+Both sides begin with the Python code of the model, and draw its weights. Memory is that of all
+processes together. Validation is measured after `doit lower`, since the plain script has none, and
+so is a run with nothing to do.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.cold import forget_builds
+from benchmarks.measure import BenchmarkError, Result, Run, in_turns, run
+from benchmarks.workspaces import Checkout, Sizes, new_checkout
+
+# Arguments of `decoder.make_decoder`, by the number of parameters.
+DECODERS = {
+    "6M": {"layers": 4, "width": 256, "hidden": 1024, "vocabulary": 4000, "prompt": 32},
+    "0.4B": {"layers": 24, "width": 1024, "hidden": 4096, "vocabulary": 8000, "prompt": 64},
+    "1.5B": {"layers": 24, "width": 2048, "hidden": 7168, "vocabulary": 16000, "prompt": 64},
+}
+PRECISIONS = ("float32", "4bit")
+SCHEME = "{quantizer: torchao, scheme: int8_dynamic_activation_int4_weight, group_size: 32}"
+STORE_LIMIT = 2.2  # bytes of the store a byte of the package, in float32
+_DECODER = Path(__file__).resolve().parent / "decoder.py"
+
+
+@dataclass(frozen=True)
+class LargeModel:
+    """What one decoder took in one precision; `differing` counts bytes of the two packages."""
+
+    name: str
+    plain: Run
+    lower: Run
+    validate: Run
+    again: Run
+    package: int
+    store: int
+    differing: int
+
+    @property
+    def memory(self) -> float:
+        """The peak of our processes together, a byte of the plain script's."""
+        return self.lower.peak / self.plain.peak
+
+    @property
+    def copies(self) -> float:
+        return self.store / self.package
+
+    def __str__(self) -> str:
+        sides = ((name, getattr(self, name)) for name in ("plain", "lower", "validate", "again"))
+        seconds = ", ".join(
+            f"{name} {side.cpu:.0f} CPU s {side.wall:.0f} s {side.peak >> 20} MiB"
+            for name, side in sides
+        )
+        return f"{self.name}: {seconds}, package {self.package:,} bytes, {self.differing:,} differ"
+
+
+def large(folder: Path, sizes: Sizes) -> Result:
+    """Raises BenchmarkError where the packages of one model have two sizes, or those in float32
+    are not the same."""
+    models = [
+        _measure(folder / f"{decoder}-{precision}", decoder, precision)
+        for decoder in sizes.decoders
+        for precision in PRECISIONS
+    ]
+    floats = [model for model in models if model.name.endswith("float32")]
+    copies = max(model.copies for model in floats)
+    cpu = {model.name: model.plain.cpu / model.lower.cpu for model in models}
+    return Result(
+        case="large",
+        ratio=min(cpu.values()),
+        limit=1.0,
+        ok=copies <= STORE_LIMIT and all(model.memory <= 1 for model in floats),
+        measured="; ".join(map(_compare, models)),
+        to_reach=f"in float32 store <= {STORE_LIMIT:g} x package, memory <= 1 x",
+        note="; ".join(map(str, models)),
+        figures={model.name: asdict(model) for model in models},
+    )
+
+
+def _compare(model: LargeModel) -> str:
+    cpu, wall = (
+        getattr(model.plain, what) / getattr(model.lower, what) for what in ("cpu", "wall")
+    )
+    return (
+        f"{model.name} {cpu:.2f} x less CPU time, {wall:.2f} x faster, "
+        f"{model.memory:.2f} x memory, store {model.copies:.2f} x package"
+    )
+
+
+def _measure(root: Path, decoder: str, precision: str) -> LargeModel:
+    checkout = _new_workspace(root, decoder, precision)
+    expected, made = root / "plain.pte", root / "build" / "decoder" / "decoder.pte"
+    sizes = json.dumps(DECODERS[decoder])
+
+    def plain(repeat: int) -> Run:
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.plain_decoder",
+            sizes,
+            precision,
+            str(expected),
+        ]
+        return run(command, root, checkout.environment)
+
+    def lower(repeat: int) -> Run:
+        forget_builds(checkout)
+        return checkout.doit("-n", "2", "lower")
+
+    [plain_run], [lower_run] = in_turns(1, plain, lower)
+    # Before anything else is in it.
+    stored = sum(path.stat().st_size for path in checkout.store.rglob("*") if path.is_file())
+    differing = _count_differing(expected, made)
+    if differing and precision == "float32":
+        raise BenchmarkError(f"{decoder}: {differing} bytes differ from the plain script's")
+    validate, again = (checkout.doit("-n", "2") for _ in range(2))
+    model = LargeModel(
+        name=f"{decoder} {precision}",
+        plain=plain_run,
+        lower=lower_run,
+        validate=validate,
+        again=again,
+        package=made.stat().st_size,
+        store=stored,
+        differing=differing,
+    )
+    shutil.rmtree(root)  # the next one needs the room
+    return model
+
+
+def _count_differing(one: Path, other: Path) -> int:
+    """Raises BenchmarkError where the files differ in size."""
+    import numpy as np
+
+    if one.stat().st_size != other.stat().st_size:
+        raise BenchmarkError(f"{one.stat().st_size} bytes against {other.stat().st_size}")
+    first, second = (np.memmap(path, mode="r") for path in (one, other))
+    return int(np.count_nonzero(first != second))
+
+
+def _new_workspace(root: Path, decoder: str, precision: str) -> Checkout:
+    checkout = new_checkout(root)
+    shutil.copy(_DECODER, root / "models")
+    lines = ["model: decoder", "target: android-arm64", f"export: {json.dumps(DECODERS[decoder])}"]
+    lines.append("methods:")
+    for method in ("prefill", "decode"):
+        lines += [f"  {method}:", "    partitioners: [xnnpack]"]
+        lines += [f"    quantize: {SCHEME}"] if precision == "4bit" else []
+    path = root / "partition_configs" / "decoder.yaml"
+    path.write_text("\n".join([*lines, ""]))
+    return checkout
