@@ -157,17 +157,17 @@ class Board:
             self._try(f"kill -9 $(cat {number}.pid)", _COMMAND_SECONDS)
 
     def explain(self, status: int, lines: Sequence[str]) -> str:
-        """Say why a command lost the board; "" where it did not.
+        """Say why a command that failed, or ended too early, lost the board; "" where it did not.
 
         Args:
             status: its exit status.
             lines: what it wrote to its stderr.
         """
         reason = self._link.explain(status, lines)
-        if status and not reason and not lines:
+        if not reason and not lines:
             with suppress(subprocess.TimeoutExpired):  # it ends at the same time
                 self._session.wait(1)
-        if status and self._session.poll() is not None:
+        if self._session.poll() is not None:
             reason = reason or _LOST
         self._problem = self._problem or reason
         return reason
@@ -208,14 +208,14 @@ class Board:
 
     def _wait_until_ready(self, wait_seconds: float) -> None:
         """Read what the session says until it has the lock."""
-        timer = threading.Timer(_CONNECT_SECONDS + wait_seconds, self._session.kill)
-        timer.daemon = True
-        timer.start()
+        timer = self._start_timer(_CONNECT_SECONDS)
         assert self._session.stdout is not None
         try:
             for line in self._session.stdout:
                 word, _, rest = line.decode(errors="replace").strip().partition(" ")
                 if word == "waits":
+                    timer.cancel()
+                    timer = self._start_timer(_CONNECT_SECONDS + wait_seconds)
                     print(f"{self.name}: is measured on by {rest}; waiting", flush=True)
                 elif word == "held":
                     raise self._error(
@@ -232,6 +232,12 @@ class Board:
         finally:
             timer.cancel()
         raise self._error(self._describe_session())
+
+    def _start_timer(self, seconds: float) -> threading.Timer:
+        timer = threading.Timer(seconds, self._session.kill)
+        timer.daemon = True
+        timer.start()
+        return timer
 
     def _describe_session(self) -> str:
         """Say why the session ended before it was ready."""
@@ -295,6 +301,7 @@ class Board:
         """Return the output of a command. One that fails ends the batch. Raises DeviceError."""
         answer = self._try(script, seconds, source)
         if not answer.returncode:
+            self._check()  # adb ends well where it lost the device
             return answer.stdout
         lines = answer.stderr.strip().splitlines()
         reason = self.explain(answer.returncode, lines)

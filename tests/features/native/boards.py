@@ -1,11 +1,16 @@
-"""Boards for tests: a real sshd on loopback, as the user who runs the tests."""
+"""Boards for tests: a real sshd on loopback, and a stand-in for adb's server that the real `adb`
+talks to. Both run commands as the user who runs the tests."""
 
 import getpass
 import os
 import shutil
 import socket
+import socketserver
+import struct
 import subprocess
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +23,11 @@ command=$(printf '%s' "$SSH_ORIGINAL_COMMAND" | sed 's|\\./runner-|{emulator} ./
 eval "$command"
 """
 _UNAME = "#!/bin/sh\necho {machine}\n"
+
+
+_VERSION = b"0029"  # of adb's protocol, 1.0.41; another client would start a server of its own
+_STDIN, _STDOUT, _STDERR, _EXIT, _CLOSE_STDIN = range(5)  # packets of the protocol shell_v2
+_HEAD = struct.Struct("<BI")
 
 
 class SshServer:
@@ -91,7 +101,8 @@ class SshServer:
         """End the processes that serve connections, as a board that loses its power does."""
         numbers = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         for number in numbers.split():
-            os.kill(int(number), 9)
+            with suppress(ProcessLookupError):
+                os.kill(int(number), 9)
 
     def stop(self):
         if self.process.poll() is not None:
@@ -99,6 +110,125 @@ class SshServer:
         self.drop_connections()
         self.process.terminate()
         self.process.wait()
+
+
+class AdbServer(socketserver.ThreadingTCPServer):
+    """Answers as adb's server with one device, whose shell is that of this machine.
+
+    Attributes:
+        serial: of the device.
+        shells: the processes of its shells.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, serial):
+        super().__init__(("127.0.0.1", 0), _AdbRequest)
+        self.serial = serial
+        self.shells = []
+        self.connections = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def socket_name(self):
+        """What ADB_SERVER_SOCKET has to be."""
+        return f"tcp:127.0.0.1:{self.server_address[1]}"
+
+    def unplug(self):
+        """End all shells and connections; the device is there no more."""
+        self.serial = ""
+        for shell in self.shells:
+            shell.stdin.close()
+        for connection in self.connections:
+            with suppress(OSError):  # its command has ended
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+class _AdbRequest(socketserver.BaseRequestHandler):
+    def handle(self):
+        while True:
+            size = self._receive(4)
+            if not size:
+                return
+            service = self._receive(int(size, 16)).decode()
+            name = service.split(":")[0]
+            if service == "host:version":
+                self._answer(_VERSION)
+                return
+            elif self.server.serial not in service and name.startswith("host"):
+                text = f"device '{service.split(':')[1]}' not found".encode()
+                self.request.sendall(b"FAIL" + b"%04x" % len(text) + text)
+                return
+            elif service.endswith(":features"):
+                self._answer(b"shell_v2")
+                return
+            elif service.startswith("host:tport:"):
+                self.request.sendall(b"OKAY" + struct.pack("<Q", 1))
+            elif service.startswith("host:transport:"):
+                self.request.sendall(b"OKAY")
+            elif service.startswith("shell,v2"):
+                self.request.sendall(b"OKAY")
+                self._run_shell(service.partition(":")[2])
+                return
+            else:
+                raise AssertionError(service)
+
+    def _answer(self, text):
+        self.request.sendall(b"OKAY" + b"%04x" % len(text) + text)
+
+    def _receive(self, size):
+        content = b""
+        while len(content) < size:
+            part = self.request.recv(size - len(content))
+            if not part:
+                return b""
+            content += part
+        return content
+
+    def _run_shell(self, command):
+        pipe = subprocess.PIPE
+        shell = subprocess.Popen(
+            ["sh", "-c", command], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0
+        )
+        self.server.shells.append(shell)
+        self.server.connections.append(self.request)
+        lock = threading.Lock()
+        readers = []
+        for number, stream in ((_STDOUT, shell.stdout), (_STDERR, shell.stderr)):
+            arguments = (number, stream, lock)
+            readers.append(threading.Thread(target=self._forward, args=arguments, daemon=True))
+        writer = threading.Thread(target=self._feed, args=(shell,), daemon=True)
+        for thread in (*readers, writer):
+            thread.start()
+        for thread in readers:
+            thread.join()
+        self._send(_EXIT, bytes([shell.wait() & 255]), lock)
+
+    def _forward(self, number, stream, lock):
+        while content := stream.read(1 << 16):
+            self._send(number, content, lock)
+        stream.close()
+
+    def _send(self, number, content, lock):
+        try:
+            with lock:
+                self.request.sendall(_HEAD.pack(number, len(content)) + content)
+        except OSError:
+            return  # unplugged
+
+    def _feed(self, shell):
+        try:
+            while head := self._receive(_HEAD.size):
+                number, size = _HEAD.unpack(head)
+                content = self._receive(size)
+                if number == _CLOSE_STDIN:
+                    break
+                if number == _STDIN:
+                    shell.stdin.write(content)
+        except (OSError, ValueError):
+            pass  # unplugged, or the shell ended
+        shell.stdin.close()
 
 
 def make_aarch64(folder):

@@ -1,4 +1,5 @@
-"""Boards that ssh reaches: a real sshd on loopback, with the real client, and what can go wrong."""
+"""Boards that ssh and adb reach, and what can go wrong: a real sshd on loopback with the real
+client, and the real `adb` with a stand-in for its server."""
 
 import os
 import shutil
@@ -12,12 +13,13 @@ import torch
 from pipeline.devices.interface import PackageFiles
 from pipeline.features.native.addresses import BoardAddress
 from pipeline.features.native.board import Board
+from pipeline.features.native.build import find_command
 from pipeline.features.native.device import NativeDevice
 from pipeline.features.native.process import RunnerProcess
 from pipeline.features.native.setups import find_setup
 from pipeline.store.errors import DeviceError, PipelineError
 from tests.devices.test_bindings import X, package_file
-from tests.features.native.boards import SshServer, make_aarch64, write_program
+from tests.features.native.boards import AdbServer, SshServer, make_aarch64, write_program
 
 pytestmark = pytest.mark.slow
 
@@ -74,12 +76,13 @@ def is_running(words):
     return False
 
 
-def wait_until_gone(words):
-    for _ in range(100):
-        if not is_running(words):
-            return True
+def wait_for(words, running):
+    """Wait until there is a process with these words, or none."""
+    for _ in range(200):
+        if is_running(words) == running:
+            return
         time.sleep(0.05)
-    return False
+    raise AssertionError(f"{words}: running is not {running}")
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
@@ -104,7 +107,7 @@ def test_a_package_runs_on_a_board(machine, serve, tmp_path):
     assert runner.stat().st_ctime_ns == sent
     names = sorted(path.name.partition("-")[0] for path in server.folder.iterdir())
     assert names == ["data", "holder", "lock", "runner"]
-    assert wait_until_gone(str(server.folder))
+    wait_for(f"{server.folder}/runner", False)
 
 
 def test_a_connection_that_is_lost(serve, tmp_path):
@@ -121,7 +124,7 @@ def test_a_connection_that_is_lost(serve, tmp_path):
     process.close()
     board.close()
     assert time.monotonic() - started < 10
-    assert wait_until_gone("/sleeper 47")
+    wait_for("/sleeper 47", False)
     open_board(server, 10).close()
 
 
@@ -129,12 +132,12 @@ def test_a_runner_that_hangs_is_ended_there_too(serve, tmp_path):
     server = serve()
     board = open_board(server)
     install_runner(board, tmp_path)
-    process = RunnerProcess([], FILES, 1, board)
-    assert is_running("/sleeper 47")
-    with pytest.raises(DeviceError, match=r"does not load: no answer within 1 s"):
+    process = RunnerProcess([], FILES, 5, board)
+    wait_for("/sleeper 47", True)
+    with pytest.raises(DeviceError, match=r"does not load: no answer within 5 s"):
         process.load(["forward"])
     process.close()
-    assert wait_until_gone("/sleeper 47")
+    wait_for("/sleeper 47", False)
     board.close()
 
 
@@ -244,3 +247,64 @@ def test_programs_of_another_processor(serve, tmp_path):
     with pytest.raises(PipelineError, match="pi5: its programs are of another processor than"):
         board.install_runner(tmp_path / "pte_runner", [])
     board.close()
+
+
+@pytest.fixture
+def phone(monkeypatch):
+    """A device that the real adb reaches through a stand-in for its server."""
+    if shutil.which("adb") is None:
+        pytest.skip("adb is not installed; `apt install adb`")
+    server = AdbServer("R5CT10")
+    monkeypatch.setenv("ADB_SERVER_SOCKET", server.socket_name)
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def open_phone(folder, serial="R5CT10"):
+    return Board("pixel", BoardAddress(f"adb://{serial}{folder}"), 1, 10**8)
+
+
+def test_a_package_runs_on_a_phone(phone, tmp_path):
+    """The runner that its setting names is that of this machine, which the stand-in runs."""
+    setup = find_setup("native", tmp_path)
+    if setup.problem:
+        pytest.skip(setup.problem)
+    [runner] = find_command(setup)
+    text = f'native_runner_android = "{runner}"'
+    text = _SETTINGS.format(sdk=text, address=f"adb://R5CT10{tmp_path}/phone")
+    (tmp_path / "pyproject.toml").write_text(text)
+    files = PackageFiles.of(package_file())
+    device = NativeDevice("pi5", tmp_path, 60)
+    loaded = device.load(files, "count")
+    for total in (2, 4):
+        assert torch.equal(device.call(loaded, (X,))[0], total * X)
+    device.close(files)
+    names = sorted(path.name.partition("-")[0] for path in (tmp_path / "phone").iterdir())
+    assert names == ["data", "holder", "lock", "runner"]
+
+
+def test_bytes_go_to_a_phone_as_they_are(phone, tmp_path):
+    content = bytes(range(256)) * 1000
+    (tmp_path / "all.pte").write_bytes(content)
+    board = open_phone(tmp_path / "phone")
+    name = board.place(tmp_path / "all.pte")
+    board.close()
+    assert (tmp_path / "phone" / name).read_bytes() == content
+
+
+def test_a_phone_that_is_not_there(phone, tmp_path):
+    with pytest.raises(DeviceError, match=r"^pixel: .*device 'other' not found; `adb devices`"):
+        open_phone(tmp_path / "phone", "other")
+
+
+def test_a_phone_that_is_unplugged(phone, tmp_path):
+    board = open_phone(tmp_path / "phone")
+    install_runner(board, tmp_path)
+    process = RunnerProcess([], FILES, 30, board)
+    phone.unplug()
+    with pytest.raises(DeviceError, match=r"does not load: the connection was lost"):
+        process.load(["forward"])
+    process.close()
+    board.close()
+    wait_for("/sleeper 47", False)
