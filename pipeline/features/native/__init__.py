@@ -1,4 +1,4 @@
-"""Native: runs packages on ExecuTorch's C++ runtime, on this machine and on emulated processors.
+"""Native: runs packages on ExecuTorch's C++ runtime: here, on emulated processors and on boards.
 
 `runner/` is a program on the C++ SDK of ExecuTorch's wheel. It stands in this folder so that it is
 installed with the package, and goes where the feature goes.
@@ -9,12 +9,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from pipeline.features.native.addresses import parse_boards
 from pipeline.moments import Feature, Section, Setting
-from pipeline.store.setting_table import parse_text
+from pipeline.store.setting_table import checked, parse_seconds, parse_text
+from pipeline.store.sizes import parse_size
 
 
 def _parse_path(value: Any, root: Path) -> Path:
     return root / Path(parse_text(value)).expanduser()
+
+
+def _parse_size(value: Any, _: Path) -> int:
+    size = parse_size(parse_text(value))
+    return int(checked(size, bool(size)))
 
 
 _SDK = "the folder `executorch` of a wheel of 1.5 or later"
@@ -28,7 +35,8 @@ SETTINGS = {
     "native_sdk_aarch64": Setting(
         _parse_path,
         _SDK,
-        "The C++ SDK of the wheel for aarch64, unpacked, on which the devices `qemu:<cpu>` run.",
+        "The C++ SDK of the wheel for aarch64, unpacked, on which `qemu:<cpu>` and boards "
+        "run.",
     ),
     "native_runner": Setting(
         _parse_path,
@@ -36,10 +44,33 @@ SETTINGS = {
         "A runner that was built before, for the device `native`.",
         "built when first needed",
     ),
+    "native_boards": Setting(
+        parse_boards,
+        "a table of names, each with ssh://[user@]host[:port][/folder] or adb://serial[/folder]",
+        "Boards and phones that `validate.devices` may name, by name.",
+        has_variable=False,
+    ),
+    "native_runner_android": Setting(
+        _parse_path,
+        "a path",
+        "A runner that was built with Android's NDK, for devices that adb reaches.",
+    ),
+    "native_board_cache": Setting(
+        _parse_size,
+        "a size such as 2GB",
+        "The greatest size of the folder on a board; what was not used for longest goes first.",
+        "2GB",
+    ),
+    "native_board_wait": Setting(
+        parse_seconds,
+        "a number of seconds",
+        "How long a validation waits for a board that another build measures on.",
+        "300",
+    ),
 }
 FEATURE = Feature(
     "native",
-    "validate packages on ExecuTorch's C++ runtime, here and on emulated processors",
+    "validate packages on ExecuTorch's C++ runtime: here, emulated, on boards",
     settings=SETTINGS,
     config={"validate": "pipeline.features.native.config:add_fields"},
     summarize="pipeline.features.native.planning:summarize",

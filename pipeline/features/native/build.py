@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from pipeline.features.native.setups import NATIVE, SOURCES, Setup
+from pipeline.features.native.setups import CROSS_COMPILER, SOURCES, Setup
 from pipeline.store.digest import hash_file, hash_json
 from pipeline.store.errors import PipelineError
 from pipeline.store.places import TOOLCHAINS, default_root
@@ -64,7 +64,7 @@ def _build(setup: Setup, options: Sequence[str], folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
     folder.mkdir()
     build = folder / "build"
-    system = () if setup.device == NATIVE else _OF_AARCH64
+    system = _OF_AARCH64 if setup.compiler == CROSS_COMPILER else ()
     configure = [
         "cmake",
         "-S",

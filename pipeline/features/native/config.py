@@ -17,7 +17,8 @@ def add_fields() -> dict[str, tuple[Any, Any]]:
     text = (
         "Devices that each call of the validation is repeated on, beside this machine's Python "
         "bindings, and held to the same limits: `native`, ExecuTorch's C++ runtime; `qemu:<cpu>`, "
-        "the same for aarch64 on an emulated processor; or a device that a plugin brings."
+        "the same for aarch64 on an emulated processor; a board or phone that the setting "
+        "`native_boards` names; or a device that a plugin brings."
     )
     field = Field(
         default=(), description=text, examples=[["native", "qemu:cortex-a72"]]

@@ -1,4 +1,4 @@
-"""The devices `native` and `qemu:<cpu>`: ExecuTorch's C++ runtime in a process of its own.
+"""The devices `native`, `qemu:<cpu>` and boards: ExecuTorch's C++ runtime in a process of its own.
 
 A process holds one method of a package, or those that share state, so that its memory is theirs and
 what ends it costs no other method.
@@ -13,9 +13,17 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from pipeline.devices.interface import Device, PackageFiles
+from pipeline.features.native.board import Board
 from pipeline.features.native.build import find_command
 from pipeline.features.native.process import RunnerProcess
-from pipeline.features.native.setups import EMULATED, NATIVE, find_setup
+from pipeline.features.native.setups import (
+    EMULATED,
+    NATIVE,
+    Setup,
+    find_libraries,
+    find_setup,
+)
+from pipeline.store.errors import PipelineError
 
 _SECONDS = 600.0
 
@@ -62,18 +70,24 @@ class NativeDevice(Device):
     """Runs packages by the runner of a workspace.
 
     Args:
-        name: `native` or `qemu:<cpu>`.
+        name: `native`, `qemu:<cpu>`, or that of a board, whose lock it holds until `close`.
         root: the folder of the workspace whose settings name SDKs.
         seconds: those within which each load and call must come to an end.
 
     Raises:
-        PipelineError: the runner can't be built, or can't run here.
+        PipelineError: the runner can't be built, or can't run here; a board can't be reached.
     """
 
     def __init__(self, name: str, root: Path, seconds: float = _SECONDS) -> None:
         self.name = name
         self._seconds = seconds
-        self._command = find_command(find_setup(name, root))
+        self._board: Board | None = None
+        self._command: list[str] = []
+        self._setup = find_setup(name, root)
+        if self._setup.address:
+            self._board = open_board(self._setup)
+        else:
+            self._command = find_command(self._setup)
         self._processes: WeakKeyDictionary[PackageFiles, dict[Any, RunnerProcess]] = (
             WeakKeyDictionary()
         )
@@ -99,6 +113,9 @@ class NativeDevice(Device):
         """End the processes of a package."""
         for process in self._processes.pop(files, {}).values():
             process.close()
+        if self._board and not self._processes:
+            self._board.close()
+            self._board = None
 
     def _open(self, files: PackageFiles, methods: tuple[str, ...]) -> RunnerProcess:
         processes = self._processes.setdefault(files, {})
@@ -106,9 +123,34 @@ class NativeDevice(Device):
         if process is None or not process.is_alive:
             if process is not None:
                 process.close()
-            process = RunnerProcess(self._command, files, self._seconds)
+            if self._setup.address and self._board is None:
+                self._board = open_board(self._setup)
+            process = RunnerProcess(self._command, files, self._seconds, self._board)
             processes[methods] = process
         return process
+
+
+def open_board(setup: Setup) -> Board:
+    """Return a board whose lock is held, with the runner of its processor in place. Raises
+    PipelineError."""
+    if setup.problem or setup.address is None:
+        raise PipelineError(f"{setup.device}: {setup.problem}")
+    board = Board(setup.device, setup.address, setup.wait_seconds, setup.cache_size)
+    try:
+        choice = setup
+        if setup.machines:
+            if board.machine not in setup.machines:
+                known = ", ".join(sorted(setup.machines))
+                raise PipelineError(
+                    f"{setup.device}: no runner for {board.machine} here; known: {known}"
+                )
+            choice = setup.machines[board.machine]
+        [program] = find_command(choice)
+        board.install_runner(Path(program), find_libraries(choice))
+    except BaseException:
+        board.close()
+        raise
+    return board
 
 
 def make_native() -> NativeDevice:

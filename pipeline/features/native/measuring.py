@@ -53,8 +53,9 @@ class NativeMeasuring(Measuring):
 
     def _run_on(self, name: str, measurement: Measurement) -> None:
         """Run the package on a device, fail for what it gets wrong, and record what came of it."""
-        if is_native(name):
-            setup = find_setup(name, self.subject.workspace.root)
+        root = self.subject.workspace.root
+        if is_native(name, root):
+            setup = find_setup(name, root)
             if setup.problem:
                 for result in measurement.validation.methods:
                     if _was_run(result):
@@ -107,8 +108,8 @@ class NativeMeasuring(Measuring):
             result.skipped.append((f"{count} calls on {name}", reason))
 
     def _open(self, name: str) -> Device:
-        if is_native(name):
-            root = self.subject.workspace.root
+        root = self.subject.workspace.root
+        if is_native(name, root):
             return NativeDevice(name, root, self.subject.settings.timeout)
         return devices().get(name)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING, Any
 
-from pipeline.features.native.setups import NATIVE, find_setup, is_native
+from pipeline.features.native.setups import NATIVE, find_boards, find_setup, is_native
 from pipeline.moments import find_functions, installed_entry_points
 from pipeline.plan.planning import Files, Json, Planning
 from pipeline.store.errors import Problem, did_you_mean
@@ -45,15 +45,16 @@ class NativePlanning(Planning):
         own_devices = [
             name for name in find_functions("devices") if not name.endswith(":")
         ]
-        known = {*own_devices, *plugins, NATIVE, _EXAMPLE}
+        root = self.plan.workspace.root
+        known = {*own_devices, *plugins, *find_boards(root), NATIVE, _EXAMPLE}
         for number, device in enumerate(find_devices(config)):
-            if device not in known and not is_native(device):
+            if device not in known and not is_native(device, root):
                 where = f"validate.devices[{number}]"
                 remedy = did_you_mean(device, sorted(known))
                 yield document.problem(where, f"no device '{device}'", remedy)
 
     def problem_facts(self, package: str) -> Any:
-        return sorted(self._plugins())
+        return [sorted(self._plugins()), sorted(find_boards(self.plan.workspace.root))]
 
     def validate_facts(self, package: str, files: Files) -> Any:
         return self._describe_devices(package)
@@ -67,7 +68,7 @@ class NativePlanning(Planning):
         summary = self.plan.configs.summary(package)
         devices = {}
         for device in summary.features["native"]["devices"]:
-            if is_native(device):
+            if is_native(device, workspace.root):
                 setup = find_setup(device, workspace.root)
                 devices[device] = setup.describe(workspace.file_digests)
             else:
@@ -92,6 +93,8 @@ def describe_key(difference: Difference) -> str | None:
             return f"device {device}: what it needs to run {difference.change()}"
         case (*_, "devices", device, name):
             return f"device {device}: {name} {difference.change()}"
+        case (*_, "devices", device, machine, name):
+            return f"device {device}: {name} of {machine} {difference.change()}"
         case (*_, "devices", device):
             return f"device {device} {difference.change()}"
         case (*_, "devices"):

@@ -14,6 +14,7 @@ from typing import Any
 
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.runtime_log import ERRORS, explain_failure
+from pipeline.features.native.board import Board, find_signal
 from pipeline.features.native.wire import AnswerReader, put_text, put_value
 from pipeline.store.errors import DeviceError
 
@@ -34,12 +35,18 @@ class RunnerProcess:
     """
 
     def __init__(
-        self, command: Sequence[str], files: PackageFiles, seconds: float
+        self,
+        command: Sequence[str],
+        files: PackageFiles,
+        seconds: float,
+        board: Board | None = None,
     ) -> None:
         """Start a runner, which opens a package. Raises DeviceError.
 
         Args:
+            command: that of the runner; a board has its own.
             seconds: those within which each answer must come; the process is ended otherwise.
+            board: where it runs; None for this machine.
         """
         self._name = files.name
         self._seconds = seconds
@@ -51,7 +58,14 @@ class RunnerProcess:
             self._place(number, file)
             for number, file in enumerate((files.pte, *files.ptds))
         ]
-        self._process = self._start([*command, *paths])
+        self._board = board
+        self._number = 0
+        if board:
+            paths = [board.place(Path(path)) for path in paths]
+            command, self._number = board.make_command(paths)
+        else:
+            command = [*command, *paths]
+        self._process = self._start(command)
         self._reader = AnswerReader(self._read)
         with self._exchange("", "does not open"):
             version = self._reader.number()
@@ -159,6 +173,8 @@ class RunnerProcess:
         """End the process."""
         self._process.kill()
         self._process.wait()
+        if self._board and self._timed_out:
+            self._board.kill_runner(self._number)
         for stream in (self._process.stdin, self._process.stdout, self._stderr):
             if stream is not None:
                 with suppress(OSError):
@@ -212,13 +228,18 @@ class RunnerProcess:
         if self._timed_out:
             return f"no answer within {self._seconds:g} s (validate.timeout)"
         status = self._process.wait()
+        self._stderr.seek(0, 2)
+        self._stderr.seek(max(0, self._stderr.tell() - _TAIL))
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
+        if self._board:
+            reason = self._board.explain(status, lines)
+            if reason:
+                return reason
+            status = find_signal(status)
         how = f"exit status {status}"
         if status < 0:
             with suppress(ValueError):
                 how = signal.Signals(-status).name
-        self._stderr.seek(0, 2)
-        self._stderr.seek(max(0, self._stderr.tell() - _TAIL))
-        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
         last = f": {lines[-1]}" if lines else ""
         return f"the runner ended ({how}){last}"
 

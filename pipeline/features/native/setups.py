@@ -1,20 +1,24 @@
-"""Find what `native` and `qemu:<cpu>` run packages with: SDK, compiler, emulator. No torch is here.
+"""Find what `native`, `qemu:<cpu>` and boards run packages with: SDK, compiler, emulator, address.
 
-Nothing is built here, and nothing of an SDK is run.
+Nothing is built here, nothing of an SDK is run, no board is asked, and no torch is imported.
 """
 
 from __future__ import annotations
 
+import platform
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from pipeline.features.native import adb, ssh
+from pipeline.features.native.addresses import SSH, BoardAddress
 from pipeline.store.file_digests import FileDigests
 from pipeline.store.places import TOOLCHAINS, default_root
 from pipeline.store.setting_table import find_settings
 from pipeline.store.settings_reader import TABLE, SettingsReader, open_settings
+from pipeline.store.sizes import parse_size
 
 NATIVE, EMULATED = "native", "qemu:"
 SOURCES = Path(__file__).with_name("runner")
@@ -22,7 +26,11 @@ _CPU = re.compile(r"[\w.,=+-]{1,80}")  # QEMU's names and switches: max,sme=off
 _LIBRARIES = "lib/libexecutorch*.so"
 _RUNTIME = "lib/libexecutorch.so"
 _ABI = "/usr/aarch64-linux-gnu"  # where Debian's cross compiler has its libc
-_EMULATOR, _CROSS_COMPILER = "qemu-aarch64-static", "aarch64-linux-gnu-g++"
+_EMULATOR, CROSS_COMPILER = "qemu-aarch64-static", "aarch64-linux-gnu-g++"
+_ARM = "aarch64"  # as `uname -m` has it
+BOARDS = "native_boards"
+_WAIT_SECONDS = 300.0
+CACHE_SIZE = "2GB"
 
 
 class Setup:
@@ -35,6 +43,11 @@ class Setup:
         runner: the runner that a setting names, or None.
         compiler: the C++ compiler.
         emulator: the command before that of the runner; empty on this machine.
+        address: of a board; None for other devices.
+        machines: what a board of a processor (`uname -m`) runs with; empty for other devices, and
+            for one whose runner a setting names.
+        wait_seconds: how long to wait for a board that another build measures on.
+        cache_size: bytes that the folder on a board may take.
     """
 
     def __init__(self, device: str) -> None:
@@ -44,6 +57,10 @@ class Setup:
         self.runner: Path | None = None
         self.compiler = "g++"
         self.emulator: list[str] = []
+        self.address: BoardAddress | None = None
+        self.machines: dict[str, Setup] = {}
+        self.wait_seconds = _WAIT_SECONDS
+        self.cache_size = 0
 
     def describe(self, digests: FileDigests) -> dict[str, object]:
         """Return as JSON what decides what the device gives: files by name and content, or why it
@@ -51,7 +68,11 @@ class Setup:
         facts: dict[str, object] = {"emulator": self.emulator[1:]}
         if self.problem:
             facts["problem"] = self.problem
-        files = sorted(self.sdk.glob(_LIBRARIES)) if self.sdk else []
+        if self.address:
+            facts["address"] = self.address.text
+        for machine, setup in self.machines.items():
+            facts[machine] = setup.describe(digests)
+        files = find_libraries(self)
         if self.runner:
             files.append(self.runner)
         files += [Path(path) for path in self.emulator[:1]]
@@ -60,10 +81,20 @@ class Setup:
         return facts
 
 
-def is_native(device: str) -> bool:
-    """Tell whether a name is that of a device of this feature."""
+def find_boards(root: Path) -> Mapping[str, BoardAddress]:
+    """Return the boards that the workspace at `root` names. Raises PipelineError for settings that
+    can't be read."""
+    boards: Mapping[str, BoardAddress] = open_settings(root).get(BOARDS, {})
+    return boards
+
+
+def is_native(device: str, root: Path) -> bool:
+    """Tell whether a name is that of a device of this feature in the workspace at `root`. Raises
+    PipelineError for settings that can't be read."""
     cpu = device.removeprefix(EMULATED)
-    return device == NATIVE or (cpu != device and bool(_CPU.fullmatch(cpu)))
+    if device == NATIVE or (cpu != device and _CPU.fullmatch(cpu)):
+        return True
+    return device in find_boards(root)
 
 
 def find_setup(device: str, root: Path) -> Setup:
@@ -72,7 +103,14 @@ def find_setup(device: str, root: Path) -> Setup:
     settings = open_settings(root)
     if device == NATIVE:
         return _find_native(settings)
-    return _find_emulated(device, settings)
+    if device.startswith(EMULATED):
+        return _find_emulated(device, settings)
+    return _find_board(device, settings)
+
+
+def find_libraries(setup: Setup) -> list[Path]:
+    """Return the libraries of an SDK, which its runner needs next to it."""
+    return sorted(setup.sdk.glob(_LIBRARIES)) if setup.sdk else []
 
 
 def _find_native(settings: SettingsReader) -> Setup:
@@ -99,11 +137,19 @@ def _find_native(settings: SettingsReader) -> Setup:
 
 
 def _find_emulated(device: str, settings: SettingsReader) -> Setup:
-    setup = Setup(device)
-    setup.compiler = _CROSS_COMPILER
+    setup = _find_cross(device, settings)
     cpu = device.removeprefix(EMULATED)
     emulator = shutil.which(_EMULATOR) or _EMULATOR
     setup.emulator = [emulator, "-cpu", cpu, "-L", _ABI]
+    if not setup.problem and not shutil.which(_EMULATOR):
+        setup.problem = f"{_EMULATOR} is not installed; `apt install qemu-user-static`"
+    return setup
+
+
+def _find_cross(device: str, settings: SettingsReader) -> Setup:
+    """Return what a runner for aarch64 is built with."""
+    setup = Setup(device)
+    setup.compiler = CROSS_COMPILER
     setup.sdk = settings.get("native_sdk_aarch64")
     if setup.sdk is None:
         setup.problem = (
@@ -113,9 +159,42 @@ def _find_emulated(device: str, settings: SettingsReader) -> Setup:
         return setup
     packages = "cmake g++-aarch64-linux-gnu qemu-user-static"
     _check_build(setup, "native_sdk_aarch64", packages, settings)
-    if not setup.problem and not shutil.which(_EMULATOR):
-        setup.problem = f"{_EMULATOR} is not installed; `apt install qemu-user-static`"
     return setup
+
+
+def _find_board(device: str, settings: SettingsReader) -> Setup:
+    setup = Setup(device)
+    address: BoardAddress = settings.get(BOARDS)[device]
+    setup.address = address
+    setup.wait_seconds = settings.get("native_board_wait", _WAIT_SECONDS)
+    setup.cache_size = settings.get("native_board_cache") or parse_size(CACHE_SIZE) or 0
+    if address.scheme == SSH:
+        setup.problem = ssh.find_problem()
+        _find_machines(setup, settings)
+        return setup
+    setup.problem = adb.find_problem()
+    setup.runner = settings.get("native_runner_android")
+    if setup.runner is None:
+        setup.problem = setup.problem or (
+            f"set native_runner_android in [{TABLE}] of pyproject.toml to a runner that was built "
+            "with the NDK; wheels of ExecuTorch have no libraries for Android"
+        )
+    elif not setup.runner.is_file():
+        setup.problem = (
+            f"{settings.place_of('native_runner_android')}: {setup.runner} is no file"
+        )
+    return setup
+
+
+def _find_machines(setup: Setup, settings: SettingsReader) -> None:
+    """Add what boards of each processor run with: this machine's, and aarch64."""
+    native = _find_native(settings)
+    setup.machines = {_ARM: _find_cross(setup.device, settings)}
+    if not native.problem or platform.machine() == _ARM:
+        setup.machines[platform.machine()] = native
+    problems = [choice.problem for choice in setup.machines.values()]
+    if all(problems):
+        setup.problem = setup.problem or problems[0]
 
 
 def _check_build(

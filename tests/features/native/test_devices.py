@@ -55,6 +55,15 @@ def test_devices_that_there_are(plan_of):
     }
 
 
+def test_boards_are_devices_by_the_names_of_a_setting(plan_of, tmp_path):
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.pte-pipeline.native_boards]\npi5 = "ssh://pi@pi5.local"\n'
+    )
+    assert not plan_of("[native, pi5]").problems("one")
+    [problem] = plan_of("[pi4]").problems("one")
+    assert problem.what == "no device 'pi4'" and "pi5" in str(problem)
+
+
 def test_a_package_without_devices_has_no_part(plan_of):
     assert "native" not in plan_of("[]").configs.summary("one").features
 

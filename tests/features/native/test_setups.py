@@ -1,8 +1,13 @@
 """What a device lacks to run is said in a line, with what to do."""
 
+import platform
+
 import pytest
 
+from pipeline.features.native.addresses import BoardAddress
+from pipeline.features.native.board_cache import choose_evictions
 from pipeline.features.native.setups import find_setup, is_native
+from pipeline.store.errors import PipelineError
 from pipeline.store.file_digests import FileDigests
 
 
@@ -97,11 +102,85 @@ def test_what_is_missing_is_named(
     assert setup.describe(FileDigests())["problem"] == setup.problem
 
 
-@pytest.mark.parametrize("device", ["native", "qemu:max", "qemu:cortex-a72", "qemu:max,sme=off"])
-def test_names_of_devices(device):
-    assert is_native(device)
+@pytest.mark.parametrize(
+    "device", ["native", "qemu:max", "qemu:cortex-a72", "qemu:max,sme=off", "pi5"]
+)
+def test_names_of_devices(device, tmp_path):
+    assert is_native(device, set_up_boards(tmp_path, pi5="ssh://pi@pi5.local"))
 
 
-@pytest.mark.parametrize("device", ["qemu:", "qemu:a b", "nativ", "ssh://host"])
-def test_names_of_no_device(device):
-    assert not is_native(device)
+@pytest.mark.parametrize("device", ["qemu:", "qemu:a b", "nativ", "ssh://host", "pi5"])
+def test_names_of_no_device(device, tmp_path):
+    assert not is_native(device, tmp_path)
+
+
+def set_up_boards(root, sdk=None, **boards):
+    lines = ["[tool.pte-pipeline]"]
+    if sdk:
+        lines.append(f'native_sdk = "{sdk}"')
+    lines.append("[tool.pte-pipeline.native_boards]")
+    lines += [f'{name} = "{address}"' for name, address in boards.items()]
+    (root / "pyproject.toml").write_text("\n".join(lines))
+    return root
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("ssh://pi@pi5.local", ("ssh", "pi", "pi5.local", "", "")),
+        ("ssh://10.0.0.7:2222/mnt/ssd/pte/", ("ssh", "", "10.0.0.7", "2222", "/mnt/ssd/pte")),
+        ("ssh://[fe80::1]:22", ("ssh", "", "fe80::1", "22", "")),
+        ("adb://192.168.1.5:5555", ("adb", "", "192.168.1.5:5555", "", "")),
+        ("adb://R5CT/data/local/tmp/x", ("adb", "", "R5CT", "", "/data/local/tmp/x")),
+    ],
+)
+def test_addresses(text, parts):
+    address = BoardAddress(text)
+    assert (address.scheme, address.user, address.host, address.port, address.folder) == parts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://host",
+        "ssh://",
+        "ssh://-oProxyCommand=x",
+        "ssh://a b",
+        "ssh://-l@host",
+        "ssh://host/$(x)",
+        "ssh://host/../x",
+        "adb://-s",
+        "adb://",
+    ],
+)
+def test_what_is_no_address(text, tmp_path):
+    root = set_up_boards(tmp_path, pi5=text)
+    with pytest.raises(PipelineError, match=r"native_boards: is .*; must be a table of names, "):
+        find_setup("pi5", root)
+
+
+def test_a_board_runs_what_either_sdk_is_built_for(tmp_path, sdk, programs, monkeypatch):
+    monkeypatch.setattr("pipeline.features.native.setups.find_spec", lambda name: None)
+    root = set_up_boards(tmp_path, pi5="ssh://pi5", phone="adb://R5CT")
+    assert find_setup("pi5", root).problem.startswith("ssh is not installed; ")
+    assert find_setup("phone", root).problem.startswith("adb is not installed; ")
+    programs("ssh", "adb", "cmake", "g++")
+    assert find_setup("pi5", root).problem.startswith("set native_sdk_aarch64 in ")
+    assert find_setup("phone", root).problem.startswith("set native_runner_android in ")
+    set_up_boards(tmp_path, sdk, pi5="ssh://pi5")
+    setup = find_setup("pi5", root)
+    facts = setup.describe(FileDigests())
+    assert setup.problem == "" and facts["address"] == "ssh://pi5"
+    assert facts[platform.machine()]["libexecutorch.so"]
+
+
+def test_what_is_unused_for_longest_leaves_a_board():
+    listing = "4\tholder\n40\tdata-new.pte\n80\trunner-now\n20\tdata-old.pte\n16\trunner-old\n"
+    in_use = {"runner-now"}
+    assert choose_evictions(listing, in_use, 1024, 200 * 1024) == []
+    assert choose_evictions(listing, in_use, 1024, 160 * 1024) == ["runner-old"]
+    assert choose_evictions(listing, in_use, 20 * 1024, 150 * 1024) == [
+        "runner-old",
+        "data-old.pte",
+    ]
+    assert choose_evictions(listing, in_use, 2**20, 2**20) is None

@@ -1,0 +1,49 @@
+"""Reach an Android device by the system's `adb`.
+
+Files go over `adb shell`, like all else, since its protocol tells the exit status of a command and
+keeps the bytes of its input and output as they are: on Android 7 or later.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+
+from pipeline.features.native.addresses import BoardAddress
+from pipeline.features.native.links import Link
+
+_REMEDIES = {
+    "not found": "`adb devices` lists those that there are",
+    "no devices": "`adb devices` lists those that there are",
+    "unauthorized": "accept this computer's key on its screen",
+    "offline": "plug it in again, or `adb reconnect`",
+    "cannot connect to daemon": "`adb start-server` says why",
+}
+
+
+class AdbLink(Link):
+    """The commands that run a shell's words on an Android device."""
+
+    default_folder = "/data/local/tmp/pte-pipeline-runner"
+
+    def __init__(self, address: BoardAddress) -> None:
+        self._serial = address.host
+
+    def open_session(self, script: str) -> list[str]:
+        return self.run(script)
+
+    def run(self, script: str) -> list[str]:
+        return ["adb", "-s", self._serial, "shell", "-T", script]
+
+    def explain(self, status: int, lines: Sequence[str]) -> str:
+        messages = [line for line in lines if line.startswith(("error:", "adb:"))]
+        if not status or not messages:
+            return ""
+        return self.add_remedy(messages[-1].strip(), _REMEDIES)
+
+
+def find_problem() -> str:
+    """Say what to install where there is no adb; "" where there is one."""
+    if shutil.which("adb"):
+        return ""
+    return "adb is not installed; `apt install adb`"

@@ -1,0 +1,34 @@
+"""Choose what leaves the cache folder of a board."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+_ENTRIES = ("runner-", "data-")
+_BLOCK = 1024
+
+
+def choose_evictions(
+    listing: str, in_use: Collection[str], size: int, cache_size: int
+) -> list[str] | None:
+    """Return the entries to remove, those unused for longest first; None where that is not enough.
+
+    Args:
+        listing: a line for each entry, KiB and name, the one used last first.
+        in_use: the entries that must stay.
+        size: bytes that are to be added.
+        cache_size: bytes that all may take.
+    """
+    sizes = {}
+    for line in listing.splitlines():
+        blocks, _, name = line.partition("\t")
+        sizes[name] = int(blocks) * _BLOCK
+    excess = sum(sizes.values()) + size - cache_size
+    evictions = []
+    for name in reversed(sizes):
+        if excess <= 0:
+            break
+        if name.startswith(_ENTRIES) and name not in in_use:
+            evictions.append(name)
+            excess -= sizes[name]
+    return None if excess > 0 else evictions
