@@ -36,13 +36,11 @@ class Expectations:
     def expect(self, action: Action) -> Cost:
         """Return what an action took before, and no less than its weights; or else a guess from
         these."""
-        sources, cost = action.inputs.sources.values(), self._find(action)
-        if cost is not None:
+        weights = weigh(action.inputs.sources.values())
+        if (cost := self._find(action)) is not None:
             # The model may have grown since, or the exporter has other parameters.
-            if any(_size_archive(source) > cost.peak for source in sources):
-                cost = cost._replace(peak=max(cost.peak, weigh(sources)))
-            return cost
-        memory = _LEAST + _COPIES * weigh(sources)
+            return cost._replace(peak=max(cost.peak, weights))
+        memory = _LEAST + _COPIES * weights
         return Cost(memory / _SPEED, memory)
 
     def recall(self, action: Action | ActionTask) -> float | None:
@@ -72,15 +70,18 @@ class Expectations:
     def _find(self, action: Action | ActionTask) -> Cost | None:
         """Return what an action took under another key; or else the most that actions of its model
         and kind took, those of its method if there are any."""
-        names = _widen(name_of(action))
-        return next((cost for name in names if (cost := self._costs.get(name))), None)
+        costs = map(self._costs.get, _widen(name_of(action)))
+        return next(filter(None, costs), None)
 
     @cached_property
     def _costs(self) -> dict[Name, Cost]:
         costs = read_costs(self._store)
         for name, cost in list(costs.items()):
             for wider in _widen(name):
-                costs[wider] = Cost(*map(max, cost, costs.get(wider, cost)))
+                most = costs.get(wider, cost)
+                costs[wider] = Cost(
+                    max(cost.seconds, most.seconds), max(cost.peak, most.peak)
+                )
         return costs
 
 
@@ -111,9 +112,3 @@ def weigh(sources: Iterable[MethodSource]) -> int:
                     member = f"data/{kind}/{record['path_name']}"
                     sizes[source.archive, member] = reader.members.size(member)
     return sum(sizes.values())
-
-
-def _size_archive(source: MethodSource) -> int:
-    with suppress(OSError):
-        return source.archive.stat().st_size
-    return 0
