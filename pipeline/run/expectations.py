@@ -37,7 +37,7 @@ class Expectations:
         """Return what an action took before, and no less than its weights; or else a guess from
         these."""
         weights = weigh(action.inputs.sources.values())
-        if (cost := self._find(action)) is not None:
+        if cost := self._find(action):
             # The model may have grown since, or the exporter has other parameters.
             return cost._replace(peak=max(cost.peak, weights))
         memory = _LEAST + _COPIES * weights
