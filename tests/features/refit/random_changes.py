@@ -101,6 +101,17 @@ class Half(nn.Module):
         return self.up(torch.relu(self.line(self.conv(x))))
 
 
+class Twins(nn.Module):
+    """Two equal layers, each a partition of its own, the second of which the store already has."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.second(self.first(x).cumsum(1))
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[torch.Tensor, ...], dict[str, Any]]] = {
     "folded": (Folded, (torch.rand(1, 3, 8, 8),), XNNPACK),
     "tied": (Tied, (torch.tensor([1, 2]),), XNNPACK),
@@ -113,13 +124,18 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[torch.Tensor, ...], dict[
 }
 
 
+TWINS = (Twins, (torch.rand(2, 4),), XNNPACK)
+
+
 def write_workspace(root: Path, name: str, seed: int) -> None:
-    make, arguments, method = MODELS[name]
+    make, arguments, method = {**MODELS, "twins": TWINS}[name]
     torch.manual_seed(seed)
     model = make().eval().requires_grad_(False)
     for tensor in model.state_dict().values():
         if tensor.is_floating_point():
             tensor.uniform_(0.1, 1.0)
+    if isinstance(model, Twins):
+        model.second.load_state_dict(model.first.state_dict())
     (root / "models").mkdir(parents=True)
     (root / "partition_configs").mkdir()
     program = export(model, arguments)
@@ -144,8 +160,13 @@ FLOATS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def change(archive: Path, first: bytes, seed: int) -> str:
+# Which torchao's observers refuse.
+_ENDLESS = ("large", "infinite", "NaN")
+
+
+def change(archive: Path, first: bytes, seed: int, quantized: bool = False) -> str:
     """Write the archive with other constants, and return what they are."""
+    ways = [way for way in FLOATS if not quantized or way not in _ENDLESS]
     programs = load_pt2(io.BytesIO(first)).exported_programs
     chance = random.Random(seed)
     torch.manual_seed(seed)
@@ -154,7 +175,7 @@ def change(archive: Path, first: bytes, seed: int) -> str:
     ordinary = chance.random() < 0.4
     most = 1 if chance.random() < 0.6 else len(tensors)
     names = [*tensors] if ordinary else chance.sample([*tensors], chance.randint(1, most))
-    kinds = ["other"] if ordinary else chance.sample([*FLOATS], 2)
+    kinds = ["other"] if ordinary else chance.sample(ways, 2)
     for name in names:
         tensor = tensors[name].detach()
         if tensor.is_floating_point():
@@ -170,21 +191,28 @@ def change(archive: Path, first: bytes, seed: int) -> str:
     return f"{', '.join(kinds)} in {len(names)} of {len(tensors)}"
 
 
-def judge_changes(name: str, count: int, folder: Path, seed: int = 0) -> tuple[Counter, Counter]:
-    """Change a model's constants; return how often which verdict came, and why refit could not."""
+def build(name: str, folder: Path, seed: int = 0) -> tuple[Trial, dict[str, Any]]:
+    """Compile a model, and return it with the record of what was learnt."""
     write_workspace(folder / "made", name, seed)
     trial = Trial(folder / "made", name, folder)
-    (archive,) = trial.archives
-    first = archive.read_bytes()
     (action,) = trial.plan().compiles(name)
     with fast_lowering(patches=True):
         perform_compile(action, trial.workspace, Stages())
     record = find_record(action, trial.workspace.store)
-    assert record is not None and record.result["proven"], record and record.result["why"]
+    assert record is not None
+    return trial, dict(record.result)
+
+
+def judge_changes(name: str, count: int, folder: Path, seed: int = 0) -> tuple[Counter, Counter]:
+    """Change a model's constants; return how often which verdict came, and why refit could not."""
+    trial, record = build(name, folder, seed)
+    assert record["proven"], record["why"]
+    (archive,) = trial.archives
+    first = archive.read_bytes()
     verdicts: Counter = Counter()
     reasons: Counter = Counter()
     for number in range(count):
-        what = change(archive, first, seed + number)
+        what = change(archive, first, seed + number, "quantize" in MODELS[name][2])
         (action,) = trial.plan().compiles(name)
         verdict, why = judge(action, trial)
         verdicts[verdict] += 1
