@@ -16,8 +16,8 @@ LIMIT, WHISPER_LIMIT = 0.25, 0.10
 def weights(folder: Path, sizes: Sizes) -> Result:
     """A whole `doit -n 1 lower` each time, without validation.
 
-    Before, the package was built with two other sets of weights: by the second it is learnt how
-    they are stored. In each turn every floating-point weight is another one, on both sides the
+    Before, the package was built once, with other weights; by that it is learnt how they are
+    stored. In each turn every floating-point weight is another one, on both sides the
     same; the cold side has an empty store. Both sides must write the same bytes.
 
     Raises BenchmarkError where they don't, or where a method was lowered again.
@@ -45,12 +45,11 @@ def _measure(folder: Path, package: str, sizes: Sizes) -> tuple[list[Run], list[
     (archive,) = (warm.root / "models").glob("*.pt2")
     first = archive.rename(folder / archive.name)
     cold = replace(warm.fresh(folder / "cold"), store=folder / "cold" / ".store")
-    for edition in (1, 2):
-        change_weights(first, archive, edition)
-        warm.doit("-n", "1", "lower")
+    change_weights(first, archive, 1)
+    warm.doit("-n", "1", "lower")
 
     def ours(repeat: int) -> Run:
-        change_weights(first, archive, 3 + repeat)
+        change_weights(first, archive, 2 + repeat)
         done = warm.doit("-n", "1", "lower")
         if lowered := warm.built("compile"):
             raise BenchmarkError(f"{', '.join(lowered)} was lowered again")
@@ -58,7 +57,7 @@ def _measure(folder: Path, package: str, sizes: Sizes) -> tuple[list[Run], list[
 
     def whole(repeat: int) -> Run:
         forget_builds(cold)
-        change_weights(first, cold.root / "models" / archive.name, 3 + repeat)
+        change_weights(first, cold.root / "models" / archive.name, 2 + repeat)
         return cold.doit("-n", "1", "lower")
 
     sides = in_turns(sizes.retrained_repeats, ours, whole)

@@ -1,7 +1,7 @@
 """Refit: new weights for a compiled unit, without lowering.
 
-How each stored blob comes from constants is learnt while a unit is compiled again with other
-weights. From then on, weights are exchanged instead of compiling.
+How each stored blob comes from constants is learnt while a unit is compiled. From then on, weights
+are exchanged instead of compiling.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ and whether two results differ in nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.compile.inspect.arrays import Storage, View
@@ -24,6 +24,7 @@ from pipeline.features.refit.unit import (
     payload_digests,
 )
 from pipeline.store.digest import Digest, hash_json, hash_pieces
+from pipeline.store.releases import describe_unknown, installed_versions
 
 _DIFFERENT = (
     "the objects of the last two weights differ in more than weights, as they do where constants "
@@ -119,6 +120,33 @@ def _pair(before: Sequence[Any], after: Sequence[Any]) -> dict[Any, Any]:
     if not whole or len({*pairs.values()}) < len(pairs):
         raise CannotRefitError(_DIFFERENT)
     return pairs
+
+
+def find_gap(
+    gaps: Iterable[str],
+    stored: Mapping[Digest, Sequence[int | None]],
+    described: Mapping[Digest, Sequence[Any]],
+    result: Json,
+) -> str:
+    """Return what of a compilation was not seen, so that its recipe is true only if another
+    compilation agrees; "" if all was seen.
+
+    Args:
+        gaps, stored, described: as a watch has them.
+    """
+    for gap in gaps:
+        return gap
+    if unknown := describe_unknown(installed_versions()):
+        return unknown
+    payloads = payload_digests(result["object"])
+    for blob in iter_blobs(result["object"]):
+        digest = blob["digest"]
+        if blob["size"] and digest not in payloads and digest not in stored:
+            return "a blob was written by an unknown serializer"
+    for facts in result["methods"].values():
+        if not facts["constants"]["tensors"].keys() <= described.keys():
+            return "a constant was described unseen"
+    return ""
 
 
 def make_recipe(

@@ -1,10 +1,11 @@
 """New weights in compiled units without lowering: when that may be, and how it is learnt.
 
 A second key names what a unit is but for the contents of its constants. The record under it names
-the last result that was compiled so. Where only weights differ for the first time, the unit is
-compiled while its constants are watched (`features/refit/`); the recipe of that result must give it
-again, and it may differ from the first one in nothing but the bytes of constants. From then on new
-weights are put into it without torch, as long as no value that Python read is another one.
+the last result that was compiled so, with the recipe that was learnt from watching its constants
+(`watch.py`): it must give that result again. Where not all of a compilation was seen, its recipe is
+used only once another compilation, with other weights, differs in nothing but the bytes of
+constants. From then on new weights are put into the result without torch, as long as no value that
+Python read is another one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.backends import BACKENDS
 from pipeline.compile.inspect.arrays import Storage
 from pipeline.features.refit.archive_storages import ArchiveStorages
-from pipeline.features.refit.learn import check_alike, make_recipe
+from pipeline.features.refit.learn import check_alike, find_gap, make_recipe
 from pipeline.features.refit.unit import (
     CannotRefitError,
     Put,
@@ -251,7 +252,7 @@ class Lesson(CompileListener):
 
     Attributes:
         found: the record of a compilation with other weights; None before the first.
-        watch: of this compilation, where something can be learnt.
+        watch: of this compilation.
     """
 
     def __init__(
@@ -260,7 +261,7 @@ class Lesson(CompileListener):
         workspace: Workspace,
         key: Key,
         found: ActionEntry | None,
-        watch: Watch | None,
+        watch: Watch,
     ) -> None:
         self.action = action
         self.workspace = workspace
@@ -279,21 +280,24 @@ class Lesson(CompileListener):
         record = workspace.store.get_by_key(key)
         if record is not None and record.result["misses"] >= _MOST_MISSES:
             return None  # it is the same each time; partitions are found in the store without it
-        watch = None
-        if record is not None and record.result["base"] != action.digest:
-            from pipeline.features.refit.watch import Watch
+        from pipeline.features.refit.watch import Watch
 
-            watch = Watch()
-        return cls(action, workspace, key, record, watch)
+        return cls(action, workspace, key, record, Watch())
+
+    @property
+    def earlier(self) -> Digest | None:
+        """The action of a compilation with other weights, where there was one."""
+        if self.found is None or self.found.result["base"] == self.action.digest:
+            return None
+        return Digest(self.found.result["base"])
 
     @property
     def forgoes_cache(self) -> bool:
-        return self.watch is not None
+        # At first a partition that the store has is worth more than what may be learnt of it.
+        return self.earlier is not None
 
     def add_sources(self, methods: Mapping[str, UnloweredMethod]) -> None:
         """Tell the watch of the constants of methods, as they are in their archives."""
-        if self.watch is None:
-            return
         for method, loaded in methods.items():
             program = loaded.program
             kinds = {"weights": program.state_dict, "constants": program.constants}
@@ -303,9 +307,6 @@ class Lesson(CompileListener):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        if self.watch is None:
-            yield
-            return
         from pipeline.features.refit.watch import watched
 
         with watched(self.watch):
@@ -321,30 +322,29 @@ class Lesson(CompileListener):
             "misses": before["misses"],
             "recipe": None,
         }
-        if self.watch is not None and self.found is not None:
-            try:
-                recipe = self._prove(self.watch, self.found.result["base"], result)
-                record |= {
-                    "proven": True,
-                    "recipe": asdict(recipe),
-                    "why": before["why"],
-                }
-            except CannotRefitError as reason:
-                record["why"] = str(reason)
+        try:
+            recipe = self._prove(result)
+            record |= {
+                "proven": True,
+                "recipe": asdict(recipe),
+                "why": before["why"],
+            }
+        except CannotRefitError as reason:
+            if self.found is not None and self.earlier is None:
+                return  # what was learnt of the same weights still holds
+            record["why"] = str(reason)
+            if self.found is not None:
                 _log.warning(
                     "%s: its recipe is not kept, since %s", self.action.title, reason
                 )
         self.workspace.store.put_result(self.key, record, peak=peak)
 
-    def _prove(self, watch: Watch, base: Digest, result: Json) -> Recipe:
-        """Return the recipe of a result. Raises CannotRefitError where it doesn't give this result,
-        or where the last one differs from it in more than weights."""
+    def _prove(self, result: Json) -> Recipe:
+        """Return the recipe of a result. Raises CannotRefitError where it doesn't give this result;
+        and, where not all of the compilation was seen, if there was none with other weights, or its
+        result differs from this one in more than weights."""
+        watch = self.watch
         store = self.workspace.store
-        before = store.get(base)
-        if before is None:
-            raise CannotRefitError(
-                "the object compiled before is no longer in the store"
-            )
         with _open_sources(self.action, self.workspace) as sources:
             described = {
                 digest: [view.to_json() if view else None for view in views]
@@ -356,5 +356,14 @@ class Lesson(CompileListener):
             repeated = refit(recipe, result, sources, store.read, hash_again)
             if hash_json(repeated) != hash_json(result):
                 raise CannotRefitError("repeating what was seen gives another object")
-        check_alike(before.result, result, recipe, store.read)
+        gap = find_gap(watch.gaps, watch.stored, watch.described, result)
+        if gap and self.earlier is None:
+            raise CannotRefitError(gap)
+        if gap and self.earlier is not None:
+            before = store.get(self.earlier)
+            if before is None:
+                raise CannotRefitError(
+                    "the object compiled before is no longer in the store"
+                )
+            check_alike(before.result, result, recipe, store.read)
         return recipe

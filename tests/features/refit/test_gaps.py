@@ -1,0 +1,156 @@
+"""A compilation of which not all was seen proves no recipe by itself, and says what was unseen."""
+
+import copy
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._mode_utils import no_dispatch
+
+from pipeline.compile.inspect.arrays import HeldStorage
+from pipeline.compile.inspect.storages import note_described
+from pipeline.features.refit import watch as watching
+from pipeline.features.refit.learn import find_gap
+from pipeline.features.refit.recipes import Evaluation
+from pipeline.features.refit.watch import Watch, storage_bytes, watched
+from pipeline.store.digest import hash_bytes
+from pipeline.store.releases import installed_versions
+from tests.features.refit.random_changes import build, judge_changes
+
+
+def compute_unseen(weight):
+    """As ExecuTorch's pass that computes with constants does."""
+    guard = torch._C._DisableTorchDispatch()
+    made = weight * 2
+    del guard
+    return made
+
+
+def compute_without_modes(weight):
+    with torch.utils._python_dispatch._disable_current_modes():
+        return weight * 2
+
+
+class Named(torch.Tensor):
+    """A tensor of a class of its own."""
+
+
+GAPS = {
+    "no dispatch": (compute_unseen, "compute_unseen computes unseen"),
+    "no modes": (compute_without_modes, "compute_without_modes computes unseen"),
+    "a class of its own": (lambda w: w.as_subclass(Named) + 1, "a class of its own"),
+    "a higher order operator": (
+        lambda w: torch.ops.higher_order.cond(w.sum() > 0, lambda x: x, torch.neg, (w,)),
+        "cond computes unseen",
+    ),
+    "sparse": (lambda w: w.to_sparse() * 2, "a class of its own"),
+    "an unknown literal": (lambda w: w + torch.Tensor([2.0, 1.0, 0.0]), "of unknown origin in"),
+}
+NO_GAPS = {
+    "an operator": lambda w: w * 2 + 1,
+    "a copy": copy.deepcopy,
+    "a copied storage": lambda w: torch.empty(0).set_(w.untyped_storage().clone()),
+    "a tensor of numbers": lambda w: w + torch.tensor([2.0, 1.0, 0.0]),
+    "a new tensor": lambda w: w + torch.full((3,), 0.5).neg(),
+    "a write": lambda w: torch.zeros(3).copy_(w),
+}
+
+
+def watched_call(function):
+    watch, weight = Watch(), torch.tensor([1.0, -2.0, 3.0])
+    watch.add_source(weight, "run", "weights", "head.weight")
+    with watched(watch):
+        made = function(weight)
+    return watch, weight, made
+
+
+@pytest.mark.parametrize("name", GAPS)
+def test_what_is_unseen_is_a_gap(name):
+    function, gap = GAPS[name]
+    assert any(gap in text for text in watched_call(function)[0].gaps)
+
+
+@pytest.mark.parametrize("name", NO_GAPS)
+def test_what_is_seen_is_none_and_repeated(name):
+    watch, weight, made = watched_call(NO_GAPS[name])
+    assert not watch.gaps
+    evaluation = Evaluation(watch.steps, lambda step: HeldStorage(storage_bytes(weight)))
+    place = watch.find(made)
+    assert place is not None
+    assert evaluation.values(place).tobytes() == made.numpy().tobytes()
+
+
+def test_a_fake_tensor_that_keeps_its_value_is_a_guard():
+    """It computes with the value where no operator is seen."""
+    watch, weight = Watch(), torch.tensor(2.0)
+    watch.add_source(weight, "run", "constants", "scale")
+    with watched(watch), FakeTensorMode():
+        fake = torch.ops.aten.lift_fresh_copy(weight)
+    assert fake.constant is not None
+    assert watch.guards
+
+
+def test_harmless_code_turns_dispatching_off_by_its_name():
+    with watched(Watch()):
+        assert torch._C._DisableTorchDispatch is not no_dispatch
+    assert torch._C._DisableTorchDispatch is no_dispatch
+
+
+def test_what_a_description_or_a_serializer_takes_has_an_origin():
+    watch = Watch()
+    with watched(watch):
+        note_described(torch.Tensor([1.0]), hash_bytes(b""))
+        watch.note_stored(torch.Tensor([1.0]).untyped_storage())
+    described, stored = watch.gaps
+    assert "is described by" in described and "is stored by" in stored
+
+
+def test_a_serializer_with_another_text_is_a_gap(monkeypatch):
+    name = f"{__name__}:{test_a_serializer_with_another_text_is_a_gap.__qualname__}.<locals>.write"
+
+    def write(storage):
+        return storage.data_ptr()
+
+    monkeypatch.setattr(watching, "_SERIALIZERS", (name,))
+    monkeypatch.setattr(watching, "_has_known_text", lambda function: False)
+    watch, _, _ = watched_call(lambda weight: write(weight.untyped_storage()))
+    assert [*watch.gaps] == [f"{name} has another text than the one known"]
+    assert not watch.guards
+
+
+def result_of(blobs, tensors=()):
+    groups = ("constants", "mutable", "delegates", "external_constants", "named")
+    unit_object = {group: [] for group in groups} | {"named_external": {}, "constants": blobs}
+    return {
+        "object": unit_object,
+        "methods": {"run": {"constants": {"tensors": {key: {} for key in tensors}}}},
+    }
+
+
+def test_blobs_and_constants_that_nobody_saw_are_gaps(monkeypatch):
+    blob = {"digest": "a", "size": 4}
+    assert not find_gap([], {"a": [0]}, {"b": []}, result_of([blob], "b"))
+    assert not find_gap([], {}, {}, result_of([{**blob, "size": 0}]))
+    assert "unknown serializer" in find_gap([], {}, {}, result_of([blob]))
+    assert "described unseen" in find_gap([], {}, {}, result_of([], "b"))
+    assert find_gap(["a gap"], {}, {}, result_of([])) == "a gap"
+    monkeypatch.setattr(
+        "pipeline.features.refit.learn.installed_versions",
+        lambda: {**installed_versions(), "executorch": "9.9.9"},
+    )
+    assert "executorch 9.9.9" in find_gap([], {}, {}, result_of([]))
+
+
+@pytest.mark.slow
+def test_a_partition_that_the_store_has_is_a_gap(tmp_path):
+    """Its weights have the bytes of others by chance, and it is not preprocessed."""
+    _, record = build("twins", tmp_path)
+    assert not record["proven"]
+    assert "a result of XnnpackBackend was found in the store" in record["why"]
+
+
+@pytest.mark.slow
+def test_random_changes_give_what_compiling_gives(tmp_path):
+    """A sample of `python -m tests.features.refit.random_changes`."""
+    verdicts, _ = judge_changes("folded", 3, tmp_path)
+    assert verdicts["same"] and not verdicts["DIFFERENT"]
