@@ -80,7 +80,8 @@ class Expectations:
         costs = read_costs(self._store)
         for name, cost in list(costs.items()):
             for wider in _widen(name):
-                costs[wider] = Cost(*map(max, cost, costs.get(wider, cost)))
+                seconds, peak = costs.get(wider, cost)
+                costs[wider] = Cost(max(cost.seconds, seconds), max(cost.peak, peak))
         return costs
 
 
