@@ -2,6 +2,7 @@
 
 table      a row for each package or method
 notes      warnings of lowerings, and what a validation left out
+full_store  packages whose results were evicted at once
 unwritten  files and names that a config asks for and a package lacks
 """
 

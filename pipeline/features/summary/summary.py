@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from pipeline.features.summary.full_store import describe_full_store
 from pipeline.features.summary.notes import describe_linked, describe_validated
 from pipeline.features.summary.table import make_table
 from pipeline.plan.plan import Plan
@@ -21,3 +22,4 @@ def describe_run(
     yield from make_table(plan, events, methods, width)
     yield from describe_linked(plan, events)
     yield from describe_validated(plan, events)
+    yield from describe_full_store(plan, events)

@@ -1,0 +1,39 @@
+"""Packages of which a full store no longer holds what their next run needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pipeline.plan.plan import Plan
+from pipeline.report.events import Event
+from pipeline.store.errors import listed
+from pipeline.store.files import is_plain
+from pipeline.store.sizes import human_size
+
+
+def describe_full_store(plan: Plan, events: Sequence[Event]) -> Iterator[str]:
+    """Yield a line where results of this run's packages were evicted at its end, so that the next
+    run works again. A remote tier would have them."""
+    store = plan.workspace.store
+    if store.cap is None or store.remote is not None:
+        return
+    failed = {event.package for event in events if event.outcome == "failed"}
+    packages = {event.package for event in events if event.package} - failed
+    evicted = [name for name in sorted(map(str, packages)) if _is_evicted(plan, name)]
+    if evicted:
+        yield (
+            f"the store is full ({human_size(store.cap)}): it has evicted results of "
+            f"{listed(evicted)}, so the next run builds them again; raise `store_size`"
+        )
+
+
+def _is_evicted(plan: Plan, package: str) -> bool:
+    """Tell whether a package that is linked lacks the result of an export or a compile. That of
+    its link is not asked for while its files are in `build/`."""
+    store, state = plan.workspace.store, plan.workspace.state(package)
+    files = [store.action_path(action) for action in state.get("compile", {}).values()]
+    if not files:
+        return False
+    methods = plan.methods(package) or {}
+    files += [source.archive for source in methods.values()]
+    return not all(map(is_plain, files))
