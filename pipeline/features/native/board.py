@@ -73,6 +73,7 @@ class Board:
     Attributes:
         name: its name in the settings.
         machine: its processor, as `uname -m` has it.
+        problem: why nothing more can be asked of it; "" where all can.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Board:
         self._folder = ""
         self._runner = ""
         self._entries: set[str] = set()  # of this batch, which stay
-        self._problem = ""  # of which nothing more can be asked of the board
+        self.problem = ""
         self._started = 0
         self._scratch = TemporaryDirectory(prefix="pte-board-")
         self._stderr = TemporaryFile()  # noqa: SIM115 - as long as the session
@@ -127,7 +128,7 @@ class Board:
             f"exit status {answer.returncode}"
         ]
         if self.explain(answer.returncode, answer.stderr.splitlines()):
-            raise self._error(self._problem)
+            raise self._error(self.problem)
         reason = _describe_start(lines, program, self.machine)
         raise self._error(reason)
 
@@ -169,7 +170,7 @@ class Board:
                 self._session.wait(1)
         if self._session.poll() is not None:
             reason = reason or _LOST
-        self._problem = self._problem or reason
+        self.problem = self.problem or reason
         return reason
 
     def close(self) -> None:
@@ -312,7 +313,7 @@ class Board:
                 else f"exit status {answer.returncode}"
             )
             reason = f"{self._folder} there can't be written: {last}"
-        self._problem = reason
+        self.problem = reason
         raise self._error(reason)
 
     def _try(
@@ -333,10 +334,10 @@ class Board:
                     timeout=seconds,
                 )
         except subprocess.TimeoutExpired:
-            self._problem = f"no answer within {seconds:.0f} s"
+            self.problem = f"no answer within {seconds:.0f} s"
         except OSError as error:
-            self._problem = f"{command[0]} or {source}: {error.strerror}"
-        raise self._error(self._problem)
+            self.problem = f"{command[0]} or {source}: {error.strerror}"
+        raise self._error(self.problem)
 
     def _in_folder(self, script: str) -> str:
         words = f"umask 077; cd {shlex.quote(self._folder)} || exit 73; {script}"
@@ -345,9 +346,9 @@ class Board:
     def _check(self) -> None:
         """Raise DeviceError where nothing more can be asked of the board."""
         if self._session.poll() is not None:
-            self._problem = self._problem or _LOST
-        if self._problem:
-            raise self._error(self._problem)
+            self.problem = self.problem or _LOST
+        if self.problem:
+            raise self._error(self.problem)
 
     def _error(self, reason: str) -> DeviceError:
         return DeviceError(f"{self.name}: ", reason)

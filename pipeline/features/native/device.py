@@ -92,6 +92,11 @@ class NativeDevice(Device):
             WeakKeyDictionary()
         )
 
+    @property
+    def problem(self) -> str:
+        """Why nothing more can be asked of its board; "" where all can."""
+        return self._board.problem if self._board else ""
+
     def load(self, files: PackageFiles, method: str) -> tuple[LoadedMethods, str]:
         return self.load_together(files, [method])[method]
 

@@ -74,7 +74,13 @@ class NativeMeasuring(Measuring):
         if name.startswith(EMULATED):
             budget = Budget(min(_EMULATED_SECONDS, budget.left))
         outcomes, left_out = run_calls(device, files, self._log, budget)
+        problem = device.problem if isinstance(device, NativeDevice) else ""
         self._close(device, files)
+        if (
+            problem
+        ):  # a lost board is no fault of the package, and the next run tries again
+            results[0].fail(f"can't run on {name}: {problem}")
+            return
         seconds = round(time.perf_counter() - started, 3)
         for result in results:
             outcome = outcomes.get(result.method)
