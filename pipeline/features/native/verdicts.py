@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.devices.interface import Device, DeviceError, PackageFiles
 from pipeline.features.native.calls import CallLog, KeptCall
-from pipeline.features.native.device import LoadedMethods
+from pipeline.features.native.device import LoadedMethods, NativeDevice
 from pipeline.features.native.timing import DeviceTiming, find_median, find_p95
 from pipeline.validate.budget import Budget
 from pipeline.validate.limits import judge_output
@@ -30,6 +30,7 @@ class MethodOnDevice:
         of_limit: the worst such ratio of all outputs, and `worst` the call that has it.
         differing: how many of `repeats` calls gave other bytes than the first on the same inputs.
         lacks: why the device can't run the method, where it lacks a delegate's backend; else "".
+        lacks_operators: whether its runtime has no kernel of an operator, and so nothing was run.
         timed_ms: milliseconds of the calls after the warm-up; `run_ms` those of all others.
         growth: what came of running it in turns with the baseline's, None where it was not.
         memory: bytes by what they are of (`process.MEMORY`).
@@ -44,6 +45,7 @@ class MethodOnDevice:
         self.run_ms: list[float] = []
         self.timed_ms: list[float] = []
         self.lacks = ""
+        self.lacks_operators = False
         self.repeats = 0
         self.differing = 0
         self.memory: dict[str, int] = {}
@@ -107,13 +109,40 @@ def run_calls(
     methods = {name: MethodOnDevice() for name in log.methods()}
     stateless: dict[str, Any] = {}
     left_out: dict[str, list[str]] = {}
+    _find_missing_operators(device, files, methods)
     for sequence in _take_turns(log.sequences):
+        if any(methods[call.method].lacks_operators for call in sequence):
+            continue
         was_called = all(methods[call.method].calls for call in sequence)
         if budget.spent and was_called:
             left_out.setdefault(sequence[0].method, []).append(sequence[0].where)
             continue
         _run_sequence(device, files, sequence, methods, stateless, timing)
     return methods, left_out
+
+
+def _find_missing_operators(
+    device: Device, files: PackageFiles, methods: dict[str, MethodOnDevice]
+) -> None:
+    """Fail methods whose operators the device's runtime has not registered, by asking it before
+    anything is run."""
+    if not isinstance(device, NativeDevice):
+        return
+    try:
+        registered = set(device.list_operators(files))
+    except DeviceError:  # the calls fail for the same reason
+        return
+    for name, method in methods.items():
+        plan = files.plans.get(name)
+        missing = [
+            operator
+            for operator in dict.fromkeys(plan.operators if plan else ())
+            if operator not in registered
+        ]
+        for operator in missing:
+            fault = f"its runtime has no kernel of {operator}"
+            method.faults.append(("", "", fault, None))
+        method.lacks_operators = bool(missing)
 
 
 def _take_turns(sequences: Sequence[list[KeptCall]]) -> list[list[KeptCall]]:
