@@ -122,7 +122,7 @@ def is_unchecked(gate: Mapping[str, Any]) -> bool:
     return bool(gate["ok"] and gate["figure"] is None)
 
 
-GateUnit = Literal["share", "bytes", "times", "dB", "calls", "cycles", "needs"]
+GateUnit = Literal["share", "bytes", "times", "dB", "calls", "cycles", "needs", "ms"]
 
 
 GateExemption = Literal["not run", "no partitioners", "no baseline"]
@@ -135,7 +135,8 @@ class GateRecord(TypedDict):
     where it is not known; the limit of allow_portable_ops is 0, and its figure the number of calls
     that are not allowed; that of runs_on is 0, and its figure the number of needs that runtimes do
     not meet. `sentence` says what is wrong, or why it was not checked; else it is empty. `place` is
-    its line in the config, `file:line`, or empty for one by default. `left_alone` says why it
+    its line in the config, `file:line`, or empty for one by default. `device` is the device of the
+    figure, where the limit is of devices. `left_alone` says why it
     neither holds nor fails: the method was not run, has no partitioners on purpose, or there is no
     baseline yet.
     """
@@ -148,6 +149,7 @@ class GateRecord(TypedDict):
     ok: bool
     sentence: str
     place: NotRequired[str]
+    device: NotRequired[str]
     left_alone: NotRequired[GateExemption]
 
 

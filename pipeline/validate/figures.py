@@ -84,9 +84,11 @@ class MethodFigures(Options):
 
 class Figures(Options):
     """The figures of a package: digest and bytes of its files, `segments` in bytes by kind;
-    `processor` is what its latencies are of."""
+    `processor` is what its latencies are of; `files` are digests by name, where growth is measured
+    on devices."""
 
     digest: Annotated[str, Field(pattern=DIGEST_PATTERN)]
+    files: dict[str, Annotated[str, Field(pattern=DIGEST_PATTERN)]] = Field(default={})
     size: Annotated[int, Field(ge=1)]
     segments: dict[str, Count] = Field(default={})
     processor: str | None = None

@@ -205,7 +205,13 @@ def test_resolved_fills_in_every_default():
                 "max_planned_memory": None,
                 "max_npu_cycles": None,
                 "max_npu_sram": None,
+                "max_latency": None,
+                "max_latency_growth": None,
+                "max_latency_p95": None,
                 "max_latency_ratio": None,
+                "max_load_time": None,
+                "max_memory_growth": None,
+                "max_peak_memory": None,
                 "max_delegation_drop": None,
                 "max_sqnr_drop": None,
                 "max_size": None,
@@ -215,6 +221,9 @@ def test_resolved_fills_in_every_default():
             },
             "latency": {"seconds": 0.3},
             "devices": [],
+            "device_calls": None,
+            "device_warm_up": 2,
+            "device_pause": 0.0,
         },
     }
 

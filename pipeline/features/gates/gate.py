@@ -23,7 +23,8 @@ ROUNDING = 1e-12  # of figures: 0.9 - 0.85 is more than 0.05
 class GateSubject(NamedTuple):
     """The package, or one of its methods: its figures now and in the baseline, its records, the
     files of its family (digest and bytes by package and name), its contract, where it is known,
-    with the calls that delegates left, and what runtimes hold by target."""
+    with the calls that delegates left, what runtimes hold by target, and the device of the
+    figure."""
 
     package: str
     method: str | None
@@ -36,6 +37,7 @@ class GateSubject(NamedTuple):
     contract: Json | None = None
     left: Sequence[Json] = ()
     targets: Json = NOTHING
+    device: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Gate:
         needs_run: is left alone where the method did not run.
         needs_partitioners: is left alone where the method has none, unless it is set for this
             method itself.
+        by_device: has a figure and a limit for each device of `validate.devices`.
         is_timed: is left alone where the budget left no time for timing.
     """
 
@@ -70,6 +73,7 @@ class Gate:
     needs_run: bool = False
     needs_partitioners: bool = False
     is_timed: bool = False
+    by_device: bool = False
 
     def holds(self, figure: float, limit: float) -> bool:
         beyond = limit - figure if self.name.startswith("min_") else figure - limit

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from pipeline.features.gates.by_device import find_device_facts, iter_limits
 from pipeline.features.gates.gate import NOTHING, Gate, GateSubject, Json
 from pipeline.features.gates.kinds import find_gates
 from pipeline.report.method_records import ALL, LATENCY, UNASKED
@@ -86,11 +87,17 @@ def check_gates(
                 targets=targets,
             )
         )
-    records = []
+    records: list[GateRecord] = []
     for subject in subjects:
         for gate in find_gates("package" if subject.method is None else "method"):
             setting = _find_setting(gate, subject.method, settings, places or {})
-            if setting is not None:
+            if setting is None:
+                continue
+            if gate.by_device:
+                records += _check_on_devices(
+                    gate, subject, setting, baseline is not None
+                )
+            else:
                 records.append(_check(gate, subject, setting, baseline is not None))
     return records
 
@@ -142,6 +149,43 @@ def _check(
     return record
 
 
+def _check_on_devices(
+    gate: Gate, subject: GateSubject, setting: _Setting, has_baseline: bool
+) -> Iterable[GateRecord]:
+    """Check a gate on each device that its limit is of; a method that calls nothing has none."""
+    if subject.run and subject.run.get("kind") != "program":
+        return
+    for device, limit in iter_limits(setting.limit, subject.run):
+        on_device = subject._replace(device=device)
+        record = _check(gate, on_device, setting._replace(limit=limit), has_baseline)
+        if device:
+            record["device"] = device
+        yield record
+
+
+def _why_not_on_device(gate: Gate, subject: GateSubject) -> tuple[str, bool] | None:
+    """Return why a device has no figure of a method, and whether the gate is left alone for that;
+    None where it may have one."""
+    method, device = subject.method, subject.device
+    if not device:
+        return (
+            f"{method}: {gate.name} needs a device; name some in validate.devices",
+            False,
+        )
+    facts = find_device_facts(subject)
+    if not facts:
+        return f"{method}: {gate.name}: validate.devices does not name {device}", False
+    if facts["verdict"] == "not run":
+        return (
+            f"{method}: {gate.name} was not checked on {device}: {facts['reason']}",
+            True,
+        )
+    reason = (facts.get("growth") or {}).get("reason")
+    if gate.needs_baseline and reason:
+        return f"{method}: {gate.name} was not judged on {device}: {reason}", True
+    return None
+
+
 def _why_unmeasured(
     gate: Gate, subject: GateSubject, setting: _Setting, has_baseline: bool
 ) -> tuple[str, GateExemption | None] | None:
@@ -156,6 +200,9 @@ def _why_unmeasured(
     if not_run:
         sentence = f"{method}: {gate.name} was not checked, since it {not_run}"
         return sentence, "not run"
+    if gate.by_device and (lacking := _why_not_on_device(gate, subject)):
+        sentence, is_left_alone = lacking
+        return sentence, "not run" if is_left_alone else None
     on_purpose = gate.needs_partitioners and not setting.of_method
     if on_purpose and not subject.facts["lowering"].get("partitioners"):
         sentence = f"{method}: no partitioners, said on purpose (`partitioners: []`)"

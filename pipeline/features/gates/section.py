@@ -22,6 +22,7 @@ _UNITS: dict[str, Callable[[Any], str]] = {
     "times": "{:.2f} ×".format,
     "dB": decibel,
     "cycles": "{:,}".format,
+    "ms": milliseconds,
 }
 
 
@@ -48,12 +49,19 @@ def _gate(gate: Json) -> Row:
     return {
         "gate": code(gate["gate"]),
         "verdict": verdict(gate["ok"], unchecked if is_unchecked(gate) else ""),
-        "of": gate["method"] or "package",
+        "of": _describe_subject(gate),
         "figure": figure(gate["figure"], style),
         "limit": figure(gate["limit"], lambda limit: f"{bound} {style(limit)}"),
         "note": Cell(gate["sentence"], kind="wide") if gate["sentence"] else "",
         "set in": source(gate.get("place")),
     }
+
+
+def _describe_subject(gate: Json) -> str:
+    subject = gate["method"] or "package"
+    if "device" in gate:
+        return f"{subject} on {gate['device']}"
+    return str(subject)
 
 
 def find_changes(report: Json) -> DataTable:

@@ -82,4 +82,5 @@ FEATURE = Feature(
     },
     measuring="pipeline.features.native.measuring:NativeMeasuring",
     sections=(Section(16, "pipeline.features.native.section:section"),),
+    overview_sections=(Section(25, "pipeline.features.native.section:overview"),),
 )

@@ -86,6 +86,13 @@ class CallLog:
             self.sequences.append([])
         self.sequences[-1].append(call)
 
+    def first_sequences(self) -> list[list[KeptCall]]:
+        """Return the first sequence that begins with each method."""
+        first: dict[str, list[KeptCall]] = {}
+        for sequence in self.sequences:
+            first.setdefault(sequence[0].method, sequence)
+        return list(first.values())
+
     def methods(self) -> list[str]:
         """Return the methods that were called, in the order of their first calls."""
         names: dict[str, None] = {}

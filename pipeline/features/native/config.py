@@ -9,6 +9,9 @@ from pydantic import AfterValidator, Field, StringConstraints
 from pipeline.backends.options import distinct
 
 _Device = Annotated[str, StringConstraints(pattern=r"^[\w:.,=+-]{1,100}$")]
+_Calls = Annotated[int, Field(ge=1, le=10_000)]
+_WarmUp = Annotated[int, Field(ge=0, le=1000)]
+_Pause = Annotated[float, Field(ge=0, le=10_000, allow_inf_nan=False)]
 _Devices = Annotated[tuple[_Device, ...], Field(strict=False), AfterValidator(distinct)]
 
 
@@ -23,4 +26,26 @@ def add_fields() -> dict[str, tuple[Any, Any]]:
     field = Field(
         default=(), description=text, examples=[["native", "qemu:cortex-a72"]]
     )
-    return {"devices": (_Devices, field)}
+    calls = Field(
+        default=None,
+        description="Calls of each method on a device whose times count; by default up to 20 "
+        "within 0.2 seconds, but two at least.",
+        examples=[100],
+    )
+    warm_up = Field(
+        default=2,
+        description="Calls of each method on a device before those whose times count.",
+        examples=[5],
+    )
+    pause = Field(
+        default=0.0,
+        description="Milliseconds of rest before each call on a device whose time counts, in which "
+        "a hot device cools.",
+        examples=[50],
+    )
+    return {
+        "devices": (_Devices, field),
+        "device_calls": (_Calls | None, calls),
+        "device_warm_up": (_WarmUp, warm_up),
+        "device_pause": (_Pause, pause),
+    }

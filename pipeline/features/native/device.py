@@ -6,6 +6,7 @@ what ends it costs no other method.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -36,24 +37,39 @@ class LoadedMethods:
     """
 
     def __init__(
-        self, process: RunnerProcess, files: PackageFiles, methods: Sequence[str]
+        self,
+        process: RunnerProcess,
+        files: PackageFiles,
+        methods: Sequence[str],
+        tracing: int = 0,
     ) -> None:
         self._process = process
         self._plans = files.plans
-        self._group, load_ms = process.load(methods)
+        self._group, load_ms = process.load(methods, tracing)
         self.load_ms = process.open_ms + load_ms
 
     def call(
-        self, method: str, values: Sequence[Any], repeats: int = 1
+        self,
+        method: str,
+        values: Sequence[Any],
+        repeats: int = 1,
+        warm_up: int = 0,
+        pause: float = 0.0,
     ) -> tuple[list[Any], list[float], int]:
         """Call a method, as `RunnerProcess.call` does."""
         plan = self._plans.get(method)
         orders = plan.input_orders if plan else ()
-        return self._process.call(self._group, method, values, orders, repeats)
+        return self._process.call(
+            self._group, method, values, orders, repeats, warm_up, pause
+        )
 
     def measure_memory(self) -> dict[str, int]:
         """Return the bytes of memory by what they are of. Raises DeviceError."""
         return dict(self._process.measure_memory(self._group))
+
+    def take_trace(self) -> tuple[bytes, bytes]:
+        """Return what the methods recorded, as `RunnerProcess.take_trace` does."""
+        return self._process.take_trace(self._group)
 
     def close(self) -> None:
         """Let go of the methods, and of their memory."""
@@ -61,8 +77,9 @@ class LoadedMethods:
             self._process.drop(self._group)
 
     def __del__(self) -> None:
-        if hasattr(self, "_group"):
-            with suppress(Exception):  # as Python ends
+        # As Python ends, no thread starts any more, and to wait for one would never end.
+        if hasattr(self, "_group") and not sys.is_finalizing():
+            with suppress(Exception):
                 self.close()
 
 
@@ -106,6 +123,18 @@ class NativeDevice(Device):
         process = self._open(files, tuple(methods))
         loaded = LoadedMethods(process, files, methods)
         return {method: (loaded, method) for method in methods}
+
+    def load_traced(
+        self, files: PackageFiles, methods: Sequence[str], tracing: int
+    ) -> LoadedMethods:
+        """Load methods that record what they do: `process.TIMES` or `process.VALUES`. Raises
+        DeviceError."""
+        process = self._open(files, tuple(methods))
+        return LoadedMethods(process, files, methods, tracing)
+
+    def list_operators(self, files: PackageFiles) -> list[str]:
+        """Return the operators that the runtime has registered. Raises DeviceError."""
+        return self._open(files, ()).list_operators()
 
     def call(
         self, loaded: tuple[LoadedMethods, str], values: Sequence[Any]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.devices.interface import Device, PackageFiles
 from pipeline.devices.registry import devices
 from pipeline.features.native.calls import CallLog, KeptCall
 from pipeline.features.native.device import NativeDevice
+from pipeline.features.native.growth import measure_growth, open_accepted
 from pipeline.features.native.planning import find_devices
 from pipeline.features.native.setups import EMULATED, find_setup, is_native
+from pipeline.features.native.timing import DeviceTiming
 from pipeline.features.native.verdicts import Json, MethodOnDevice, run_calls
 from pipeline.program.inputs import InputSet
 from pipeline.program.signature import flatten
@@ -34,6 +36,10 @@ class NativeMeasuring(Measuring):
         super().__init__(subject, stages)
         self._devices = find_devices(subject.action.inputs.config)
         self._log = CallLog()
+        settings = subject.settings
+        self._timing = DeviceTiming(
+            settings.device_calls, settings.device_warm_up, settings.device_pause
+        )
 
     @property
     def watches_calls(self) -> bool:
@@ -73,14 +79,15 @@ class NativeMeasuring(Measuring):
         budget = measurement.budget
         if name.startswith(EMULATED):
             budget = Budget(min(_EMULATED_SECONDS, budget.left))
-        outcomes, left_out = run_calls(device, files, self._log, budget)
+        timing = self._timing
+        outcomes, left_out = run_calls(device, files, self._log, budget, timing)
         problem = device.problem if isinstance(device, NativeDevice) else ""
         self._close(device, files)
-        if (
-            problem
-        ):  # a lost board is no fault of the package, and the next run tries again
+        if problem:
+            # A lost board is no fault of the package, and the next run tries again.
             results[0].fail(f"can't run on {name}: {problem}")
             return
+        self._compare(name, device, measurement, outcomes)
         seconds = round(time.perf_counter() - started, 3)
         for result in results:
             outcome = outcomes.get(result.method)
@@ -106,6 +113,45 @@ class NativeMeasuring(Measuring):
                 count = plural(len(sequences), "sequence")
                 reason = f"an emulated processor is given {_EMULATED_SECONDS:g} s"
                 result.skipped.append((f"{count} on {name}", reason))
+
+    def _compare(
+        self,
+        name: str,
+        device: Device,
+        measurement: Measurement,
+        outcomes: Mapping[str, MethodOnDevice],
+    ) -> None:
+        """Run methods in turns with those of the baseline's package, where gates limit growth."""
+        accepted = (self.subject.key["devices"] or {}).get(name, {}).get("baseline")
+        if accepted is None or not isinstance(device, NativeDevice):
+            return
+        files, reason = open_accepted(self.subject.workspace.store, accepted)
+        timing = self._timing
+        for sequence in self._log.first_sequences():
+            method = sequence[0].method
+            outcome = outcomes[method]
+            if outcome.faults or outcome.lacks:
+                continue
+            outcome.growth = {"reason": reason}
+            if files is not None:
+                outcome.growth = measure_growth(
+                    device, measurement.files, files, sequence, timing
+                )
+            if "reason" in outcome.growth:
+                self._leave_unjudged(
+                    method, name, outcome.growth["reason"], measurement
+                )
+        device.close(measurement.files)
+        if files is not None:
+            device.close(files)
+
+    def _leave_unjudged(
+        self, method: str, name: str, reason: str, measurement: Measurement
+    ) -> None:
+        facts = measurement.method_facts.setdefault(method, {})
+        if facts.get("verdict", "passed") == "passed":
+            words = f"growth since the baseline on {name}: {reason}"
+            facts.update({"verdict": "not judged", "verdict_reason": words})
 
     def _note_omissions(self, result: MethodValidation, name: str) -> None:
         count = self._log.left_out.get(result.method)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.features.native.setups import NATIVE, find_boards, find_setup, is_native
 from pipeline.moments import find_functions, installed_entry_points
 from pipeline.plan.planning import Files, Json, Planning
-from pipeline.store.errors import Problem, did_you_mean
+from pipeline.store.errors import ConfigErrors, Problem, did_you_mean
 from pipeline.store.json_diff import Difference
 
 if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
@@ -17,6 +18,8 @@ if TYPE_CHECKING:  # a no-op run parses no config, and does without pydantic
     from pipeline.config.models import PackageConfig
 
 FIELD = "devices"  # of the key of a validation
+# Gates that hold a package to its baseline by running both.
+GROWTH_GATES = ("max_latency_growth", "max_memory_growth")
 _GROUP = "pte_pipeline.devices"  # as `pipeline.devices.registry` has it
 _EXAMPLE = "qemu:cortex-a72"
 
@@ -32,7 +35,23 @@ def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any] |
     devices = find_devices(config)
     if not devices:
         return None
-    return {"devices": list(devices)}
+    summary: dict[str, Any] = {"devices": list(devices)}
+    if _limits_growth(config):
+        summary["growth"] = True
+    return summary
+
+
+def _limits_growth(config: PackageConfig) -> bool:
+    """Tell whether a gate compares the package with its baseline on devices."""
+    validation = config.validation
+    gates = [
+        validation.gates,
+        *(method.gates for method in validation.methods.values()),
+    ]
+    for name in GROWTH_GATES:
+        if any(getattr(held, name, None) is not None for held in gates):
+            return True
+    return False
 
 
 class NativePlanning(Planning):
@@ -57,10 +76,29 @@ class NativePlanning(Planning):
         return [sorted(self._plugins()), sorted(find_boards(self.plan.workspace.root))]
 
     def validate_facts(self, package: str, files: Files) -> Any:
-        return self._describe_devices(package)
+        devices = self._describe_devices(package)
+        if self._compares(package):
+            workspace = self.plan.workspace
+            devices["baseline"] = workspace.find_data(workspace.baseline(package))
+        return devices
 
     def held_to(self, package: str, files: Files, config: PackageConfig) -> Json:
-        return {FIELD: self._describe_devices(package)}
+        devices = self._describe_devices(package)
+        if self._compares(package):
+            baseline = self._find_baseline(package, files)
+            for facts in devices.values():
+                facts.update(baseline)
+        return {FIELD: devices}
+
+    def _compares(self, package: str) -> bool:
+        return "growth" in self.plan.configs.summary(package).features["native"]
+
+    def _find_baseline(self, package: str, files: Files) -> dict[str, Any]:
+        """Return the files of the baseline, where there is one of other files than these."""
+        accepted = _read_accepted(self.plan.workspace.baseline(package))
+        if accepted is None or accepted == dict(files):
+            return {}
+        return {"baseline": accepted}
 
     def _describe_devices(self, package: str) -> dict[str, Any]:
         """Return by device what decides what it gives."""
@@ -86,9 +124,28 @@ class NativePlanning(Planning):
         return {point.name: point for point in installed_entry_points(_GROUP)}
 
 
+def _read_accepted(path: Path) -> dict[str, str] | None:
+    """Return the digests of the files of a baseline by name, empty where it names none; None where
+    there is no baseline that can be read."""
+    from pipeline.config.compose import Document
+    from pipeline.config.parser import parse
+    from pipeline.config.yaml import load_nodes
+    from pipeline.validate.figures import Figures
+
+    try:
+        nodes = load_nodes(path.read_bytes(), path.name)
+        if nodes is None:
+            return None
+        return dict(parse(Figures, Document(path.name, nodes)).files)
+    except (OSError, ConfigErrors):  # which judging says
+        return None
+
+
 def describe_key(difference: Difference) -> str | None:
     """Describe a difference of the devices that a package is run on; None for any other."""
     match difference.path:
+        case (*_, "devices", _, "baseline") | (*_, "devices", _, "baseline", _):
+            return "the baseline that devices are compared with has other files"
         case (*_, "devices", device, "problem"):
             return f"device {device}: what it needs to run {difference.change()}"
         case (*_, "devices", device, name):

@@ -18,11 +18,12 @@ from pipeline.features.native.board import Board, find_signal
 from pipeline.features.native.wire import AnswerReader, put_text, put_value
 from pipeline.store.errors import DeviceError
 
-_VERSION = 1
-_LOAD, _CALL, _MEMORY, _DROP = range(1, 5)
+_VERSION = 2
+_LOAD, _CALL, _MEMORY, _DROP, _OPERATORS, _TRACE = range(1, 7)
 _MOST_READ = 1 << 20
 _TAIL = 4096  # bytes of stderr that are looked at
 _SENT = "<IIQ"
+TIMES, VALUES = 1, 2  # what a trace records
 # What a runner says of its memory, in bytes, in this order.
 MEMORY = ("at_start", "peak", "planned", "method", "temporary")
 
@@ -102,8 +103,11 @@ class RunnerProcess:
     def is_alive(self) -> bool:
         return self._process.poll() is None
 
-    def load(self, methods: Sequence[str]) -> tuple[int, float]:
+    def load(self, methods: Sequence[str], tracing: int = 0) -> tuple[int, float]:
         """Load methods in their initial state; several share the state that the package shares.
+
+        Args:
+            tracing: what their calls record: nothing, `TIMES` of operators, or `VALUES` too.
 
         Returns:
             The number by which they are called, and milliseconds. Raises DeviceError.
@@ -113,7 +117,9 @@ class RunnerProcess:
         names = b"".join(map(put_text, methods))
         subject = methods[0] if len(methods) == 1 else ""
         with self._exchange(subject, "does not load"):
-            self._send(struct.pack("<III", _LOAD, group, len(methods)) + names)
+            self._send(
+                struct.pack("<IIII", _LOAD, group, tracing, len(methods)) + names
+            )
             error = self._read_error(subject, "does not load")
             nanoseconds = self._reader.number("Q")
         if error is not None:
@@ -127,23 +133,28 @@ class RunnerProcess:
         values: Sequence[Any],
         orders: Sequence[tuple[int, ...] | None],
         repeats: int = 1,
+        warm_up: int = 0,
+        pause: float = 0.0,
     ) -> tuple[list[Any], list[float], int]:
         """Call a method that was loaded.
 
         Args:
             orders: of each input, the order of its dimensions in memory.
-            repeats: how often; state goes on from call to call.
+            repeats: how often, after `warm_up` calls; state goes on from call to call.
+            pause: milliseconds before each call but those.
 
         Returns:
-            The outputs of the first call, milliseconds of each, and how many calls gave other bytes
-            than the first.
+            Of the calls after the warm-up: the outputs of the first, milliseconds of each, and how
+            many gave other bytes than the first.
 
         Raises:
             DeviceError: the runtime refuses it, or the process ended.
         """
         with self._exchange(method, "fails"):
             parts = [struct.pack("<II", _CALL, group), put_text(method)]
-            parts.append(struct.pack("<II", repeats, len(values)))
+            parts.append(
+                struct.pack("<IIII", warm_up, repeats, round(pause * 1e3), len(values))
+            )
             for place, value in enumerate(values):
                 order = orders[place] if place < len(orders) else None
                 parts.append(put_value(value, order))
@@ -162,6 +173,22 @@ class RunnerProcess:
             self._send(struct.pack("<II", _MEMORY, group))
             self._check("", "fails")
             return dict(zip(MEMORY, self._reader.numbers(len(MEMORY)), strict=True))
+
+    def list_operators(self) -> list[str]:
+        """Return the operators that the runtime has registered, such as `aten::add.out`. Raises
+        DeviceError."""
+        with self._exchange("", "fails"):
+            self._send(struct.pack("<I", _OPERATORS))
+            self._check("", "fails")
+            return self._reader.texts()
+
+    def take_trace(self, group: int) -> tuple[bytes, bytes]:
+        """Return the ETDump of methods that were loaded with `tracing`, and the bytes of the values
+        that it names. It can be taken once. Raises DeviceError."""
+        with self._exchange("", "fails"):
+            self._send(struct.pack("<II", _TRACE, group))
+            self._check("", "fails")
+            return self._reader.content(), self._reader.content()
 
     def drop(self, group: int) -> None:
         """Let go of methods that were loaded."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipeline.report.cells import name, verdict_cell
-from pipeline.report.elements import Cell, DataTable, ReportSection
+from pipeline.report.cells import figure, name, verdict_cell
+from pipeline.report.elements import Cell, DataTable, ReportSection, Row
 from pipeline.report.formatting import error, milliseconds
+from pipeline.report.packages import Entry
 from pipeline.store.sizes import human_size
 
 Json = Mapping[str, Any]
@@ -45,19 +46,69 @@ def _make_cell(facts: Json) -> Cell:
     verdict = facts["verdict"]
     if "calls" not in facts:
         return verdict_cell(verdict, facts["reason"])
-    notes = []
+    notes = _describe_growth(facts.get("growth"))
     if facts["of_limit"] is not None:
         notes.append(f"{error(facts['of_limit'])} × limit")
     if facts["load_ms"] is not None:
         notes.append(f"load {milliseconds(facts['load_ms'])}")
     if facts["run_ms"] is not None:
-        notes.append(f"call {milliseconds(facts['run_ms'])}")
+        notes.append(_describe_calls(facts))
     notes += _describe_memory(facts["memory"])
     if facts["differing"]:
         notes.append(
             f"other bytes in {facts['differing']} of {facts['repeats']} repeated calls"
         )
     return verdict_cell(verdict, ", ".join(notes))
+
+
+def _describe_growth(growth: Json | None) -> list[str]:
+    """Say first how a method changed since the baseline, which ran in turns with it."""
+    if growth is None:
+        return []
+    if "reason" in growth:
+        return [f"growth not judged: {growth['reason']}"]
+    return [
+        f"latency {growth['latency']:+.1%} since the baseline",
+        f"memory {growth['memory']:+.1%}",
+    ]
+
+
+def _describe_calls(facts: Json) -> str:
+    words = f"call {milliseconds(facts['run_ms'])}"
+    if facts.get("p95_ms") is not None:
+        words += f" (95 % within {milliseconds(facts['p95_ms'])})"
+    return words
+
+
+def overview(entries: Sequence[Entry]) -> ReportSection:
+    """Return the table of all packages on their devices, those that grew most first."""
+    rows: list[tuple[float, Row]] = []
+    for entry in entries:
+        for method in (entry.report or {}).get("methods", ()):
+            for device, facts in (method.get("devices") or {}).items():
+                if "calls" in facts:
+                    growth = (facts.get("growth") or {}).get("latency", 0.0)
+                    rows.append((growth, _make_row(entry, method, device, facts)))
+    rows.sort(key=lambda row: -abs(row[0]))
+    table = DataTable("on-devices", "By device", [row for _, row in rows])
+    return ReportSection("on-devices", _TITLE, table)
+
+
+def _make_row(entry: Entry, method: Json, device: str, facts: Json) -> Row:
+    growth = facts.get("growth") or {}
+    memory = facts["memory"]
+    allocated = sum(memory.get(part, 0) for part in ("planned", "method", "temporary"))
+    return {
+        "package": name(entry.package, href=entry.page),
+        "method": name(method["method"]),
+        "device": device,
+        "latency growth": figure(growth.get("latency"), "{:+.1%}".format),
+        "memory growth": figure(growth.get("memory"), "{:+.1%}".format),
+        "call": figure(facts["run_ms"], milliseconds),
+        "load": figure(facts["load_ms"], milliseconds),
+        "memory": figure(memory.get("peak", allocated), human_size),
+        "verdict": verdict_cell(facts["verdict"], facts["reason"]),
+    }
 
 
 def _describe_memory(memory: Json) -> list[str]:

@@ -7,21 +7,17 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from operator import itemgetter
-from statistics import median
 from typing import Any
 
 from pipeline.devices.interface import Device, DeviceError, PackageFiles
 from pipeline.features.native.calls import CallLog, KeptCall
-from pipeline.features.native.device import LoadedMethods
+from pipeline.features.native.device import LoadedMethods, NativeDevice
+from pipeline.features.native.timing import DeviceTiming, find_median, find_p95
 from pipeline.validate.budget import Budget
 from pipeline.validate.limits import judge_output
 from pipeline.validate.metrics import compare, json_number
 
 Json = dict[str, Any]
-_SECONDS = 0.2  # for calling a method again and again
-_MOST_REPEATS = 20
-_LEAST_REPEATS = 2
-_DIGITS = 3
 _LACKS_BACKEND = re.compile(r"Backend (\w+) is not registered")
 
 
@@ -34,6 +30,9 @@ class MethodOnDevice:
         of_limit: the worst such ratio of all outputs, and `worst` the call that has it.
         differing: how many of `repeats` calls gave other bytes than the first on the same inputs.
         lacks: why the device can't run the method, where it lacks a delegate's backend; else "".
+        lacks_operators: whether its runtime has no kernel of an operator, and so nothing was run.
+        timed_ms: milliseconds of the calls after the warm-up; `run_ms` those of all others.
+        growth: what came of running it in turns with the baseline's, None where it was not.
         memory: bytes by what they are of (`process.MEMORY`).
     """
 
@@ -44,10 +43,13 @@ class MethodOnDevice:
         self.worst = ""
         self.load_ms: list[float] = []
         self.run_ms: list[float] = []
+        self.timed_ms: list[float] = []
         self.lacks = ""
+        self.lacks_operators = False
         self.repeats = 0
         self.differing = 0
         self.memory: dict[str, int] = {}
+        self.growth: Json | None = None
 
     def judge(self, call: KeptCall, outputs: Sequence[Any]) -> None:
         """Hold the outputs of a call to its limits."""
@@ -70,22 +72,32 @@ class MethodOnDevice:
 
     def to_json(self, verdict: str) -> Json:
         """Return the record, `verdict` being that of a method without faults."""
-        return {
+        times = self.timed_ms or self.run_ms
+        facts = {
             "verdict": "failed" if self.faults else verdict,
             "calls": self.calls,
             "of_limit": json_number(self.of_limit),
             "worst": self.worst,
-            "load_ms": _round(self.load_ms),
-            "run_ms": _round(self.run_ms),
+            "load_ms": find_median(self.load_ms),
+            "run_ms": find_median(times),
+            "p95_ms": find_p95(times),
+            "timed": len(times),
             "repeats": self.repeats,
             "differing": self.differing,
             "memory": self.memory,
             "reason": self.faults[0][2] if self.faults else "",
         }
+        if self.growth is not None:
+            facts["growth"] = self.growth
+        return facts
 
 
 def run_calls(
-    device: Device, files: PackageFiles, log: CallLog, budget: Budget
+    device: Device,
+    files: PackageFiles,
+    log: CallLog,
+    budget: Budget,
+    timing: DeviceTiming | None = None,
 ) -> tuple[dict[str, MethodOnDevice], dict[str, list[str]]]:
     """Run all kept calls on a device; the first ones of each method whatever time that takes.
 
@@ -93,16 +105,44 @@ def run_calls(
         What came of each method that was called here; and by method, the sequences that begin with
         it and that there was no time for.
     """
+    timing = timing or DeviceTiming()
     methods = {name: MethodOnDevice() for name in log.methods()}
     stateless: dict[str, Any] = {}
     left_out: dict[str, list[str]] = {}
+    _find_missing_operators(device, files, methods)
     for sequence in _take_turns(log.sequences):
+        if any(methods[call.method].lacks_operators for call in sequence):
+            continue
         was_called = all(methods[call.method].calls for call in sequence)
         if budget.spent and was_called:
             left_out.setdefault(sequence[0].method, []).append(sequence[0].where)
             continue
-        _run_sequence(device, files, sequence, methods, stateless)
+        _run_sequence(device, files, sequence, methods, stateless, timing)
     return methods, left_out
+
+
+def _find_missing_operators(
+    device: Device, files: PackageFiles, methods: dict[str, MethodOnDevice]
+) -> None:
+    """Fail methods whose operators the device's runtime has not registered, by asking it before
+    anything is run."""
+    if not isinstance(device, NativeDevice):
+        return
+    try:
+        registered = set(device.list_operators(files))
+    except DeviceError:  # the calls fail for the same reason
+        return
+    for name, method in methods.items():
+        plan = files.plans.get(name)
+        missing = [
+            operator
+            for operator in dict.fromkeys(plan.operators if plan else ())
+            if operator not in registered
+        ]
+        for operator in missing:
+            fault = f"its runtime has no kernel of {operator}"
+            method.faults.append(("", "", fault, None))
+        method.lacks_operators = bool(missing)
 
 
 def _take_turns(sequences: Sequence[list[KeptCall]]) -> list[list[KeptCall]]:
@@ -123,6 +163,7 @@ def _run_sequence(
     sequence: Sequence[KeptCall],
     methods: dict[str, MethodOnDevice],
     stateless: dict[str, Any],
+    timing: DeviceTiming,
 ) -> None:
     """Run calls that follow each other; the first one that fails ends it."""
     names = list(dict.fromkeys(call.method for call in sequence))
@@ -133,7 +174,8 @@ def _run_sequence(
         for call in sequence:
             current = call
             _make_call(device, loaded[call.method], call, methods[call.method])
-        _repeat(loaded[names[0]], sequence[0], methods[names[0]], has_state)
+        if not has_state:
+            _time_calls(loaded[names[0]], sequence[0], methods[names[0]], timing)
     except DeviceError as error:
         stateless.pop(current.method, None)
         backend = _LACKS_BACKEND.search(error.reason)
@@ -187,18 +229,18 @@ def _make_call(
     method.judge(call, outputs)
 
 
-def _repeat(
-    loaded: Any, call: KeptCall, method: MethodOnDevice, has_state: bool
+def _time_calls(
+    loaded: Any, call: KeptCall, method: MethodOnDevice, timing: DeviceTiming
 ) -> None:
-    """Call a method again on the same inputs, which finds what differs from run to run."""
-    if has_state or method.repeats or not _is_ours(loaded) or not method.run_ms:
+    """Call a method again on the same inputs, which finds what differs from run to run, too."""
+    if method.repeats or not _is_ours(loaded) or not method.run_ms:
         return
     methods, name = loaded
-    repeats = int(_SECONDS * 1e3 / max(method.run_ms[-1], 1e-3))
-    repeats = min(_MOST_REPEATS, max(_LEAST_REPEATS, repeats))
-    _, times, differing = methods.call(name, call.values, repeats)
-    method.run_ms += times
-    method.repeats = repeats
+    calls = timing.count_calls(method.run_ms[-1])
+    warm_up = min(timing.warm_up, calls)
+    _, times, differing = methods.call(name, call.values, calls, warm_up, timing.pause)
+    method.timed_ms = times
+    method.repeats = calls
     method.differing = differing
     method.memory = methods.measure_memory()
 
@@ -206,9 +248,3 @@ def _repeat(
 def _is_ours(loaded: Any) -> bool:
     """Tell whether a method was loaded by a device that times calls and counts memory itself."""
     return isinstance(loaded, tuple) and isinstance(loaded[0], LoadedMethods)
-
-
-def _round(figures: Sequence[float]) -> float | None:
-    if not figures:
-        return None
-    return float(f"{median(figures):.{_DIGITS}g}")

@@ -70,6 +70,10 @@ class AnswerReader:
     def text(self) -> str:
         return self._read(self.number()).decode(errors="replace")
 
+    def content(self) -> bytes:
+        """Return bytes with their number in front."""
+        return self._read(self.number("Q"))
+
     def texts(self) -> list[str]:
         return [self.text() for _ in range(self.number())]
 

@@ -155,7 +155,7 @@ def test_latencies_are_of_a_processor_and_stay_with_the_package():
                 "baselines/asr.yaml:4: digest: is 'xcdb9a1b4fb0cb3dd8ba6ca70ec2dfc7b05cabb5b77"
                 "d3d1a8f40e5a8a...', must be a BLAKE3 digest: 64 hexadecimal digits",
                 "baselines/asr.yaml:6: unknown key 'sements'; did you mean 'segments'? known: "
-                "digest, size, segments, processor, tensors, methods",
+                "digest, files, size, segments, processor, tensors, methods",
             ],
         ),
         (

@@ -27,7 +27,7 @@ def make_command(folder, text):
         ),
         ("kill -SEGV $$", r"does not open: the runner ended \(SIGSEGV\)"),
         ("exec sleep 60", r"no answer within 0.3 s \(validate.timeout\)"),
-        ("printf '\\002\\0\\0\\0'; cat", "the runner speaks version 2, not 1"),
+        ("printf '\\001\\0\\0\\0'; cat", "the runner speaks version 1, not 2"),
     ],
 )
 def test_a_runner_that_does_not_answer(script, reason, tmp_path):
@@ -44,7 +44,7 @@ def test_files_in_memory_are_given_as_files(tmp_path):
     """The stand-in opens the package in 0 ns, and keeps what it was given."""
     script = f"""
     cat "$1" "$2" > {tmp_path}/kept
-    printf '\\001\\0\\0\\0' # the version
+    printf '\\002\\0\\0\\0' # the version
     printf '\\0\\0\\0\\0' # no error
     printf '\\0\\0\\0\\0' # no lines of a log
     printf '\\0\\0\\0\\0\\0\\0\\0\\0'

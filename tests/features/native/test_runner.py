@@ -12,15 +12,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from executorch.devtools import Inspector
 from executorch.exir.passes import MemoryPlanningPass
 
 from pipeline.devices.interface import PackageFiles
 from pipeline.devices.session import Session
 from pipeline.features.native.build import find_command
+from pipeline.features.native.calls import CallLog, KeptCall
 from pipeline.features.native.device import NativeDevice
-from pipeline.features.native.process import RunnerProcess
+from pipeline.features.native.process import VALUES, RunnerProcess
 from pipeline.features.native.setups import find_setup
+from pipeline.features.native.verdicts import run_calls
 from pipeline.store.errors import DeviceError
+from pipeline.validate.budget import Budget
+from pipeline.validate.runs import JudgedCall
 from tests.devices.test_bindings import (
     CONSTANTS,
     Counter,
@@ -123,6 +128,61 @@ def test_methods_share_state_on_the_real_runtime():
     assert torch.equal(device.call(loaded["again"], (X,))[0], 4 * X)
     apart = device.load(files, "again")
     assert torch.equal(device.call(apart, (X,))[0], 2 * X)
+
+
+def test_a_runtime_tells_its_operators(device, files):
+    registered = device.list_operators(files)
+    assert registered == sorted(set(registered)) and "aten::add.out" in registered
+    needed = {operator for plan in files.plans.values() for operator in plan.operators}
+    assert needed and needed <= set(registered)
+
+
+def test_an_operator_that_the_runtime_lacks_is_named_before_anything_runs(device, files):
+    class Lacking(NativeDevice):
+        def list_operators(self, files):
+            return [name for name in device.list_operators(files) if "embedding" not in name]
+
+        def load(self, files, method):
+            raise AssertionError("nothing is to run")
+
+    log = CallLog()
+    judged = JudgedCall("example 0", (), 0, "example 0")
+    log.add(KeptCall("embed", [torch.tensor([1]), torch.tensor(1.0)], [X], judged, ["[0]"]))
+    outcomes, left_out = run_calls(Lacking(device.name, Path("/")), files, log, Budget())
+    [(_, _, fault, _)] = outcomes["embed"].faults
+    assert fault == "its runtime has no kernel of aten::embedding.out"
+    assert outcomes["embed"].to_json("passed")["verdict"] == "failed" and not left_out
+
+
+def test_an_inspector_reads_what_the_runner_records(files, tmp_path):
+    """Times of the delegate and of the operators within it, and the values of the former."""
+    device = open_device("native")
+    methods = device.load_traced(files, ["encode"], VALUES)
+    outputs, times, _ = methods.call("encode", (torch.ones(4, 4),), 5, warm_up=2)
+    dump, values = methods.take_trace()
+    (tmp_path / "encode.etdp").write_bytes(dump)
+    (tmp_path / "values.bin").write_bytes(values)
+    inspector = Inspector(
+        etdump_path=str(tmp_path / "encode.etdp"), debug_buffer_path=str(tmp_path / "values.bin")
+    )
+    [block] = inspector.event_blocks
+    events = {event.name: event for event in block.events}
+    assert len(events["DELEGATE_CALL"].perf_data.raw) == 5
+    assert 0 < events["DELEGATE_CALL"].perf_data.p50 <= max(times)
+    assert any("Fully Connected" in name for name in events)
+    assert any(torch.equal(value, outputs[0]) for value in events["DELEGATE_CALL"].debug_data)
+
+
+def test_peak_memory_is_that_of_proc(files):
+    device = open_device("native")
+    process = RunnerProcess(find_command(find_setup("native", Path("/"))), files, 60)
+    group, _ = process.load(["encode"])
+    process.call(group, "encode", (torch.ones(4, 4),), ())
+    peak = process.measure_memory(group)["peak"]
+    status = Path(f"/proc/{process._process.pid}/status").read_text()
+    process.close()
+    expected = int(re.search(r"VmHWM:\s+(\d+)", status)[1]) * 1024
+    assert device.name == "native" and abs(peak - expected) <= 0.05 * expected
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 namespace runner {
 
@@ -16,7 +17,11 @@ namespace {
 constexpr size_t kSharedArenas = 2;
 }  // namespace
 
-Error Group::load(const Package& package, const std::vector<std::string>& names) {
+Error Group::load(
+    const Package& package, const std::vector<std::string>& names, Tracing tracing) {
+  if (tracing != Tracing::kOff) {
+    trace_ = std::make_unique<Trace>(tracing);
+  }
   std::vector<std::vector<size_t>> sizes;
   const Error planned = plan_memory(package, names, sizes);
   if (planned != Error::Ok) {
@@ -85,7 +90,7 @@ Error Group::load_one(const Package& package, const std::string& name, Loaded& l
   loaded.memory = std::make_unique<MemoryManager>(
       &loaded.method_memory, loaded.planned.get(), &loaded.temporary);
   auto method = package.program().load_method(
-      name.c_str(), loaded.memory.get(), nullptr, package.data());
+      name.c_str(), loaded.memory.get(), trace_ ? trace_->tracer() : nullptr, package.data());
   if (!method.ok()) {
     return method.error();
   }
@@ -116,7 +121,7 @@ Error Group::give_outputs(Loaded& loaded) {
   return Error::Ok;
 }
 
-Outcome Group::call(const std::string& name, Values& inputs, uint32_t repeats) {
+Outcome Group::call(const std::string& name, Values& inputs, const Repeats& repeats) {
   Outcome outcome;
   const auto found = methods_.find(name);
   if (found == methods_.end()) {
@@ -128,8 +133,19 @@ Outcome Group::call(const std::string& name, Values& inputs, uint32_t repeats) {
     outcome.error = Error::InvalidArgument;
     return outcome;
   }
-  for (uint32_t repeat = 0; repeat < repeats; ++repeat) {
+  for (uint32_t repeat = 0; repeat < repeats.warm_up; ++repeat) {
+    uint64_t dropped = 0;
+    outcome.error = execute(loaded, inputs, dropped);
+    if (outcome.error != Error::Ok) {
+      return outcome;
+    }
+  }
+  if (trace_ && repeats.warm_up > 0) {
+    trace_->restart();
+  }
+  for (uint32_t repeat = 0; repeat < repeats.count; ++repeat) {
     uint64_t nanoseconds = 0;
+    std::this_thread::sleep_for(std::chrono::microseconds(repeats.pause_microseconds));
     outcome.error = execute(loaded, inputs, nanoseconds);
     if (outcome.error != Error::Ok) {
       return outcome;

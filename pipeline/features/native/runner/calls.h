@@ -11,6 +11,7 @@
 
 #include "memory.h"
 #include "package.h"
+#include "trace.h"
 #include "values.h"
 
 namespace runner {
@@ -23,13 +24,25 @@ struct Outcome {
   uint32_t differing = 0;              // calls with another byte in their outputs than the first
 };
 
+// How often a method is called, and how.
+struct Repeats {
+  uint32_t warm_up = 0;             // calls before, whose times and outputs are dropped
+  uint32_t count = 1;
+  uint32_t pause_microseconds = 0;  // before each call, in which a hot device cools
+};
+
 class Group {
  public:
   // Loads methods in their initial state. Several share the memory that an app's own Module gives
   // them to share: the first two arenas, which hold activations and shared mutable buffers.
-  executorch::runtime::Error load(const Package& package, const std::vector<std::string>& names);
+  executorch::runtime::Error load(
+      const Package& package, const std::vector<std::string>& names, Tracing tracing);
 
-  Outcome call(const std::string& name, Values& inputs, uint32_t repeats);
+  // The trace, where there is one, begins after the calls of the warm-up.
+  Outcome call(const std::string& name, Values& inputs, const Repeats& repeats);
+
+  // The trace of all methods; null where they were loaded without one.
+  Trace* trace() { return trace_.get(); }
 
   size_t planned_bytes() const;
   size_t method_bytes() const;
@@ -55,6 +68,7 @@ class Group {
   executorch::runtime::Error give_outputs(Loaded& loaded);
   executorch::runtime::Error execute(Loaded& loaded, Values& inputs, uint64_t& nanoseconds);
 
+  std::unique_ptr<Trace> trace_;  // outlives the methods that write to it
   std::vector<std::unique_ptr<Arena>> arenas_;
   std::map<std::string, std::unique_ptr<Loaded>> methods_;
 };

@@ -7,8 +7,10 @@
 
 #include <chrono>
 #include <cstdio>
+#include <set>
 #include <unistd.h>
 
+#include <executorch/runtime/kernel/operator_registry.h>
 #include <executorch/runtime/platform/runtime.h>
 
 #include "calls.h"
@@ -21,9 +23,10 @@ namespace runner {
 namespace {
 
 using executorch::runtime::Error;
-constexpr uint32_t kVersion = 1;  // of requests and answers
+constexpr uint32_t kVersion = 2;  // of requests and answers
 constexpr uint32_t kMostRepeats = 100000;
-enum Request : uint32_t { kLoad = 1, kCall, kMemory, kDrop };
+constexpr uint32_t kMostMicroseconds = 60000000;
+enum Request : uint32_t { kLoad = 1, kCall, kMemory, kDrop, kOperators, kTrace };
 
 uint64_t nanoseconds_since(std::chrono::steady_clock::time_point start) {
   const auto passed = std::chrono::steady_clock::now() - start;
@@ -68,6 +71,12 @@ class Runner {
         groups_.erase(wire_.number<uint32_t>());
         put_status(Error::Ok);
         break;
+      case kOperators:
+        report_operators();
+        break;
+      case kTrace:
+        send_trace();
+        break;
       default:
         throw BadRequest("no request has the number " + std::to_string(request));
     }
@@ -95,6 +104,7 @@ class Runner {
 
   void load() {
     const auto number = wire_.number<uint32_t>();
+    const auto tracing = static_cast<Tracing>(wire_.count(2));
     std::vector<std::string> names(wire_.count());
     for (std::string& name : names) {
       name = wire_.text();
@@ -102,7 +112,7 @@ class Runner {
     groups_.erase(number);
     auto group = std::make_unique<Group>();
     const auto start = std::chrono::steady_clock::now();
-    const Error error = group->load(package_, names);
+    const Error error = group->load(package_, names, tracing);
     const uint64_t nanoseconds = nanoseconds_since(start);
     if (error == Error::Ok) {
       groups_[number] = std::move(group);
@@ -114,7 +124,10 @@ class Runner {
   void call() {
     Group& called = group(wire_.number<uint32_t>());
     const std::string name = wire_.text();
-    const uint32_t repeats = wire_.count(kMostRepeats);
+    Repeats repeats;
+    repeats.warm_up = wire_.count(kMostRepeats);
+    repeats.count = wire_.count(kMostRepeats);
+    repeats.pause_microseconds = wire_.count(kMostMicroseconds);
     Values inputs;
     const uint32_t count = wire_.count();
     for (uint32_t place = 0; place < count; ++place) {
@@ -144,6 +157,32 @@ class Runner {
         loaded.temporary_bytes()};
     for (const size_t bytes : figures) {
       wire_.put(static_cast<uint64_t>(bytes));
+    }
+  }
+
+  // The operators that the runtime has kernels for, each once, as packages name them.
+  void report_operators() {
+    std::set<std::string> names;
+    for (const auto& kernel : executorch::runtime::get_registered_kernels()) {
+      names.insert(kernel.name_);
+    }
+    put_status(Error::Ok);
+    wire_.put(static_cast<uint32_t>(names.size()));
+    for (const std::string& name : names) {
+      wire_.put_text(name);
+    }
+  }
+
+  void send_trace() {
+    Trace* trace = group(wire_.number<uint32_t>()).trace();
+    if (trace == nullptr) {
+      throw BadRequest("the methods were loaded without a trace");
+    }
+    put_status(Error::Ok);
+    const std::string dump = trace->finish();
+    for (const std::string* bytes : {&dump, &trace->values()}) {
+      wire_.put(static_cast<uint64_t>(bytes->size()));
+      wire_.write(bytes->data(), bytes->size());
     }
   }
 

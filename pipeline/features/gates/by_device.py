@@ -1,0 +1,68 @@
+"""Gates on what users feel: one figure a device, of those that `validate.devices` names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, StringConstraints
+
+from pipeline.config.fields import Size
+from pipeline.features.gates.gate import GateSubject, Json, Measured
+
+_Device = Annotated[str, StringConstraints(pattern=r"^[\w:.,=+@/-]{1,100}$")]
+_Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Portion = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# One limit for all devices of the package, or one for each.
+Sizes = Size | dict[_Device, Size]
+Times = _Milliseconds | dict[_Device, _Milliseconds]
+Portions = _Portion | dict[_Device, _Portion]
+
+
+def iter_limits(limit: Any, run: Json) -> Iterator[tuple[str, Any]]:
+    """Yield each device that a limit is of, with its limit: those that it names, else all that the
+    method was to run on; "" where there are none."""
+    devices = run.get("devices") or {}
+    if isinstance(limit, Mapping):
+        yield from limit.items()
+    elif devices:
+        for device in devices:
+            yield device, limit
+    else:
+        yield "", limit
+
+
+def find_device_facts(method: GateSubject) -> Json:
+    """Return what a method's record has of the device that a gate is checked on."""
+    facts: Json = (method.run.get("devices") or {}).get(method.device, {})
+    return facts
+
+
+def measure_time(method: GateSubject, limit: float, field: str, what: str) -> Measured:
+    """Return a time in milliseconds of a device's record."""
+    figure = find_device_facts(method).get(field)
+    if figure is None:
+        return None, f"{method.device}: {what} was not measured"
+    words = f"{what} on {method.device} is {figure:g} ms, at most {limit:g} ms allowed"
+    return figure, words
+
+
+def measure_growth(method: GateSubject, limit: float, field: str) -> Measured:
+    """Return the share by which a figure grew since the baseline's package, which ran in turns
+    with this one; 0 where both packages have the same bytes."""
+    facts = find_device_facts(method)
+    growth = facts.get("growth")
+    if growth is None:
+        return 0.0, ""
+    figure = growth[field]
+    if figure is None:
+        return (
+            None,
+            f"{method.device}: its {field} next to the baseline's was not measured",
+        )
+    then, now, unit = (growth[f"{field}_{part}"] for part in ("then", "now", "unit"))
+    words = (
+        f"{field} on {method.device} grew by {figure:.1%} or more since the baseline "
+        f"({then:,g} to {now:,g} {unit}, run in turns); at most {limit:.1%} allowed"
+    )
+    return figure, words

@@ -1,0 +1,27 @@
+"""The time that 95 % of calls keep on a device."""
+
+from __future__ import annotations
+
+from pipeline.features.gates.by_device import Times, measure_time
+from pipeline.features.gates.gate import Gate, GateSubject, Measured
+
+
+def measure(method: GateSubject, limit: float) -> Measured:
+    return measure_time(method, limit, "p95_ms", "95 % latency")
+
+
+GATE = Gate(
+    name="max_latency_p95",
+    holds_for=("method",),
+    values=Times,
+    unit="ms",
+    text=(
+        "The most milliseconds that 95 % of calls may take, of those after the warm-up; for all "
+        "devices of `validate.devices`, or by device."
+    ),
+    example="{native: 25}",
+    measure=measure,
+    needs_feature="native",
+    needs_run=True,
+    by_device=True,
+)

@@ -1,0 +1,28 @@
+"""How much more memory a method takes than that of the accepted package, on each device."""
+
+from __future__ import annotations
+
+from pipeline.features.gates.by_device import Portions, measure_growth
+from pipeline.features.gates.gate import Gate, GateSubject, Measured
+
+
+def measure(method: GateSubject, limit: float) -> Measured:
+    return measure_growth(method, limit, "memory")
+
+
+GATE = Gate(
+    name="max_memory_growth",
+    holds_for=("method",),
+    values=Portions,
+    unit="share",
+    text=(
+        "By which share peak memory may exceed that of the baseline's package, which runs in "
+        "turns with this one on the same device."
+    ),
+    example="0.05",
+    measure=measure,
+    needs_feature="native",
+    needs_run=True,
+    by_device=True,
+    needs_baseline=True,
+)
