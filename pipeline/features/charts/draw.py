@@ -36,6 +36,8 @@ _BAR = 18
 _ROW = _LABEL + _BAR + 8
 _LANE = 9  # between dots of one row
 _MOST_LANES = 4  # of a row; further dots begin at its top again
+_NARROWEST = 3  # of a piece of a bar
+_ROOM_TO_GIVE = 40  # the width of a piece that can give some to others
 _MARGIN = 2  # above and below a chart
 _TREEMAP = 300  # the height of a treemap
 
@@ -58,18 +60,29 @@ def bars(
         top = index * _ROW
         shapes.append(label(name, top + _LABEL - 8))
         total = whole or sum(amount for amount, _, _ in pieces) or 1
-        start = 0
-        for amount, colour, description in pieces:
-            left = WIDTH * start / total
-            width = WIDTH * amount / total
+        left = 0.0
+        widths = _piece_widths([amount for amount, _, _ in pieces], total)
+        for width, (_, colour, description) in zip(widths, pieces, strict=True):
             box = Box(left, top + _LABEL, width, _BAR)
             shapes.append(rectangle(box, colour, description))
-            start += amount
+            left += width
     return _chart(
         shapes,
         _ROW * len(rows),
         percent_axis() if percents else None,
     )
+
+
+def _piece_widths(amounts: Sequence[int], total: int) -> list[float]:
+    """Return the widths of pieces in pixels; a small one can be seen at the cost of the largest."""
+    widths = [WIDTH * amount / total for amount in amounts]
+    for place, amount in enumerate(amounts):
+        lacking = _NARROWEST - widths[place]
+        largest = max(range(len(widths)), key=lambda index: widths[index])
+        if amount and lacking > 0 and widths[largest] > _ROOM_TO_GIVE:
+            widths[place] += lacking
+            widths[largest] -= lacking
+    return widths
 
 
 def treemap(segments: Sequence[Json]) -> Drawing:

@@ -14,7 +14,13 @@ from pipeline.features.gates.references import (
     open_reference,
 )
 from pipeline.features.gates.renames import find_renames, has_same_bytes
-from pipeline.features.gates.rendering import CHANGES, Change, Comparison, heading
+from pipeline.features.gates.rendering import (
+    CHANGES,
+    Change,
+    Comparison,
+    describe_unchanged,
+    heading,
+)
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import link_status
 from pipeline.report.records import read_fitting
@@ -52,15 +58,35 @@ def run(
             except PipelineError as error:
                 failures += error.lines
         if markdown:
-            yield heading(comparisons, len(failures))
-        for number, comparison in enumerate(comparisons):
-            if markdown or (number and not comparison.same):
-                yield ""
-            yield from comparison.markdown() if markdown else comparison.text()
+            yield from _write_markdown(comparisons, len(failures))
+        else:
+            yield from _write_text(comparisons)
         failures += losses
         failures += _find_unwanted(unwanted, comparisons)
         if failures:
             raise PipelineError(*failures)
+
+
+def _write_text(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    for number, comparison in enumerate(comparisons):
+        if number and not comparison.same:
+            yield ""
+        yield from comparison.text()
+
+
+def _write_markdown(comparisons: Sequence[Comparison], refused: int) -> Iterator[str]:
+    """Yield lines of Markdown: a heading, each package that differs, and the others in
+    a line."""
+    yield heading(comparisons, refused)
+    unchanged: list[Comparison] = []
+    for comparison in comparisons:
+        if comparison.same and not comparison.notes:
+            unchanged.append(comparison)
+        else:
+            yield ""
+            yield from comparison.markdown()
+    for line in describe_unchanged(unchanged):
+        yield from ("", line)
 
 
 # What is asked for

@@ -17,7 +17,7 @@ Change = Literal["changed", "removed", "renamed", "new"]
 CHANGES: tuple[Change, ...] = ("changed", "removed", "renamed", "new")
 
 # The figures that a verdict names, and how many.
-_HEADLINES, _MOST_HEADLINES = ("size", "nodes delegated", "SQNR"), 4
+_HEADLINES, _MOST_HEADLINES = ("output ", "size", "nodes delegated", "SQNR"), 4
 
 
 class ComparisonRow(NamedTuple):
@@ -106,6 +106,8 @@ class Comparison:
             for row in rows:
                 if row.change and row.what.startswith(_HEADLINES):
                     changes.append(f"{row.what}{place} {row.change}")
+        # What callers must adapt to comes first.
+        changes.sort(key=lambda change: not change.startswith(("method ", "output ")))
         titles = ", ".join(title for title, _ in self.sections)
         return listed(changes, _MOST_HEADLINES) or f"other {titles}"
 
@@ -141,6 +143,16 @@ class Comparison:
             yield f"| **{_escape(title)}** | | | |"
             for row in rows:
                 yield f"| {' | '.join(map(_escape, row))} |"
+
+
+def describe_unchanged(comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Yield a line of Markdown on the packages that are the same as what `against` names."""
+    names: dict[str, list[str]] = {}
+    for comparison in comparisons:
+        package = f"**`{comparison.package}`**"
+        names.setdefault(comparison.against, []).append(package)
+    for against, packages in names.items():
+        yield f"{', '.join(packages)}: no difference from {_escape(against)}"
 
 
 def heading(comparisons: Sequence[Comparison], refused: int) -> str:

@@ -44,11 +44,35 @@ def method_rows(
         yield ComparisonRow(
             "program", theirs["program"][:12], ours["program"][:12], "another program"
         )
+    yield from _output_shapes(theirs, ours)
     yield from manifest_rows(theirs, ours, ["lowering", "signature"])
     unquantized = theirs.get("left_float", 0)
     now_unquantized = ours.get("left_float", 0)
     if unquantized != now_unquantized:
         yield ComparisonRow("not quantized", str(unquantized), str(now_unquantized))
+
+
+def _output_shapes(before: Json, after: Json) -> Iterator[ComparisonRow]:
+    """Yield the outputs of another shape, or of another dtype, in the words of people."""
+    outputs = [list(_outputs_of(facts)) for facts in (before, after)]
+    names = output_names(after.get("signature", {}), len(outputs[1]))
+    for name, old, new in zip(names, *outputs, strict=False):
+        if old != new:
+            yield ComparisonRow(f"output {name}", old, new, f"{old} to {new}")
+
+
+def _outputs_of(facts: Json) -> Iterator[str]:
+    """Yield dtype and sizes of each tensor that a method gives."""
+    remaining = [facts.get("signature", {}).get("outputs")]
+    while remaining:
+        tree = remaining.pop()
+        if isinstance(tree, dict) and "sizes" in tree:
+            sizes = ", ".join(str(size) for size in tree["sizes"])
+            yield f"{tree.get('dtype', '')} [{sizes}]".strip()
+        elif isinstance(tree, dict):
+            remaining += reversed(tree.values())
+        elif isinstance(tree, list):
+            remaining += reversed(tree)
 
 
 def _memory(figures: MethodFigures) -> dict[str, int | None]:

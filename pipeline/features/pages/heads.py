@@ -96,12 +96,22 @@ def _count_gates(gates: Sequence[Json]) -> Cell:
     failed = sum(not gate["ok"] for gate in gates)
     unchecked = sum(is_unchecked(gate) for gate in gates)
     met = len(gates) - failed - unchecked
+    notes = [name_gate(gate) for gate in gates if not gate["ok"]]
+    if unchecked:
+        notes.append(f"{unchecked} not checked")
     return figure(
         failed,
         lambda _: f"{met} of {len(gates)}",
         kind="bad" if failed else "",
-        note=f"{unchecked} not checked" if unchecked else "",
+        note=listed(notes, _MOST_NAMED),
     )
+
+
+def name_gate(gate: Json) -> str:
+    """Return the name of a gate, with its method if it has one."""
+    if gate["method"]:
+        return f"{gate['gate']} of {gate['method']}"
+    return str(gate["gate"])
 
 
 def lead(report: Json) -> str:

@@ -74,7 +74,10 @@ def _make_row(method: Json, report: Json) -> dict[str, Any]:
     if latency:
         row["milliseconds"] = latency["steady_ms"]["median"]
         row["latency"] = milliseconds(row["milliseconds"])
-    row["sentences"] = list(_describe(method, delegation, contents))
+    row["sentences"] = [
+        *_describe_gates(name, report),
+        *_describe(method, delegation, contents),
+    ]
     comparisons = list(method_rows(method, report.get("places", {})))
     row["table"] = DataTable("", f"Comparisons of {name}", comparisons)
     return row
@@ -112,6 +115,13 @@ def list_backends(delegation: Json | None) -> list[str]:
     if not delegation:
         return []
     return sorted({*(delegation.get("backends") or delegation["partitions"])})
+
+
+def _describe_gates(method: str, report: Json) -> Iterator[tuple[str, str]]:
+    """Yield the gates of a method that are not met, or were not checked, with the reasons."""
+    for gate in report.get("gates") or ():
+        if gate["method"] == method and gate["sentence"]:
+            yield f"gate {gate['gate']}", gate["sentence"]
 
 
 def _describe(

@@ -202,7 +202,7 @@ def _by_target(entries: Iterable[Entry]) -> Iterator[Row]:
     for target, members in ranked:
         failed = sum(entry.failed for entry in members)
         passed = sum(entry.outcome == "passed" for entry in members)
-        size = sum(map(_total_size, members))
+        size = _total_size(members)
         yield {
             "target": name(target) if target else text("none", "soft"),
             "packages": figure(len(members)),
@@ -213,5 +213,12 @@ def _by_target(entries: Iterable[Entry]) -> Iterator[Row]:
         }
 
 
-def _total_size(entry: Entry) -> int:
-    return sum((entry.report or {}).get("sizes", {}).values())
+def _total_size(entries: Iterable[Entry]) -> int:
+    """Return the bytes of packages; a file that several have, as the weights of a family, once."""
+    sizes: dict[str, int] = {}
+    for entry in entries:
+        report = entry.report or {}
+        digests = report.get("files") or {}
+        for file, size in (report.get("sizes") or {}).items():
+            sizes[digests.get(file, f"{entry.package}/{file}")] = size
+    return sum(sizes.values())

@@ -169,3 +169,11 @@ def test_without_the_feature_a_section_keeps_its_tables(monkeypatch):
     features = [feature for feature in moments.find_features() if feature.name != "charts"]
     monkeypatch.setattr(moments, "find_features", lambda: features)
     assert parts() == [DataTable]
+
+
+def test_a_small_piece_of_a_bar_can_be_seen():
+    """0.1 of 90 MB would be half a pixel."""
+    pieces = [(90_000_000, "var(--c0)", "shared"), (100_000, "var(--left)", "own"), (0, "", "none")]
+    boxes = [shape for shape in charts.bars({"asr": pieces}).shapes if shape.tag == "rect"]
+    shared, own, none = (float(box.attributes["width"]) for box in boxes)
+    assert own == 3 and none == 0 and shared + own == pytest.approx(400)

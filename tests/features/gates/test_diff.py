@@ -9,6 +9,7 @@ from pipeline.cli.columns import columns
 from pipeline.features.gates.baseline import format_baseline, parse_baseline
 from pipeline.features.gates.comparison import compare_builds
 from pipeline.features.gates.references import _load_records
+from pipeline.features.gates.rendering import describe_unchanged
 from pipeline.store.entries import ActionEntry
 from pipeline.store.files import CONTENTS, MANIFEST
 from pipeline.store.store import Store
@@ -201,9 +202,28 @@ def test_a_signature_that_changed_is_told():
     new = make_build(told, contents(), validation())
     ((_, rows),) = compare_builds("asr", build(), new, "x").sections
     assert [tuple(row[:3]) for row in rows] == [
+        ("output logits", "float32 [4]", "float16 [4]"),
         ("signature.outputs.dtype", "float32", "float16"),
         ("signature.outputs.name", "output", "logits"),
     ]
+
+
+def test_an_output_of_another_shape_is_in_the_headline():
+    """A caller that reads 10 classes reads garbage from 24, whatever the size says."""
+    told = manifest()
+    told["methods"]["encode"]["signature"]["outputs"] = leaf("output") | {"sizes": [1, 24]}
+    files = {"asr.pte": {"digest": "c" * 64, "size": 1000}}
+    told["files"] = files
+    comparison = compare_builds("asr", build(), make_build(told, contents(), validation()), "x")
+    headline = "output output of encode float32 [4] to float32 [1, 24]"
+    assert comparison.headline.startswith(headline)
+    assert next(comparison.markdown()) == f"**`asr`**: {headline}"
+
+
+def test_packages_that_are_the_same_are_one_line():
+    same = [compare_builds(name, build(), build(), "x") for name in ("asr", "tts")]
+    assert list(describe_unchanged(same)) == ["**`asr`**, **`tts`**: no difference from x"]
+    assert list(describe_unchanged([])) == []
 
 
 def git(folder, *words):

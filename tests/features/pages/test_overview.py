@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from pipeline.features.gates import section as section_of_gates
-from pipeline.features.pages import overview
+from pipeline.features.pages import heads, overview
 from pipeline.features.pages.markdown import markdown
 from pipeline.report.formatting import short
 from pipeline.report.packages import Entry
@@ -136,3 +136,24 @@ def test_a_package_whose_export_failed_has_its_reason():
         {**waiting, "kind": "link", "method": None, "reason": "compile:p/forward failed"},
     ]
     assert _build_error("p", actions) == "export m: models/m.py:3: `import x`: no x"
+
+
+def test_weights_that_packages_share_count_once_in_a_target():
+    """Three packages of 0.1 kB each with one `.ptd` of 100 kB are 100.3 kB, not 300.3 kB."""
+    entries = []
+    for number in range(3):
+        name = f"asr-{number}"
+        files = {f"{name}.pte": f"{number:064x}", "asr.ptd": "d" * 64}
+        sizes = {f"{name}.pte": 100, "asr.ptd": 100_000}
+        report = {**golden.records()["vision"], "package": name, "files": files, "sizes": sizes}
+        entries.append(Entry(name, report))
+    (target,) = rows(overview.sums_section(entries), table=1)
+    assert target["size"] == "100.3 kB"
+
+
+def test_a_gate_that_is_not_met_is_named_beside_the_count():
+    (report,) = (entry.report for entry in ENTRIES if entry.package == "seq2seq-int8")
+    (row,) = heads.table([Entry("seq2seq-int8", report)]).rows
+    assert row["gates"].note == (
+        "min_delegated_nodes of decode, max_size_growth, max_sqnr_drop of decode, 1 not checked"
+    )
