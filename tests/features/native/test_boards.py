@@ -115,6 +115,7 @@ def test_a_connection_that_is_lost(serve, tmp_path):
     board = open_board(server)
     install_runner(board, tmp_path)
     process = RunnerProcess([], FILES, 30, board)
+    wait_for("/sleeper 47", True)  # before that it is a shell, which no one there takes for ours
     started = time.monotonic()
     server.drop_connections()
     with pytest.raises(DeviceError, match=r"does not load: .*(lost|closed|broken|reset)"):
@@ -302,6 +303,7 @@ def test_a_phone_that_is_unplugged(phone, tmp_path):
     board = open_phone(tmp_path / "phone")
     install_runner(board, tmp_path)
     process = RunnerProcess([], FILES, 30, board)
+    wait_for("/sleeper 47", True)
     phone.unplug()
     with pytest.raises(DeviceError, match=r"does not load: the connection was lost"):
         process.load(["forward"])
