@@ -77,9 +77,12 @@ def _find_line(trace: str, modules: Sequence[Frame], root: Path) -> SourceLine |
 
 def _count_forwards(frames: Sequence[SourceLine], last: SourceLine) -> int:
     """Return how many modules' calls lead to a frame; those of torch's exporter don't count."""
-    calls = frames[: frames.index(last) + 1]
-    files = [frame.file for frame in calls if frame.function == "forward"]
-    return sum("_dynamo" not in file for file in files)
+    depth = 0
+    for frame in frames:
+        depth += frame.function == "forward" and "_dynamo" not in frame.file
+        if frame == last:
+            break
+    return depth
 
 
 def parse_trace(trace: str, tracers: bool = False) -> list[SourceLine]:
