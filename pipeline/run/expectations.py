@@ -79,9 +79,7 @@ class Expectations:
         for name, cost in list(costs.items()):
             for wider in _widen(name):
                 most = costs.get(wider, cost)
-                costs[wider] = Cost(
-                    max(cost.seconds, most.seconds), max(cost.peak, most.peak)
-                )
+                costs[wider] = Cost._make(map(max, cost, most))
         return costs
 
 
