@@ -189,7 +189,8 @@ class _Elsewhere:
 
     packages = ()
     root = build = Path("/nonexistent")
-    store = SimpleNamespace(remote=SimpleNamespace(describe=describe_use), why_overflow=lambda: "")
+    remote = SimpleNamespace(describe=describe_use)
+    store = SimpleNamespace(remote=remote, cap=None, why_overflow=lambda: "")
     configs = SimpleNamespace(packages=(), summary=lambda package: None)
     operators = OperatorSettings()
     allow = ()
