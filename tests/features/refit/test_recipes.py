@@ -170,6 +170,12 @@ def test_casts_are_torch_s_or_refused(new, data):
     assert bool(told[nan].isnan().all())
 
 
+def test_a_double_becomes_a_half_by_way_of_a_float():
+    """As torch rounds it: from 1 + 2^-11 to the even number, not up from a little more."""
+    values = torch.tensor([1 + 2**-11 + 2**-40, 1 + 3 * 2**-11 - 2**-40], dtype=torch.float64)
+    same(lambda x: x.to(torch.float16), values)
+
+
 @settings(max_examples=30, deadline=None)
 @given(rows=st.integers(1, 5), columns=st.integers(1, 9), seed=st.integers(0, 1 << 30))
 def test_four_bit_weights_are_packed_as_xnnpack_packs_them(rows, columns, seed):
