@@ -449,6 +449,8 @@ class _Mode(TorchDispatchMode):
         plain_tensors: list[torch.Tensor] = []
         if _gather(args, plain_tensors) or _gather(keywords.values(), plain_tensors):
             watch.note_gap(f"{func} takes a tensor of a class of its own")
+        if any(t.is_neg() or t.is_conj() for t in plain_tensors):
+            watch.note_gap(f"{func} takes a tensor with other values than its storage")
         known_tensors = [t for t in plain_tensors if watch.find(t) is not None]
         if not known_tensors:
             if isinstance(func, torch._ops.OpOverload):

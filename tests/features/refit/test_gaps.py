@@ -44,6 +44,10 @@ GAPS = {
         "cond computes unseen",
     ),
     "sparse": (lambda w: w.to_sparse() * 2, "a class of its own"),
+    "a view with other signs": (
+        lambda w: torch._neg_view(w) + 1,
+        "takes a tensor with other values than its storage",
+    ),
     "a value of unknown origin": (
         lambda w: w * torch.as_tensor([w[0], w[1]]).max().item(),
         "a tensor of unknown origin is read by",

@@ -199,6 +199,23 @@ def test_steps_that_round_elsewhere_are_not_repeated():
     assert not is_repeatable({**HALVES, "op": "aten.clamp.default", "args": [view, 0]})
 
 
+COMPARED = [("int8", 2, True), ("int8", 0.5, False), ("bool", 2, False), ("float32", 2, True)]
+
+
+@pytest.mark.parametrize(("dtype", "number", "repeatable"), COMPARED)
+def test_comparisons_in_another_dtype_are_not_repeated(dtype, number, repeatable):
+    """Torch compares an integer with a fraction as floats."""
+    view = View(0, dtype, (2,), (1,)).to_json()
+    step = {"op": "aten.lt.Scalar", "dtype": "bool", "sizes": [2], "strides": [1]}
+    assert is_repeatable({**step, "args": [view, number]}) is repeatable
+
+
+def test_which_of_two_zeros_is_the_least_is_not_repeated():
+    same(lambda x: x.min(), torch.tensor([1.0, 0.5]))
+    with pytest.raises(UnknownValueError, match="the sign of a zero"):
+        same(lambda x: x.min(), torch.tensor([0.0, -0.0]))
+
+
 def test_views_beyond_their_bytes_are_refused():
     """A recipe may come of a remote."""
     for view in (View(0, "float32", (3,), (1,)), View(0, "uint8", (2,), (-1,), 1)):
