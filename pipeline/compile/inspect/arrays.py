@@ -184,7 +184,7 @@ def cast(values: Array, old: str, new: str) -> Array:
         return values
     if old == "bfloat16":
         return cast(
-            (values.astype(np.uint32) << 16).view(np.float32),
+            (values.astype("uint32") << 16).view("float32"),
             "float32",
             new,
         )
@@ -193,10 +193,12 @@ def cast(values: Array, old: str, new: str) -> Array:
     if old in _FLOAT8 and new == "float32":
         return _float8_values(old)[values]
     floats = {"float16", "float32", "float64"}
-    exact = old in NUMPY and new in NUMPY and (old not in floats or new in floats)
+    exact = {old, new} <= NUMPY and (old in floats) <= (new in floats)
     if not exact or new == "bool":
         raise UnknownValueError(f"{old} as {new}")
     with np.errstate(over="ignore"):
+        if new == "float16":  # torch makes a float of a double first
+            values = values.astype("float32")
         return values.astype(new)
 
 
@@ -229,9 +231,7 @@ def _float8_values(dtype: str) -> Array:
     """Return the values of all 256 numbers of a dtype."""
     bits = np.arange(256)
     if dtype == "float8_e8m0fnu":
-        return np.where(bits < 255, np.ldexp(1.0, bits - 127), np.nan).astype(
-            np.float32
-        )
+        return np.where(bits < 255, np.ldexp(1.0, bits - 127), np.nan).astype("float32")
     mantissa, bias = _FLOAT8[dtype]
     exponent = (bits & 127) >> mantissa
     fraction = bits & ((1 << mantissa) - 1)
@@ -241,7 +241,7 @@ def _float8_values(dtype: str) -> Array:
         fraction,
     )
     values = np.ldexp(
-        whole.astype(np.float64),
+        whole.astype("float64"),
         np.maximum(exponent, 1) - bias - mantissa,
     )
     if dtype.endswith("fnuz"):
@@ -249,12 +249,9 @@ def _float8_values(dtype: str) -> Array:
     elif dtype.endswith("fn"):
         values[(bits & 127) == 127] = np.nan
     else:
-        values[exponent == 31] = np.where(
-            fraction[exponent == 31] == 0,
-            np.inf,
-            np.nan,
-        )
-    return np.where(bits < 128, values, -values).astype(np.float32)
+        special = np.where(fraction, np.nan, np.inf)
+        values = np.where(exponent < 31, values, special)
+    return np.where(bits < 128, values, -values).astype("float32")
 
 
 def _round_to_bfloat16(values: Array) -> Array:

@@ -75,6 +75,7 @@ _COMPARING: Mapping[str, Callable[..., Array]] = {
     "aten.any.default": np.any,
     "aten.all.default": np.all,
 }
+_CHOOSING = frozenset({"aten.min.default", "aten.max.default"})
 _COPYING = frozenset(
     {"aten.clone.default", "aten._to_copy.default", "aten.copy_.default"}
 )
@@ -104,12 +105,21 @@ def is_repeatable(step: Json) -> bool:
     if op == _PADDING:
         return set(dtypes) == {step["dtype"]} and step["dtype"] in _COMPUTED
     if op in _COMPARING:
-        return set(dtypes) <= _COMPUTED and len(set(dtypes)) == 1
+        return len(set(dtypes)) == 1 and _is_compared(dtypes[0], args)
     dtype = step["dtype"]
     kinds = _FLOATS if op in _OF_FLOATS else _COMPUTED
     # A float is a double too.
     exact = {dtype, "float32"} if dtype == "float64" else {dtype}
     return op in _COMPUTING and dtype in kinds and set(dtypes) <= exact
+
+
+def _is_compared(dtype: str, args: Sequence[Any]) -> bool:
+    """Return whether numbers among the arguments of a comparison are such that torch compares in
+    the dtype of its tensor: in floats for a fraction, in integers for a number and a bool."""
+    numbers = [argument for argument in args if not isinstance(argument, Mapping)]
+    if dtype in _INTEGERS:
+        return all(isinstance(number, int) for number in numbers)
+    return dtype in _FLOATS or (dtype == "bool" and not numbers)
 
 
 def views_of(step: Json) -> list[Any]:
@@ -203,6 +213,8 @@ class Evaluation:
                 return _pad(*args)
             values = np.asarray((_COMPUTING.get(op) or _COMPARING[op])(*args), dtype)
         _refuse_nan(values)
+        if op in _CHOOSING and dtype in _FLOATS and values == 0:
+            raise UnknownValueError("the sign of a zero that is the least or the most")
         return values
 
     def _arguments(self, step: Json, dtype: str) -> Iterator[Any]:

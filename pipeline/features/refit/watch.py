@@ -101,6 +101,8 @@ _SERIALIZERS = (
     f"{_XNNPACK}:NodeVisitor.get_quant_params",
     f"{_XNNPACK}:NodeVisitor.get_serialized_buffer_index",
 )
+# It asks a tensor, of the state of random numbers, for its address, and drops it.
+_ADDRESS_TRIER = "torch._dynamo.utils:skip_frame_if_in_functorch_mode"
 # It makes a tensor of a number of the graph without an operator.
 _NUMBER_MAKER = (
     "executorch.backends.xnnpack._passes.decompose_batch_norm:"
@@ -313,12 +315,20 @@ class Watch:
         if (view := self.find(tensor)) not in views:
             views.append(view)
 
+    def note_readings(self, func: Any, tensors: Iterable[torch.Tensor]) -> None:
+        """Note what an operator that gives values to Python takes."""
+        if _READING.intersection(func.tags):
+            for tensor in tensors:
+                self.note_read(tensor)
+
     def note_read(self, read: Any) -> None:
         """Note that Python takes the bytes of a tensor or a storage."""
         is_tensor = isinstance(read, torch.Tensor)
         storage = read.untyped_storage() if is_tensor else read
         step = self._find_step(storage)
         if step is None:
+            if storage._cdata not in self._storages:
+                self.note_gap(f"a tensor of unknown origin is read by {_place()}")
             return
         with no_dispatch():  # modes would make a fake tensor
             whole = torch.empty(0, dtype=torch.uint8).set_(storage)
@@ -379,11 +389,17 @@ def _has_known_text(function: str) -> bool:
 
 
 def _free_tensors(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what notes tensors made of Python's values, which were seen when Python got them."""
+    """Return what notes tensors made of Python's values, which were seen when Python got them.
+
+    Torch reads those of tensors in a list itself, where no operator is seen.
+    """
 
     @wraps(original)
     def tensor(*args: Any, **kwargs: Any) -> Any:
         new_tensor = original(*args, **kwargs)
+        data = args[0] if args else kwargs["data"]
+        for listed in [] if isinstance(data, torch.Tensor) else _tensors(data):
+            watch.note_read(listed)
         if type(new_tensor) in _PLAIN:
             watch.note_free(new_tensor)
         return new_tensor
@@ -433,8 +449,12 @@ class _Mode(TorchDispatchMode):
         plain_tensors: list[torch.Tensor] = []
         if _gather(args, plain_tensors) or _gather(keywords.values(), plain_tensors):
             watch.note_gap(f"{func} takes a tensor of a class of its own")
+        if any(t.is_neg() or t.is_conj() for t in plain_tensors):
+            watch.note_gap(f"{func} takes a tensor with other values than its storage")
         known_tensors = [t for t in plain_tensors if watch.find(t) is not None]
         if not known_tensors:
+            if isinstance(func, torch._ops.OpOverload):
+                watch.note_readings(func, plain_tensors)
             out = func(*args, **keywords)
             if all(map(watch.is_accounted, plain_tensors)):
                 new_tensors: list[torch.Tensor] = []
@@ -445,9 +465,7 @@ class _Mode(TorchDispatchMode):
         if not isinstance(func, torch._ops.OpOverload):
             watch.note_gap(f"{func} computes unseen")
             return func(*args, **keywords)
-        if _READING.intersection(func.tags):
-            for known_tensor in known_tensors:
-                watch.note_read(known_tensor)
+        watch.note_readings(func, plain_tensors)
         name = str(func)
         if name == _COPY and type(args[0]) in _PLAIN and _fills_storage(args[0]):
             watch.note_free(args[0])  # whatever it held
@@ -477,8 +495,10 @@ def _hooked(owner: Any, name: str, watch: Watch) -> Any:
             if not _has_known_text(function):
                 watch.note_gap(f"{function} has another text than the one known")
             watch.note_stored(self)
-        elif caller not in _OWN and (
-            type(self) in _PLAIN or not isinstance(self, torch.Tensor)
+        elif (
+            caller not in _OWN
+            and function != _ADDRESS_TRIER
+            and (type(self) in _PLAIN or not isinstance(self, torch.Tensor))
         ):
             watch.note_read(self)
         return original(self, *args, **kwargs)

@@ -44,6 +44,18 @@ GAPS = {
         "cond computes unseen",
     ),
     "sparse": (lambda w: w.to_sparse() * 2, "a class of its own"),
+    "a view with other signs": (
+        lambda w: torch._neg_view(w) + 1,
+        "takes a tensor with other values than its storage",
+    ),
+    "a value of unknown origin": (
+        lambda w: w * torch.as_tensor([w[0], w[1]]).max().item(),
+        "a tensor of unknown origin is read by",
+    ),
+    "an address of unknown origin": (
+        lambda w: w * bool(torch.FloatTensor([w[0]]).numpy().any()),
+        "a tensor of unknown origin is read by",
+    ),
     "an unknown literal": (lambda w: w + torch.Tensor([2.0, 1.0, 0.0]), "of unknown origin in"),
 }
 NO_GAPS = {

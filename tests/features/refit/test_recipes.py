@@ -170,6 +170,12 @@ def test_casts_are_torch_s_or_refused(new, data):
     assert bool(told[nan].isnan().all())
 
 
+def test_a_double_becomes_a_half_by_way_of_a_float():
+    """As torch rounds it: from 1 + 2^-11 to the even number, not up from a little more."""
+    values = torch.tensor([1 + 2**-11 + 2**-40, 1 + 3 * 2**-11 - 2**-40], dtype=torch.float64)
+    same(lambda x: x.to(torch.float16), values)
+
+
 @settings(max_examples=30, deadline=None)
 @given(rows=st.integers(1, 5), columns=st.integers(1, 9), seed=st.integers(0, 1 << 30))
 def test_four_bit_weights_are_packed_as_xnnpack_packs_them(rows, columns, seed):
@@ -191,6 +197,23 @@ def test_steps_that_round_elsewhere_are_not_repeated():
     view = View(0, "float16", (2,), (1,)).to_json()
     assert not is_repeatable({**HALVES, "args": [view, view]})
     assert not is_repeatable({**HALVES, "op": "aten.clamp.default", "args": [view, 0]})
+
+
+COMPARED = [("int8", 2, True), ("int8", 0.5, False), ("bool", 2, False), ("float32", 2, True)]
+
+
+@pytest.mark.parametrize(("dtype", "number", "repeatable"), COMPARED)
+def test_comparisons_in_another_dtype_are_not_repeated(dtype, number, repeatable):
+    """Torch compares an integer with a fraction as floats."""
+    view = View(0, dtype, (2,), (1,)).to_json()
+    step = {"op": "aten.lt.Scalar", "dtype": "bool", "sizes": [2], "strides": [1]}
+    assert is_repeatable({**step, "args": [view, number]}) is repeatable
+
+
+def test_which_of_two_zeros_is_the_least_is_not_repeated():
+    same(lambda x: x.min(), torch.tensor([1.0, 0.5]))
+    with pytest.raises(UnknownValueError, match="the sign of a zero"):
+        same(lambda x: x.min(), torch.tensor([0.0, -0.0]))
 
 
 def test_views_beyond_their_bytes_are_refused():

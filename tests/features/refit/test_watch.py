@@ -28,6 +28,8 @@ READS = {
     "membership": lambda w: 1.0 in w,
     "dlpack": lambda w: torch.utils.dlpack.to_dlpack(w) and w.__dlpack__(),
     "address": lambda w: w.data_ptr(),
+    "a tensor of elements": lambda w: torch.tensor([[w[0], w[1]]]),
+    "a tensor of data": lambda w: torch.tensor(data=(w[0], 1.0)),
 }
 METADATA = {
     "shape": lambda w: (w.shape, w.dtype, w.stride(), w.numel(), w.device),
