@@ -226,6 +226,8 @@ NOT_RUN = {
     "pte completion fish | source": "likewise",
     "doit upgrade et15": "tests/features/toolchains; it needs another environment",
     "doit upgrade et15 vision": "likewise",
+    "doit profile vision/classify": "tests/features/native/test_runner.py; it needs an SDK",
+    "doit profile vision/classify --on qemu:cortex-a72 --repeats 3": "likewise",
 }
 VERBS = [
     line.partition("  #")[0].strip()

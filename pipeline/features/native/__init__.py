@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.features.native.addresses import parse_boards
-from pipeline.moments import Feature, Section, Setting
+from pipeline.moments import Command, Feature, Section, Setting
 from pipeline.store.setting_table import checked, parse_seconds, parse_text
 from pipeline.store.sizes import parse_size
 
@@ -68,9 +68,26 @@ SETTINGS = {
         "300",
     ),
 }
+PROFILE = Command(
+    "profile",
+    "where the time of a method goes on a device, by operator and source line",
+    "package/method",
+    {
+        "on DEVICE": "native, qemu:<cpu> or a board; by default native, or the first of "
+        "validate.devices if these leave it out",
+        "repeats N": "calls that are recorded, after one that is not; 20 by default",
+    },
+    "The ETDump and a trace for https://ui.perfetto.dev are left in build/.",
+    (
+        ("doit profile vision/classify", "on this machine"),
+        ("doit profile vision/classify --on qemu:cortex-a72 --repeats 3", "emulated"),
+    ),
+    run="pipeline.features.native.profile_verb:run",
+)
 FEATURE = Feature(
     "native",
-    "validate packages on ExecuTorch's C++ runtime: here, emulated, on boards",
+    "validate and profile packages on ExecuTorch's C++ runtime: here, emulated, on boards",
+    verbs=(PROFILE,),
     settings=SETTINGS,
     config={"validate": "pipeline.features.native.config:add_fields"},
     summarize="pipeline.features.native.planning:summarize",

@@ -30,6 +30,12 @@ def find_devices(config: PackageConfig) -> tuple[str, ...]:
     return devices
 
 
+def list_traceable(root: Path) -> list[str]:
+    """Return the names of the devices that record times in the workspace at `root`, of the emulated
+    ones an example. Raises PipelineError for settings that can't be read."""
+    return sorted({*find_boards(root), NATIVE, _EXAMPLE})
+
+
 def summarize(config: PackageConfig, has_variables: bool) -> Mapping[str, Any] | None:
     """Return the devices that a config names, None where it names none."""
     devices = find_devices(config)

@@ -16,6 +16,7 @@ from executorch.devtools import Inspector
 from executorch.exir.passes import MemoryPlanningPass
 
 from pipeline.devices.interface import PackageFiles
+from pipeline.devices.package_data import read_package
 from pipeline.devices.session import Session
 from pipeline.features.native.build import find_command
 from pipeline.features.native.calls import CallLog, KeptCall
@@ -262,3 +263,38 @@ def test_a_validation_on_devices(bench):
         assert facts["calls"] == len(method["runs"])
         assert facts["memory"]["peak"] > 0
     assert "Verdicts by device" in (folder / "report.md").read_text()
+
+
+def test_a_profile_of_a_method_that_needs_state_from_others(bench):
+    """Its rows are the package's instructions, and an Inspector reads what is written."""
+    open_device("native")
+    made = bench("stateful")
+    assert made.doit("lower:shared") == 0, made.output
+    assert made.doit("profile", "shared/step", "--repeats", "4") == 0, made.output
+    title, head, _, *rows, written = made.output.splitlines()
+    assert re.fullmatch(r"shared/step on native: [\d.]+ ms a call, the median of 4", title)
+    assert head.split()[-2:] == ["source", "line"]
+    build = made.root / "build"
+    plan = read_package(PackageFiles.of(build / "shared" / "shared.pte")).plans["step"]
+    operators = {f"{op.name}.{op.overload}".rstrip(".") for op in plan.operators}
+    names = {re.split(r" {2,}", row)[0] for row in rows}
+    backends = {re.split(r" {2,}", row)[1] for row in rows}
+    assert {name for name in names if "::" in name} == operators
+    assert {delegate.id for delegate in plan.delegates} <= backends
+    assert any("models/stateful.py:" in row for row in rows)
+    shares = [float(share) for share in re.findall(r"([\d.]+) %", "\n".join(rows))]
+    assert 90 <= sum(shares) <= 110  # each is a median
+    dump, trace = (made.root / path for path in written.removeprefix("written: ").split(", "))
+    [block] = Inspector(etdump_path=str(dump)).event_blocks
+    [whole] = [event for event in block.events if event.name == "Method::execute"]
+    assert len(whole.perf_data.raw) == 4  # those of the method alone, and not of its sequence
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert sum(event["name"] == "Method::execute" for event in events) == 4
+    assert made.doit("profile", "shared/stap") == 1
+    assert "has no method 'stap'; did you mean 'step'?" in made.output
+    assert made.doit(
+        "profile", "shared/step", "--on", "qemu:max", PTE_PIPELINE_NATIVE_SDK_AARCH64=""
+    )
+    assert "qemu:max: set native_sdk_aarch64 in" in made.output
+    assert made.doit("profile", "split/step") == 1
+    assert "split: not built as it is asked for" in made.output

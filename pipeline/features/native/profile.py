@@ -1,0 +1,210 @@
+"""Runs a method on a device that records times, and names what they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from executorch.exir import schema
+from torch.fx import Node
+
+from pipeline.config.operators import load_libraries
+from pipeline.devices.interface import DeviceError, PackageFiles
+from pipeline.devices.package_data import read_package
+from pipeline.features.native.device import LoadedMethods, NativeDevice
+from pipeline.features.native.etdump import read_runs
+from pipeline.features.native.process import TIMES
+from pipeline.features.native.profile_rows import (
+    InstructionFacts,
+    ProfileRow,
+    make_rows,
+    make_trace,
+)
+from pipeline.plan.actions import Action
+from pipeline.plan.kinds.validate import ValidateInputs
+from pipeline.program.graphs import iter_nodes
+from pipeline.program.inputs import InputSet
+from pipeline.program.random_inputs import generate_inputs
+from pipeline.program.signature import flatten
+from pipeline.program.source_lines import source_line
+from pipeline.run.build.planned import guard_sources
+from pipeline.run.prove.subject import Subject
+from pipeline.store.errors import PipelineError
+from pipeline.store.source_line import SourceLine
+from pipeline.store.workspace import Workspace
+from pipeline.validate.sequences import rounds, usual_sequences
+
+# Outside of delegates: the runtime's kernels, portable or optimized.
+_KERNELS = "kernel"
+
+
+class Profile:
+    """What a device recorded of a method: the ETDump, its rows, and the trace for Perfetto;
+    `milliseconds` is the median time of a call."""
+
+    def __init__(
+        self,
+        etdump: bytes,
+        rows: Sequence[ProfileRow],
+        trace: Mapping[str, Any],
+        milliseconds: float,
+    ) -> None:
+        self.etdump = etdump
+        self.rows = rows
+        self.trace = trace
+        self.milliseconds = milliseconds
+
+
+def profile_method(
+    action: Action[ValidateInputs],
+    workspace: Workspace,
+    method: str,
+    device: str,
+    repeats: int,
+) -> Profile:
+    """Call a method `repeats` times on the first inputs on which it is validated, and record it.
+
+    Methods that share its state and come before it in their sequence are called first.
+
+    Raises:
+        PipelineError: the device can't run it.
+    """
+    load_libraries(action.libraries, workspace.root)
+    title = f"{action.package}/{method} on {device}"
+    with guard_sources(list(action.inputs.sources.values()), workspace.store):
+        subject = Subject.load(action, workspace)
+        files = PackageFiles.of(subject.pte, subject.ptds)
+        runner = NativeDevice(device, workspace.root, subject.settings.timeout)
+        try:
+            etdump, times = _record(runner, files, subject, method, repeats)
+        except DeviceError as error:
+            raise PipelineError(f"{title}: {error}") from error
+        finally:
+            runner.close(files)
+        instructions = describe_instructions(subject, files, method)
+    runs = read_runs(etdump)
+    if not runs:
+        raise PipelineError(f"{title}: its runner recorded no times")
+    facts = {"method": f"{action.package}/{method}", "device": device}
+    trace = make_trace(
+        runs, instructions, title, facts | {"files": subject.key["files"]}
+    )
+    return Profile(etdump, make_rows(runs, instructions), trace, median(times))
+
+
+def _record(
+    device: NativeDevice,
+    files: PackageFiles,
+    subject: Subject,
+    method: str,
+    repeats: int,
+) -> tuple[bytes, list[float]]:
+    """Return the ETDump of the calls, and milliseconds of each. Raises DeviceError."""
+    sequence = find_sequence(subject, method)
+    members = list(dict.fromkeys(sequence))
+    sets = {name: _find_inputs(subject, name) for name in members}
+    loaded = device.load_traced(files, members, TIMES)
+    before, (_, inputs) = _split(rounds(sequence, sets)[0], method)
+    for name, earlier in before:
+        loaded.call(name, flatten(subject.programs[name], earlier))
+    values = flatten(subject.programs[method], inputs)
+    return _call(loaded, method, values, repeats)
+
+
+def _call(
+    loaded: LoadedMethods, method: str, values: Sequence[Any], repeats: int
+) -> tuple[bytes, list[float]]:
+    # The trace begins after the warm-up, so nothing that was called before is in it.
+    _, times, _ = loaded.call(method, values, repeats, warm_up=1)
+    etdump, _ = loaded.take_trace()
+    return etdump, times
+
+
+def find_sequence(subject: Subject, method: str) -> Sequence[str]:
+    """Return the first sequence of methods with common state that calls a method, or it alone."""
+    sequences = subject.key["sequences"]
+    if sequences is None:
+        sequences = usual_sequences(subject.programs, subject.settings.steps)
+    for sequence in sequences:
+        if method in sequence:
+            return list(sequence)
+    return [method]
+
+
+def _split(
+    calls: Sequence[tuple[str, InputSet]], method: str
+) -> tuple[Sequence[tuple[str, InputSet]], tuple[str, InputSet]]:
+    """Return the calls that come before the first one of a method, and that one."""
+    number = [name for name, _ in calls].index(method)
+    return calls[:number], calls[number]
+
+
+def _find_inputs(subject: Subject, method: str) -> list[InputSet]:
+    """Return the examples of a method, or else a set that is generated as validation does."""
+    if subject.examples.get(method):
+        return subject.examples[method]
+    settings = subject.settings
+    shapes = subject.listed_shapes.get(method)
+    return generate_inputs(subject.programs[method], 1, settings.seed, [], shapes)
+
+
+def describe_instructions(
+    subject: Subject, files: PackageFiles, method: str
+) -> dict[int, InstructionFacts]:
+    """Return what the instructions of a method are, by index. Raises PipelineError."""
+    plan = read_package(files).plans[method]
+    places = _InstructionLines(subject, method)
+    facts = {}
+    for index, instruction in enumerate(plan.chains[0].instructions):
+        call = instruction.instr_args
+        if isinstance(call, schema.KernelCall):
+            operator = plan.operators[call.op_index]
+            name = ".".join(filter(None, (operator.name, operator.overload)))
+            facts[index] = InstructionFacts(name, _KERNELS, places.find_line(index))
+        elif isinstance(call, schema.DelegateCall):
+            backend = plan.delegates[call.delegate_index].id
+            where = places.find_partition(index, call.delegate_index)
+            facts[index] = InstructionFacts("", backend, where)
+    return facts
+
+
+class _InstructionLines:
+    """The lines of a model's source that the instructions of a method come from."""
+
+    def __init__(self, subject: Subject, method: str) -> None:
+        lowered = subject.load_lowered(method)
+        self._instructions = lowered.instructions
+        self._origins = lowered.origins
+        self._nodes: list[Node] = list(iter_nodes(subject.programs[method]))
+        self._root = subject.workspace.root
+
+    def find_line(self, index: int) -> str:
+        """Return the line of an instruction outside of delegates, or ""."""
+        lines = self._find_lines([self._instructions.node_places.get(index)])
+        return next((line.where for line in lines), "")
+
+    def find_partition(self, index: int, number: int) -> str:
+        """Return the number of a delegate, and its lines where they are of one file."""
+        text = f"partition {number}"
+        places: list[int] = []
+        for call in self._instructions.delegates:
+            if call.index == index:
+                places += call.places
+        lines = list(self._find_lines(places))
+        if len({line.file for line in lines}) != 1:
+            return text
+        numbers = sorted(line.line for line in lines)
+        first, last = numbers[0], numbers[-1]
+        span = f"{first}-{last}" if first != last else f"{first}"
+        return f"{text} ({lines[0].file}:{span})"
+
+    def _find_lines(self, places: Sequence[int | None]) -> Iterator[SourceLine]:
+        for place in places:
+            if place is not None and self._origins is not None:
+                place = self._origins.get(place)
+            if place is None:
+                continue
+            line = source_line(self._nodes[place], self._root)
+            if line is not None:
+                yield line

@@ -1,0 +1,149 @@
+"""`doit profile`: where the time of a method goes on a device, by operator and source line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeline.cli.columns import columns
+from pipeline.cli.grammar import find_targets
+from pipeline.features.native.planning import find_devices, list_traceable
+from pipeline.features.native.profile_rows import ProfileRow
+from pipeline.features.native.setups import NATIVE, find_setup, is_native
+from pipeline.plan.plan import Plan
+from pipeline.plan.status import link_status
+from pipeline.run.action_log import logging_to
+from pipeline.store.errors import PipelineError, did_you_mean, listed
+from pipeline.store.files import make_folder, record_bytes, write_atomically
+
+if TYPE_CHECKING:  # which takes seconds, and a wrong name none
+    from pipeline.features.native.profile import Profile
+
+_EXAMPLE = "doit profile vision/classify"
+_REPEATS, _MOST_REPEATS = 20, 1000
+_MOST_ROWS = 25
+_DIGITS = 3  # of milliseconds, behind the point: delegates count microseconds
+_RIGHT = (2, 3, 4)
+_UNSAFE = re.compile(r"[^\w.=+-]")
+
+
+def run(
+    plan: Plan, words: Sequence[str], on: str = "", repeats: str = ""
+) -> Iterator[str]:
+    """Profile a method on a device; yield a table of its operators, those that take longest first.
+
+    Args:
+        on: the device; by default `native`, or the first of `validate.devices` without it.
+        repeats: how many calls are recorded, after one that is not; by default 20.
+
+    Raises:
+        PipelineError: there is no such method or device, the package is not built, or the device
+            lacks something that the method needs.
+    """
+    package, method = _find_method(plan, words)
+    count = _parse_repeats(repeats)
+    plan.check(package)
+    status = link_status(plan, package)
+    action = plan.validate(package) if status.current else None
+    if action is None:
+        raise PipelineError(
+            f"{package}: not built as it is asked for ({status.reason}); run `doit lower "
+            f"{package}` first"
+        )
+    root = plan.workspace.root
+    device = _choose_device(on, find_devices(action.inputs.config), root)
+    if problem := find_setup(device, root).problem:
+        raise PipelineError(f"{device}: {problem}")
+    make_folder(plan.workspace.logs, plan.workspace.build)
+    with logging_to(plan.workspace.logs / "profile.log"):  # libraries warn as they load
+        from pipeline.features.native.profile import profile_method
+
+    profile = profile_method(action, plan.workspace, method, device, count)
+    milliseconds = f"{profile.milliseconds:.{_DIGITS}f}"
+    yield f"{package}/{method} on {device}: {milliseconds} ms a call, the median of {count}"
+    yield from describe_rows(profile.rows)
+    paths = _write(plan, package, f"{method}.{_UNSAFE.sub('-', device)}", profile)
+    yield f"written: {', '.join(paths)}"
+
+
+def _find_method(plan: Plan, words: Sequence[str]) -> tuple[str, str]:
+    """Return the package and the method that are meant. Raises PipelineError unless it is one."""
+    if len(words) != 1:
+        raise PipelineError(f"name one method, such as {_EXAMPLE}")
+    targets = find_targets(plan, words)
+    pairs = []
+    for package, methods in targets:
+        plan.check(package)
+        if not methods:
+            methods = tuple(name for unit in plan.units(package) for name in unit)
+        pairs += [(package, method) for method in methods]
+    if len(pairs) != 1:
+        known = listed(["/".join(pair) for pair in pairs], 10)
+        raise PipelineError(f"'{words[0]}' names {known or 'no method'}; name one")
+    return pairs[0]
+
+
+def _parse_repeats(text: str) -> int:
+    if not text:
+        return _REPEATS
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_REPEATS:
+        raise PipelineError(
+            f"--repeats takes a whole number from 1 to {_MOST_REPEATS}, not '{text}'"
+        )
+    return int(text)
+
+
+def _choose_device(name: str, devices: Sequence[str], root: Path) -> str:
+    """Return the device that is meant. Raises PipelineError for one that records no times.
+
+    Args:
+        name: as it was asked for, or "".
+        devices: those of `validate.devices`.
+    """
+    if not name:
+        traceable = [device for device in devices if is_native(device, root)]
+        return NATIVE if NATIVE in traceable else next(iter(traceable), NATIVE)
+    if not is_native(name, root):
+        hint = did_you_mean(name, list_traceable(root))
+        raise PipelineError(f"no device '{name}' records times; {hint}")
+    return name
+
+
+def describe_rows(rows: Sequence[ProfileRow]) -> Iterator[str]:
+    """Yield the lines of a table with the longest rows, and one on the others."""
+    table = [("operator", "backend", "calls", "ms", "share", "source line")]
+    shown = rows
+    if len(rows) > _MOST_ROWS + 1:  # a line on one row would be no shorter
+        shown = rows[:_MOST_ROWS]
+    for row in shown:
+        milliseconds = f"{row.milliseconds:.{_DIGITS}f}"
+        share = _format_share(row.share)
+        calls = str(row.calls)
+        table.append((row.name, row.backend, calls, milliseconds, share, row.where))
+    yield from columns(table, _RIGHT, rule=True)
+    others = rows[len(shown) :]
+    if others:
+        share = _format_share(sum(row.share for row in others))
+        yield f"and {len(others)} more rows, {share} in all"
+
+
+def _format_share(share: float) -> str:
+    return f"{share * 100:.1f} %"
+
+
+def _write(plan: Plan, package: str, stem: str, profile: Profile) -> list[str]:
+    """Write the ETDump and the trace where no release takes them along; return their paths."""
+    build = plan.workspace.build
+    folder = plan.workspace.logs / package / "profile"
+    make_folder(folder, build)
+    contents = {
+        f"{stem}.etdp": profile.etdump,
+        f"{stem}.trace.json": record_bytes(profile.trace, sort_keys=False),
+    }
+    paths = []
+    for name, content in contents.items():
+        write_atomically(folder / name, content, build)
+        paths.append(f"{build.name}/{(folder / name).relative_to(build).as_posix()}")
+    return paths
