@@ -68,7 +68,7 @@ def _iter_archived_nodes(graph: Mapping[str, Any]) -> Iterator[Mapping[str, Any]
 def _find_line(trace: str, modules: Sequence[Frame], root: Path) -> SourceLine | None:
     """Return the line that a node of this trace, in these modules, comes from."""
     frame = choose_frame(parse_trace(trace), root)
-    if frame is None:
+    if not frame:
         return None
     # A module that inherits torch's `forward` has no line: it is around the node, not the frame.
     depth = _count_forwards(parse_trace(trace, tracers=True), frame)
@@ -111,9 +111,7 @@ def choose_frame(frames: Sequence[SourceLine], root: Path) -> SourceLine | None:
         frame for frame in frames if not _INSTALLED & set(PurePath(frame.file).parts)
     ]
     candidates = in_workspace or not_installed or frames
-    if candidates:
-        return candidates[-1]
-    return None
+    return candidates[-1] if candidates else None
 
 
 def name_line(

@@ -193,7 +193,7 @@ def cast(values: Array, old: str, new: str) -> Array:
     if old in _FLOAT8 and new == "float32":
         return _float8_values(old)[values]
     floats = {"float16", "float32", "float64"}
-    exact = {old, new} <= NUMPY and (old in floats) <= (new in floats)
+    exact = {old, new} <= NUMPY and (old not in floats or new in floats)
     if not exact or new == "bool":
         raise UnknownValueError(f"{old} as {new}")
     with np.errstate(over="ignore"):
