@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 # Answers as a runner that opens a package in 0 ns, and then no more.
 _HANGING = """#!/bin/sh
 [ $# = 0 ] && { echo 'usage: hanging'; exit 2; }
-printf '\\001\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0'
+printf '\\002\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0\\0'
 exec "${0%/*}/sleeper" 47
 """
 _SETTINGS = """[tool.pte-pipeline]
