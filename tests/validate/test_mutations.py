@@ -1,7 +1,7 @@
 """Packages damaged on purpose fail validation, in the right method and with words that say why.
 
-By default a tenth of the matrix: one seed of some damages of each sample. `pytest -m slow` judges
-one seed of all of it, and prints the table that `python -m tests.mutations` prints for two.
+By default a tenth of the matrix: one seed of some damages of each sample. `pytest -m release`
+judges one seed of all of it, and prints the table that `python -m tests.mutations` prints for two.
 """
 
 import random
@@ -170,6 +170,7 @@ def test_every_damage_is_caught_or_known(matrix):
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_the_score_is_high(matrix):
     visible = [v for v in matrix if v["outcome"] not in ("equivalent", "tolerated")]
     caught = [v for v in visible if v["outcome"] == "caught"]
@@ -177,6 +178,7 @@ def test_the_score_is_high(matrix):
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_nine_of_ten_damages_are_located(matrix):
     """Traced to where they were done: method, delegate or operator, and kind."""
     caught = [
@@ -192,5 +194,6 @@ def test_nine_of_ten_damages_are_located(matrix):
 
 
 @pytest.mark.slow
+@pytest.mark.release
 def test_every_damage_applies_somewhere(judges, matrix):
     assert {verdict["damage"] for verdict in matrix} == set(judges.damages)
