@@ -25,7 +25,7 @@ _RESERVED = {"native", "executorch", "interpreter"}  # devices that everyone has
 
 
 class BoardAddress:
-    """Where a board is.
+    """The address of a board: how it is reached, and the folder that is ours there.
 
     Attributes:
         text: the address as it was written.

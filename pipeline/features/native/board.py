@@ -93,6 +93,7 @@ class Board:
         self._entries: set[str] = set()  # of this batch, which stay
         self.problem = ""
         self._started = 0
+        self._is_closed = threading.Event()
         self._scratch = TemporaryDirectory(prefix="pte-board-")
         self._stderr = TemporaryFile()  # noqa: SIM115 - as long as the session
         self._link = _make_link(address, Path(self._scratch.name))
@@ -104,7 +105,6 @@ class Board:
         except BaseException:
             self.close()
             raise
-        self._is_closed = threading.Event()
         threading.Thread(target=self._send_heartbeats, daemon=True).start()
 
     def install_runner(self, program: Path, libraries: Sequence[Path]) -> None:
@@ -175,8 +175,7 @@ class Board:
 
     def close(self) -> None:
         """Let go of the lock, and end the runners."""
-        if hasattr(self, "_is_closed"):
-            self._is_closed.set()
+        self._is_closed.set()
         with suppress(OSError):
             self._pipe.close()
         try:

@@ -40,7 +40,7 @@ _KERNELS = "kernel"
 
 
 class Profile:
-    """What a device recorded of a method: the ETDump, its rows, and the trace for Perfetto;
+    """The profile of a method on a device: the ETDump, its rows, and the trace for Perfetto;
     `milliseconds` is the median time of a call."""
 
     def __init__(
