@@ -11,6 +11,13 @@ from pipeline.store.errors import PipelineError
 from pipeline.store.file_digests import FileDigests
 
 
+@pytest.fixture(autouse=True)
+def no_sdk(monkeypatch):
+    """Take the variables away by which whoever runs the tests names an SDK."""
+    for variable in ("PTE_PIPELINE_NATIVE_SDK", "PTE_PIPELINE_NATIVE_SDK_AARCH64"):
+        monkeypatch.delenv(variable, raising=False)
+
+
 @pytest.fixture
 def sdk(tmp_path):
     folder = tmp_path / "wheel" / "executorch"
@@ -161,8 +168,6 @@ def test_what_is_no_address(text, tmp_path):
 
 def test_a_board_runs_what_either_sdk_is_built_for(tmp_path, sdk, programs, monkeypatch):
     monkeypatch.setattr("pipeline.features.native.setups.find_spec", lambda name: None)
-    for variable in ("PTE_PIPELINE_NATIVE_SDK", "PTE_PIPELINE_NATIVE_SDK_AARCH64"):
-        monkeypatch.delenv(variable, raising=False)
     root = set_up_boards(tmp_path, pi5="ssh://pi5", phone="adb://R5CT")
     assert find_setup("pi5", root).problem.startswith("ssh is not installed; ")
     assert find_setup("phone", root).problem.startswith("adb is not installed; ")
