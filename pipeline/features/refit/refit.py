@@ -307,7 +307,7 @@ class Lesson(CompileListener):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        from pipeline.features.refit.watch import watched
+        from pipeline.features.refit.hooks import watched
 
         with watched(self.watch):
             yield

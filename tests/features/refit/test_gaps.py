@@ -8,11 +8,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
 from pipeline.compile.inspect.arrays import HeldStorage
-from pipeline.compile.inspect.storages import note_described
-from pipeline.features.refit import watch as watching
+from pipeline.compile.inspect.storages import note_described, storage_bytes
+from pipeline.features.refit import hooks
+from pipeline.features.refit.hooks import watched
 from pipeline.features.refit.learn import find_gap
 from pipeline.features.refit.recipes import Evaluation
-from pipeline.features.refit.watch import Watch, storage_bytes, watched
+from pipeline.features.refit.watch import Watch
 from pipeline.store.digest import hash_bytes
 from pipeline.store.releases import installed_versions
 from tests.features.refit.random_changes import build, judge_changes
@@ -123,8 +124,8 @@ def test_a_serializer_with_another_text_is_a_gap(monkeypatch):
     def write(storage):
         return storage.data_ptr()
 
-    monkeypatch.setattr(watching, "_SERIALIZERS", (name,))
-    monkeypatch.setattr(watching, "_has_known_text", lambda function: False)
+    monkeypatch.setattr(hooks, "SERIALIZERS", (name,))
+    monkeypatch.setattr(hooks, "has_known_text", lambda function: False)
     watch, _, _ = watched_call(lambda weight: write(weight.untyped_storage()))
     assert [*watch.gaps] == [f"{name} has another text than the one known"]
     assert not watch.guards

@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.compile.inspect.arrays import HeldStorage, UnknownValueError, View, cast, look
+from pipeline.compile.inspect.storages import storage_bytes, view_of
+from pipeline.features.refit.hooks import watched
 from pipeline.features.refit.recipes import Evaluation, is_repeatable
-from pipeline.features.refit.watch import Watch, storage_bytes, view_of, watched
+from pipeline.features.refit.watch import Watch
 
 FLOATS = [torch.float32, torch.float64]
 NUMBERS = [*FLOATS, torch.int8, torch.int32, torch.int64, torch.uint8]

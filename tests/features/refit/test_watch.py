@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from pipeline.compile.inspect.arrays import HeldStorage
+from pipeline.compile.inspect.storages import storage_bytes
+from pipeline.features.refit.hooks import watched
 from pipeline.features.refit.recipes import UNKNOWN, Evaluation
 from pipeline.features.refit.unit import CannotRefitError, Recipe, _check_guards
-from pipeline.features.refit.watch import Watch, storage_bytes, watched
+from pipeline.features.refit.watch import Watch
 
 READS = {
     "item": lambda w: w.sum().item(),
@@ -27,6 +29,11 @@ READS = {
     "loop": lambda w: [float(each) for each in w],
     "membership": lambda w: 1.0 in w,
     "dlpack": lambda w: torch.utils.dlpack.to_dlpack(w) and w.__dlpack__(),
+    "bare dlpack": lambda w: torch._C._to_dlpack(w),
+    "sections": lambda w: torch.arange(9).tensor_split(w.abs().long()),
+    "named sections": lambda w: torch.tensor_split(
+        torch.arange(9), tensor_indices_or_sections=w.abs().long()
+    ),
     "address": lambda w: w.data_ptr(),
     "a tensor of elements": lambda w: torch.tensor([[w[0], w[1]]]),
     "a tensor of data": lambda w: torch.tensor(data=(w[0], 1.0)),
@@ -35,6 +42,7 @@ METADATA = {
     "shape": lambda w: (w.shape, w.dtype, w.stride(), w.numel(), w.device),
     "layout": lambda w: (w.is_contiguous(), w.ndim, w.storage_offset(), w.requires_grad),
     "copies": lambda w: w.t().contiguous().clone().to(torch.float64),
+    "parts": lambda w: w.tensor_split(3),
     "zeros": lambda w: float(torch.zeros_like(w).sum()),
     "a storage's size": lambda w: w.untyped_storage().nbytes(),
 }

@@ -1,0 +1,302 @@
+"""Tells a `Watch` what becomes of constants while a unit is compiled: of each operator, of what
+gives values to Python or to torch without one, and of what turns dispatching off.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from pipeline.compile.inspect.storages import described_to
+from pipeline.compile.preprocess.cached_backend import CachedBackend
+from pipeline.features.refit.callers import (
+    ADDRESS_TRIER,
+    OBSERVERS,
+    SERIALIZERS,
+    has_known_text,
+    name_function,
+)
+from pipeline.features.refit.watch import (
+    COPY,
+    FAKES,
+    PLAIN,
+    Watch,
+    fills_storage,
+    find_tensors,
+)
+from pipeline.program.patching import replaced, wrapped
+
+# Operators that change where a tensor looks, and no value.
+_MOVING = frozenset(
+    {"set_", "resize_", "detach_", "as_strided_", "t_", "transpose_", "squeeze_"}
+)
+# What turns dispatching off.
+_BLINDS = (
+    (torch._C, "_DisableTorchDispatch"),
+    (_python_dispatch, "_disable_current_modes"),
+)
+# What gives values to Python without a call of an operator. That of storages gives an address, by
+# which serializers take all bytes.
+_HOOKS: Mapping[type, tuple[str, ...]] = {
+    torch.Tensor: (
+        "numpy",
+        "tolist",
+        "data_ptr",
+        "__array__",
+        "__dlpack__",
+        "__repr__",
+    ),
+    torch.UntypedStorage: ("data_ptr", "tolist", "__getitem__", "__iter__"),
+}
+# Functions of which torch itself reads tensors, where no operator is seen, from which argument on.
+_READERS = (
+    (torch, "to_dlpack", 0),
+    (torch.utils.dlpack, "to_dlpack", 0),
+    (torch._C, "_to_dlpack", 0),
+    (torch, "tensor_split", 1),
+    (torch.Tensor, "tensor_split", 1),
+)
+# Who turns dispatching off, so that no operator is seen, and uses no value of a constant meanwhile:
+# the first works on fake tensors, the second on numbers of the graph, the third on the state of
+# random numbers, the last traces branches with fake tensors. Others make a gap.
+_HARMLESS = frozenset({
+    ("torch._subclasses.fake_tensor", "in_kernel_invocation_manager"),
+    ("executorch.exir.passes.scalar_to_tensor_pass", "try_coerce"),
+    ("torch._dynamo.utils", "preserve_rng_state"),
+    ("torch._higher_order_ops.utils", "_materialize_as_graph_inner"),
+})  # fmt: skip
+
+
+@contextmanager
+def watched(watch: Watch) -> Iterator[None]:
+    """Watch what becomes of the sources of `watch` within the context."""
+    with described_to(watch.note_described), ExitStack() as hooks:
+        for owner, names in _HOOKS.items():
+            for name in names:
+                hooks.enter_context(_hooked(owner, name, watch))
+        hooks.enter_context(replaced(torch, "tensor", partial(_free_tensors, watch)))
+        for owner, name, first in _READERS:
+            reader = _note_arguments(watch, getattr(owner, name), first)
+            hooks.enter_context(_replaced(owner, name, reader))
+        for owner, name in _BLINDS:
+            hooks.enter_context(replaced(owner, name, partial(_blind, watch)))
+        hooks.enter_context(
+            wrapped(CachedBackend, "find_or_make", partial(_note_hits, watch))
+        )
+        hooks.enter_context(_Mode(watch))
+        yield
+
+
+def _note_hits(
+    watch: Watch,
+    original: Callable[..., Any],
+    backend: CachedBackend,
+    inputs: Sequence[tuple[ExportedProgram, Any]],
+    *args: Any,
+) -> Any:
+    """Preprocess partitions, and note a gap where those of a result that the store had hold
+    constants."""
+    counts = backend.context.counts
+    hits = counts.hits
+    results = original(backend, inputs, *args)
+    if counts.hits > hits and any(_holds_tensors(program) for program, _ in inputs):
+        watch.note_gap(f"a result of {backend.__name__} was found in the store")
+    return results
+
+
+def _holds_tensors(program: ExportedProgram) -> bool:
+    if program.state_dict or program.constants:
+        return True
+    return any(
+        node.op == "get_attr"
+        for module in program.graph_module.modules()
+        if isinstance(module, GraphModule)
+        for node in module.graph.nodes
+    )
+
+
+def _free_tensors(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what notes tensors made of Python's values, which were seen when Python got them.
+
+    Torch reads those of tensors in a list itself, where no operator is seen.
+    """
+
+    @wraps(original)
+    def tensor(*args: Any, **kwargs: Any) -> Any:
+        new_tensor = original(*args, **kwargs)
+        data = args[0] if args else kwargs["data"]
+        for listed in [] if isinstance(data, torch.Tensor) else find_tensors(data):
+            watch.note_read(listed)
+        if type(new_tensor) in PLAIN:
+            watch.note_free(new_tensor)
+        return new_tensor
+
+    return tensor
+
+
+def _note_arguments(watch: Watch, original: Callable[..., Any], first: int) -> Any:
+    """Return what notes as read the tensors that a function takes from argument `first` on."""
+
+    @wraps(original)
+    def read(*args: Any, **kwargs: Any) -> Any:
+        for tensor in find_tensors([*args[first:], kwargs]):
+            if type(tensor) in PLAIN:
+                watch.note_read(tensor)
+        return original(*args, **kwargs)
+
+    return read
+
+
+def _blind(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what notes a gap where dispatching is turned off by code that may use values."""
+
+    def turn_off(*args: Any, **kwargs: Any) -> Any:
+        caller = sys._getframe(1)
+        place = str(caller.f_globals.get("__name__")), caller.f_code.co_name
+        if place not in _HARMLESS:
+            watch.note_gap(f"{'.'.join(place)} computes unseen")
+        return original(*args, **kwargs)
+
+    return turn_off
+
+
+class _Mode(TorchDispatchMode):
+    """Tells the watch of each operator that takes a known storage."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:  # by importing it
+        return False
+
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        return True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        keywords = kwargs or {}
+        watch = self._watch
+        plain_tensors: list[torch.Tensor] = []
+        if _gather(args, plain_tensors) or _gather(keywords.values(), plain_tensors):
+            watch.note_gap(f"{func} takes a tensor of a class of its own")
+        if any(t.is_neg() or t.is_conj() for t in plain_tensors):
+            watch.note_gap(f"{func} takes a tensor with other values than its storage")
+        known_tensors = [t for t in plain_tensors if watch.find(t) is not None]
+        if not known_tensors:
+            if isinstance(func, torch._ops.OpOverload):
+                watch.note_readings(func, plain_tensors)
+            out = func(*args, **keywords)
+            if all(map(watch.is_accounted, plain_tensors)):
+                new_tensors: list[torch.Tensor] = []
+                _gather((out,), new_tensors)
+                for new_tensor in new_tensors:
+                    watch.note_free(new_tensor)
+            return out
+        if not isinstance(func, torch._ops.OpOverload):
+            watch.note_gap(f"{func} computes unseen")
+            return func(*args, **keywords)
+        watch.note_readings(func, plain_tensors)
+        name = str(func)
+        if name == COPY and type(args[0]) in PLAIN and fills_storage(args[0]):
+            watch.note_free(args[0])  # whatever it held
+        described = watch.describe_arguments(args, keywords)
+        out = func(*args, **keywords)
+        if any(
+            getattr(made, "constant", None) is not None for made in find_tensors(out)
+        ):
+            # A fake tensor that keeps its value computes with it unseen.
+            for known_tensor in known_tensors:
+                watch.note_read(known_tensor)
+        operator = func._schema.name.partition("::")[2]
+        if func._schema.is_mutable and operator not in _MOVING:
+            for changed in _changed(func, args, keywords):
+                watch.note_change(name, changed, described)
+        else:
+            watch.note_result(name, described, out)
+        return out
+
+
+def _hooked(owner: Any, name: str, watch: Watch) -> Any:
+    original = getattr(owner, name)
+
+    def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(1)
+        caller = frame.f_globals.get("__name__", "")
+        function = name_function(frame)
+        if not isinstance(self, torch.Tensor) and function in SERIALIZERS:
+            if not has_known_text(function):
+                watch.note_gap(f"{function} has another text than the one known")
+            watch.note_stored(self)
+        elif (
+            caller not in OBSERVERS
+            and function != ADDRESS_TRIER
+            and (type(self) in PLAIN or not isinstance(self, torch.Tensor))
+        ):
+            watch.note_read(self)
+        return original(self, *args, **kwargs)
+
+    return _replaced(owner, name, read)
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Give a class or module another function within the context, also one that it inherits."""
+    if name in vars(owner):
+        with replaced(owner, name, lambda original: function):
+            yield
+        return
+    setattr(owner, name, function)
+    try:
+        yield
+    finally:
+        delattr(owner, name)
+
+
+def _gather(values: Iterable[Any], plain_tensors: list[torch.Tensor]) -> bool:
+    """Add the plain tensors among the arguments of an operator to a list. Return whether there is
+    another one that has values."""
+    others = False
+    for value in values:
+        kind = type(value)
+        if kind in PLAIN:
+            if value.layout is torch.strided:
+                plain_tensors.append(value)
+            else:
+                others = True
+        elif kind is tuple or kind is list:
+            others |= _gather(value, plain_tensors)
+        elif kind is dict:
+            others |= _gather(value.values(), plain_tensors)
+        elif isinstance(value, torch.Tensor) and kind not in FAKES:
+            others = True
+    return others
+
+
+def _changed(func: Any, args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors that an operator writes to."""
+    for place, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = args[place] if place < len(args) else kwargs.get(argument.name)
+        for tensor in find_tensors(value):
+            if type(tensor) in PLAIN:
+                yield tensor
