@@ -12,12 +12,14 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from fnmatch import filter as filter_names
 from functools import cached_property
 from importlib.machinery import PathFinder, all_suffixes
 from typing import Any
 
 from pipeline.plan.places import Kind, Places, within
 from pipeline.store.digest import Digest, hash_bytes, hash_json
+from pipeline.store.forms import SystemName, check_of
 from pipeline.store.toolchain import HASH_SEED
 from pipeline.store.workspace import Workspace
 
@@ -42,7 +44,8 @@ class Reads:
 
     Attributes:
         files, listings, links: paths, as `Places` spells them, by what was asked of them.
-        environment: names of variables; `*` for the set of all names.
+        environment: names of variables; `*` for the set of all names, `NUMBA_*` for the set of
+            those that begin so.
         modules: names at the top level that were imported, or looked for in vain.
         distributions: those whose modules were imported, or whose files were read.
         made: files and folders that the exporter made in folders that it lists, which don't count
@@ -66,16 +69,12 @@ class Reads:
     @classmethod
     def from_json(cls, record: Any) -> Reads | None:
         """Read a record; None for anything else, as an older version may have left it."""
-        names = {field.name for field in fields(cls)}
-        sound = isinstance(record, dict) and all(
-            name in names
-            and isinstance(value, list)
-            and all(isinstance(v, str) for v in value)
-            for name, value in record.items()
-        )
-        if sound:
+        if _IS_RECORD(record):
             return cls(**{name: tuple(value) for name, value in record.items()})
         return None
+
+
+_IS_RECORD = check_of({f"{field.name}?": [SystemName] for field in fields(Reads)})
 
 
 def parse_records(result: Mapping[str, Any]) -> list[Reads]:
@@ -180,12 +179,12 @@ class Finder:
         }
 
     def _environment(self, names: Iterable[str]) -> dict[str, str | None]:
-        """Return the digests of variables, and the names of all where all of them count."""
-        values: dict[str, str | None] = {
-            name: self.surroundings.environment.get(name) for name in names
-        }
-        if WHOLE_ENVIRONMENT in values:
-            values[WHOLE_ENVIRONMENT] = " ".join(self.surroundings.names())
+        """Return the digests of variables, and the names of all that count as a set."""
+        values: dict[str, str | None] = {}
+        for name in names:
+            values[name] = self.surroundings.environment.get(name)
+            if name.endswith(WHOLE_ENVIRONMENT):
+                values[name] = " ".join(filter_names(self.surroundings.names(), name))
         return values
 
     # Modules

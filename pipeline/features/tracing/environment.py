@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
+from pipeline.plan.reads import WHOLE_ENVIRONMENT
+
 _PASSING = ("os", "_collections_abc", "collections.abc", __name__)  # read for others
+# Modules of libraries that go through all variables to take those of their own, by the prefix of
+# these. Such a module is shown no others, so that this holds whatever its release does.
+_PREFIXES = {"numba.core.config": "NUMBA_", "dask.config": "DASK_"}
 
 
 def record_environment(
@@ -17,7 +23,8 @@ def record_environment(
     were, and the files of the code that asks for each by its name; those that it set itself don't
     count.
 
-    The mappings stay the same objects, since modules hold them. Native code is not heard.
+    A library that takes the variables of a prefix is recorded as such, `NUMBA_*`, and with each of
+    these. The mappings stay the same objects, since modules hold them. Native code is not heard.
     """
     _Recording.data = os.environ._data  # type: ignore[attr-defined]
     _Recording.found, _Recording.readers, _Recording.own = variables, readers, set()
@@ -47,8 +54,14 @@ class _Recording(os._Environ):  # type: ignore[type-arg]
             self.own.add(os.fsdecode(key))
 
     def __iter__(self) -> Iterator[Any]:
-        self._read_all()
-        return super().__iter__()
+        prefix = _PREFIXES.get(
+            _find_frame(sys._getframe(1)).f_globals.get("__name__", "")
+        )
+        if prefix is None or self is not os.environ:
+            self._read_all()
+            return super().__iter__()
+        self.found.setdefault(f"{prefix}{WHOLE_ENVIRONMENT}", None)
+        return (name for name in super().__iter__() if name.startswith(prefix))
 
     def __len__(self) -> int:
         self._read_all()
@@ -84,7 +97,11 @@ _note._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 def _find_reader() -> str:
     """Return the file of the code that asks for a variable."""
-    frame = sys._getframe(3)
+    return os.path.abspath(_find_frame(sys._getframe(3)).f_code.co_filename)
+
+
+def _find_frame(frame: FrameType) -> FrameType:
+    """Return the frame of the code that reads, from one of its own or one that reads for it."""
     while frame.f_back is not None and frame.f_globals.get("__name__") in _PASSING:
         frame = frame.f_back
-    return os.path.abspath(frame.f_code.co_filename)
+    return frame

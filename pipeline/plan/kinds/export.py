@@ -140,24 +140,25 @@ def describe_export(difference: Difference, file: str) -> str | None:
     return None
 
 
-def _describe_variables(old: object, new: object) -> str:
-    """Name the environment variables that were set or unset, of the names of all, if both runs of
-    the exporter read all of them."""
+def _describe_variables(names_read: str, old: object, new: object) -> str:
+    """Name the environment variables that were set or unset, of those that the exporter went
+    through, `*` or `NUMBA_*`, if both of its runs did."""
+    scope = f"all {names_read}".removesuffix(" *")
     if not (isinstance(old, str) and isinstance(new, str)):
-        return "environment variables, of which only one run read all"
+        return f"environment variables, of which only one run read {scope}"
     before, now = set(old.split()), set(new.split())
     changes = []
     for names, change in ((now - before, "set"), (before - now, "unset")):
         if names:
             changes.append(f"{listed(sorted(names), _MOST_VARIABLES)} {change}")
-    return f"environment variables, of which it reads all: {', '.join(changes)}"
+    return f"environment variables, of which it reads {scope}: {', '.join(changes)}"
 
 
 def _describe_read(kind: str, name: str, difference: Difference) -> str:
     place = show_place(name)
     match kind:
-        case "environment" if name == WHOLE_ENVIRONMENT:
-            return _describe_variables(difference.old, difference.new)
+        case "environment" if name.endswith(WHOLE_ENVIRONMENT):
+            return _describe_variables(name, difference.old, difference.new)
         case "environment":
             change = difference.change("is set", "is not set any more")
             return f"environment variable {name} {change}"

@@ -394,6 +394,16 @@ def test_environment_that_is_read(tmp_path, view, monkeypatch):
     assert type(os.environ) is os._Environ
 
 
+def test_a_library_is_shown_the_variables_of_its_prefix_alone(tmp_path, view, monkeypatch):
+    """numba goes through all variables as it is imported, for those that begin with `NUMBA_`."""
+    monkeypatch.setenv("NUMBA_ONE", "1")
+    module = {"__name__": "numba.core.config"}
+    exec("import os\ndef read():\n    return dict(os.environ.items())", module)
+    shown, watch = run(tmp_path, module["read"], view == "kernel")
+    assert shown == {"NUMBA_ONE": "1"}
+    assert watch.environment == {"NUMBA_ONE": "1", "NUMBA_*": None}
+
+
 def connect_back():
     server = socket.create_server(("127.0.0.1", 0))
     socket.create_connection(server.getsockname()).close()
