@@ -28,6 +28,7 @@ from pipeline.features.exporters.exporter import (
     call_export_methods,
     call_inputs,
     find_references,
+    parse_examples,
     parse_inputs,
 )
 from pipeline.features.exporters.exporter_imports import import_afresh, importing_for
@@ -258,10 +259,7 @@ def _run(
     values = {
         name: call_inputs(module, "example", name, parameters) for name in programs
     }
-    examples = {
-        name: list(parse_inputs(module, "example", name, program, values[name]))
-        for name, program in programs.items()
-    }
+    examples = parse_examples(module, programs, values)
     references = find_references(module, programs, exported_references, parameters)
     # Each set has a record of its own, so that an exporter that yields them has one of them in
     # memory at a time.

@@ -19,10 +19,11 @@ from pipeline.program.constant_values import encode_constant
 from pipeline.program.inputs import InputSet, as_input_sets
 from pipeline.program.signature import check_inputs
 from pipeline.store.digest import Digest
-from pipeline.store.errors import SourceError
+from pipeline.store.errors import PipelineError, SourceError
 from pipeline.store.names import METHOD_NAME, METHOD_RULE, are_distinct
 
 Reference = Callable[..., Any]
+_MOST_MISTAKES = 8  # that are told of the inputs of one method
 
 
 def call_export_methods(
@@ -251,20 +252,62 @@ def parse_inputs(
     eager = kind == "example" or isinstance(
         value, tuple | list | Mapping | str | Tensor
     )
+    where = f"{name_file(module)}: {kind}_inputs({method!r})"
     sets: Iterable[InputSet]
     if value is None or (isinstance(value, tuple | list) and not value):
         sets = []
     elif eager or not isinstance(value, Iterable):
-        sets = as_input_sets(value, kind)  # which says what may be wrong with it
+        sets = _as_input_sets(value, kind, where)  # which says what is wrong with it
     else:
-        sets = (
-            replace(as_input_sets([call], kind)[0], origin=f"{kind} {number}")
-            for number, call in enumerate(value)
-        )
+        sets = _number_calls(value, kind, where)
+    mistakes: list[str] = []
     for inputs in sets:
         try:
             check_inputs(program, inputs)
         except Exception as error:
-            where = f"{name_file(module)}: {kind}_inputs({method!r})"
-            raise SourceError(f"{where}: {error}") from error
-        yield inputs
+            mistakes.append(f"{where}: {error}")
+        if len(mistakes) == _MOST_MISTAKES:
+            break
+        if not mistakes:
+            yield inputs
+    if mistakes:
+        raise SourceError(*mistakes)
+
+
+def _as_input_sets(value: Any, kind: str, where: str) -> list[InputSet]:
+    try:
+        return as_input_sets(value, kind)
+    except PipelineError as error:
+        raise SourceError(*(f"{where}: {line}" for line in error.lines)) from error
+
+
+def _number_calls(calls: Iterable[Any], kind: str, where: str) -> Iterator[InputSet]:
+    for number, call in enumerate(calls):
+        try:
+            (inputs,) = as_input_sets([call], kind)
+        except PipelineError as error:
+            mistakes = (line.removeprefix(f"{kind} 0") for line in error.lines)
+            raise SourceError(
+                *(f"{where}: {kind} {number}{mistake}" for mistake in mistakes)
+            ) from error
+        yield replace(inputs, origin=f"{kind} {number}")
+
+
+def parse_examples(
+    module: ModuleType,
+    programs: Mapping[str, ExportedProgram],
+    returned: Mapping[str, Any],
+) -> dict[str, list[InputSet]]:
+    """Return the examples of each method, of what the exporter's function returned for it. Raises
+    SourceError with what is wrong with those of all methods."""
+    examples: dict[str, list[InputSet]] = {}
+    mistakes: list[str] = []
+    for name, program in programs.items():
+        try:
+            inputs = parse_inputs(module, "example", name, program, returned[name])
+            examples[name] = list(inputs)
+        except SourceError as error:
+            mistakes += error.args
+    if mistakes:
+        raise SourceError(*mistakes)
+    return examples

@@ -7,7 +7,12 @@ import torch
 from torch import nn
 from torch.export import export
 
-from pipeline.features.exporters.exporter import call_export_methods, find_references, parse_inputs
+from pipeline.features.exporters.exporter import (
+    call_export_methods,
+    find_references,
+    parse_examples,
+    parse_inputs,
+)
 from pipeline.store.errors import SourceError
 
 PROGRAM = export(nn.ReLU(), (torch.ones(2),))
@@ -51,3 +56,21 @@ def test_a_mistake_in_examples_names_the_method_once():
     what = r"m.py: example_inputs\('a'\): example 0: argument 'input'"
     with pytest.raises(SourceError, match=what):
         list(sets)
+
+
+def test_all_mistakes_in_examples_are_told_with_their_methods():
+    returned = {"a": [(torch.ones(3),), (torch.ones(2, dtype=torch.int64),)], "b": [torch.ones(2)]}
+    with pytest.raises(SourceError) as caught:
+        parse_examples(exporter({}), {"a": PROGRAM, "b": PROGRAM}, returned)
+    size, dtype, form = caught.value.lines
+    assert size.startswith("/m.py: example_inputs('a'): example 0: argument 'input': size 3")
+    assert dtype.startswith("/m.py: example_inputs('a'): example 1: argument 'input': dtype int64")
+    assert form.startswith("/m.py: example_inputs('b'): example 0: a tensor, must be a tuple of")
+
+
+def test_calibration_inputs_are_numbered_as_they_come():
+    calls = iter([(torch.ones(2),), torch.ones(2), (torch.ones(2),)])
+    sets = parse_inputs(exporter({}), "calibration", "a", PROGRAM, calls)
+    assert next(sets).origin == "calibration 0"
+    with pytest.raises(SourceError, match=r"calibration_inputs\('a'\): calibration 1: a tensor"):
+        next(sets)
