@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -45,11 +46,13 @@ class Stages:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Time a step of the stage under way, but for one that is part of another step."""
+        """Time a step of the stage under way, and say its name, but for one that is part of another
+        step."""
         if self._stepping:
             yield
             return
         self._stepping, started = True, time.perf_counter()
+        self._note(name, 0, 0)
         try:
             yield
         finally:
@@ -59,14 +62,14 @@ class Stages:
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each stage and step by name, as far as something is made in them; a
         stage that has steps counts what is left beside them."""
-        totals: dict[str, float] = {}
+        totals: defaultdict[str, float] = defaultdict(float)
         for name, begin, end in self.spans:
             if name not in (IMPORT, WAIT):
                 within = sum(e - b for _, b, e in self.steps if begin <= b < end)
-                totals[name] = totals.get(name, 0.0) + end - begin - within
+                totals[name] += end - begin - within
         for name, begin, end in self.steps:
-            totals[name] = totals.get(name, 0.0) + end - begin
-        return totals
+            totals[name] += end - begin
+        return dict(totals)
 
     @property
     def peak(self) -> int:

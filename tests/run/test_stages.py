@@ -29,3 +29,11 @@ def test_a_step_that_fails_is_timed_and_ends():
     with stages.stage("emit"), stages.step("write"):
         pass
     assert [name for name, _, _ in stages.steps] == ["decompose", "write"]
+
+
+def test_a_step_is_told_by_its_name_and_none_within_it():
+    told = []
+    stages = Stages(lambda stage, steps_done, total: told.append(stage))
+    with stages.stage("lower"), stages.step("partition xnnpack"), stages.step("decompose"):
+        assert stages.current == "lower"
+    assert told == ["lower", "partition xnnpack"]
