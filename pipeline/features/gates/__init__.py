@@ -29,6 +29,19 @@ DIFF = Command(
     ),
     run="pipeline.features.gates.diff:run",
 )
+AFFECTED = Command(
+    "affected",
+    "the packages and methods that a change since a revision touches",
+    "<revision> [package ...]",
+    {"json": "write one line of JSON, for the matrix of a CI"},
+    "Keys of actions are compared; nothing is exported or built. A model that this store has no "
+    "export of is taken for changed.",
+    (
+        ("doit affected main", "since a branch"),
+        ("doit affected main --json", "since, packages (package, state, lower, ...)"),
+    ),
+    run="pipeline.features.gates.affected:run",
+)
 BASELINE = Command(
     "baseline",
     "accept the present figures, to which gates hold later builds",
@@ -39,7 +52,7 @@ BASELINE = Command(
 FEATURE = Feature(
     "gates",
     "hold packages to limits and accepted baselines, and compare builds",
-    verbs=(DIFF, BASELINE),
+    verbs=(DIFF, AFFECTED, BASELINE),
     config={
         "validate.gates": "pipeline.features.gates.kinds:add_package_fields",
         "validate.methods.<method>.gates": "pipeline.features.gates.kinds:add_method_fields",

@@ -1,0 +1,182 @@
+"""`doit affected`: the packages and methods that a run would make anew because of what changed
+since a revision, for people or as JSON for the matrix of a CI. Nothing is built.
+
+The keys of actions tell: a method is affected where its compilation has another key than at the
+revision. Where a key can't be known, since a model is not exported in this store, all methods are
+taken for affected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from json import dumps
+from typing import Any, Literal
+
+from pipeline.cli.columns import columns
+from pipeline.cli.grammar import fit_names
+from pipeline.features.gates.references import Reference, open_reference
+from pipeline.plan.plan import Plan
+from pipeline.plan.status import describe_changes
+from pipeline.store.errors import PipelineError, SourceError, did_you_mean
+
+State = Literal["changed", "new", "removed"]
+_MOST_REASONS = 3
+_USAGE = "doit affected <revision> [package ...]"
+
+
+Affected = Mapping[str, Any]  # as `_make_row` describes it
+
+
+def _make_row(
+    package: str,
+    state: State,
+    methods: Sequence[str] | None = (),
+    reasons: Sequence[str] = (),
+    *,
+    lower: bool = True,
+    validate: bool = True,
+) -> Affected:
+    """Return what is told of a package that a change touches.
+
+    Args:
+        methods: those that are compiled anew, in the order of the model; None for all of them, also
+            where which ones can't be known before the model is exported.
+        reasons: what changed, to the file, config key, tensor or library.
+        lower, validate: whether it is lowered, and validated, anew.
+    """
+    return {
+        "package": package,
+        "state": state,
+        "lower": lower,
+        "validate": validate,
+        "methods": methods if methods is None else list(methods),
+        "reasons": _shorten(reasons),
+    }
+
+
+def run(plan: Plan, words: Sequence[str], json: bool = False) -> Iterator[str]:
+    """Yield the packages that are affected, a line each and a sum, or one line of JSON.
+
+    Args:
+        words: a revision of git's, and packages or patterns of them, by default all.
+
+    Raises:
+        PipelineError: there is no such revision or package.
+    """
+    if not words:
+        raise PipelineError(f"affected: since which revision? {_USAGE}")
+    revision, *names = words
+    with ExitStack() as stack:
+        reference = open_reference(plan, revision, stack)
+        if reference is None or (reference.packages and reference.plan is None):
+            raise PipelineError(f"'{revision}' is no revision of git's; {_USAGE}")
+        plan.trust_last_exports()
+        packages = _select(plan, reference, names)
+        comparisons = [_compare(plan, reference, package) for package in packages]
+        affected = list(filter(None, comparisons))
+    if json:
+        yield dumps({"since": reference.name, "packages": affected})
+        return
+    lines = columns([_describe(row) for row in affected])
+    yield from (line.rstrip() for line in lines)
+    yield f"{len(affected)} of {len(packages)} packages affected since {reference.name}"
+
+
+def _select(plan: Plan, reference: Reference, names: Sequence[str]) -> list[str]:
+    """Return the packages that names stand for, here or at the revision; by default all."""
+    known = sorted({*plan.packages, *reference.packages})
+    if not names:
+        return known
+    packages: dict[str, None] = {}
+    for name in names:
+        fitting = fit_names(known, name)
+        if not fitting:
+            raise PipelineError(f"'{name}' is no package; {did_you_mean(name, known)}")
+        packages |= dict.fromkeys(fitting)
+    return list(packages)
+
+
+def _describe(row: Affected) -> tuple[str, str, str, str]:
+    if row["state"] == "removed":
+        what = ""
+    elif not row["lower"]:
+        what = "validated"
+    elif row["methods"] is None:
+        what = "all methods"
+    else:
+        what = ", ".join(row["methods"]) or "linked"
+    return row["package"], row["state"], what, "; ".join(row["reasons"])
+
+
+def _compare(plan: Plan, reference: Reference, package: str) -> Affected | None:
+    """Return what is affected of a package; None where nothing is."""
+    if package not in plan.packages:
+        return _make_row(package, "removed", lower=False, validate=False)
+    revision = reference.plan
+    if revision is None or package not in reference.packages:
+        return _make_row(package, "new", None)
+    unknown = _find_unknown(plan, package, "") or _find_unknown(
+        revision, package, f" at {reference.name}"
+    )
+    if unknown:
+        return _make_row(package, "changed", None, [unknown])
+    methods: list[str] = []
+    reasons: dict[str, None] = {}
+    earlier = {action.method: action for action in revision.compiles(package) or ()}
+    units = zip(plan.units(package), plan.compiles(package) or (), strict=True)
+    for unit, action in units:
+        before = earlier.get(action.method)
+        if before is None or before.digest != action.digest:
+            methods += unit
+            if before is not None:
+                reasons |= dict.fromkeys(describe_changes(plan, before.key, action))
+    changed_link = _describe_link(plan, revision, package)
+    if methods or changed_link:
+        return _make_row(package, "changed", methods, list(reasons) or changed_link)
+    changed_validation = _describe_validation(plan, revision, package)
+    if changed_validation:
+        return _make_row(package, "changed", (), changed_validation, lower=False)
+    return None
+
+
+def _find_unknown(plan: Plan, package: str, where: str) -> str:
+    """Return why the keys of a package's actions can't be known; "" where they are."""
+    try:
+        problems = plan.problems(package)
+        if problems:
+            return f"its config has mistakes{where} ({problems[0]})"
+        if plan.link(package) is None:
+            return f"model {plan.model(package)} is not exported in this store{where}"
+    except SourceError as error:
+        return f"its model can't be read{where} ({error})"
+    return ""
+
+
+def _describe_link(plan: Plan, revision: Plan, package: str) -> list[str]:
+    """Return how the links of a package differ; empty where they don't."""
+    before, now = revision.link(package), plan.link(package)
+    assert before is not None and now is not None
+    if before.digest == now.digest:
+        return []
+    return list(describe_changes(plan, before.key, now)) or ["its link changed"]
+
+
+def _describe_validation(plan: Plan, revision: Plan, package: str) -> list[str]:
+    """Return how the validations of one package's files differ; empty where they don't."""
+    methods = plan.methods(package)
+    earlier_methods = revision.methods(package)
+    assert methods is not None and earlier_methods is not None
+    link = plan.link_digest(package)
+    entry = link and plan.workspace.store.get(link)
+    files = entry.result["files"] if entry else {}
+    before = revision.make_validation(package, files, earlier_methods)
+    now = plan.make_validation(package, files, methods)
+    if before.digest == now.digest:
+        return []
+    return list(describe_changes(plan, before.key, now)) or ["its validation changed"]
+
+
+def _shorten(reasons: Sequence[str]) -> list[str]:
+    more = len(reasons) - _MOST_REASONS
+    return [*reasons[:_MOST_REASONS], *([f"and {more} more"] if more > 0 else [])]
