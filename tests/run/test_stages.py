@@ -1,8 +1,11 @@
 """Stages of an action, and the steps within them."""
 
+import resource
+import sys
+
 import pytest
 
-from pipeline.run.stages import IMPORT, WAIT, Stages
+from pipeline.run.stages import IMPORT, WAIT, Stages, peak_of
 
 
 def test_stages_count_what_is_left_beside_their_steps(monkeypatch):
@@ -29,3 +32,10 @@ def test_a_step_that_fails_is_timed_and_ends():
     with stages.stage("emit"), stages.step("write"):
         pass
     assert [name for name, _, _ in stages.steps] == ["decompose", "write"]
+
+
+def test_peaks_are_bytes_on_macos_and_kibibytes_elsewhere(monkeypatch):
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    assert peak_of(usage) == usage.ru_maxrss * 1024 > 10 << 20
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert peak_of(usage) == usage.ru_maxrss
