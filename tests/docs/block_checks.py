@@ -52,6 +52,8 @@ def _sources() -> list[str]:
 # Modules of a reader's own in examples, and of distributions that the tests do without.
 _ELSEWHERE = {
     "acme_delegate": "a plugin in an example",
+    "classifier": "the model of the tutorial",
+    "efficientnet_lite_pytorch": "of the extra `gallery`",
     "acme_sums": "the plugin that the page itself makes",
     "dask_jobqueue": "an extra of clusters with a queue, which needs one",
 }
