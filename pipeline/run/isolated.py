@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from itertools import takewhile
 from typing import Any, BinaryIO, ClassVar, NoReturn
 
-from pipeline.run.stages import Stages
+from pipeline.run.stages import Stages, peak_of
 from pipeline.store.errors import PipelineError, describe_error, log_traceback
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -108,7 +108,7 @@ def run_isolated(
             raise
         finally:
             _, status, usage = os.wait4(child, 0)
-        stages.peak_bytes = max(stages.peak_bytes, usage.ru_maxrss * 1024)
+        stages.peak_bytes = max(stages.peak_bytes, peak_of(usage))
         file.seek(0)
         return _take_answer(
             file.read(), os.waitstatus_to_exitcode(status), watch, stages
@@ -237,8 +237,7 @@ def _module_files() -> dict[str, str]:
 
 
 def _prepare(parent: int) -> None:
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
     with open(os.devnull) as nothing:
@@ -255,7 +254,7 @@ def _reaping() -> Iterator[None]:
     """End all processes that are begun within the context and outlive it: the orphans among them
     become children of this process."""
     before = _children()
-    _be_subreaper(True)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         yield
     finally:
@@ -264,12 +263,13 @@ def _reaping() -> Iterator[None]:
                 with suppress(ProcessLookupError, ChildProcessError):
                     os.kill(child, signal.SIGKILL)
                     os.waitpid(child, 0)
-        _be_subreaper(False)
+        _prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
-def _be_subreaper(whether: bool) -> None:
+def _prctl(option: int, value: int) -> None:
+    """Set an option of this process, where the system is Linux."""
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(whether))
+        ctypes.CDLL(None).prctl(option, value)
 
 
 def _children() -> set[int]:

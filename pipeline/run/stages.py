@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -97,4 +98,9 @@ def held_memory(field: str) -> int:
         for line in status:
             if line.startswith(f"{field}:"):
                 return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return peak_of(resource.getrusage(resource.RUSAGE_SELF))
+
+
+def peak_of(usage: resource.struct_rusage) -> int:
+    """Return the peak of resident memory in bytes. Linux counts it in KiB, macOS in bytes."""
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

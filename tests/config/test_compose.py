@@ -485,6 +485,11 @@ def test_names_must_tell_packages_apart(write):
         "p.yaml:6: package: 'p-x' is the name of two packages: a x, b 1; and a x, b 2; "
         "name every axis in it"
     )
+    (problem, *_) = problems(write(p=METHODS + "matrix:\n  a: [x, X]\n"), "p")
+    assert problem == (
+        "p.yaml:3: matrix: 'p-X' differs from the name of another package in case alone; "
+        "spell them apart: they are one folder on macOS and Windows"
+    )
     (problem,) = problems(write(p=METHODS + "package: x\n"), "p")
     assert problem == (
         "p.yaml:3: package: names the packages of a matrix, and there is none; name the file"

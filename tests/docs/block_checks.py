@@ -52,6 +52,8 @@ def _sources() -> list[str]:
 # Modules of a reader's own in examples, and of distributions that the tests do without.
 _ELSEWHERE = {
     "acme_delegate": "a plugin in an example",
+    "classifier": "the model of the tutorial",
+    "efficientnet_lite_pytorch": "of the extra `gallery`",
     "acme_sums": "the plugin that the page itself makes",
     "dask_jobqueue": "an extra of clusters with a queue, which needs one",
 }
@@ -111,6 +113,7 @@ PROGRAMS = {
     "dask": "of the extra `dask`", "eval": "shell", "git": "git", "grep": "shell",
     "cmake": "a reader's own", "docker": "a reader's own",
     "hf": "of transformers' hub client", "jq": "a reader's own", "mkdir": "shell",
+    "npm": "Node's",
     "mkdocs": "of the extra `docs`", "openssl": "a reader's own", "pip": "checked below",
     "printf": "shell", "pytest": "of the extra `test`", "python": "checked below",
     "source": "shell", "rsync": "a reader's own", "scp": "a reader's own",
@@ -230,6 +233,48 @@ def _check_program(words: list[str]) -> None:
         assert words[1] in ("venv",) or find_spec(words[1]) is not None, words
     elif not words[0].startswith("build/"):
         assert (REPOSITORY / words[0]).is_file() or words[0] == "comment.py", words
+
+
+# Apps
+
+# What apps call of ExecuTorch and its bindings, with the file that declares it: of ExecuTorch 1.4.1
+# below extension/, of react-native-executorch 0.10.2 below src/. No compiler of these is here.
+_KOTLIN = "android/executorch_android/src/main/java/org/pytorch/executorch"
+_SWIFT = "apple/ExecuTorch/Exported"
+APP_CALLS = {
+    "kotlin": {
+        **dict.fromkeys(("load", "execute"), f"{_KOTLIN}/Module.kt"),
+        **dict.fromkeys(("fromBlob", "dataAsFloatArray"), f"{_KOTLIN}/Tensor.kt"),
+        **dict.fromkeys(("from", "toTensor"), f"{_KOTLIN}/EValue.kt"),
+    },
+    "swift": {
+        "Module": f"{_SWIFT}/ExecuTorchModule.h",
+        **dict.fromkeys(("load", "execute"), f"{_SWIFT}/ExecuTorch+Module.swift"),
+        **dict.fromkeys(("Tensor", "scalars"), f"{_SWIFT}/ExecuTorch+Tensor.swift"),
+    },
+    "typescript": {
+        **dict.fromkeys(("loadModel", "execute"), "core/model.ts"),
+        **dict.fromkeys(("tensor", "getData", "dispose"), "core/tensor.ts"),
+    },
+}
+# What they call of their platform.
+_PLATFORM_CALLS = {
+    "kotlin": {"File", "exists", "open", "use", "outputStream", "copyTo", "longArrayOf", "if"},
+    "swift": {"iOS", "path", "Package", "library", "package", "product", "target", "unsafeFlags"},
+    "typescript": {"Float32Array"},
+}
+_DEFINED = re.compile(r"\b(?:fun|func|function) (\w+)")
+_CALL = re.compile(r"\b(\w+)(?:<\w+>)?\(")
+
+
+def check_app(block: Block) -> None:
+    """Check that the code of an app is balanced, and calls nothing that its bindings lack."""
+    known = {*APP_CALLS[block.language], *_PLATFORM_CALLS[block.language], "init"}
+    known |= {*_DEFINED.findall(block.text)} | {"dependencies", "implementation"}
+    calls = {*_CALL.findall(block.text)}
+    assert calls <= known, f"nobody declares {sorted(calls - known)}"
+    for opening, closing in ("()", "[]", "{}"):
+        assert block.text.count(opening) == block.text.count(closing), f"{opening}{closing}"
 
 
 # What programs print

@@ -18,6 +18,7 @@ import yaml
 
 from pipeline.features.contracts.targets import read_target
 from tests.docs.block_checks import (
+    check_app,
     check_doit,
     check_json,
     check_output,
@@ -156,7 +157,7 @@ RULES = (
     Rule("docs/guides/ci.md", "yaml", check_hooks, "repos:"),
     Rule("docs/guides/scaling.md", "yaml", check_kubernetes, "apiVersion:"),
     # Files of ours that are no configs
-    Rule("docs/guides/runtime.md", "yaml", check_target, "kernels:"),
+    Rule("docs/guides/*", "yaml", check_target, "kernels:"),
     Rule("docs/guides/baselines.md", "yaml", check_baseline, "# What was accepted"),
     # What `test_blocks_run.py` prints again
     Rule("docs/guides/configs.md", "", covered_by("docs/test_blocks_run.py"), "# asr-small-int8:"),
@@ -167,6 +168,9 @@ RULES = (
     Rule("*", "sh", of_text(check_shell)),
     Rule("*", "json", of_text(check_json)),
     Rule("*", "cpp", check_cpp),
+    Rule("*", "kotlin", of_block(check_app)),
+    Rule("*", "swift", of_block(check_app)),
+    Rule("*", "typescript", of_block(check_app)),
     # What is shown and not typed
     Rule("docs/guides/language-models.md", "text", as_python, "def "),
     Rule("docs/concepts/cache.md", "", check_names, "blobs/"),
@@ -223,6 +227,9 @@ def block_of(language, text, page="docs/x.md"):
         ("yaml", "emit: {external_weights: true}\nemit: {external_weigths: true}"),
         ("toml", "[tool.pte-pipeline]\nstores = 'x'"),
         ("toml", "[project.entry-points.'pte_pipeline.backend']\nx = 'a:B'"),
+        ("kotlin", 'Module.loadFile("vision.pte")'),
+        ("swift", 'Module(filePath: "vision.pte"'),
+        ("typescript", "vision.run('classify', [image])"),
         ("python", "from pipeline import load_packages"),
         ("python", "import pipelines"),
         ("python", "print("),

@@ -21,6 +21,7 @@ from tests.support.bench import REPOSITORY
 FOLDER = REPOSITORY / "examples" / "ci"
 # check-jsonschema brings their schemas.
 GITHUB = ("github-actions.yml", "vendor.github-workflows")
+MAC = ("github-actions-macos.yml", "vendor.github-workflows")
 GITLAB = ("gitlab-ci.yml", "vendor.gitlab-ci", "--data-transform", "gitlab-ci")
 
 
@@ -35,7 +36,9 @@ def job_of(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "schema", "more"), [(n, s, m) for n, s, *m in (GITHUB, GITLAB)])
+@pytest.mark.parametrize(
+    ("name", "schema", "more"), [(n, s, m) for n, s, *m in (GITHUB, MAC, GITLAB)]
+)
 def test_file_keeps_to_its_schema(name, schema, more, tmp_path):
     done = check(FOLDER / name, schema, *more)
     assert done.returncode == 0, done.stdout
@@ -46,7 +49,7 @@ def test_file_keeps_to_its_schema(name, schema, more, tmp_path):
     assert check(tmp_path / name, schema, *more).returncode == 1
 
 
-@pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml"])
+@pytest.mark.parametrize("name", [GITHUB[0], MAC[0], GITLAB[0]])
 def test_file_keeps_the_store_the_history_and_the_reports(name):
     text = (FOLDER / name).read_text(encoding="utf-8")
     assert ".store" in text and "build.sh" in text and "requirements.txt" in text
@@ -56,7 +59,9 @@ def test_file_keeps_the_store_the_history_and_the_reports(name):
 # The store
 
 
-@pytest.mark.parametrize(("name", "key"), [(GITHUB[0], "env"), (GITLAB[0], "variables")])
+@pytest.mark.parametrize(
+    ("name", "key"), [(GITHUB[0], "env"), (MAC[0], "env"), (GITLAB[0], "variables")]
+)
 def test_the_store_has_a_size_of_which_several_fit_in_the_services_cache(name, key):
     settings = job_of(name)[key]
     ours = {variable for variable in settings if variable.startswith("PTE_PIPELINE_")}
@@ -64,8 +69,9 @@ def test_the_store_has_a_size_of_which_several_fit_in_the_services_cache(name, k
     assert parse_size(settings[variable_of("store_size")]) * 5 <= parse_size("10GB")
 
 
-def test_github_saves_the_store_of_a_red_run_after_eviction():
-    steps = job_of(GITHUB[0])["steps"]
+@pytest.mark.parametrize("file", [GITHUB[0], MAC[0]])
+def test_github_saves_the_store_of_a_red_run_after_eviction(file):
+    steps = job_of(file)["steps"]
     names = [step.get("uses", step.get("run", "")).split("@")[0] for step in steps]
     assert "actions/cache" not in names  # it saves on success alone
     restore, save = names.index("actions/cache/restore"), names.index("actions/cache/save")

@@ -1,8 +1,11 @@
 """Stages of an action, and the steps within them."""
 
+import resource
+import sys
+
 import pytest
 
-from pipeline.run.stages import IMPORT, WAIT, Stages
+from pipeline.run.stages import IMPORT, WAIT, Stages, peak_of
 
 
 def test_stages_count_what_is_left_beside_their_steps(monkeypatch):
@@ -37,3 +40,10 @@ def test_a_step_is_told_by_its_name_and_none_within_it():
     with stages.stage("lower"), stages.step("partition xnnpack"), stages.step("decompose"):
         assert stages.current == "lower"
     assert told == ["lower", "partition xnnpack"]
+
+
+def test_peaks_are_bytes_on_macos_and_kibibytes_elsewhere(monkeypatch):
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    assert peak_of(usage) == usage.ru_maxrss * 1024 > 10 << 20
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert peak_of(usage) == usage.ru_maxrss

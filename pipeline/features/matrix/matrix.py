@@ -66,6 +66,7 @@ class Matrix:
         variables = self._variables
         place = template or self._node
         named: dict[str, Combination] = {}
+        folded_names: set[str] = set()
         for combination in self._combinations():
             name: Any = "-".join([stem, *map(spelled, combination.values.values())])
             if template is not None:
@@ -87,8 +88,15 @@ class Matrix:
                     f"{combination}"
                 )
                 variables.wrong(place, fault_text, "name every axis in it")
+            elif name.casefold() in folded_names:
+                fault_text = (
+                    f"'{name}' differs from the name of another package in case alone"
+                )
+                hint = "spell them apart: they are one folder on macOS and Windows"
+                variables.wrong(place, fault_text, hint)
             else:
                 named[name] = combination
+                folded_names.add(name.casefold())
         return named
 
     def _combinations(self) -> list[Combination]:

@@ -23,20 +23,20 @@ _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 def peak_memory(process: int) -> int:
     """Return the peak of the resident memory of a process and its children in bytes, 0 for one that
     is gone."""
-    return sum(map(_own_peak, [process, *_children(process)]))
-
-
-def _own_peak(process: int) -> int:
-    return _read_field(Path(f"/proc/{process}/status"), "VmHWM:") * 1024
+    return _sum_field(process, "VmHWM:")
 
 
 def own_memory(process: int) -> int:
     """Return the bytes that a process and its children hold for themselves, 0 for one that is gone:
     what they have of files is shared, or can be read again."""
-    files = [
-        Path(f"/proc/{number}/status") for number in (process, *_children(process))
-    ]
-    return sum(_read_field(file, "RssAnon:") * 1024 for file in files)
+    return _sum_field(process, "RssAnon:")
+
+
+def _sum_field(process: int, name: str) -> int:
+    """Return the sum of a size over a process and its children in bytes."""
+    numbers = process, *_children(process)
+    files = (Path(f"/proc/{number}/status") for number in numbers)
+    return 1024 * sum(_read_field(file, name) for file in files)
 
 
 def _read_field(file: Path, name: str) -> int:
