@@ -130,6 +130,8 @@ class Feature:
         describe_run: takes the plan, the `report.events.Event`s of a run that did something, the
             packages whose methods have rows or None for all, and the columns of the terminal or
             None; yields lines to print at its end.
+        record_run: takes the workspace, the `report.events.Event`s of a run that did something, and
+            a `store.usage.is_caches`; writes files in `build/`. Raises OSError.
         elsewhere: takes a `plan.config_cache.ConfigCache`; returns the packages that other
             processes build, which the plan of this one leaves out.
         settings: those of workspaces that it reads, by name; the name of each begins with that of
@@ -261,6 +263,7 @@ class Feature:
     before_command: str = _moment("")
     live_view: str = _moment("")
     describe_run: str = _moment("")
+    record_run: str = _moment("")
     elsewhere: str = _moment("")
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest

@@ -131,7 +131,7 @@ class Chart:
 @dataclass(frozen=True)
 class Bar:
     """An action on a timeline: where it begins and how long it is, as shares of the whole, with its
-    name, colour, description, and where it leads."""
+    name, colour, description, and where it leads; `framed` if it is on the longest chain."""
 
     start: float
     length: float
@@ -140,6 +140,7 @@ class Bar:
     description: str
     href: str = ""
     ok: bool = True
+    framed: bool = False
 
 
 @dataclass(frozen=True)

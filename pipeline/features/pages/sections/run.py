@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from math import floor, log10
 
 from pipeline.report.cells import figure, name
@@ -18,7 +19,7 @@ from pipeline.report.elements import (
     Timeline,
 )
 from pipeline.report.events import STAGE, Event, outcome_word
-from pipeline.report.formatting import percent
+from pipeline.report.schedule import describe_schedule, read_schedule
 from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size
 
@@ -42,11 +43,17 @@ def section(timeline: Json | None, pages: Mapping[str, str]) -> ReportSection:
     seconds = max(event.end for event in events) - min(event.start for event in events)
     lanes = [event for event in timeline["traceEvents"] if event["ph"] == "M"]
     names = {lane["tid"]: str(lane["args"]["name"]) for lane in lanes}
+    sentences: list[str] = []
+    chain: set[str] = set()
+    if schedule := read_schedule(timeline):
+        sentences = list(describe_schedule(schedule))
+        chain = {action["action"] for action in schedule["chain"]}
     return ReportSection(
         "run",
         "The last run",
         f"{plural(len(events), 'action')} in {seconds:.1f} s",
-        _timeline(events, seconds, pages, names),
+        *sentences,
+        _timeline(events, seconds, pages, names, chain),
         DataTable(
             "actions",
             "Actions of the last run",
@@ -85,6 +92,7 @@ def _timeline(
     seconds: float,
     pages: Mapping[str, str],
     names: Mapping[int, str],
+    chain: Set[str],
 ) -> Timeline:
     first = min(event.start for event in events)
     lanes: dict[str, list[Bar]] = {}
@@ -93,17 +101,14 @@ def _timeline(
         for event in events:
             if event.worker == worker:
                 page = pages.get(event.package or "", "")
-                bars.append(_bar(event, first, seconds or 1.0, page))
+                bar = _bar(event, first, seconds or 1.0, page)
+                bars.append(replace(bar, framed=event.title in chain))
         lanes[names.get(worker, f"worker {worker}")] = bars
-    busy = sum(event.seconds for event in events)
-    share = 1.0
-    if seconds:
-        share = busy / (seconds * len(lanes))
     kinds = dict.fromkeys(event.kind for event in events)
     return Timeline(
         "Workers.",
-        f"What each did when; {percent(share, 0)} of their time was used. Red edges: failed. Hover "
-        "or tap for stages.",
+        "What each did when. Framed: the longest chain. Red edges: failed. Hover or tap for "
+        "stages.",
         [(kind, colour_of(kind)) for kind in kinds],
         "Actions of the last run by worker and time",
         lanes,
