@@ -23,7 +23,8 @@ from pipeline.report.schedule import describe_schedule, read_schedule
 from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size
 
-_NARROWEST, _LETTER = 280, 8  # pixels: of the axis on a phone, and of a letter
+# Pixels: of the axis on a phone and on large screens, and of a letter.
+_NARROWEST, _WIDE, _LETTER = 280, 900, 8
 _LAST_TICK = 0.95  # of the axis: the text of a later one would leave the page
 
 
@@ -122,17 +123,18 @@ def _bar(event: Event, first: float, whole: float, page: str) -> Bar:
     return Bar(
         start=(event.start - first) / whole,
         length=length,
-        name=event.name if _fits(event.name, length) else "",
+        name=event.name if _fits(event.name, length, _WIDE) else "",
         colour=colour_of(event.kind),
         description=f"{event.title}: {outcome}; {_longest_stages(event, 6)}",
         href=page,
         ok=event.outcome != "failed",
+        wide_only=not _fits(event.name, length, _NARROWEST),
     )
 
 
-def _fits(name: str, share: float) -> bool:
-    """Return whether a name fits in a bar of that share of the narrowest axis."""
-    return share * _NARROWEST > _LETTER * len(name) + _LETTER
+def _fits(name: str, share: float, width: int) -> bool:
+    """Return whether a name fits in a bar of that share of an axis of so many pixels."""
+    return share * width > _LETTER * len(name) + _LETTER
 
 
 def _ticks(seconds: float) -> Iterator[tuple[float, str]]:
