@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pipeline.features.gates.outputs import find_changed_outputs
 from pipeline.report.cells import code, figure, name, source, verdict
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import decibel, milliseconds, percent, short
@@ -113,6 +114,9 @@ def compare(report: Json) -> Iterator[Row]:
         )
     measured = {method["method"]: method for method in report["methods"]}
     for method, accepted in in_order(report, baseline.get("methods")).items():
+        shapes = report.get("output_shapes", {}).get(method)
+        if shapes and accepted.get("outputs"):
+            yield from _compare_outputs(method, accepted["outputs"], shapes)
         delegation = (report.get("delegation") or {}).get(method)
         if delegation and "nodes" in accepted:
             yield from _compare_delegation(method, accepted, delegation)
@@ -123,6 +127,20 @@ def compare(report: Json) -> Iterator[Row]:
         yield from _compare_sqnr(method, accepted, figures)
         if _same_processor(report):
             yield from _compare_latency(method, accepted, figures)
+
+
+def _compare_outputs(
+    method: str, accepted: Mapping[str, str], shapes: Mapping[str, str]
+) -> Iterator[Row]:
+    """Yield a row for each output of another shape or dtype, which whoever calls it has to know."""
+    for output, before, now in find_changed_outputs(accepted, shapes):
+        yield {
+            "of": method,
+            "figure": f"output {output}",
+            "accepted": before,
+            "now": now,
+            "change": Cell(f"{before} to {now}", kind="bad", note="other output"),
+        }
 
 
 def _compare_delegation(method: str, accepted: Json, delegation: Json) -> Iterator[Row]:
