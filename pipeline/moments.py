@@ -236,6 +236,8 @@ class Feature:
         package_pages: renders pages of a package by file name; takes its report, texts of the files
             that this quotes, and what is delegated less than before, as `report.render.render`.
         page_files: the names of those of a package.
+        find_histories: takes the workspace and packages; returns the figures of each at earlier
+            commits, the oldest first, by package, as `report.packages.Entry.history` has them.
         overview_pages: renders those over all packages; takes `report.packages.Entry`s, and the
             timeline and provenance of `report.render.render_all`.
         sections: the sections that it adds to the report of a package.
@@ -311,6 +313,7 @@ class Feature:
     run_elsewhere: str = _moment("")
     package_pages: str = _moment("report")
     page_files: tuple[str, ...] = ()
+    find_histories: str = _moment("")
     overview_pages: str = _moment("report")
     sections: tuple[Section, ...] = _moment("report", ())
     overview_sections: tuple[Section, ...] = _moment("report", ())

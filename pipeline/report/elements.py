@@ -23,7 +23,8 @@ class Cell:
 
     `sort` is the number by which a column of figures is sorted; texts sort as they are. `kind` is
     a class of the style (name, code, line-of, whole, wide, soft, good, bad). `note` is a smaller
-    line below, `href` a link within the page or to a file beside it, `bar` a share drawn below.
+    line below, `href` a link within the page or to a file beside it, `bar` a share drawn below,
+    `spark` the points of a line drawn below, within a box of 100 by 20.
     """
 
     text: str
@@ -32,6 +33,7 @@ class Cell:
     kind: str = ""
     note: str = ""
     bar: float | None = None
+    spark: str = ""
 
 
 Row = Mapping[str, Cell | str]

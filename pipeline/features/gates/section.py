@@ -107,6 +107,10 @@ def compare(report: Json) -> Iterator[Row]:
     """Yield a row for each figure of the accepted baseline, with that of now."""
     baseline = report.get("baseline") or {}
     contents = report.get("contents") or {}
+    shapes = report.get("output_shapes", {})
+    for method, accepted in in_order(report, baseline.get("methods")).items():
+        if shapes.get(method) and accepted.get("outputs"):
+            yield from _compare_outputs(method, accepted["outputs"], shapes[method])
     if "size" in baseline:
         size = contents.get("size") or sum(report.get("sizes", {}).values())
         yield _change(
@@ -114,9 +118,6 @@ def compare(report: Json) -> Iterator[Row]:
         )
     measured = {method["method"]: method for method in report["methods"]}
     for method, accepted in in_order(report, baseline.get("methods")).items():
-        shapes = report.get("output_shapes", {}).get(method)
-        if shapes and accepted.get("outputs"):
-            yield from _compare_outputs(method, accepted["outputs"], shapes)
         delegation = (report.get("delegation") or {}).get(method)
         if delegation and "nodes" in accepted:
             yield from _compare_delegation(method, accepted, delegation)
