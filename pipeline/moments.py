@@ -130,6 +130,8 @@ class Feature:
         describe_run: takes the plan, the `report.events.Event`s of a run that did something, the
             packages whose methods have rows or None for all, and the columns of the terminal or
             None; yields lines to print at its end.
+        record_run: takes the workspace, the `report.events.Event`s of a run that did something, and
+            a `store.usage.is_caches`; writes files in `build/`. Raises OSError.
         elsewhere: takes a `plan.config_cache.ConfigCache`; returns the packages that other
             processes build, which the plan of this one leaves out.
         settings: those of workspaces that it reads, by name; the name of each begins with that of
@@ -234,6 +236,8 @@ class Feature:
         package_pages: renders pages of a package by file name; takes its report, texts of the files
             that this quotes, and what is delegated less than before, as `report.render.render`.
         page_files: the names of those of a package.
+        find_histories: takes the workspace and packages; returns the figures of each at earlier
+            commits, the oldest first, by package, as `report.packages.Entry.history` has them.
         overview_pages: renders those over all packages; takes `report.packages.Entry`s, and the
             timeline and provenance of `report.render.render_all`.
         sections: the sections that it adds to the report of a package.
@@ -261,6 +265,7 @@ class Feature:
     before_command: str = _moment("")
     live_view: str = _moment("")
     describe_run: str = _moment("")
+    record_run: str = _moment("")
     elsewhere: str = _moment("")
     settings: Mapping[str, Setting] = _moment("", _NONE)
     remote_tier: str = _moment("")  # what it moves is checked by its digest
@@ -308,6 +313,7 @@ class Feature:
     run_elsewhere: str = _moment("")
     package_pages: str = _moment("report")
     page_files: tuple[str, ...] = ()
+    find_histories: str = _moment("")
     overview_pages: str = _moment("report")
     sections: tuple[Section, ...] = _moment("report", ())
     overview_sections: tuple[Section, ...] = _moment("report", ())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+from pipeline.moments import call_all
 from pipeline.plan.actions import Action, unit_name
 from pipeline.plan.plan import Plan
 from pipeline.report.events import (
@@ -14,7 +15,6 @@ from pipeline.report.events import (
     Event,
     describe_event,
     write_run,
-    write_timeline,
 )
 from pipeline.report.stream import EventStream
 from pipeline.run.expectations import remember
@@ -97,9 +97,8 @@ class RunRecord:
                     event for event in self.events if event.start and not event.worker
                 ]
                 worked = [report.event for report in self.reports]
-                write_timeline(
-                    plan.workspace, [*hits, *worked], self._caches(plan, moved)
-                )
+                caches = self._caches(plan, moved)
+                list(call_all("record_run", plan.workspace, [*hits, *worked], caches))
         if hasattr(reporter, "summarize"):
             with suppress(OSError):  # a terminal that was closed
                 reporter.summarize(plan, self.events, remote)

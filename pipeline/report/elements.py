@@ -14,7 +14,7 @@ from pipeline.moments import call_all
 
 Json = Mapping[str, Any]
 MOST_ROWS = 400  # of a table in a page, which stays below a megabyte
-WIDTH = 400  # of a drawing, in pixels
+WIDTH = 288  # of a drawing on the narrowest page, in pixels
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Cell:
 
     `sort` is the number by which a column of figures is sorted; texts sort as they are. `kind` is
     a class of the style (name, code, line-of, whole, wide, soft, good, bad). `note` is a smaller
-    line below, `href` a link within the page or to a file beside it, `bar` a share drawn below.
+    line below, `href` a link within the page or to a file beside it, `bar` a share drawn below,
+    `spark` the points of a line drawn below, within a box of 100 by 20.
     """
 
     text: str
@@ -32,6 +33,7 @@ class Cell:
     kind: str = ""
     note: str = ""
     bar: float | None = None
+    spark: str = ""
 
 
 Row = Mapping[str, Cell | str]
@@ -106,6 +108,7 @@ class Chart:
 
     `label` says what the picture shows; `kind` is how `data` are drawn: as bars, treemap, errors
     or latency (pipeline/features/charts/draw.py); `links` maps titles of shapes to where they lead.
+    `views` are other charts of the same things, among which the page switches by their `view`.
     """
 
     title: str
@@ -115,6 +118,8 @@ class Chart:
     kind: str
     data: Json
     links: Mapping[str, str] = field(default_factory=dict)
+    view: str = ""
+    views: Sequence[Chart] = ()
 
     @cached_property
     def drawing(self) -> Drawing | None:
@@ -131,7 +136,8 @@ class Chart:
 @dataclass(frozen=True)
 class Bar:
     """An action on a timeline: where it begins and how long it is, as shares of the whole, with its
-    name, colour, description, and where it leads."""
+    name, colour, description, and where it leads; `framed` if it is on the longest chain,
+    `wide_only` if its name fits into it on large screens alone."""
 
     start: float
     length: float
@@ -140,6 +146,8 @@ class Bar:
     description: str
     href: str = ""
     ok: bool = True
+    framed: bool = False
+    wide_only: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
-"""Events of a run: one record an action, written to `build/run.json` and `build/timeline.json`.
+"""Events of a run: one record an action, written to `build/run.json`.
 
-Every run imports this module, also one with nothing to do, so it imports nothing heavy. The
-timeline is in the Trace Event format, which Perfetto (https://ui.perfetto.dev) and chrome://tracing
-open.
+Every run imports this module, also one with nothing to do, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from pipeline.store.files import write_atomically
@@ -30,18 +27,6 @@ WORDS: Mapping[str, str] = {
     "not-run": "not run",
 }
 
-_PROCESS = 1  # Trace events belong to processes and their threads: here the run, and its lanes.
-_STORE = 0  # the lane of results found in the store; workers have lanes from 1
-_ARGUMENTS = (
-    "kind",
-    "package",
-    "method",
-    "model",
-    "outcome",
-    "peak_bytes",
-    "error",
-    "host",
-)
 NAMES = ("kind", "package", "method", "model")  # of an action
 # What people are told of how an action ended.
 ENDING = ("outcome", "reason", "seconds", "peak_bytes", "error", "log", "host")
@@ -137,114 +122,3 @@ def write_run(
         text.encode(),
         workspace.build,
     )
-
-
-def write_timeline(
-    workspace: Workspace,
-    events: Iterable[Event],
-    caches: Mapping[str, Any] = MappingProxyType({}),
-) -> None:
-    """Write `timeline.json`, with a trace event a line, and what the caches gave.
-
-    Args:
-        caches: a `usage.is_caches`, which stands where the format has room for other data.
-
-    Raises:
-        OSError: the file can't be written.
-    """
-    lines = ",\n".join(map(json.dumps, trace(events)["traceEvents"]))
-    caches_data = ""
-    if caches:
-        caches_data = f'"otherData": {json.dumps({"caches": dict(caches)})}, '
-    text = f'{{"displayTimeUnit": "ms", {caches_data}"traceEvents": [\n{lines}\n]}}\n'
-    write_atomically(
-        workspace.build / TIMELINE,
-        text.encode(),
-        workspace.build,
-    )
-
-
-def trace(events: Iterable[Event]) -> dict[str, Any]:
-    """Return the trace of the events that have a start; its time begins with the first of them.
-
-    An action of a worker is a span with its stages inside; a result found in the store is an
-    instant on a lane of its own.
-    """
-    timed = sorted(
-        (event for event in events if event.start),
-        key=lambda event: (event.start, event.worker, event.title),
-    )
-    begin = 0.0
-    if timed:
-        begin = timed[0].start
-    lanes = _assign_lanes(timed)
-    hosts = {lanes[event.worker]: event.host for event in timed}
-    trace_events: list[dict[str, Any]] = []
-    for lane, host in sorted(hosts.items()):
-        where = f"worker {lane}" + (f" on {host}" if host else "")
-        args = {"name": where if lane != _STORE else "store"}
-        trace_events.append(
-            {
-                "pid": _PROCESS,
-                "tid": lane,
-                "ph": "M",
-                "name": "thread_name",
-                "args": args,
-            }
-        )
-    for event in timed:
-        place = {"pid": _PROCESS, "tid": lanes[event.worker]}
-        args = {name: value for name in _ARGUMENTS if (value := getattr(event, name))}
-        head = {"name": event.title, "cat": event.kind, **place}
-        start = event.start - begin
-        if event.worker:
-            trace_events.append(
-                {**head, **_span(start, start + event.seconds), "args": args}
-            )
-        else:
-            trace_events.append(
-                {**head, "ph": "i", "s": "t", "ts": round(start * 1e6), "args": args}
-            )
-        trace_events += [
-            {"name": name, "cat": STAGE, **place, **_span(start + since, start + until)}
-            for name, since, until in event.stages
-        ]
-    return {"displayTimeUnit": "ms", "traceEvents": trace_events}
-
-
-def _span(start: float, end: float) -> dict[str, Any]:
-    since = round(start * 1e6)
-    return {
-        "ph": "X",
-        "ts": since,
-        "dur": max(round(end * 1e6) - since, 0),
-    }
-
-
-def _assign_lanes(events: Iterable[Event]) -> dict[int, int]:
-    """Assign workers to lanes. A worker that began when another had ended takes its lane, as
-    one that died is replaced; on another machine it has one of its own."""
-    lives: dict[int, tuple[float, float, str]] = {}
-    for event in events:
-        start, end, _ = lives.get(
-            event.worker,
-            (event.start, event.end, ""),
-        )
-        lives[event.worker] = min(start, event.start), max(end, event.end), event.host
-    if lives.pop(0, None):
-        lanes = {0: _STORE}
-    else:
-        lanes = {}
-    ends: list[tuple[float, str]] = []
-    for worker, (start, end, host) in sorted(
-        lives.items(), key=lambda life: (life[1], life[0])
-    ):
-        free = (
-            n
-            for n, (until, where) in enumerate(ends)
-            if until <= start and where == host
-        )
-        lane = next(free, len(ends))
-        ends[lane : lane + 1] = [(end, host)]
-        lanes[worker] = lane + 1
-    return lanes

@@ -21,12 +21,14 @@ _MOST_NAMED = 4  # methods in a sentence
 class Entry(NamedTuple):
     """A package. `report` is its record, or None; then `error` says why the package could not be
     built, and is empty where it only was not validated yet. `drops` has, by method, the shares of
-    nodes delegated in the build before and now, where there are less."""
+    nodes delegated in the build before and now, where there are less; `history` its figures at
+    earlier commits, the oldest first."""
 
     package: str
     report: Json | None = None
     error: str = ""
     drops: Mapping[str, Sequence[float]] = MappingProxyType({})
+    history: Sequence[Json] = ()
 
     @property
     def failed(self) -> bool:

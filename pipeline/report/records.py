@@ -207,7 +207,8 @@ class ReportRecord(TypedDict):
     `operators` are the libraries of operators beside ATen's that the methods call;
     `seconds` is each method's running time in the package over all calls; `only` names the methods
     that were asked for, where not all were; `processor` is what measured latencies; `runs_in` says
-    by runtime, such as `1.5.1 (et15)`, whether the package runs there: "yes", or "no" and why.
+    by runtime, such as `1.5.1 (et15)`, whether the package runs there: "yes", or "no" and why;
+    `output_shapes` has dtype and sizes of each output, by method and output.
     """
 
     package: str
@@ -235,6 +236,7 @@ class ReportRecord(TypedDict):
     contents: NotRequired[ContentsRecord | None]
     gates: NotRequired[list[GateRecord]]
     baseline: NotRequired[dict[str, Any] | None]
+    output_shapes: NotRequired[dict[str, dict[str, str]]]
     bundle: NotRequired[BundleRecord]
     family: NotRequired[FamilyRecord]
     runs_in: NotRequired[dict[str, str]]

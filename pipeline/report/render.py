@@ -147,6 +147,10 @@ def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
         OSError: a file can't be written.
     """
     actions = read_run(workspace)
+    packages = list(packages)
+    histories: dict[str, Any] = {}
+    for packages_history in call_all("find_histories", workspace, packages):
+        histories |= packages_history
     entries = [
         Entry(package, None, error)
         if (error := _build_error(package, actions))
@@ -154,6 +158,7 @@ def write_overview(workspace: Workspace, packages: Iterable[str]) -> list[Path]:
             package,
             read_report(workspace, package),
             drops=read_drops(workspace, package),
+            history=histories.get(package, ()),
         )
         for package in packages
     ]

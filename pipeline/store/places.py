@@ -22,6 +22,7 @@ TOOLCHAINS = "toolchains"  # environments that were installed for a workspace, a
 _FILES = (
     "README",
     "costs.json",
+    "history.json",
     "usage.json",
     "index.sqlite3",
     "index.sqlite3-journal",

@@ -19,6 +19,7 @@ from pydantic import Field
 
 from pipeline.backends.options import Options
 from pipeline.config.fields import DIGEST_PATTERN
+from pipeline.report.formatting import size_range
 from pipeline.report.records import MOST_SQNR, fits_name, read_fitting
 from pipeline.store.digest import hash_json
 from pipeline.store.errors import listed
@@ -57,6 +58,7 @@ class MethodFigures(Options):
         left: calls left to portable kernels, by operator.
         planned_memory: bytes, over all arenas.
         delegated: bytes of payloads and weights of delegates.
+        outputs: dtype and sizes of each output, by its name.
         sqnr_db: the worst of each output, at most `MOST_SQNR`; None where it is undefined.
         max_abs: left out where all outputs are as near as float32 goes.
     """
@@ -70,6 +72,7 @@ class MethodFigures(Options):
     planned_memory: Count | None = None
     constants: Count | None = None
     delegated: Count | None = None
+    outputs: dict[str, str] = Field(default={})
     sqnr_db: list[Finite | None] | None = None
     max_abs: Finite | None = None
     latency: LatencyFigures | None = None
@@ -143,9 +146,7 @@ def make_figures(
         else None,
         tensors=dict(_tensors((contents or {}).get("tensors", ()))),
         methods={
-            name: _method(
-                facts["delegation"], inside.get(name, {}), proved.get(name, {})
-            )
+            name: _method(facts, inside.get(name, {}), proved.get(name, {}))
             for name, facts in sorted(manifest["methods"].items())
         },
     )
@@ -197,7 +198,8 @@ def _tensors(tensors: Sequence[Json]) -> Iterator[tuple[str, TensorFigures]]:
         )
 
 
-def _method(delegation: Json, inside: Json, proved: Json) -> MethodFigures:
+def _method(facts: Json, inside: Json, proved: Json) -> MethodFigures:
+    delegation = facts["delegation"]
     kernels = delegation.get("kernels", {})
     kernel_calls: Counter[str] = Counter()
     for counts in kernels.values():
@@ -225,6 +227,7 @@ def _method(delegation: Json, inside: Json, proved: Json) -> MethodFigures:
         else sum(arena["size"] for arena in arenas),
         constants=inside.get("constants"),
         delegated=inside.get("delegated"),
+        outputs=output_shapes(facts.get("signature", {})),
         sqnr_db=sqnr,
         max_abs=None if math.isinf(error) else float(f"{error:.2g}"),
         latency=_latency(proved.get("latency")),
@@ -272,16 +275,32 @@ def describe_left(delegation: Json, operator: str) -> str:
 
 def output_names(signature: Json, number: int) -> list[str]:
     """Return the names of a method's outputs; their places where the signature names not each."""
-    names = list(_names(signature.get("outputs")))
+    names = [leaf["name"] for leaf in _leaves(signature.get("outputs"))]
     if len(names) == number:
         return names
     return [f"output[{place}]" for place in range(number)]
 
 
-def _names(tree: Any) -> Iterator[str]:
-    """Yield the names of the leaves of a signature's tree: lists that begin with their kind."""
+def output_shapes(signature: Json) -> dict[str, str]:
+    """Return dtype and sizes of each tensor that a method gives, by the name of the output."""
+    shapes: dict[str, str] = {}
+    for leaf in _leaves(signature.get("outputs")):
+        if "sizes" in leaf:
+            sizes = ", ".join(map(_describe_size, leaf["sizes"]))
+            shapes[leaf["name"]] = f"{leaf.get('dtype', '')} [{sizes}]".strip()
+    return shapes
+
+
+def _describe_size(size: Any) -> str:
+    if isinstance(size, Mapping):
+        return size_range((size.get("min") or 0, size.get("max")))
+    return str(size)
+
+
+def _leaves(tree: Any) -> Iterator[Json]:
+    """Yield the leaves of a signature's tree: lists that begin with their kind."""
     if isinstance(tree, Mapping):
-        yield tree["name"]
+        yield tree
     elif isinstance(tree, list):
         for child in tree:
-            yield from _names(child)
+            yield from _leaves(child)

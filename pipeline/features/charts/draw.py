@@ -1,7 +1,7 @@
 """Charts: shapes in pixels, computed from parts of records, which a page's template writes as SVG.
 
-A chart is as wide as a phone; the page's style makes it larger on larger screens, and its colours
-are variables of that style, so that a chart follows dark mode. The `title` of a shape becomes its
+A chart is computed for the narrowest phone and takes the width of any page; its colours are
+variables of the page's style, so that a chart follows dark mode. The `title` of a shape becomes its
 tooltip and its name for screen readers. Nothing is drawn by a library: the same record gives the
 same bytes, without a script, and without a process that draws.
 """
@@ -19,14 +19,16 @@ from pipeline.features.charts.axes import (
     spans_decades,
 )
 from pipeline.features.charts.shapes import (
+    WIDE,
     circle,
     cut_text,
-    label,
     line,
     rectangle,
+    row_labels,
+    tile_labels,
 )
 from pipeline.features.charts.treemap import Box, split_box
-from pipeline.report.colours import colour_of
+from pipeline.report.colours import LEFT
 from pipeline.report.elements import WIDTH, Drawing, Json, Shape
 from pipeline.store.sizes import human_size
 
@@ -40,6 +42,8 @@ _NARROWEST = 3  # of a piece of a bar
 _ROOM_TO_GIVE = 40  # the width of a piece that can give some to others
 _MARGIN = 2  # above and below a chart
 _TREEMAP = 300  # the height of a treemap
+# Between a phone's width and a large screen's: tiles that are square there hold names everywhere.
+_TREEMAP_WIDTH = 640
 
 
 def bars(
@@ -58,7 +62,7 @@ def bars(
     shapes: list[Shape] = []
     for index, (name, pieces) in enumerate(rows.items()):
         top = index * _ROW
-        shapes.append(label(name, top + _LABEL - 8))
+        shapes += row_labels(name, top + _LABEL - 8)
         total = whole or sum(amount for amount, _, _ in pieces) or 1
         left = 0.0
         widths = _piece_widths([amount for amount, _, _ in pieces], total)
@@ -85,56 +89,62 @@ def _piece_widths(amounts: Sequence[int], total: int) -> list[float]:
     return widths
 
 
-def treemap(segments: Sequence[Json]) -> Drawing:
-    """Draw the bytes of a package as areas, by kind of segment.
+def treemap(tiles: Sequence[Json]) -> Drawing:
+    """Draw the bytes of a package as areas, by group.
 
     Args:
-        segments: with `name`, `size`, `kind` and `description`.
+        tiles: with `name`, `size` in bytes, `group`, `colour` and `description`.
     """
-    kinds: dict[str, list[Json]] = {}
-    for segment in sorted(segments, key=lambda segment: -segment["size"]):
-        if segment["size"] > 0:
-            kinds.setdefault(segment["kind"], []).append(segment)
-    totals = {kind: sum(s["size"] for s in members) for kind, members in kinds.items()}
-    ranked = sorted(kinds, key=lambda kind: -totals[kind])
+    groups: dict[str, list[Json]] = {}
+    for tile in sorted(tiles, key=lambda tile: -tile["size"]):
+        if tile["size"] > 0:
+            groups.setdefault(tile["group"], []).append(tile)
+    totals: dict[str, int] = {}
+    for group, members in groups.items():
+        totals[group] = sum(tile["size"] for tile in members)
+    ranked = sorted(groups, key=lambda group: -totals[group])
     areas = split_box(
-        [totals[kind] for kind in ranked],
-        Box(0, 0, WIDTH, _TREEMAP),
+        [totals[group] for group in ranked],
+        Box(0, 0, _TREEMAP_WIDTH, _TREEMAP),
     )
     shapes: list[Shape] = []
-    for kind, area in zip(ranked, areas, strict=True):
-        boxes = split_box([segment["size"] for segment in kinds[kind]], area)
-        for segment, box in zip(kinds[kind], boxes, strict=True):
-            shapes.append(rectangle(box, colour_of(kind), segment["description"]))
-            shapes += _tile_texts(segment, box)
+    for group, area in zip(ranked, areas, strict=True):
+        boxes = split_box([tile["size"] for tile in groups[group]], area)
+        for tile, wide_box in zip(groups[group], boxes, strict=True):
+            scale = WIDTH / _TREEMAP_WIDTH
+            box = wide_box._replace(
+                left=wide_box.left * scale, width=wide_box.width * scale
+            )
+            shapes.append(rectangle(box, tile["colour"], tile["description"]))
+            shapes += _tile_texts(tile, box)
     return Drawing(_TREEMAP, shapes)
 
 
-def _tile_texts(segment: Json, box: Box) -> list[Shape]:
-    """Return the name and the size of a segment, where they fit into its tile."""
-    texts = []
-    name = ""
+def _tile_texts(tile: Json, box: Box) -> list[Shape]:
+    """Return the name and the size of a tile, where they fit into it."""
+    colour = "var(--ink)" if tile["colour"] == LEFT else "var(--on-colour)"
+    widths = (box.width, box.width * WIDE / WIDTH)
+    names = [_fit_name(tile["name"], width) for width in widths]
+    size = human_size(tile["size"])
+    sizes = [size if width > 62 else "" for width in widths]
+    shapes: list[Shape] = []
     if box.height > 20:
-        name = _fit_name(segment["name"], box.width)
-    if name:
-        texts.append((name, 16))
-    if box.height > 36 and box.width > 62:
-        texts.append((human_size(segment["size"]), 31 if name else 16))
-    return [
-        label(text, box.top + below, box.left + 6, "var(--on-colour)", hidden=True)
-        for text, below in texts
-    ]
+        shapes += tile_labels(names, box.left, box.top + 16, colour)
+    if box.height > 36:
+        shapes += tile_labels(sizes, box.left, box.top + 31, colour)
+    return shapes
 
 
 def _fit_name(name: str, width: float) -> str:
-    """Return as much of a qualified name as fits into a tile, its last two parts first."""
+    """Return as many of the last parts of a qualified name as fit into a tile."""
     room = width - 12
-    if cut_text(name, room) == name:
-        return name
-    short = ".".join(name.split(".")[-2:])
-    cut = cut_text(short, room)
-    if cut == short or width > 100:
-        return cut
+    parts = name.split(".")
+    for first in range(max(1, len(parts) - 1)):
+        suffix = ".".join(parts[first:])
+        if cut_text(suffix, room) == suffix:
+            return suffix
+    if width > 100:
+        return cut_text(suffix, room)
     return ""
 
 
@@ -155,7 +165,7 @@ def errors(dots: Sequence[Json]) -> Drawing:
     shapes: list[Shape] = []
     top = 0.0
     for row, members in rows.items():
-        shapes.append(label(row, top + 14))
+        shapes += row_labels(row, top + 14)
         first = top + _LABEL + _LANE / 2
         for lane, dot in enumerate(members):
             colour = "var(--bad)"
@@ -202,7 +212,7 @@ def latency(spreads: Sequence[Json]) -> Drawing:
         axis = linear_axis(most * 1.04, " ms")
     shapes = []
     for index, row in enumerate(rows):
-        shapes.append(label(row, index * _ROW + _LABEL - 8))
+        shapes += row_labels(row, index * _ROW + _LABEL - 8)
     for spread in spreads:
         top = rows.index(spread["row"]) * _ROW + _LABEL
         below, colour = (

@@ -1,19 +1,28 @@
-"""Elements of SVG, as the charts need them: their attributes, in pixels, and their descriptions."""
+"""Elements of SVG, as the charts need them: their attributes and their descriptions.
+
+Places across are shares of the width, so that a chart fills any page, and all else is in pixels, so
+that texts, dots and lines have one size on all of them. Charts are computed in pixels of the
+narrowest page, `WIDTH`.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
 
 from pipeline.features.charts.treemap import Box
 from pipeline.report.elements import WIDTH, Shape
 
+WIDE = 900  # pixels: the least width of a chart where the style shows the texts of class `wide`
 _LETTER = 7  # the width of a letter of 12 pixels, on average and in a wide font
 
 
 def rectangle(box: Box, colour: str, title: str) -> Shape:
     """Return a filled box, with a thin line of paper around it that parts it from others."""
     attributes = {
-        "x": _number(box.left),
+        "x": _across(box.left),
         "y": _number(box.top),
-        "width": _number(box.width),
+        "width": _across(box.width),
         "height": _number(box.height),
         "fill": colour,
         "stroke": "var(--paper)",
@@ -25,7 +34,7 @@ def rectangle(box: Box, colour: str, title: str) -> Shape:
 def circle(x: float, y: float, radius: float, colour: str, title: str) -> Shape:
     """Return a dot."""
     attributes = {
-        "cx": _number(x),
+        "cx": _across(x),
         "cy": _number(y),
         "r": _number(radius),
         "fill": colour,
@@ -45,9 +54,9 @@ def line(
 ) -> Shape:
     """Return a straight line; one without a title is hidden from screen readers."""
     attributes = {
-        "x1": _number(start[0]),
+        "x1": _across(start[0]),
         "y1": _number(start[1]),
-        "x2": _number(end[0]),
+        "x2": _across(end[0]),
         "y2": _number(end[1]),
         "stroke": colour,
         "stroke-width": _number(width),
@@ -67,26 +76,45 @@ def label(
     x: float = 0,
     colour: str = "var(--ink)",
     anchor: str = "start",
-    *,
-    hidden: bool = False,
 ) -> Shape:
-    """Return a line of text that is cut where the chart ends.
-
-    Args:
-        y: its base line.
-        hidden: whether screen readers pass it over, since a title beside it says the same.
-    """
+    """Return a line of text, whose base line is at `y`."""
     attributes = {
-        "x": _number(x),
+        "x": _across(x),
         "y": _number(y),
         "font-size": "12",
         "fill": colour,
     }
     if anchor != "start":
         attributes["text-anchor"] = anchor
-    if hidden:
-        attributes |= {"aria-hidden": "true", "pointer-events": "none"}
-    return Shape("text", attributes, text=cut_text(text, WIDTH))
+    return Shape("text", attributes, text=text)
+
+
+def row_labels(text: str, y: float) -> list[Shape]:
+    """Return the label of a row, cut where the chart ends."""
+    return _fitting_labels(label("", y), cut_text(text, WIDTH), cut_text(text, WIDE))
+
+
+def tile_labels(texts: Sequence[str], x: float, y: float, colour: str) -> list[Shape]:
+    """Return a line of text in a tile that begins at `x`, for narrow pages and for wide ones.
+
+    Screen readers pass it over, since the title of the tile says the same.
+    """
+    place = label("", y, x, colour)
+    hidden = {"dx": "6", "aria-hidden": "true", "pointer-events": "none"}
+    attributes = {**place.attributes, **hidden}
+    return _fitting_labels(replace(place, attributes=attributes), *texts)
+
+
+def _fitting_labels(place: Shape, narrow: str, wide: str) -> list[Shape]:
+    """Return the texts of narrow pages and of wide ones, one where these are the same."""
+    if narrow == wide:
+        return [replace(place, text=narrow)] if narrow else []
+    shapes: list[Shape] = []
+    for name, text in (("narrow", narrow), ("wide", wide)):
+        if text:
+            attributes = {"class": name, **place.attributes}
+            shapes.append(replace(place, attributes=attributes, text=text))
+    return shapes
 
 
 def cut_text(text: str, width: float) -> str:
@@ -95,6 +123,11 @@ def cut_text(text: str, width: float) -> str:
     if len(text) <= most:
         return text
     return f"{text[: max(0, most - 1)]}…"
+
+
+def _across(value: float) -> str:
+    """Return pixels of the narrowest page as a share of the width."""
+    return f"{_number(100 * value / WIDTH)}%"
 
 
 def _number(value: float) -> str:

@@ -27,9 +27,14 @@ FEATURE = Feature(
         ),
         Command(
             "explain",
-            "why an action is current or not, and where its time went",
-            "package[/method] ...",
+            "why an action is current or not, and where its time went; without names, what bounded "
+            "the last run",
+            "[package[/method] ...]",
             examples=(
+                (
+                    "doit explain",
+                    "the longest chain of the last run, and its idle workers",
+                ),
                 ("doit explain vision/classify", "the file, key, tensor or library"),
             ),
             run="pipeline.features.explain.explain:run",

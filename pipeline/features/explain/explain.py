@@ -19,6 +19,8 @@ from pipeline.plan.kinds.table import KINDS
 from pipeline.plan.plan import Plan
 from pipeline.plan.status import Status, describe_changes
 from pipeline.plan.tasks import ActionTask
+from pipeline.report.render import read_timeline
+from pipeline.report.schedule import describe_schedule, read_schedule
 from pipeline.run.stages import LOADS, PACKAGE_CALLS, SOURCE_CALLS
 from pipeline.store.digest import Digest
 from pipeline.store.entries import ActionEntry
@@ -32,11 +34,23 @@ _SLOWEST = 5  # actions that are named
 
 
 def run(plan: Plan, words: Sequence[str]) -> Iterator[str]:
-    """Explain each target. Raises PipelineError."""
+    """Explain each target, or without any the last run. Raises PipelineError."""
     if not words:
-        raise PipelineError("say of what: doit explain <package>[/<method>] ...")
+        yield from _explain_last_run(plan)
+        return
     for target in find_targets(plan, words):
         yield from explain(plan, target)
+
+
+def _explain_last_run(plan: Plan) -> Iterator[str]:
+    """Say what bounded the last run that did something. Raises PipelineError."""
+    schedule = read_schedule(read_timeline(plan.workspace))
+    if schedule is None:
+        raise PipelineError(
+            "no build/timeline.json of a run that did something; name what to explain: "
+            "doit explain <package>[/<method>] ..."
+        )
+    yield from describe_schedule(schedule)
 
 
 def explain(plan: Plan, target: Target) -> Iterator[str]:

@@ -15,7 +15,7 @@ from pipeline.run.prove.judgement import Judgement
 from pipeline.store.errors import PipelineError
 from pipeline.store.files import CONTENTS, CONTRACT
 from pipeline.store.workspace import Workspace
-from pipeline.validate.figures import Figures
+from pipeline.validate.figures import Figures, output_shapes
 
 Json = Mapping[str, Any]
 
@@ -41,8 +41,15 @@ def prepare_judging(
                 action.inputs.record.get("family", {}).get("packages", {}),
                 read_fitting(folder / CONTRACT),
             )
+        shapes: dict[str, dict[str, str]] = {}
+        for name, facts in (manifest or {}).get("methods", {}).items():
+            shapes[name] = output_shapes(facts.get("signature", {}))
         return Judgement(
-            record={"gates": gates, "baseline": baseline and baseline.resolved()},
+            record={
+                "gates": gates,
+                "baseline": baseline and baseline.resolved(),
+                "output_shapes": shapes,
+            },
             failures=failed_gates(gates),
             facts=_describe_unrecorded(gates),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from pipeline.features.gates.outputs import find_changed_outputs
 from pipeline.features.gates.rendering import ComparisonRow
 from pipeline.report.formatting import percent
 from pipeline.store.json_diff import Difference, diff_json, diff_names, show_value
@@ -36,6 +37,7 @@ def method_rows(
     ours = facts_of(new, name)
     yield from _delegation(before, after, (ours or {}).get("delegation", {}))
     yield from size_rows(_memory(before), _memory(after))
+    yield from _output_shapes(before, after)
     if old.figures.digest != new.figures.digest:
         yield from _numerics(before, after, ours or {})
     if theirs is None or ours is None:
@@ -44,7 +46,6 @@ def method_rows(
         yield ComparisonRow(
             "program", theirs["program"][:12], ours["program"][:12], "another program"
         )
-    yield from _output_shapes(theirs, ours)
     yield from manifest_rows(theirs, ours, ["lowering", "signature"])
     unquantized = theirs.get("left_float", 0)
     now_unquantized = ours.get("left_float", 0)
@@ -52,27 +53,14 @@ def method_rows(
         yield ComparisonRow("not quantized", str(unquantized), str(now_unquantized))
 
 
-def _output_shapes(before: Json, after: Json) -> Iterator[ComparisonRow]:
-    """Yield the outputs of another shape, or of another dtype, in the words of people."""
-    outputs = [list(_outputs_of(facts)) for facts in (before, after)]
-    names = output_names(after.get("signature", {}), len(outputs[1]))
-    for name, old, new in zip(names, *outputs, strict=False):
-        if old != new:
+def _output_shapes(
+    before: MethodFigures, after: MethodFigures
+) -> Iterator[ComparisonRow]:
+    """Yield the outputs of another shape or dtype; a baseline may be older than these figures."""
+    if before.outputs and after.outputs:
+        changed = find_changed_outputs(before.outputs, after.outputs)
+        for name, old, new in changed:
             yield ComparisonRow(f"output {name}", old, new, f"{old} to {new}")
-
-
-def _outputs_of(facts: Json) -> Iterator[str]:
-    """Yield dtype and sizes of each tensor that a method gives."""
-    remaining = [facts.get("signature", {}).get("outputs")]
-    while remaining:
-        tree = remaining.pop()
-        if isinstance(tree, dict) and "sizes" in tree:
-            sizes = ", ".join(str(size) for size in tree["sizes"])
-            yield f"{tree.get('dtype', '')} [{sizes}]".strip()
-        elif isinstance(tree, dict):
-            remaining += reversed(tree.values())
-        elif isinstance(tree, list):
-            remaining += reversed(tree)
 
 
 def _memory(figures: MethodFigures) -> dict[str, int | None]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pipeline.features.gates.outputs import find_changed_outputs
 from pipeline.report.cells import code, figure, name, source, verdict
 from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import decibel, milliseconds, percent, short
@@ -106,6 +107,10 @@ def compare(report: Json) -> Iterator[Row]:
     """Yield a row for each figure of the accepted baseline, with that of now."""
     baseline = report.get("baseline") or {}
     contents = report.get("contents") or {}
+    shapes = report.get("output_shapes", {})
+    for method, accepted in in_order(report, baseline.get("methods")).items():
+        if shapes.get(method) and accepted.get("outputs"):
+            yield from _compare_outputs(method, accepted["outputs"], shapes[method])
     if "size" in baseline:
         size = contents.get("size") or sum(report.get("sizes", {}).values())
         yield _change(
@@ -123,6 +128,20 @@ def compare(report: Json) -> Iterator[Row]:
         yield from _compare_sqnr(method, accepted, figures)
         if _same_processor(report):
             yield from _compare_latency(method, accepted, figures)
+
+
+def _compare_outputs(
+    method: str, accepted: Mapping[str, str], shapes: Mapping[str, str]
+) -> Iterator[Row]:
+    """Yield a row for each output of another shape or dtype, which whoever calls it has to know."""
+    for output, before, now in find_changed_outputs(accepted, shapes):
+        yield {
+            "of": method,
+            "figure": f"output {output}",
+            "accepted": before,
+            "now": now,
+            "change": Cell(f"{before} to {now}", kind="bad", note="other output"),
+        }
 
 
 def _compare_delegation(method: str, accepted: Json, delegation: Json) -> Iterator[Row]:

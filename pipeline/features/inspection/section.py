@@ -5,24 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from pipeline.features.inspection.treemaps import KINDS, draw_contents
 from pipeline.report.cells import code, figure, name, names, text
-from pipeline.report.colours import colour_of
-from pipeline.report.elements import Cell, Chart, DataTable, Json, ReportSection, Row
+from pipeline.report.elements import Cell, DataTable, Json, ReportSection, Row
 from pipeline.report.formatting import percent
 from pipeline.report.records import in_order
 from pipeline.store.sizes import human_size
 
 _BRIEF = 10  # rows in Markdown of what is sorted by size
-_MOST_TILES = 120  # of one kind; further segments are drawn as one
-_KINDS = {
-    "program": "program",
-    "constants": "constants",
-    "delegate": "delegates",
-    "named_data": "named data",
-    "mutable": "initial state",
-    "padding": "padding",
-}
-_PLACES = _KINDS | {"delegate": "in a delegate, size in the program"}
+_PLACES = KINDS | {"delegate": "in a delegate, size in the program"}
 
 
 def section(report: Json) -> ReportSection:
@@ -59,7 +50,7 @@ def section(report: Json) -> ReportSection:
     return ReportSection(
         "contents",
         "Contents",
-        _treemap(segments) if segments else None,
+        draw_contents(contents),
         DataTable("kinds", "Bytes of each file", list(_files(segments))),
         DataTable(
             "segments",
@@ -77,48 +68,11 @@ def section(report: Json) -> ReportSection:
 
 
 def _kind(kind: str) -> str:
-    return _KINDS.get(kind, kind)
+    return KINDS.get(kind, kind)
 
 
 def _share(part: int, whole: int) -> Cell:
     return figure(part / whole if whole else None, percent)
-
-
-def _treemap(segments: Sequence[Json]) -> Chart:
-    totals = Counter[str]()
-    for segment in segments:
-        totals[segment["kind"]] += segment["size"]
-    legend = []
-    for kind, total in totals.most_common():
-        legend.append((f"{_kind(kind)} {human_size(total)}", colour_of(kind)))
-    about = "As areas, by what they are. Hover or tap for names."
-    label = "Size of each segment of the package"
-    data = {"segments": list(_tiles(segments))}
-    return Chart("Bytes of the package.", about, legend, label, "treemap", data)
-
-
-def _tiles(segments: Sequence[Json]) -> Iterator[Json]:
-    for kind in dict.fromkeys(segment["kind"] for segment in segments):
-        segments_of_kind = sorted(
-            (s for s in segments if s["kind"] == kind), key=lambda s: -s["size"]
-        )
-        for segment in segments_of_kind[:_MOST_TILES]:
-            users = ""
-            if segment["methods"]:
-                users = f" of {', '.join(segment['methods'])}"
-            amount = f"{human_size(segment['size'])} ({segment['size']:,} bytes)"
-            description = f"{segment['name'] or _kind(kind)}{users}: {amount}"
-            yield {**segment, "description": description}
-        if remaining := segments_of_kind[_MOST_TILES:]:
-            total = sum(segment["size"] for segment in remaining)
-            title = f"{len(remaining)} more"
-            description = f"{title} of {_kind(kind)}: {human_size(total)}"
-            yield {
-                "name": title,
-                "size": total,
-                "kind": kind,
-                "description": description,
-            }
 
 
 def _files(segments: Sequence[Json]) -> Iterator[Row]:
@@ -128,11 +82,11 @@ def _files(segments: Sequence[Json]) -> Iterator[Row]:
         sizes.setdefault(segment["file"], Counter())[segment["kind"]] += segment["size"]
     kinds = [
         kind
-        for kind in _KINDS
+        for kind in KINDS
         if any(sizes_of_file[kind] for sizes_of_file in sizes.values())
     ]
     for file, sizes_of_file in sorted(sizes.items()):
-        figures = {_KINDS[kind]: figure(sizes_of_file[kind]) for kind in kinds}
+        figures = {KINDS[kind]: figure(sizes_of_file[kind]) for kind in kinds}
         yield {"file": code(file), **figures, "all": figure(sizes_of_file.total())}
 
 

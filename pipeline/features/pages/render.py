@@ -25,7 +25,6 @@ from pipeline.features.pages.sections import caches, report_sections, run
 from pipeline.moments import find_functions, find_sections, load
 from pipeline.report.elements import (
     MOST_ROWS,
-    WIDTH,
     DataTable,
     Json,
     ReportSection,
@@ -140,7 +139,6 @@ def _environment() -> Environment:
     )
     environment.filters["breakable"] = breakable
     environment.globals |= {
-        "chart_width": WIDTH,
         "most_rows": MOST_ROWS,
         "nothing": NOTHING,
     }

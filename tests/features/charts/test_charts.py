@@ -43,13 +43,21 @@ def dot(row, ratio):
     return {"row": row, "ratio": ratio, "ok": ok, "description": f"{row}: {ratio}"}
 
 
-SEGMENTS = [
-    {"name": f"layers.{n}.weight", "size": size, "kind": kind, "description": f"weight {n}"}
-    for n, (size, kind) in enumerate([(900, "constants"), (90, "delegate"), (9, "constants")])
+TILES = [
+    {
+        "name": f"layers.{n}.weight",
+        "size": size,
+        "group": group,
+        "colour": colour,
+        "description": f"weight {n}",
+    }
+    for n, (size, group, colour) in enumerate(
+        [(900, "float32", "var(--c0)"), (190, "no tensors", LEFT), (9, "float32", "var(--c0)")]
+    )
 ]
 DRAWINGS = {
     "bars": charts.bars({"encode": PIECES, "a method of a name " * 9: PIECES}, percents=True),
-    "treemap": charts.treemap(SEGMENTS),
+    "treemap": charts.treemap(TILES),
     "errors": charts.errors([dot("run, output", 0.02), dot("run, output", 3.0), dot("b", 1.0)]),
     "latency": charts.latency([spread("run", 2.0), spread("run", 3.0, source=True)]),
     "decades": charts.latency([spread("run", 0.01), spread("run", 90.0, source=True)]),
@@ -76,11 +84,16 @@ def test_colours_are_variables_of_the_style(name):
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_shapes_are_within_their_picture(name):
     svg = drawn(DRAWINGS[name])
-    height = float(svg.get("viewBox").split()[3])
+    height = float(svg.get("height"))
     for shape in svg:
-        at = {key: float(shape.get(key, 0)) for key in ("x", "y", "width", "height", "x2", "y2")}
-        assert at["x"] >= 0 and at["x"] + at["width"] <= WIDTH + 0.01 and at["x2"] <= WIDTH + 0.01
-        assert at["y"] >= 0 and at["y"] + at["height"] <= height and at["y2"] <= height
+        across = {key: shape.get(key, "0%") for key in ("x", "width", "x1", "x2", "cx")}
+        assert all(share.endswith("%") for share in across.values())
+        x, width, *others = (float(share[:-1]) for share in across.values())
+        assert x >= 0 and x + width <= 100.01
+        assert all(0 <= other <= 100.01 for other in others)
+        down = {key: float(shape.get(key, 0)) for key in ("y", "height", "y2", "cy")}
+        assert down["y"] >= 0 and down["y"] + down["height"] <= height
+        assert down["y2"] <= height and down["cy"] <= height
 
 
 def test_a_mark_that_leads_somewhere_is_a_link():
@@ -91,21 +104,31 @@ def test_a_mark_that_leads_somewhere_is_a_link():
 
 def test_pieces_of_a_bar_take_their_shares():
     boxes = [shape for shape in DRAWINGS["bars"].shapes if shape.tag == "rect"][:2]
-    assert [box.attributes["x"] for box in boxes] == ["0", "300"]
-    assert [box.attributes["width"] for box in boxes] == ["300", "100"]
+    assert [box.attributes["x"] for box in boxes] == ["0%", "75%"]
+    assert [box.attributes["width"] for box in boxes] == ["75%", "25%"]
     half = charts.bars({"encode": PIECES}, whole=80)
     assert [shape.attributes["width"] for shape in half.shapes if shape.tag == "rect"] == [
-        "150",
-        "50",
+        "37.5%",
+        "12.5%",
     ]
 
 
 def test_texts_are_cut_and_hidden_where_a_title_says_the_same():
     texts = drawn(DRAWINGS["bars"]).findall("text")
     assert any(text.text.endswith("…") for text in texts)
+    assert [text.get("class") for text in texts if text.text.startswith("a m")] == [
+        "narrow",
+        "wide",
+    ]
     tiles = drawn(DRAWINGS["treemap"]).findall("text")
-    assert "layers.0.weight" in {text.text for text in tiles}
+    assert {"layers.0.weight", "900 B"} <= {text.text for text in tiles}
     assert all(text.get("aria-hidden") == "true" for text in tiles)
+    # The second tile has 50 pixels of a phone's width, and 156 of a large screen's.
+    second = [text for text in tiles if text.get("fill") == "var(--ink)"]
+    assert [(text.get("class"), text.text) for text in second] == [
+        ("wide", "layers.1.weight"),
+        ("wide", "190 B"),
+    ]
     assert cut_text("abcdef", 42) == "abcdef" and cut_text("abcdef", 21) == "ab…"
 
 
@@ -116,8 +139,8 @@ def test_an_error_is_placed_by_its_decade_and_a_failed_one_stands_out():
     lines = [shape for shape in DRAWINGS["errors"].shapes if shape.tag == "line"]
     (limit,) = [shape for shape in lines if "stroke-dasharray" in shape.attributes]
     assert limit.attributes["x1"] == at_limit.attributes["cx"]
-    assert float(within.attributes["cx"]) < float(limit.attributes["x1"])
-    assert float(failed.attributes["cx"]) > float(limit.attributes["x1"])
+    assert float(within.attributes["cx"][:-1]) < float(limit.attributes["x1"][:-1])
+    assert float(failed.attributes["cx"][:-1]) > float(limit.attributes["x1"][:-1])
 
 
 @given(st.floats(1e-6, 1e6))
@@ -175,5 +198,6 @@ def test_a_small_piece_of_a_bar_can_be_seen():
     """0.1 of 90 MB would be half a pixel."""
     pieces = [(90_000_000, "var(--c0)", "shared"), (100_000, "var(--left)", "own"), (0, "", "none")]
     boxes = [shape for shape in charts.bars({"asr": pieces}).shapes if shape.tag == "rect"]
-    shared, own, none = (float(box.attributes["width"]) for box in boxes)
-    assert own == 3 and none == 0 and shared + own == pytest.approx(400)
+    shared, own, none = (float(box.attributes["width"][:-1]) for box in boxes)
+    assert own == pytest.approx(100 * 3 / WIDTH, abs=0.01)
+    assert none == 0 and shared + own == pytest.approx(100, abs=0.01)

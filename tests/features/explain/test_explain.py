@@ -44,6 +44,16 @@ def test_built_workspace_is_current(built):
     assert built.output == "5 current\n"
 
 
+def test_without_names_the_last_run_is_explained(built):
+    assert built.doit("explain") == 0
+    chain, workers = built.output.splitlines()
+    assert re.match("Longest chain: export pair .* s, compile pair/.* s, link pair .*", chain)
+    assert re.match(r"\d workers?: idle for .* of it while an action was ready$", workers)
+    (built.root / "build" / "timeline.json").unlink()
+    assert built.doit("explain") == 1
+    assert built.output.startswith("explain: no build/timeline.json of a run that did something")
+
+
 @pytest.mark.parametrize(
     ("count", "remark"), [(0, ""), (1, "; observed 1 input"), (64, "; observed 64 inputs")]
 )
@@ -138,7 +148,6 @@ def test_planning_and_explaining_change_nothing_but_what_is_remembered(built):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["explain"], "explain: say of what: doit explain <package>[/<method>] ..."),
         (["explain", "pear"], "explain: no package 'pear'; did you mean 'pair'? known: pair"),
         (["explain", "pair/x"], "explain: pair: has no method 'x'; known: encode, decode"),
         (["plan", "pear"], "plan: no package 'pear'; did you mean 'pair'? known: pair"),

@@ -30,6 +30,9 @@ methods:
     planned_memory: 2304
     constants: 300
     delegated: 100
+    outputs:
+      logits: float32 [4]
+      state: float32 [4]
     sqnr_db: [42.1, 120.0]
     max_abs: 0.012
   encode:
@@ -44,6 +47,8 @@ methods:
     planned_memory: 2304
     constants: 300
     delegated: 100
+    outputs:
+      output: float32 [4]
     sqnr_db: [120.0]
 tensors:
   decoder.weight: {dtype: float32, shape: [50], size: 200}
@@ -161,7 +166,7 @@ def test_latencies_are_of_a_processor_and_stay_with_the_package():
         (
             text_of(("sqnr_db: [42.1, 120.0]", "sqnr_db: [yes]")),
             [
-                "baselines/asr.yaml:23: methods.decode.sqnr_db[0]: `yes` is one thing in YAML 1.1 "
+                "baselines/asr.yaml:26: methods.decode.sqnr_db[0]: `yes` is one thing in YAML 1.1 "
                 "and another in 1.2; write true or false, or quote it if it is text"
             ],
         ),
@@ -175,7 +180,7 @@ def test_latencies_are_of_a_processor_and_stay_with_the_package():
                 "baselines/asr.yaml:11: methods.decode.operators: is missing",
                 "baselines/asr.yaml:17: methods.decode: unknown key 'lost'; known: nodes, "
                 "delegated_nodes, operators, delegated_operators, partitions, left, "
-                "planned_memory, constants, delegated, sqnr_db, max_abs, latency",
+                "planned_memory, constants, delegated, outputs, sqnr_db, max_abs, latency",
             ],
         ),
     ],

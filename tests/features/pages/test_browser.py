@@ -123,6 +123,31 @@ def test_what_is_tapped_is_24_pixels_high(opened, name):
         assert opened(name, width=width).run(script) == []
 
 
+def test_charts_take_the_width_of_the_page(opened):
+    script = """
+    const whole = document.querySelector("main").getBoundingClientRect().width;
+    return [...document.querySelectorAll(".chart svg, .timeline")]
+      .filter((e) => e.checkVisibility()).map((e) => e.getBoundingClientRect().width - whole)
+    """
+    for name in ("seq2seq-int8/report.html", "index.html"):
+        for width in (1400, 390):
+            assert set(opened(name, width=width).run(script)) == {0}, (name, width)
+
+
+def test_a_picture_of_bytes_has_views_to_choose_by_keys_without_a_script(opened):
+    shown = """
+    return [...document.querySelectorAll(".view")].filter((e) => e.checkVisibility())
+      .map((e) => e.querySelector("svg").ariaLabel)
+    """
+    page = opened("seq2seq-int8/report.html", script=False, width=390)
+    assert page.run(shown) == ["Bytes of the package by storage"]
+    page.run("document.querySelector('fieldset input').focus()")
+    for view in ("dtype", "method", "module"):
+        page.press(Keys.ARROW_RIGHT)
+        assert page.run(shown) == [f"Bytes of the package by {view}"]
+        assert page.run(_OVERFLOW) == []
+
+
 def test_a_tap_on_a_mark_says_what_it_is(opened):
     page = opened("seq2seq-int8/report.html", width=390)
     script = """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from math import floor, log10
 
 from pipeline.report.cells import figure, name
@@ -18,11 +19,12 @@ from pipeline.report.elements import (
     Timeline,
 )
 from pipeline.report.events import STAGE, Event, outcome_word
-from pipeline.report.formatting import percent
+from pipeline.report.schedule import describe_schedule, read_schedule
 from pipeline.store.errors import plural
 from pipeline.store.sizes import human_size
 
-_NARROWEST, _LETTER = 280, 8  # pixels: of the axis on a phone, and of a letter
+# Pixels: of the axis on a phone and on large screens, and of a letter.
+_NARROWEST, _WIDE, _LETTER = 280, 900, 8
 _LAST_TICK = 0.95  # of the axis: the text of a later one would leave the page
 
 
@@ -42,11 +44,17 @@ def section(timeline: Json | None, pages: Mapping[str, str]) -> ReportSection:
     seconds = max(event.end for event in events) - min(event.start for event in events)
     lanes = [event for event in timeline["traceEvents"] if event["ph"] == "M"]
     names = {lane["tid"]: str(lane["args"]["name"]) for lane in lanes}
+    sentences: list[str] = []
+    chain: set[str] = set()
+    if schedule := read_schedule(timeline):
+        sentences = list(describe_schedule(schedule))
+        chain = {action["action"] for action in schedule["chain"]}
     return ReportSection(
         "run",
         "The last run",
         f"{plural(len(events), 'action')} in {seconds:.1f} s",
-        _timeline(events, seconds, pages, names),
+        *sentences,
+        _timeline(events, seconds, pages, names, chain),
         DataTable(
             "actions",
             "Actions of the last run",
@@ -85,6 +93,7 @@ def _timeline(
     seconds: float,
     pages: Mapping[str, str],
     names: Mapping[int, str],
+    chain: Set[str],
 ) -> Timeline:
     first = min(event.start for event in events)
     lanes: dict[str, list[Bar]] = {}
@@ -93,17 +102,14 @@ def _timeline(
         for event in events:
             if event.worker == worker:
                 page = pages.get(event.package or "", "")
-                bars.append(_bar(event, first, seconds or 1.0, page))
+                bar = _bar(event, first, seconds or 1.0, page)
+                bars.append(replace(bar, framed=event.title in chain))
         lanes[names.get(worker, f"worker {worker}")] = bars
-    busy = sum(event.seconds for event in events)
-    share = 1.0
-    if seconds:
-        share = busy / (seconds * len(lanes))
     kinds = dict.fromkeys(event.kind for event in events)
     return Timeline(
         "Workers.",
-        f"What each did when; {percent(share, 0)} of their time was used. Red edges: failed. Hover "
-        "or tap for stages.",
+        "What each did when. Framed: the longest chain. Red edges: failed. Hover or tap for "
+        "stages.",
         [(kind, colour_of(kind)) for kind in kinds],
         "Actions of the last run by worker and time",
         lanes,
@@ -117,17 +123,18 @@ def _bar(event: Event, first: float, whole: float, page: str) -> Bar:
     return Bar(
         start=(event.start - first) / whole,
         length=length,
-        name=event.name if _fits(event.name, length) else "",
+        name=event.name if _fits(event.name, length, _WIDE) else "",
         colour=colour_of(event.kind),
         description=f"{event.title}: {outcome}; {_longest_stages(event, 6)}",
         href=page,
         ok=event.outcome != "failed",
+        wide_only=not _fits(event.name, length, _NARROWEST),
     )
 
 
-def _fits(name: str, share: float) -> bool:
-    """Return whether a name fits in a bar of that share of the narrowest axis."""
-    return share * _NARROWEST > _LETTER * len(name) + _LETTER
+def _fits(name: str, share: float, width: int) -> bool:
+    """Return whether a name fits in a bar of that share of an axis of so many pixels."""
+    return share * width > _LETTER * len(name) + _LETTER
 
 
 def _ticks(seconds: float) -> Iterator[tuple[float, str]]:

@@ -1,0 +1,15 @@
+"""The timeline of a run: `build/timeline.json`, for Perfetto, and what bounded the run.
+
+trace     what each worker did when, in the Trace Event format
+schedule  the longest chain of actions, and the time in which workers were idle
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature
+
+FEATURE = Feature(
+    "timeline",
+    "leave timeline.json for Perfetto, and say which chain of actions bounded a run",
+    record_run="pipeline.features.timeline.trace:write_timeline",
+)

@@ -1,0 +1,140 @@
+"""What bounded a run: the longest chain of actions, and the time in which workers were idle.
+
+Events name no inputs, but their kinds and names imply them: a package is linked from its methods,
+and a method is compiled from the export of its model. What packages share through the store
+bears the name of one of them, so a chain may be longer than what is found here, never shorter.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pipeline.report.events import Event
+
+# By kind, the kinds of the actions whose results it takes.
+_INPUTS = {
+    "quantize": ("export",),
+    "compile": ("export", "quantize"),
+    "link": ("compile",),
+    "validate": ("link",),
+}
+
+
+def describe_schedule(
+    events: Sequence[Event], lanes: int
+) -> tuple[dict[str, Any], list[Event]]:
+    """Return what bounded a run, as JSON, and the events of its longest chain.
+
+    The record has wall seconds of the run (`seconds`), `workers`, worker-seconds that were idle
+    (`idle`), those of them in which an action was ready (`idle_while_ready`), and the longest
+    chain: by action its seconds, and how long it was ready before it began (`waited`).
+
+    Args:
+        events: what workers did, each with a start.
+        lanes: the number of workers at a time.
+    """
+    events = sorted(events, key=lambda event: (event.start, event.title))
+    inputs = list(_find_inputs(events))
+    begin = events[0].start
+    end = max(event.end for event in events)
+    ready: list[float] = []
+    for event, numbers in zip(events, inputs, strict=True):
+        ends = [events[number].end for number in numbers]
+        ready.append(max(ends, default=_ready_without_inputs(event, begin)))
+    busy = sum(event.seconds for event in events)
+    chain = _find_longest_chain(events, inputs)
+    actions: list[dict[str, Any]] = []
+    for number in chain:
+        event = events[number]
+        actions.append(
+            {
+                "action": event.title,
+                "seconds": round(event.seconds, 3),
+                "waited": round(event.start - ready[number], 3),
+            }
+        )
+    schedule = {
+        "seconds": round(end - begin, 3),
+        "workers": lanes,
+        "idle": round(max(0.0, lanes * (end - begin) - busy), 3),
+        "idle_while_ready": round(_count_idle_while_ready(events, ready, lanes), 3),
+        "chain": actions,
+    }
+    return schedule, [events[number] for number in chain]
+
+
+def _find_inputs(events: Sequence[Event]) -> Iterator[list[int]]:
+    """Yield, for each event, the numbers of the events whose results it took."""
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for number, event in enumerate(events):
+        place = event.package or event.model
+        numbers.setdefault((event.kind, place), []).append(number)
+    for event in events:
+        sources: list[int] = []
+        for kind in _INPUTS.get(event.kind, ()):
+            place = event.model if kind == "export" else str(event.package)
+            for number in numbers.get((kind, place), ()):
+                is_input = kind != "quantize" or _shares_method(event, events[number])
+                if is_input and events[number].end <= event.start:
+                    sources.append(number)
+        yield sources
+
+
+def _shares_method(event: Event, source: Event) -> bool:
+    """Tell whether a method was quantized for an action; those that are compiled together are
+    joined by plus signs."""
+    return str(source.method) in str(event.method).split("+")
+
+
+def _ready_without_inputs(event: Event, begin: float) -> float:
+    """Return when an action could have begun whose inputs no worker made in this run: at the
+    beginning. A package may be made of what bears another one's name, so it did not wait."""
+    if event.kind in ("link", "validate"):
+        return event.start
+    return begin
+
+
+def _find_longest_chain(
+    events: Sequence[Event], inputs: Sequence[Sequence[int]]
+) -> list[int]:
+    """Return the numbers of the events of the chain that took longest, in their order."""
+    totals: list[float] = []
+    sources: list[int | None] = []
+    for event, numbers in zip(events, inputs, strict=True):
+        source = max(numbers, key=lambda number: totals[number], default=None)
+        sources.append(source)
+        before = 0.0
+        if source is not None:
+            before = totals[source]
+        totals.append(before + event.seconds)
+    number: int | None = totals.index(max(totals))
+    chain: list[int] = []
+    while number is not None:
+        chain.append(number)
+        number = sources[number]
+    return chain[::-1]
+
+
+def _count_idle_while_ready(
+    events: Sequence[Event], ready: Sequence[float], lanes: int
+) -> float:
+    """Return the worker-seconds in which an action was ready, and a worker did nothing."""
+    waiting: Counter[float] = Counter()  # changes of how many wait, by time
+    running: Counter[float] = Counter()
+    for event, since in zip(events, ready, strict=True):
+        waiting[since] += 1
+        waiting[event.start] -= 1
+        running[event.start] += 1
+        running[event.end] -= 1
+    seconds = 0.0
+    ready_now = busy_now = 0
+    last = 0.0
+    for moment in sorted({*waiting, *running}):
+        idle = max(0, lanes - busy_now)
+        seconds += min(ready_now, idle) * (moment - last)
+        ready_now += waiting[moment]
+        busy_now += running[moment]
+        last = moment
+    return seconds

@@ -1,0 +1,18 @@
+"""Trends: how the figures of packages went from revision to revision.
+
+history   a bounded record in the store, a row for each package and commit
+past      the commits of baselines, from which a history begins
+section   the table on the page over all packages
+"""
+
+from __future__ import annotations
+
+from pipeline.moments import Feature, Section
+
+FEATURE = Feature(
+    "trends",
+    "show how size, accuracy and latency went over the revisions that were built or accepted",
+    record_run="pipeline.features.trends.history:record_figures",
+    find_histories="pipeline.features.trends.history:find_histories",
+    overview_sections=(Section(50, "pipeline.features.trends.section:section"),),
+)

@@ -1,0 +1,150 @@
+"""The history of packages' figures: a row for each package and commit, in the store.
+
+Results in a store name no commit, and `build/` holds the last build alone. So each run from a clean
+checkout notes the figures of what it validated, in `history.json` of its store, where CI and fresh
+checkouts find them. It is no part of any key, and may be deleted. Rows of all workspaces that share
+the store stand in one file; the oldest go.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from pipeline.features.trends.past import read_accepted_figures
+from pipeline.report.events import Event
+from pipeline.store.digest import canonical_json, hash_json
+from pipeline.store.errors import PipelineError
+from pipeline.store.files import MANIFEST, read_record, write_atomically
+from pipeline.store.forms import Count, check_of
+from pipeline.store.git import run_git
+from pipeline.store.revision import find_revision
+from pipeline.store.store import Store
+from pipeline.store.workspace import Workspace
+from pipeline.validate.figures import Figures, read_build
+
+Row = dict[str, Any]
+HISTORY = "history.json"
+_MOST = 2_000  # rows, of some 200 bytes each
+_MOST_OF_PACKAGE = 60
+_outline = {
+    "workspace": str,
+    "package": str,
+    "commit": str,
+    "time": Count,
+    "size": Count,
+    "delegated": (float, None),
+    "sqnr_db": (float, None),
+    "latency": (float, None),
+    "processor": (str, None),
+}
+_is_history = check_of({"rows": [_outline]})
+
+
+def find_histories(
+    workspace: Workspace, packages: Iterable[str]
+) -> dict[str, list[Row]]:
+    """Return the rows of packages, the oldest first, by package.
+
+    A row has `commit`, `time` in seconds of the clock, `size` in bytes, `delegated`, the share of
+    nodes, `sqnr_db`, the worst of all outputs, `latency`, the median of the slowest method in
+    milliseconds, and `processor`, which that is of. What is not known is None.
+    """
+    rows = _read_rows(workspace.store)
+    if not rows:
+        return {}
+    identity = _identify(workspace)
+    histories: dict[str, list[Row]] = {package: [] for package in packages}
+    for row in rows:
+        if row["workspace"] == identity and row["package"] in histories:
+            histories[row["package"]].append(row)
+    return {
+        package: sorted(history, key=lambda row: row["time"])[-_MOST_OF_PACKAGE:]
+        for package, history in histories.items()
+    }
+
+
+def record_figures(
+    workspace: Workspace, events: Sequence[Event], caches: Mapping[str, Any]
+) -> None:
+    """Note the figures of the packages that a run validated, if its checkout is a commit's. A
+    store that can't be written notes nothing."""
+    packages = {str(event.package) for event in events if event.kind == "validate"}
+    if not packages:
+        return
+    revision = find_revision(workspace.root)
+    if revision is None or revision.changed:
+        return
+    identity = _identify(workspace)
+    known = {
+        row["package"]
+        for row in _read_rows(workspace.store)
+        if row["workspace"] == identity
+    }
+    rows: list[Row] = []
+    for package in sorted(packages):
+        build = read_build(workspace.package(package) / MANIFEST)
+        if build is None:
+            continue
+        place = {"workspace": identity, "package": package}
+        if package not in known:
+            for commit, seconds, figures in read_accepted_figures(workspace, package):
+                rows.append({**place, **_make_row(commit, seconds, figures)})
+        now = _make_row(revision.commit, int(time.time()), build.figures)
+        rows.append({**place, **now})
+    _add_rows(workspace.store, rows)
+
+
+def _identify(workspace: Workspace) -> str:
+    """Return what tells a workspace from others that share its store: where its repository comes
+    from, or where it stands. It is hashed, since an address may hold a secret."""
+    origin = str(workspace.root).encode()
+    with suppress(PipelineError):
+        address = run_git(workspace.root, "config", "--get", "remote.origin.url")
+        prefix = run_git(workspace.root, "rev-parse", "--show-prefix")
+        if address.stdout:
+            origin = address.stdout + prefix.stdout
+    return hash_json(origin.hex())[:16]
+
+
+def _make_row(commit: str, seconds: int, figures: Figures) -> Row:
+    nodes = sum(method.nodes for method in figures.methods.values())
+    delegated = sum(method.delegated_nodes for method in figures.methods.values())
+    ratios: list[float] = []
+    latencies: list[float] = []
+    for method in figures.methods.values():
+        ratios += [ratio for ratio in method.sqnr_db or () if ratio is not None]
+        if method.latency is not None:
+            latencies.append(method.latency.median)
+    return {
+        "commit": commit,
+        "time": seconds,
+        "size": figures.size,
+        "delegated": delegated / nodes if nodes else None,
+        "sqnr_db": min(ratios, default=None),
+        "latency": max(latencies, default=None),
+        "processor": figures.processor,
+    }
+
+
+def _read_rows(store: Store) -> list[Row]:
+    record = read_record(store.root / HISTORY)
+    if record is None or not _is_history(record):
+        return []
+    rows: list[Row] = record["rows"]
+    return rows
+
+
+def _add_rows(store: Store, rows: Sequence[Row]) -> None:
+    """Add rows, each in place of the one of its package and commit."""
+    places = {_place(row) for row in rows}
+    with suppress(OSError), store.lock("history"):
+        kept = [row for row in _read_rows(store) if _place(row) not in places]
+        content = canonical_json({"rows": [*kept, *rows][-_MOST:]})
+        write_atomically(store.root / HISTORY, content, store.root)
+
+
+def _place(row: Row) -> tuple[str, str, str]:
+    return row["workspace"], row["package"], row["commit"]

@@ -1,0 +1,37 @@
+"""The figures that were accepted at earlier commits: the revisions of a baseline, from git."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipeline.config.compose import Document
+from pipeline.config.parser import parse
+from pipeline.config.yaml import load_nodes
+from pipeline.store.errors import PipelineError
+from pipeline.store.git import run_git
+from pipeline.store.workspace import Workspace
+from pipeline.validate.figures import Figures
+
+_MOST = 12  # commits: parsing a baseline takes some milliseconds
+
+
+def read_accepted_figures(
+    workspace: Workspace, package: str
+) -> Iterator[tuple[str, int, Figures]]:
+    """Yield the latest commits that changed a package's baseline, the oldest first, each with its
+    time in seconds and the figures that it accepted. One that can't be read is passed over."""
+    path = workspace.baseline(package).relative_to(workspace.root).as_posix()
+    words = ("log", "-n", str(_MOST), "--format=%H %ct", "--", path)
+    try:
+        log = run_git(workspace.root, *words).stdout.decode().split()
+    except PipelineError:  # no git, or no repository that it trusts
+        return
+    commits = list(zip(log[::2], map(int, log[1::2]), strict=True))
+    for commit, seconds in reversed(commits):
+        try:
+            blob = run_git(workspace.root, "show", f"{commit}:./{path}")
+            root = load_nodes(blob.stdout, path) if not blob.returncode else None
+            if root is not None:
+                yield commit, seconds, parse(Figures, Document(path, root))
+        except PipelineError:  # of another form, or removed by that commit
+            continue

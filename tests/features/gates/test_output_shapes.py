@@ -1,0 +1,69 @@
+"""An output of another shape than the accepted one: in the report, its head, and `doit diff`."""
+
+import copy
+
+import pytest
+
+from pipeline.features.gates.comparison import compare_builds
+from pipeline.features.gates.section import compare, is_worse
+from pipeline.features.pages.scores import list_answers
+from pipeline.validate.figures import Build, make_figures, output_shapes
+from tests.support import golden
+from tests.support.builds import leaf, manifest
+
+ACCEPTED = {"classify": {"outputs": {"logits": "float32 [1, 10]", "mask": "bool [1]"}}}
+
+
+def report(shapes, accepted=ACCEPTED):
+    record = copy.deepcopy(golden.records()["vision"])
+    methods = {"digest": "0" * 64, "methods": accepted}
+    return {**record, "baseline": methods, "output_shapes": {"classify": shapes}}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "change"),
+    [
+        ({"logits": "float32 [1, 24]", "mask": "bool [1]"}, ["float32 [1, 10] to float32 [1, 24]"]),
+        ({"logits": "int8 [1, 10]", "mask": "bool [1]"}, ["float32 [1, 10] to int8 [1, 10]"]),
+        ({"logits": "float32 [1, 10]"}, ["bool [1] to none"]),
+        (dict(ACCEPTED["classify"]["outputs"]), []),
+        ({}, []),  # of a record of an older version
+    ],
+)
+def test_an_output_that_changed_is_a_worse_figure(shapes, change):
+    rows = [row for row in compare(report(shapes)) if row["figure"].startswith("output")]
+    assert [row["change"].text for row in rows] == change
+    assert all(map(is_worse, rows))
+
+
+def test_the_head_of_the_page_names_it_first():
+    shapes = {"logits": "float32 [1, 24]", "mask": "bool [1]"}
+    (changed,) = [each for each in list_answers(report(shapes)) if each["title"] == "changed"]
+    assert changed["lines"][0].startswith(
+        "since the baseline: output logits of classify float32 [1, 10] to float32 [1, 24]"
+    )
+
+
+def test_a_baseline_of_before_names_no_outputs():
+    shapes = {"logits": "float32 [1, 24]"}
+    assert not any("output" in row["figure"] for row in compare(report(shapes, {"classify": {}})))
+
+
+def test_a_diff_with_a_baseline_alone_names_it():
+    changed = manifest()
+    changed["methods"]["encode"]["signature"]["outputs"] = leaf("output") | {"sizes": [1, 24]}
+    accepted = Build(make_figures(manifest()))  # what is left of it is its baseline
+    comparison = compare_builds("asr", accepted, Build(make_figures(changed), changed), "baseline")
+    assert "output output of encode float32 [4] to float32 [1, 24]" in "\n".join(
+        comparison.markdown()
+    )
+
+
+def test_a_dynamic_size_is_its_range():
+    size = {"size": "d0", "min": 2, "max": 64}
+    tree = [
+        "tuple",
+        leaf("a") | {"sizes": [1, size]},
+        ["dict", ["b", {"name": "b", "type": "int"}]],
+    ]
+    assert output_shapes({"outputs": tree}) == {"a": "float32 [1, 2 to 64]"}
