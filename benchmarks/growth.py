@@ -33,6 +33,7 @@ from pipeline.compile.link import link
 from pipeline.compile.lower import lower
 from pipeline.compile.objects import make_object
 from pipeline.config.validation import ValidateConfig
+from pipeline.features.explain.plan import run as print_plan
 from pipeline.features.speedups.patches import fast_lowering
 from pipeline.program.inputs import InputSet
 from pipeline.store.file_digests import RACY_NS
@@ -144,7 +145,7 @@ def validate_examples(count: int, folder: Path) -> Work:
 
 
 def plan_packages(count: int, folder: Path) -> Work:
-    """Finding that nothing is to be done for as many packages."""
+    """Finding that nothing is to be done for as many packages, and printing their plan."""
     folder.mkdir(exist_ok=True)
     checkout = finished_checkout(folder / "workspace", count, 2)
 
@@ -152,6 +153,7 @@ def plan_packages(count: int, folder: Path) -> Work:
         plan = plan_of(checkout)
         for package in plan.packages:
             assert plan.link(package) and plan.validate(package)
+        assert list(print_plan(plan, ()))
         plan.remember()
 
     # Files that were just written are read again by every plan.

@@ -48,7 +48,7 @@ DOIT_CONFIG = {
 }
 
 # Tasks live to the end of doit; looking through thousands of them takes a fifth of a no-op run.
-gc.set_threshold(200_000)
+gc.set_threshold(1_000_000)
 atexit.register(gc.freeze)  # nor need Python look through them once more before it ends
 _selection = ALL
 

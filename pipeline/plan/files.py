@@ -155,6 +155,7 @@ class Files:
             sorted({export for export in map(self.exporter, self.packages) if export})
         )
 
+    @once
     def methods(self, package: str) -> dict[str, MethodSource] | None:
         """Return the methods of a package, in the order of its model, or None while that is not
         exported. Raises SourceError."""

@@ -10,7 +10,7 @@ Its layers, each on the one before: the files of a workspace (`files`), what is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.plan.actions import Action
 from pipeline.plan.golden import find_golden
@@ -22,9 +22,6 @@ from pipeline.plan.units import Units
 from pipeline.program.sources import MethodSource
 from pipeline.store.digest import Digest
 from pipeline.store.settings import in_ci
-
-if TYPE_CHECKING:
-    pass
 
 
 class Plan(Units):

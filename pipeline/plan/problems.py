@@ -25,6 +25,7 @@ class CheckedFiles(Files):
         super()._begin()
         self._planning: dict[str, Planning] = {}  # by feature
 
+    @once
     def find_planning(self, package: str) -> list[Planning]:
         """Return what features plan of a package, those that its config concerns."""
         summary = self.configs.summary(package)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pipeline.program.archive_reader import check_method_name, shown
 from pipeline.store.digest import Digest
@@ -97,8 +97,7 @@ def _form(path: Path) -> Form | None:
     return form
 
 
-@dataclass(frozen=True)
-class MethodSource:
+class MethodSource(NamedTuple):
     """The place of a method's program, and the digest of the program (not of the file).
 
     Attributes:
@@ -128,8 +127,7 @@ class MethodSource:
     renamed: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(frozen=True)
-class ProgramFacts:
+class ProgramFacts(NamedTuple):
     """The description of one entry of an archive.
 
     `parts` are short digests by which two programs can be compared: of its sub-modules, its tensors
@@ -152,7 +150,7 @@ class ArchiveFacts:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the entries, without their parts."""
-        return [{**vars(facts), "parts": {}} for facts in self.programs]
+        return [{**facts._asdict(), "parts": {}} for facts in self.programs]
 
     def find_parts(self, program: Digest) -> Mapping[str, Any] | None:
         """Return the parts of a program; None if the archive doesn't hold it."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
@@ -78,6 +79,9 @@ class Event(NamedTuple):
         return f"{self.kind} {self.name}"
 
 
+_getter = cache(attrgetter)  # for thousands of events
+
+
 def make_event(of: Any, outcome: Outcome, **facts: Any) -> Event:
     """Return an event of an action, or of the task for one."""
     return Event(
@@ -94,7 +98,7 @@ def describe_event(
     event: Event, names: Sequence[str] = NAMES + ENDING
 ) -> dict[str, Any]:
     """Return fields of an event as JSON, by default those of `run.json`."""
-    fields = dict(zip(names, attrgetter(*names)(event), strict=True))
+    fields = dict(zip(names, _getter(*names)(event), strict=True))
     fields["seconds"] = round(event.seconds, 3)
     return fields
 

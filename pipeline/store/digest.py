@@ -109,7 +109,9 @@ def hash_json(value: Any) -> Digest:
     return hash_bytes(canonical_json(value))
 
 
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
 def canonical_json(value: Any) -> bytes:
     """Encode a JSON value in its canonical form: sorted keys, no spaces, ASCII, no NaN."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return text.encode("ascii")
+    return _ENCODER.encode(value).encode("ascii")

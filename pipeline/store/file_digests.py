@@ -133,14 +133,12 @@ class FileDigests:
 
 def _is_entry(entry: Any) -> bool:
     """Tell whether an entry has a "stat" and, of each name, what it was made from and its value."""
-    pairs = isinstance(entry, dict) and [
-        pair for n, pair in entry.items() if n != "stat"
-    ]
-    return (
-        pairs is not False
-        and "stat" in entry
-        and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
-    )
+    if not isinstance(entry, dict) or "stat" not in entry:
+        return False
+    for name, pair in entry.items():
+        if name != "stat" and not (isinstance(pair, list) and len(pair) == 2):
+            return False
+    return True
 
 
 def read_stamp(path: Path) -> list[int]:

@@ -87,12 +87,13 @@ def inside(path: Path, folders: Iterable[Path]) -> Path:
     that stands in none of these folders, once links are followed."""
     try:
         stat_file(path)
-        real = Path(os.path.realpath(path))
+        real = os.path.realpath(path)
     except ValueError as error:  # NUL
         raise OSError(errno.EINVAL, "It is no path", str(path)) from error
-    if not any(real.is_relative_to(os.path.realpath(folder)) for folder in folders):
-        raise OSError(errno.EACCES, LINK_OUT, str(path))
-    return path
+    for folder in folders:
+        if real.startswith(os.path.join(os.path.realpath(folder), "")):
+            return path
+    raise OSError(errno.EACCES, LINK_OUT, str(path))
 
 
 def read_text_file(path: Path, most: int = 1 << 20) -> bytes:

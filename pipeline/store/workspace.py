@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +49,15 @@ class Workspace(BuildSettings):
         except OSError:
             return None
 
-    @property
+    @cached_property
     def models(self) -> Path:
         return self.root / "models"
 
-    @property
+    @cached_property
     def configs(self) -> Path:
         return self.root / "partition_configs"
 
-    @property
+    @cached_property
     def build(self) -> Path:
         return self.build_folder or self.root / "build"
 
@@ -80,7 +80,7 @@ class Workspace(BuildSettings):
     def state(self, package: str) -> Mapping[str, Any]:
         """Read what the last build of a package recorded; empty if nothing can be trusted. It is
         read again when its file has another stamp."""
-        path = self._state_path(package)
+        path = _state_path(self.build, package)
         cached, now = self._states.get(package), time.time_ns()
         try:
             stamp = read_stamp(path)
@@ -109,18 +109,22 @@ class Workspace(BuildSettings):
 
     def write_state(self, package: str, state: Mapping[str, Any]) -> None:
         self._written[0] += 1
-        write_atomically(self._state_path(package), own_record_bytes(state), self.build)
+        write_atomically(
+            _state_path(self.build, package), own_record_bytes(state), self.build
+        )
 
     def forget_state(self, package: str) -> None:
         self._written[0] += 1
-        remove(self._state_path(package))
+        remove(_state_path(self.build, package))
 
     def has_states(self) -> bool:
         """Return whether any package was built here, whatever became of it."""
         return os.path.isdir(self.build / ".state")
 
-    def _state_path(self, package: str) -> Path:
-        return self.build / ".state" / f"{package}.json"
+
+@cache
+def _state_path(build: Path, package: str) -> Path:
+    return build / ".state" / f"{package}.json"
 
 
 def config_files(folder: Path) -> dict[str, list[Path]]:

@@ -143,7 +143,7 @@ SOURCE_CHANGES = {
 
 @pytest.mark.parametrize(("change", "affected"), SOURCE_CHANGES.values(), ids=SOURCE_CHANGES)
 def test_source_changes_the_keys_of_what_it_affects(change, affected):
-    sources = {**SOURCES, "encode": replace(SOURCES["encode"], **change)}
+    sources = {**SOURCES, "encode": SOURCES["encode"]._replace(**change)}
     assert changed(keys(config()), keys(config(), sources)) == affected
 
 
@@ -153,18 +153,18 @@ def test_names_of_values_count_for_a_backend_that_may_read_them(monkeypatch):
         "xnnpack": replace(xnnpack, preprocessing=replace(xnnpack.preprocessing, names_count=True))
     }
     monkeypatch.setattr(backends, "BACKENDS", reading)
-    sources = {**SOURCES, "encode": replace(SOURCES["encode"], names="other")}
+    sources = {**SOURCES, "encode": SOURCES["encode"]._replace(names="other")}
     assert changed(keys(config()), keys(config(), sources)) == {"encode", "link"}
 
 
 @pytest.mark.parametrize("kind", ["calibration", "examples"])
 def test_calibration_inputs_count_for_static_quantization(kind):
-    sources = {**SOURCES, "decode": replace(SOURCES["decode"], **{kind: "other"})}
+    sources = {**SOURCES, "decode": SOURCES["decode"]._replace(**{kind: "other"})}
     assert changed(keys(config()), keys(config(), sources)) == {"quantize decode", "decode", "link"}
 
 
 def test_names_of_values_count_for_a_quantized_program_which_bears_them():
-    sources = {**SOURCES, "decode": replace(SOURCES["decode"], names="other")}
+    sources = {**SOURCES, "decode": SOURCES["decode"]._replace(names="other")}
     assert changed(keys(config()), keys(config(), sources)) == {"quantize decode", "decode", "link"}
 
 
@@ -252,7 +252,7 @@ def test_validation_is_keyed_by_package_programs_inputs_and_settings():
         files = files or {"m.pte": "bytes"}
         return validate_action(ValidateInputs(changed, files, sources, examples or {})).digest
 
-    other = {**SOURCES, "encode": replace(SOURCES["encode"], examples="other")}
+    other = {**SOURCES, "encode": SOURCES["encode"]._replace(examples="other")}
     found = {key(), key({"atol": 1.0}), key(files={"m.pte": "x"}), key(sources=other)}
     found.add(key(package="twin"))  # of the same bytes, with a report of its own
     found |= {key(examples={"encode": [content]}) for content in ("one", "two")}

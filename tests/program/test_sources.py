@@ -1,6 +1,5 @@
 """Model sources are told apart, and their programs named, without torch."""
 
-import dataclasses
 import json
 import shutil
 import subprocess
@@ -95,7 +94,7 @@ def test_what_an_archive_holds_survives_json(models):
     facts = describe_archive(path)
     again = parse_archive(facts.content, json.loads(json.dumps(facts.to_json())))
     assert [each.entry for each in again.programs] == ["z", "a"]
-    assert [dataclasses.replace(each, parts={}) for each in facts.programs] == list(again.programs)
+    assert [each._replace(parts={}) for each in facts.programs] == list(again.programs)
 
 
 def exchange_file(path, folder):

@@ -5,7 +5,6 @@ import json
 import shutil
 import sys
 import zipfile
-from dataclasses import replace
 
 import pytest
 import torch
@@ -46,7 +45,7 @@ class Keep:
     ids=str,
 )
 def test_names_of_values_count_where_something_may_read_them(emit):
-    other = {**SOURCES, "encode": replace(SOURCES["encode"], names="other")}
+    other = {**SOURCES, "encode": SOURCES["encode"]._replace(names="other")}
     given = config(emit=emit)
     assert changed(keys(given), keys(given, other)) == {"encode", "link"}
     assert keys(config()) == keys(config(), other)
@@ -54,7 +53,7 @@ def test_names_of_values_count_where_something_may_read_them(emit):
 
 @pytest.mark.parametrize("backend", ["vulkan", "coreml"])
 def test_names_of_values_and_classes_count_for_backends_that_may_read_them(backend):
-    other = {n: replace(source, names=f"other {n}") for n, source in SOURCES.items()}
+    other = {n: source._replace(names=f"other {n}") for n, source in SOURCES.items()}
     given = config(methods={name: {"partitioners": [backend]} for name in SOURCES})
     units = {"+".join(unit) for unit in given.units}
     assert changed(keys(given), keys(given, other)) == {*units, "link"}
@@ -86,7 +85,7 @@ def test_a_class_and_a_file_with_other_names_compile_nothing(built, tmp_path):
 
 @pytest.mark.parametrize("emit", [{"emit_stacktrace": True}, {"etrecord": True}], ids=str)
 def test_lines_of_the_source_count_where_bytes_hold_them(emit):
-    other = {n: replace(source, content=f"moved {n}") for n, source in SOURCES.items()}
+    other = {n: source._replace(content=f"moved {n}") for n, source in SOURCES.items()}
     given = config(emit=emit)
     quantized = {"quantize decode"} if "emit_stacktrace" in emit else set()
     assert changed(keys(given), keys(given, other)) == {"encode", "decode", "link"} | quantized

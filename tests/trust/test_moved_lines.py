@@ -1,7 +1,6 @@
 """Reports quote a line only from a file that is what it was: else another stands by the error."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -86,7 +85,7 @@ def test_an_archive_whose_traces_name_other_lines_is_reported_on_again():
     """It is not measured again: `tests/run/prove/test_quotes.py`."""
 
     def action(content, exported):
-        methods = {n: replace(s, content=content, exported=exported) for n, s in SOURCES.items()}
+        methods = {n: s._replace(content=content, exported=exported) for n, s in SOURCES.items()}
         return validate_action(ValidateInputs(config(), {"m.pte": "bytes"}, methods))
 
     one, two = action("a", exported=False), action("b", exported=False)

@@ -241,7 +241,7 @@ def test_the_program_that_is_loaded_is_that_of_the_key(export_model, tmp_path):
     assert load_method(source, store)
     for wrong in ({"program": "0" * 64}, {"names": "0" * 64}):
         with pytest.raises(MissingBlobError, match="forward: the store or its remote said"):
-            load_method(replace(source, **wrong), store)
+            load_method(source._replace(**wrong), store)
 
 
 KILLED = """

@@ -114,9 +114,11 @@ def foresee_links(plan: Plan, packages: Iterable[str]) -> dict[str, Status]:
             links[package] = find_status(plan, "link", package)
     foreseen: dict[str, Mapping[str, Digest]] = {}
     for package, status in links.items():
+        if status.state != "hit":
+            continue
         link = plan.link_digest(package)
         entry = link and plan.workspace.store.get(link)
-        if entry and status.state == "hit":
+        if entry:
             foreseen[package] = entry.result["files"]
     plan.foreseen = foreseen
     return links
@@ -224,7 +226,9 @@ class _Preview:
         self.rows: list[tuple[str, str, str, str]] = []
         self.notes: dict[str, None] = {}
         self._plan = plan
-        self._targets = targets
+        self._targets: dict[str, list[Target]] = {}  # by package
+        for target in targets:
+            self._targets.setdefault(target.package, []).append(target)
         self._counts = dict.fromkeys(VERDICTS, 0)
         self._titles: dict[Digest, str] = {}  # of the first action of a digest
         self._exported: set[str] = set()
@@ -238,13 +242,14 @@ class _Preview:
                 self.rows.append(("", package, "faulty", line))
 
     def add(self, task: ActionTask, status: Status) -> None:
-        """Count an action of one of the targets, with a row where it is not current."""
-        if not any(is_of(task, target) for target in self._targets):
-            return
+        """Count an action of the targets' packages, with a row where it is not current, unless no
+        target has a part in it."""
         if task.kind == "export":  # which several packages share
             if task.title in self._exported:
                 return
             self._exported.add(task.title)
+        elif not any(is_of(task, target) for target in self._targets[task.name]):
+            return
         self._counts[status.state] += 1
         if status.current:
             return

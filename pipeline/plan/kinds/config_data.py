@@ -90,7 +90,7 @@ def write_source(source: MethodSource, root: Path) -> dict[str, Any]:
         archive = ""
     else:
         archive = str(source.archive.relative_to(root))
-    return {**vars(source), "archive": archive}
+    return {**source._asdict(), "archive": archive}
 
 
 def read_source(request: Mapping[str, Any], workspace: Workspace) -> MethodSource:

@@ -3,7 +3,6 @@
 import json
 import shutil
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import numpy
@@ -176,18 +175,18 @@ def test_a_generator_of_inputs_is_kept_batch_by_batch(calibrated):
 SPEC = QUANTIZERS["xnnpack"].options
 SOURCE = MethodSource(Path("m.pt2"), "f", "program", examples="e")
 WITHOUT = {
-    "an archive's own arguments": (replace(SOURCE, examples_of_export=True), {}, True),
+    "an archive's own arguments": (SOURCE._replace(examples_of_export=True), {}, True),
     "an exporter's own arguments": (
-        replace(SOURCE, examples_of_export=True, exported=True),
+        SOURCE._replace(examples_of_export=True, exported=True),
         {},
         True,
     ),
-    "nothing at all": (replace(SOURCE, examples=None), {}, True),
+    "nothing at all": (SOURCE._replace(examples=None), {}, True),
     "examples": (SOURCE, {}, False),
-    "calibration inputs": (replace(SOURCE, examples=None, calibration="c"), {}, False),
-    "nothing, and dynamic": (replace(SOURCE, examples=None), {"dynamic": True}, False),
+    "calibration inputs": (SOURCE._replace(examples=None, calibration="c"), {}, False),
+    "nothing, and dynamic": (SOURCE._replace(examples=None), {"dynamic": True}, False),
     "nothing, and generated": (
-        replace(SOURCE, examples=None),
+        SOURCE._replace(examples=None),
         {"calibration": "generated"},
         False,
     ),
