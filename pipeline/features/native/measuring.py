@@ -10,6 +10,7 @@ from pipeline.devices.interface import Device, PackageFiles
 from pipeline.devices.registry import devices
 from pipeline.features.native.calls import CallLog, KeptCall
 from pipeline.features.native.device import NativeDevice
+from pipeline.features.native.device_failure import DeviceLocator
 from pipeline.features.native.growth import measure_growth, open_accepted
 from pipeline.features.native.planning import find_devices
 from pipeline.features.native.setups import EMULATED, find_setup, is_native
@@ -36,6 +37,7 @@ class NativeMeasuring(Measuring):
         super().__init__(subject, stages)
         self._devices = find_devices(subject.action.inputs.config)
         self._log = CallLog()
+        self._locator = DeviceLocator(stages)
         settings = subject.settings
         self._timing = DeviceTiming(
             settings.device_calls, settings.device_warm_up, settings.device_pause
@@ -99,7 +101,10 @@ class NativeMeasuring(Measuring):
                 self._add(
                     measurement, result.method, name, facts | {"seconds": seconds}
                 )
-                _fail(result, name, outcome)
+                place = ""
+                if result.ok and outcome.faults:
+                    place = self._locator.locate(device, outcome, measurement)
+                _fail(result, name, outcome, place)
                 self._note_omissions(result, name)
             elif _was_run(result):
                 reason = "calls of a method that samples are not repeated"
@@ -113,6 +118,8 @@ class NativeMeasuring(Measuring):
                 count = plural(len(sequences), "sequence")
                 reason = f"an emulated processor is given {_EMULATED_SECONDS:g} s"
                 result.skipped.append((f"{count} on {name}", reason))
+
+        self._close(device, files)
 
     def _compare(
         self,
@@ -203,10 +210,15 @@ def _drop_emulator(name: str, memory: dict[str, int]) -> None:
         memory.pop("at_start", None)
 
 
-def _fail(result: MethodValidation, name: str, outcome: MethodOnDevice) -> None:
-    """Fail a method for what a device gets wrong; the first words say whether that device alone."""
+def _fail(
+    result: MethodValidation, name: str, outcome: MethodOnDevice, where: str = ""
+) -> None:
+    """Fail a method for what a device gets wrong; the first words say whether that device alone,
+    and where in the method, if that is known."""
     place = f"on {name}"
     if result.ok:
         place = f"on {name}, and not on this machine"
-    for where, output, fault, ratio in outcome.faults:
-        result.fail(f"{place}: {fault}", where, output, of_limit=ratio)
+    if where:
+        place += f", at {where}"
+    for inputs, output, fault, ratio in outcome.faults:
+        result.fail(f"{place}: {fault}", inputs, output, of_limit=ratio)

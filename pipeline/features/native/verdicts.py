@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import Counter
@@ -32,6 +33,8 @@ class MethodOnDevice:
         lacks: why the device can't run the method, where it lacks a delegate's backend; else "".
         lacks_operators: whether its runtime has no kernel of an operator, and so nothing was run.
         timed_ms: milliseconds of the calls after the warm-up; `run_ms` those of all others.
+        failing: the calls of a sequence up to the one that breaks its limits most; empty where none
+            does.
         growth: what came of running it in turns with the baseline's, None where it was not.
         memory: bytes by what they are of (`process.MEMORY`).
     """
@@ -50,6 +53,8 @@ class MethodOnDevice:
         self.differing = 0
         self.memory: dict[str, int] = {}
         self.growth: Json | None = None
+        self.failing: Sequence[KeptCall] = ()
+        self._worst_fault = 0.0
 
     def judge(self, call: KeptCall, outputs: Sequence[Any]) -> None:
         """Hold the outputs of a call to its limits."""
@@ -69,6 +74,15 @@ class MethodOnDevice:
             if ratio is not None and (self.of_limit is None or ratio > self.of_limit):
                 self.of_limit = ratio
                 self.worst = call.where
+
+    def note_failing(self, calls: Sequence[KeptCall], first_fault: int) -> None:
+        """Keep calls whose last one has faults, from the number `first_fault` on, if they are the
+        worst."""
+        ratios = [ratio for *_, ratio in self.faults[first_fault:]]
+        worst = max((math.inf if r is None else r for r in ratios), default=0.0)
+        if worst > self._worst_fault:
+            self._worst_fault = worst
+            self.failing = calls
 
     def to_json(self, verdict: str) -> Json:
         """Return the record, `verdict` being that of a method without faults."""
@@ -171,9 +185,12 @@ def _run_sequence(
     current = sequence[0]
     try:
         loaded = _load(device, files, names, methods, None if has_state else stateless)
-        for call in sequence:
+        for number, call in enumerate(sequence, 1):
             current = call
-            _make_call(device, loaded[call.method], call, methods[call.method])
+            method = methods[call.method]
+            faults = len(method.faults)
+            _make_call(device, loaded[call.method], call, method)
+            method.note_failing(sequence[:number], faults)
         if not has_state:
             _time_calls(loaded[names[0]], sequence[0], methods[names[0]], timing)
     except DeviceError as error:
