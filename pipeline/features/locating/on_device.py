@@ -71,8 +71,9 @@ class Failure(Protocol):
     method: str
     calls: Sequence[MethodCall]
 
-    def record(self) -> tuple[list[Any], Sequence[Sequence[Executed]]]: ...
-    def is_wrong(self, outputs: Sequence[Any]) -> bool: ...
+    def record(
+        self, budget: Budget
+    ) -> tuple[list[Any], Sequence[Sequence[Executed]]] | None: ...
     def run_package(
         self, files: PackageFiles, method: str, inputs: Sequence[Any]
     ) -> Sequence[Any]: ...
@@ -137,10 +138,11 @@ def locate_on_device(
 
 
 def _locate(case: FailureCase, failure: Failure) -> Iterator[Culprit]:
-    outputs, executions = failure.record()
-    if not failure.is_wrong(outputs):
-        case.note(f"on {failure.device}: called once more, it gives what it must give")
+    recorded = failure.record(case.budget)
+    if recorded is None:
+        case.note(f"on {failure.device}: called again, it gives what it must give")
         return
+    outputs, executions = recorded
     expected = _run_here(case)
     own_error, others = _find_own_error(case, executions, find_scale(expected))
     if own_error is None:

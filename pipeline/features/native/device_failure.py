@@ -13,13 +13,11 @@ from pipeline.features.native.recorded_values import (
     ExecutedInstruction,
     read_executions,
 )
-from pipeline.features.native.verdicts import MethodOnDevice
+from pipeline.features.native.verdicts import MethodOnDevice, find_faults
 from pipeline.moments import call_all
 from pipeline.run.prove.measuring import Measurement
 from pipeline.run.stages import Stages
 from pipeline.validate.budget import OF_LOCATING, Budget
-from pipeline.validate.limits import judge_output
-from pipeline.validate.metrics import compare
 
 
 class DeviceFailure:
@@ -29,50 +27,52 @@ class DeviceFailure:
         device: the device's name.
         method: the method of the last call.
         calls: methods and flat inputs.
+
+    Args:
+        attempts: how often to make them until the last one is wrong again.
     """
 
     def __init__(
-        self, device: NativeDevice, files: PackageFiles, calls: Sequence[KeptCall]
+        self,
+        device: NativeDevice,
+        files: PackageFiles,
+        calls: Sequence[KeptCall],
+        attempts: int = 1,
     ) -> None:
         self._device = device
         self._files = files
         self._last = calls[-1]
+        self._attempts = attempts
         self.device = device.name
         self.method = calls[-1].method
         self.calls = [(call.method, call.values) for call in calls]
 
-    def record(self) -> tuple[list[Any], list[list[ExecutedInstruction]]]:
-        """Make the calls once more on the device.
+    def record(
+        self, budget: Budget
+    ) -> tuple[list[Any], list[list[ExecutedInstruction]]] | None:
+        """Make the calls anew on the device, until the last one is wrong again.
 
         Returns:
-            The outputs of the last call, and the instructions of each call.
+            The outputs of the last call, and the instructions of each call; None where it was right
+            in all attempts.
 
         Raises:
             DeviceError: the device refuses a call.
-            PipelineError: what it recorded can't be read.
+            OutOfTimeError: before it was wrong again.
+            PipelineError: what the device recorded can't be read.
         """
         names = list(dict.fromkeys(method for method, _ in self.calls))
-        loaded = self._device.load_traced(self._files, names, VALUES)
-        outputs: list[Any] = []
-        for method, values in self.calls:
-            outputs, _, _ = loaded.call(method, values)
-        dump, content = loaded.take_trace()
-        loaded.close()
-        return outputs, read_executions(dump, content)
-
-    def is_wrong(self, outputs: Sequence[Any]) -> bool:
-        """Tell whether outputs of the last call break the limits that it is held to."""
-        if len(outputs) != len(self._last.expected):
-            return True
-        limits = self._last.judged.limits
-        for actual, expected, output_limits in zip(
-            outputs, self._last.expected, limits, strict=True
-        ):
-            error = compare(actual, expected)
-            faults, _ = judge_output(error, actual, expected, output_limits)
+        for _ in range(self._attempts):
+            budget.check()
+            loaded = self._device.load_traced(self._files, names, VALUES)
+            outputs: list[Any] = []
+            for method, values in self.calls:
+                outputs, _, _ = loaded.call(method, values)
+            faults, _ = find_faults(self._last, outputs)
             if faults:
-                return True
-        return False
+                return outputs, read_executions(*loaded.take_trace())
+            loaded.close()
+        return None
 
     def run_package(
         self, files: PackageFiles, method: str, inputs: Sequence[Any]
@@ -105,7 +105,9 @@ class DeviceLocator:
             reason = "where it departs on a device of a plugin can't be found"
             facts.setdefault("culprit_notes", []).append(f"{method}: {reason}")
             return ""
-        failure = DeviceFailure(device, measurement.files, outcome.failing)
+        failure = DeviceFailure(
+            device, measurement.files, outcome.failing, outcome.attempts
+        )
         place = ""
         with self._stages.stage("locate"):
             budget = self._open_budget(measurement)

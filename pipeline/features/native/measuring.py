@@ -13,6 +13,7 @@ from pipeline.features.native.device import NativeDevice
 from pipeline.features.native.device_failure import DeviceLocator
 from pipeline.features.native.growth import measure_growth, open_accepted
 from pipeline.features.native.planning import find_devices
+from pipeline.features.native.repeats import find_repeats, repeat_calls
 from pipeline.features.native.setups import EMULATED, find_setup, is_native
 from pipeline.features.native.timing import DeviceTiming
 from pipeline.features.native.verdicts import Json, MethodOnDevice, run_calls
@@ -83,6 +84,9 @@ class NativeMeasuring(Measuring):
             budget = Budget(min(_EMULATED_SECONDS, budget.left))
         timing = self._timing
         outcomes, left_out = run_calls(device, files, self._log, budget, timing)
+        repeats = find_repeats(self.subject.settings.device_repeats, name)
+        arguments = (device, files, self._log, outcomes, repeats, measurement.budget)
+        unrepeated = repeat_calls(*arguments) if repeats else {}
         problem = device.problem if isinstance(device, NativeDevice) else ""
         self._close(device, files)
         if problem:
@@ -111,6 +115,9 @@ class NativeMeasuring(Measuring):
                 if result.method in self._log.left_out:
                     reason = "its inputs and outputs are too large to keep"
                 self._record_not_run(result, name, reason, measurement)
+            if result.method in unrepeated:
+                count = f"{unrepeated[result.method]} repeated calls"
+                result.left_out.append(f"{count} on {name}")
             sequences = left_out.get(result.method, [])
             if measurement.budget.spent:
                 result.left_out += [f"{where} on {name}" for where in sequences]

@@ -19,6 +19,8 @@ from pipeline.validate.limits import judge_output
 from pipeline.validate.metrics import compare, json_number
 
 Json = dict[str, Any]
+# The call and the output, what is wrong, and the ratio of the error to the limit.
+Fault = tuple[str, str, str, float | None]
 _LACKS_BACKEND = re.compile(r"Backend (\w+) is not registered")
 
 
@@ -35,12 +37,13 @@ class MethodOnDevice:
         timed_ms: milliseconds of the calls after the warm-up; `run_ms` those of all others.
         failing: the calls of a sequence up to the one that breaks its limits most; empty where none
             does.
+        attempts: how many calls to make of it at most until it is seen again.
         growth: what came of running it in turns with the baseline's, None where it was not.
         memory: bytes by what they are of (`process.MEMORY`).
     """
 
     def __init__(self) -> None:
-        self.faults: list[tuple[str, str, str, float | None]] = []
+        self.faults: list[Fault] = []
         self.calls = 0
         self.of_limit: float | None = None
         self.worst = ""
@@ -54,26 +57,17 @@ class MethodOnDevice:
         self.memory: dict[str, int] = {}
         self.growth: Json | None = None
         self.failing: Sequence[KeptCall] = ()
+        self.attempts = 1
         self._worst_fault = 0.0
 
     def judge(self, call: KeptCall, outputs: Sequence[Any]) -> None:
         """Hold the outputs of a call to its limits."""
         self.calls += 1
-        if len(outputs) != len(call.expected):
-            fault = f"returns {len(outputs)} outputs, must return {len(call.expected)}"
-            self.faults.append((call.where, "", fault, None))
-            return
-        values = zip(
-            call.outputs, outputs, call.expected, call.judged.limits, strict=True
-        )
-        for name, actual, expected, limits in values:
-            error = compare(actual, expected)
-            faults, ratio = judge_output(error, actual, expected, limits)
-            for fault in faults:
-                self.faults.append((call.where, name, fault, ratio))
-            if ratio is not None and (self.of_limit is None or ratio > self.of_limit):
-                self.of_limit = ratio
-                self.worst = call.where
+        faults, ratio = find_faults(call, outputs)
+        self.faults += faults
+        if ratio is not None and (self.of_limit is None or ratio > self.of_limit):
+            self.of_limit = ratio
+            self.worst = call.where
 
     def note_failing(self, calls: Sequence[KeptCall], first_fault: int) -> None:
         """Keep calls whose last one has faults, from the number `first_fault` on, if they are the
@@ -104,6 +98,26 @@ class MethodOnDevice:
         if self.growth is not None:
             facts["growth"] = self.growth
         return facts
+
+
+def find_faults(
+    call: KeptCall, outputs: Sequence[Any]
+) -> tuple[list[Fault], float | None]:
+    """Hold the outputs of a call to its limits: return the faults, and the worst ratio of an error
+    to its limit, None where no output has a limit."""
+    if len(outputs) != len(call.expected):
+        fault = f"returns {len(outputs)} outputs, must return {len(call.expected)}"
+        return [(call.where, "", fault, None)], None
+    faults: list[Fault] = []
+    worst = None
+    values = zip(call.outputs, outputs, call.expected, call.judged.limits, strict=True)
+    for name, actual, expected, limits in values:
+        error = compare(actual, expected)
+        sentences, ratio = judge_output(error, actual, expected, limits)
+        faults += [(call.where, name, sentence, ratio) for sentence in sentences]
+        if ratio is not None and (worst is None or ratio > worst):
+            worst = ratio
+    return faults, worst
 
 
 def run_calls(

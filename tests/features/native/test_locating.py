@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.export.pt2_archive._package import package_pt2
 
+from pipeline.features.native.build import find_command
 from pipeline.features.native.setups import find_setup
 from pipeline.plan.kinds.validate import ValidateInputs, validate_action
 from pipeline.plan.plan import Plan
@@ -112,6 +113,29 @@ def validate(workspace):
         error = str(failure)
     record = json.loads((workspace.package("pack") / "report.json").read_bytes())
     return {method["method"]: method for method in record["methods"]}, error
+
+
+def test_a_fault_that_few_runs_show_is_found(workspace, tmp_path, monkeypatch):
+    """The calls of the validation come before the 45th call of the kernel; repeated ones reach it,
+    and so do those that look for where it is."""
+    setup = find_ready_setup("native")
+    fault = build_fault(setup, tmp_path, every=45)
+    runner = tmp_path / "runner"
+    [program] = find_command(setup)
+    runner.write_text(f'#!/bin/sh\nLD_PRELOAD={fault} exec {program} "$@"\n')
+    runner.chmod(0o755)
+    monkeypatch.setenv("PTE_PIPELINE_NATIVE_RUNNER", str(runner))
+    monkeypatch.chdir(workspace.root)
+    configure(workspace, "[native]", "device_repeats: {native: 60}")
+    methods, _ = validate(workspace)
+    device = methods["plain"]["devices"]["native"]
+    assert (device["repeats"], device["differing"]) == (80, 1)
+    [failure] = methods["plain"]["failures"]
+    place = "on native, and not on this machine, at aten.tanh.default in second"
+    assert failure["what"].startswith(f"{place}: wrong in 1 of 60 calls on the same inputs: abs")
+    configure(workspace, "[native]")
+    methods, _ = validate(workspace)
+    assert methods["plain"]["devices"]["native"]["verdict"] == "passed"
 
 
 def test_a_fault_of_one_device_is_found_in_a_kernel_and_in_a_delegate(
