@@ -228,6 +228,10 @@ class Feature:
         devices: by its name, what makes a device, a `devices.interface.Device`.
         measuring: a class like `run.prove.measuring.Measuring`, of which there is one object while
             a package is measured.
+        locate_on_device: takes a `run.prove.measuring.Measurement`, calls that a device gets wrong,
+            an object like `features.native.device_failure.DeviceFailure`, and a
+            `validate.budget.Budget`; returns `report.method_records.CulpritRecord`s, the first one
+            first, and lines on what was not found out.
         judge: takes a validate action and the workspace before the package is measured; returns a
             function of its manifest and what was measured, which returns a
             `run.prove.judgement.Judgement`.
@@ -309,6 +313,7 @@ class Feature:
     link_files: tuple[str, ...] = ()
     devices: Mapping[str, str] = _moment("measure", _NONE)
     measuring: str = _moment("measure")
+    locate_on_device: str = _moment("measure")
     judge: str = _moment("report")
     run_elsewhere: str = _moment("")
     package_pages: str = _moment("report")

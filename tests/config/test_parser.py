@@ -222,6 +222,7 @@ def test_resolved_fills_in_every_default():
             "latency": {"seconds": 0.3},
             "devices": [],
             "device_calls": None,
+            "device_repeats": None,
             "device_warm_up": 2,
             "device_pause": 0.0,
         },

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal
 
@@ -29,13 +29,16 @@ from torch.export.graph_signature import (
 from torch.fx import Node
 
 from pipeline.compile.preprocess.cache import preprocess_programs
+from pipeline.devices.interface import PackageFiles
 from pipeline.devices.package_data import named_bytes
 from pipeline.features.locating.interpreter.load import delegate_runtime
+from pipeline.features.locating.interpreter.single import NAME, ExecutorchDelegate
 from pipeline.features.locating.walk import Tolerance
 from pipeline.program.operators import base_name
 from pipeline.validate.metrics import OutputError
 from pipeline.validate.node_values import NodeValues
 
+RunPackage = Callable[[PackageFiles, str, Sequence[Any]], Sequence[Any]]
 MOST_COMPILES = 16
 MOST_SECONDS = 60.0
 
@@ -45,11 +48,14 @@ def bisect_delegate(
     inputs: Sequence[Any],
     tolerance: Tolerance,
     seconds: float = MOST_SECONDS,
+    run_on_device: RunPackage | None = None,
 ) -> tuple[Node | None, OutputError | None, str]:
     """Bisect a delegate that diverges on these inputs, which are those of its partition.
 
     Args:
         seconds: after which no other part is compiled.
+        run_on_device: runs a method of a package on flat inputs. Where it is given, its outputs are
+            compared with what the same delegate gives on this machine.
 
     Returns: the culprit, a node of the partition, with the error of the first output that diverges,
     or None; and how it was found, or why not.
@@ -70,7 +76,8 @@ def bisect_delegate(
     def run(number: int) -> OutputError | Literal["agrees", "refused"]:
         try:
             expected = {node.name: values[node.name] for node in cuts[number]}
-            return _run_beginning(module, inputs, expected, tolerance) or "agrees"
+            error = _run_beginning(module, inputs, expected, tolerance, run_on_device)
+            return error or "agrees"
         except Exception:  # whatever a backend raises for what it was not asked to take
             return "refused"
 
@@ -107,6 +114,7 @@ def _run_beginning(
     inputs: Sequence[Any],
     expected: Mapping[str, Any],
     tolerance: Tolerance,
+    run_on_device: RunPackage | None,
 ) -> OutputError | None:
     """Preprocess and run a partition up to some nodes. Return the error of the first value that
     diverges; None where all agree."""
@@ -121,15 +129,22 @@ def _run_beginning(
     part_inputs = [inputs[number] for number in input_numbers]
     expected_values = list(expected.values())
     declared = [_declare(value) for value in (*part_inputs, *expected_values)]
-    runtime = delegate_runtime(module.backend_id, declared, len(expected_values))
+    description = (module.backend_id, declared, len(expected_values))
+    runtime = delegate_runtime(*description)
     specs = [(spec.key, bytes(spec.value)) for spec in module.compile_specs]
     named = named_bytes(result.data_store_output)
     handle = runtime.init(bytes(result.processed_bytes), specs, named)
     try:
         outputs = runtime.execute(handle, part_inputs)
-        return tolerance.first_error(outputs, expected_values)
     finally:
         runtime.destroy(handle)
+    if run_on_device is None:
+        return tolerance.first_error(outputs, expected_values)
+    package = ExecutorchDelegate(*description).pack(
+        bytes(result.processed_bytes), specs, named
+    )
+    device_outputs = run_on_device(package, NAME, part_inputs)
+    return tolerance.first_error(device_outputs, outputs)
 
 
 def _declare(value: Any) -> Any:
@@ -184,6 +199,19 @@ def _may_end(node: Node) -> bool:
         return True
     neighbourhood = (node, *node.all_input_nodes, *node.users)
     return not any("quantize" in base_name(neighbour) for neighbour in neighbourhood)
+
+
+def find_fused_operator(node: Node) -> Node:
+    """Return the operator whose value a node quantizes, the first one of those that a backend fuses
+    with it; any other node as it is."""
+    if not base_name(node).startswith("quantize"):
+        return node
+    while node.all_input_nodes:
+        operand = node.all_input_nodes[0]
+        if operand.op != "call_function" or "quantize" in base_name(operand):
+            return node
+        node = operand
+    return node
 
 
 def _part(

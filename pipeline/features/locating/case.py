@@ -109,6 +109,7 @@ class FailureCase:
         floor: the least SQNR in dB that the package may have against the program that was lowered,
             beside the limits: those of a quantized method are against the float program, and wide.
         budget: the time that is left for it.
+        calls: the same calls with flat inputs, where these are known.
     """
 
     def __init__(
@@ -117,11 +118,13 @@ class FailureCase:
         method: str,
         failing: Sequence[tuple[str, InputSet]],
         budget: Budget,
+        calls: Sequence[MethodCall] = (),
     ) -> None:
         self.evidence = evidence
         self.method = method
         self.failing = failing
         self.budget = budget
+        self._calls = calls
         self.notes: list[str] = []
         self.first: dict[int, Compared] = {}
         self.floor: float | None = None
@@ -147,6 +150,8 @@ class FailureCase:
 
     @cached_property
     def sequence(self) -> list[MethodCall]:
+        if self._calls:
+            return list(self._calls)
         return [
             (m, flatten(self.evidence.sources[m], inputs)) for m, inputs in self.failing
         ]
@@ -159,7 +164,9 @@ class FailureCase:
         """Return the same calls, seen from another method."""
         if method == self.method:
             return self
-        view = FailureCase(self.evidence, method, self.failing, self.budget)
+        view = FailureCase(
+            self.evidence, method, self.failing, self.budget, self._calls
+        )
         view.notes = self.notes
         view.first = self.first
         return view

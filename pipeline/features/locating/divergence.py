@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from executorch.exir.lowered_backend_module import LoweredBackendModule
 
 from pipeline.config.validation import Limits
 from pipeline.devices.package_data import named_bytes, read_payload
@@ -37,6 +38,7 @@ from pipeline.features.locating.walk import (
 )
 from pipeline.program.graphs import NodePlaces
 from pipeline.report.method_records import CulpritRecord as Culprit
+from pipeline.store.errors import PipelineError
 from pipeline.store.reasons import reason
 from pipeline.store.sizes import human_size
 from pipeline.validate.metrics import OutputError
@@ -166,21 +168,10 @@ def _look_into_delegate(
     """Return the place of the node at which a delegate diverges, its error, and how it was found;
     where none is found, None, the error of the delegate's output, and the reason."""
     otherwise = None, compared.error
-    if case.budget.spent:
-        return (
-            *otherwise,
-            "validate.budget was spent before its delegate could be cut into parts",
-        )
     try:
-        delegates = case.evidence.lower_again(case.method)
-    except Exception as error:  # whatever a backend raises
-        return *otherwise, f"it could not be lowered again ({reason(error)})"
-    if number >= len(delegates):
-        return *otherwise, "lowered again, the method has other delegates"
-    module = delegates[number]
-    plan = case.data.plans[case.method]
-    if bytes(module.processed_bytes) != read_payload(case.data, plan.delegates[number]):
-        return *otherwise, "its payload is not what lowering gives now"
+        module = lower_delegate(case, number)
+    except PipelineError as error:
+        return *otherwise, str(error)
     weights = named_bytes(module.named_data_store_output)
     fault, constant = diff_named_data(case.data.named, weights, case.lowered.program)
     if fault:
@@ -197,3 +188,26 @@ def _look_into_delegate(
     node, part_error, note = bisect_delegate(module, inputs, tolerance, seconds)
     place = None if node is None else NodePlaces(case.lowered.program).find(node)
     return place, part_error or compared.error, note
+
+
+def lower_delegate(case: FailureCase, number: int) -> LoweredBackendModule:
+    """Lower a method again, and return one of its delegates, whose payload is that of the package.
+
+    Raises PipelineError, which says in words why there is none.
+    """
+    if case.budget.spent:
+        raise PipelineError(
+            "validate.budget was spent before its delegate could be cut into parts"
+        )
+    try:
+        delegates = case.evidence.lower_again(case.method)
+    except Exception as error:  # whatever a backend raises
+        why = f"it could not be lowered again ({reason(error)})"
+        raise PipelineError(why) from error
+    if number >= len(delegates):
+        raise PipelineError("lowered again, the method has other delegates")
+    module = delegates[number]
+    plan = case.data.plans[case.method]
+    if bytes(module.processed_bytes) != read_payload(case.data, plan.delegates[number]):
+        raise PipelineError("its payload is not what lowering gives now")
+    return module

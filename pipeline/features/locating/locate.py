@@ -55,7 +55,7 @@ def locate_failures(
         budget: the time for it; None is no limit.
     """
     budget = budget or Budget()
-    evidence = _hold_to_derived(evidence, validation)
+    evidence = hold_to_derived(evidence, validation)
     failed = [result for result in validation.methods if not result.ok]
     located: dict[str, Located] = {}
     for result in sorted(failed, key=lambda result: result.badness):
@@ -71,7 +71,7 @@ def locate_failures(
     return {result.method: located[result.method] for result in failed}
 
 
-def _hold_to_derived(evidence: Evidence, validation: Validation) -> Evidence:
+def hold_to_derived(evidence: Evidence, validation: Validation) -> Evidence:
     """Hold methods for which the config sets no tolerances, and those that are quantized, to limits
     that were derived; and quantized ones to the config's against their float programs."""
     results = {result.method: result for result in validation.methods}

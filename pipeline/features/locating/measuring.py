@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from pipeline.features.locating.reproduce import make_reproduction
 from pipeline.run.build.compile import lower_request
 from pipeline.run.build.compile_requests import make_request
 from pipeline.run.prove.measuring import Measurement, Measuring
-from pipeline.run.prove.subject import Subject
+from pipeline.run.prove.subject import LoweredMethod, Subject
 from pipeline.store.errors import PipelineError
 from pipeline.validate.budget import OF_LOCATING, Budget
 from pipeline.validate.results import Validation
@@ -66,18 +66,23 @@ def collect_evidence(subject: Subject, files: PackageFiles, budget: Budget) -> E
     Args:
         budget: the time that is left, which compiling again must fit into.
     """
+    # One program of a method, whose nodes are those that its delegates are traced to.
+    load_lowered = cache(subject.load_lowered)
     return Evidence(
         files,
         subject.programs,
         subject.settings.select_limits,
-        cache(subject.load_lowered),
-        cache(partial(_lower_again, subject, budget)),
+        load_lowered,
+        cache(partial(_lower_again, subject, budget, load_lowered)),
         subject.workspace.root,
     )
 
 
 def _lower_again(
-    subject: Subject, budget: Budget, method: str
+    subject: Subject,
+    budget: Budget,
+    load_lowered: Callable[[str], LoweredMethod],
+    method: str,
 ) -> list[LoweredBackendModule]:
     """Lower a method once more, without a cache, and return its delegates. Raises PipelineError
     where there is no time for it."""
@@ -90,7 +95,7 @@ def _lower_again(
     names = [
         name for name in inputs.sources if subject.find_facts(name)["unit"] == unit
     ]
-    programs = {name: subject.load_lowered(name).program for name in names}
+    programs = {name: load_lowered(name).program for name in names}
     configs = {name: inputs.config.methods[name] for name in names}
     beside = inputs.config.delegates_beside(names)
     root = subject.workspace.root

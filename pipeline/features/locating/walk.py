@@ -178,12 +178,24 @@ class Tolerance:
 
     The absolute one is for outputs, whose scale is `scale`; an intermediate value may be off by as
     much in proportion to its own scale.
+
+    Args:
+        share: of the limits, that values are held to.
+        rounds_otherwise: whether two processors are compared, which may round a quantized value to
+            either of two steps.
     """
 
-    def __init__(self, limits: Limits, scale: float, share: float = 1.0) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        scale: float,
+        share: float = 1.0,
+        rounds_otherwise: bool = False,
+    ) -> None:
         self.limits = limits
         self.scale = scale
         self.share = share
+        self._rounds_otherwise = rounds_otherwise
 
     def departs(
         self, error: OutputError, actual: Any, expected: Any, node: Node | None = None
@@ -193,6 +205,8 @@ class Tolerance:
             return True
         if not _is_inexact(expected):
             is_quantize = node is not None and base_name(node).startswith("quantize")
+            if self._rounds_otherwise:
+                is_quantize |= expected.dtype in (torch.int8, torch.uint8)
             # A value between two steps may go to either.
             return error.max_abs > (1 if is_quantize else 0)
         min_sqnr = self.limits.min_sqnr

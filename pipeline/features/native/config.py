@@ -10,6 +10,7 @@ from pipeline.backends.options import distinct
 
 _Device = Annotated[str, StringConstraints(pattern=r"^[\w:.,=+-]{1,100}$")]
 _Calls = Annotated[int, Field(ge=1, le=10_000)]
+_Repeats = Annotated[int, Field(ge=2, le=10_000)]
 _WarmUp = Annotated[int, Field(ge=0, le=1000)]
 _Pause = Annotated[float, Field(ge=0, le=10_000, allow_inf_nan=False)]
 _Devices = Annotated[tuple[_Device, ...], Field(strict=False), AfterValidator(distinct)]
@@ -43,9 +44,17 @@ def add_fields() -> dict[str, tuple[Any, Any]]:
         "a hot device cools.",
         examples=[50],
     )
+    repeats = Field(
+        default=None,
+        description="Calls of each method without state on the same inputs, on each device or on "
+        "those that are named, besides those whose times count. The report says how many gave "
+        "other bytes than the first; one that breaks the limits fails.",
+        examples=[100],
+    )
     return {
         "devices": (_Devices, field),
         "device_calls": (_Calls | None, calls),
+        "device_repeats": (_Repeats | dict[_Device, _Repeats] | None, repeats),
         "device_warm_up": (_WarmUp, warm_up),
         "device_pause": (_Pause, pause),
     }

@@ -1,4 +1,4 @@
-"""Read the times in an ETDump with ExecuTorch's own deserializer, which imports exir."""
+"""Read the events of an ETDump with ExecuTorch's own deserializer, which imports exir."""
 
 from __future__ import annotations
 
@@ -7,21 +7,15 @@ from typing import Any
 from executorch.devtools.etdump.serialize import deserialize_from_etdump_flatcc
 
 from pipeline.features.native.profile_rows import (
-    DELEGATE,
     INSIDE,
     KERNEL,
+    KINDS,
     METHOD,
-    OPERATOR,
     OTHER,
     TimedEvent,
 )
 from pipeline.store.errors import PipelineError
 
-_KINDS = {
-    "Method::execute": METHOD,
-    "OPERATOR_CALL": OPERATOR,
-    "DELEGATE_CALL": DELEGATE,
-}
 _KERNEL = "native_call_"  # what a kernel calls itself, within OPERATOR_CALL
 
 
@@ -30,23 +24,31 @@ def read_runs(dump: bytes) -> list[list[TimedEvent]]:
 
     Raises PipelineError for bytes that ExecuTorch can't read.
     """
+    runs = []
+    for events in read_events(dump):
+        profiled = [event.profile_event for event in events]
+        timed = [_make_event(event) for event in profiled if event is not None]
+        if any(event.kind == METHOD for event in timed):  # others load or initialize
+            runs.append(timed)
+    return runs
+
+
+def read_events(dump: bytes) -> list[list[Any]]:
+    """Return the events of each run in an ETDump, as ExecuTorch's `devtools.etdump` has them.
+
+    Raises PipelineError for bytes that ExecuTorch can't read.
+    """
     try:
         etdump = deserialize_from_etdump_flatcc(dump)
     except Exception as error:  # it raises whatever damaged bytes lead to
         reason = f"{type(error).__name__}: {error}"
         raise PipelineError(f"ExecuTorch can't read the ETDump ({reason})") from error
-    runs = []
-    for run in etdump.run_data:
-        profiled = [event.profile_event for event in run.events or ()]
-        events = [_make_event(event) for event in profiled if event is not None]
-        if any(event.kind == METHOD for event in events):  # others load or initialize
-            runs.append(events)
-    return runs
+    return [list(run.events or ()) for run in etdump.run_data]
 
 
 def _make_event(event: Any) -> TimedEvent:
     name = event.name or ""
-    kind = _KINDS.get(name, OTHER)
+    kind = KINDS.get(name, OTHER)
     number = event.delegate_debug_id_int
     if event.delegate_debug_id_str:
         name, kind = event.delegate_debug_id_str, INSIDE

@@ -10,8 +10,10 @@ from pipeline.devices.interface import Device, PackageFiles
 from pipeline.devices.registry import devices
 from pipeline.features.native.calls import CallLog, KeptCall
 from pipeline.features.native.device import NativeDevice
+from pipeline.features.native.device_failure import DeviceLocator
 from pipeline.features.native.growth import measure_growth, open_accepted
 from pipeline.features.native.planning import find_devices
+from pipeline.features.native.repeats import find_repeats, repeat_calls
 from pipeline.features.native.setups import EMULATED, find_setup, is_native
 from pipeline.features.native.timing import DeviceTiming
 from pipeline.features.native.verdicts import Json, MethodOnDevice, run_calls
@@ -36,6 +38,7 @@ class NativeMeasuring(Measuring):
         super().__init__(subject, stages)
         self._devices = find_devices(subject.action.inputs.config)
         self._log = CallLog()
+        self._locator = DeviceLocator(stages)
         settings = subject.settings
         self._timing = DeviceTiming(
             settings.device_calls, settings.device_warm_up, settings.device_pause
@@ -81,6 +84,9 @@ class NativeMeasuring(Measuring):
             budget = Budget(min(_EMULATED_SECONDS, budget.left))
         timing = self._timing
         outcomes, left_out = run_calls(device, files, self._log, budget, timing)
+        repeats = find_repeats(self.subject.settings.device_repeats, name)
+        arguments = (device, files, self._log, outcomes, repeats, measurement.budget)
+        unrepeated = repeat_calls(*arguments) if repeats else {}
         problem = device.problem if isinstance(device, NativeDevice) else ""
         self._close(device, files)
         if problem:
@@ -99,13 +105,19 @@ class NativeMeasuring(Measuring):
                 self._add(
                     measurement, result.method, name, facts | {"seconds": seconds}
                 )
-                _fail(result, name, outcome)
+                place = ""
+                if result.ok and outcome.faults:
+                    place = self._locator.locate(device, outcome, measurement)
+                _fail(result, name, outcome, place)
                 self._note_omissions(result, name)
             elif _was_run(result):
                 reason = "calls of a method that samples are not repeated"
                 if result.method in self._log.left_out:
                     reason = "its inputs and outputs are too large to keep"
                 self._record_not_run(result, name, reason, measurement)
+            if result.method in unrepeated:
+                count = f"{unrepeated[result.method]} repeated calls"
+                result.left_out.append(f"{count} on {name}")
             sequences = left_out.get(result.method, [])
             if measurement.budget.spent:
                 result.left_out += [f"{where} on {name}" for where in sequences]
@@ -113,6 +125,8 @@ class NativeMeasuring(Measuring):
                 count = plural(len(sequences), "sequence")
                 reason = f"an emulated processor is given {_EMULATED_SECONDS:g} s"
                 result.skipped.append((f"{count} on {name}", reason))
+
+        self._close(device, files)
 
     def _compare(
         self,
@@ -203,10 +217,15 @@ def _drop_emulator(name: str, memory: dict[str, int]) -> None:
         memory.pop("at_start", None)
 
 
-def _fail(result: MethodValidation, name: str, outcome: MethodOnDevice) -> None:
-    """Fail a method for what a device gets wrong; the first words say whether that device alone."""
+def _fail(
+    result: MethodValidation, name: str, outcome: MethodOnDevice, where: str = ""
+) -> None:
+    """Fail a method for what a device gets wrong; the first words say whether that device alone,
+    and where in the method, if that is known."""
     place = f"on {name}"
     if result.ok:
         place = f"on {name}, and not on this machine"
-    for where, output, fault, ratio in outcome.faults:
-        result.fail(f"{place}: {fault}", where, output, of_limit=ratio)
+    if where:
+        place += f", at {where}"
+    for inputs, output, fault, ratio in outcome.faults:
+        result.fail(f"{place}: {fault}", inputs, output, of_limit=ratio)

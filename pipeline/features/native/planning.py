@@ -78,6 +78,14 @@ class NativePlanning(Planning):
                 remedy = did_you_mean(device, sorted(known))
                 yield document.problem(where, f"no device '{device}'", remedy)
 
+        repeats = getattr(config.validation, "device_repeats")  # noqa: B009 - as above
+        for device in repeats if isinstance(repeats, Mapping) else ():
+            if device not in find_devices(config):
+                where = "validate.device_repeats"
+                what = f"validate.devices does not name '{device}'"
+                remedy = did_you_mean(device, find_devices(config))
+                yield document.problem(where, what, remedy)
+
     def problem_facts(self, package: str) -> Any:
         return [sorted(self._plugins()), sorted(find_boards(self.plan.workspace.root))]
 

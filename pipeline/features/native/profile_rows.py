@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 Json = dict[str, Any]
@@ -15,6 +16,10 @@ METHOD, OPERATOR, DELEGATE = "method", "operator", "delegate"
 INSIDE = "in delegate"  # an instruction of a delegate
 KERNEL = "kernel"  # within the call of an operator
 OTHER = "other"
+# By the names that ExecuTorch's runtime gives to events.
+KINDS: Mapping[str, str] = MappingProxyType(
+    {"Method::execute": METHOD, "OPERATOR_CALL": OPERATOR, "DELEGATE_CALL": DELEGATE}
+)
 _RUNTIME = "(runtime, between instructions)"
 _REST = "(rest of the delegate's call)"
 _NO_INSTRUCTION = -1

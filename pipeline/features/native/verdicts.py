@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import Counter
@@ -18,6 +19,8 @@ from pipeline.validate.limits import judge_output
 from pipeline.validate.metrics import compare, json_number
 
 Json = dict[str, Any]
+# The call and the output, what is wrong, and the ratio of the error to the limit.
+Fault = tuple[str, str, str, float | None]
 _LACKS_BACKEND = re.compile(r"Backend (\w+) is not registered")
 
 
@@ -32,12 +35,15 @@ class MethodOnDevice:
         lacks: why the device can't run the method, where it lacks a delegate's backend; else "".
         lacks_operators: whether its runtime has no kernel of an operator, and so nothing was run.
         timed_ms: milliseconds of the calls after the warm-up; `run_ms` those of all others.
+        failing: the calls of a sequence up to the one that breaks its limits most; empty where none
+            does.
+        attempts: how many calls to make of it at most until it is seen again.
         growth: what came of running it in turns with the baseline's, None where it was not.
         memory: bytes by what they are of (`process.MEMORY`).
     """
 
     def __init__(self) -> None:
-        self.faults: list[tuple[str, str, str, float | None]] = []
+        self.faults: list[Fault] = []
         self.calls = 0
         self.of_limit: float | None = None
         self.worst = ""
@@ -50,25 +56,27 @@ class MethodOnDevice:
         self.differing = 0
         self.memory: dict[str, int] = {}
         self.growth: Json | None = None
+        self.failing: Sequence[KeptCall] = ()
+        self.attempts = 1
+        self._worst_fault = 0.0
 
     def judge(self, call: KeptCall, outputs: Sequence[Any]) -> None:
         """Hold the outputs of a call to its limits."""
         self.calls += 1
-        if len(outputs) != len(call.expected):
-            fault = f"returns {len(outputs)} outputs, must return {len(call.expected)}"
-            self.faults.append((call.where, "", fault, None))
-            return
-        values = zip(
-            call.outputs, outputs, call.expected, call.judged.limits, strict=True
-        )
-        for name, actual, expected, limits in values:
-            error = compare(actual, expected)
-            faults, ratio = judge_output(error, actual, expected, limits)
-            for fault in faults:
-                self.faults.append((call.where, name, fault, ratio))
-            if ratio is not None and (self.of_limit is None or ratio > self.of_limit):
-                self.of_limit = ratio
-                self.worst = call.where
+        faults, ratio = find_faults(call, outputs)
+        self.faults += faults
+        if ratio is not None and (self.of_limit is None or ratio > self.of_limit):
+            self.of_limit = ratio
+            self.worst = call.where
+
+    def note_failing(self, calls: Sequence[KeptCall], first_fault: int) -> None:
+        """Keep calls whose last one has faults, from the number `first_fault` on, if they are the
+        worst."""
+        ratios = [ratio for *_, ratio in self.faults[first_fault:]]
+        worst = max((math.inf if r is None else r for r in ratios), default=0.0)
+        if worst > self._worst_fault:
+            self._worst_fault = worst
+            self.failing = calls
 
     def to_json(self, verdict: str) -> Json:
         """Return the record, `verdict` being that of a method without faults."""
@@ -90,6 +98,26 @@ class MethodOnDevice:
         if self.growth is not None:
             facts["growth"] = self.growth
         return facts
+
+
+def find_faults(
+    call: KeptCall, outputs: Sequence[Any]
+) -> tuple[list[Fault], float | None]:
+    """Hold the outputs of a call to its limits: return the faults, and the worst ratio of an error
+    to its limit, None where no output has a limit."""
+    if len(outputs) != len(call.expected):
+        fault = f"returns {len(outputs)} outputs, must return {len(call.expected)}"
+        return [(call.where, "", fault, None)], None
+    faults: list[Fault] = []
+    worst = None
+    values = zip(call.outputs, outputs, call.expected, call.judged.limits, strict=True)
+    for name, actual, expected, limits in values:
+        error = compare(actual, expected)
+        sentences, ratio = judge_output(error, actual, expected, limits)
+        faults += [(call.where, name, sentence, ratio) for sentence in sentences]
+        if ratio is not None and (worst is None or ratio > worst):
+            worst = ratio
+    return faults, worst
 
 
 def run_calls(
@@ -171,9 +199,12 @@ def _run_sequence(
     current = sequence[0]
     try:
         loaded = _load(device, files, names, methods, None if has_state else stateless)
-        for call in sequence:
+        for number, call in enumerate(sequence, 1):
             current = call
-            _make_call(device, loaded[call.method], call, methods[call.method])
+            method = methods[call.method]
+            faults = len(method.faults)
+            _make_call(device, loaded[call.method], call, method)
+            method.note_failing(sequence[:number], faults)
         if not has_state:
             _time_calls(loaded[names[0]], sequence[0], methods[names[0]], timing)
     except DeviceError as error:

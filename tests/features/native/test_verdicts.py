@@ -35,6 +35,18 @@ class Doubler(Device):
         return [loaded[0] + self.error]
 
 
+class Drifter(Doubler):
+    """Is wrong by another error in each call."""
+
+    def __init__(self, *errors):
+        super().__init__()
+        self.errors = list(errors)
+
+    def call(self, loaded, values):
+        self.error = self.errors.pop(0)
+        return super().call(loaded, values)
+
+
 def keep(*steps, method="double"):
     """Keep calls of one sequence, or, of step 0, of a method that begins anew with each call."""
     log = CallLog()
@@ -105,3 +117,13 @@ def test_a_spent_budget_leaves_sequences_out():
     outcomes, left_out = run_calls(Doubler(), FILES, log, Budget(1e-9))
     assert left_out == {"double": ["example 0", "example 0"], "other": ["example 0"]}
     assert outcomes["double"].calls == outcomes["other"].calls == 1
+
+
+def test_the_worst_calls_are_those_that_are_looked_into():
+    """They end with the call that breaks its limits most, and begin with its state."""
+    log = keep(1, 2)
+    log.sequences += keep(1).sequences
+    for errors, steps in (((0.02, 0.06, 0.04), [1, 2]), ((0, 0.02, 0.04), [1])):
+        outcome = run(Drifter(*errors), log)
+        assert [call.judged.step for call in outcome.failing] == steps
+    assert not run(Doubler(), log).failing

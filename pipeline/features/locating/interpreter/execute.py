@@ -111,7 +111,7 @@ def _call_delegate(
     if len(outputs) != results:
         raise RefusalError(f"gives {len(outputs)} values, must give {results}")
     for index, output in zip(call.args[split:], outputs, strict=True):
-        _store(method.values, index, output)
+        store_value(method.values, index, output)
 
 
 def _call_kernel(method: InterpretedMethod, call: schema.KernelCall) -> None:
@@ -138,7 +138,7 @@ def _call_kernel(method: InterpretedMethod, call: schema.KernelCall) -> None:
         outputs = returned if isinstance(returned, (tuple, list)) else [returned]
         results = dict(zip(call.args[len(parameters) :], outputs, strict=False))
     for index, result in results.items():
-        _store(method.values, index, result)
+        store_value(method.values, index, result)
 
 
 def _empty(value: Any, values: Sequence[Any]) -> Any:
@@ -160,11 +160,12 @@ def _argument(values: Sequence[Any], index: int) -> Any:
     return value
 
 
-def _store(values: list[Any], index: int, content: Any) -> None:
+def store_value(values: list[Any], index: int, content: Any) -> None:
+    """Write a value, of a list the members. Raises RefusalError for what doesn't fit."""
     value = values[index]
     if isinstance(value, ValueList):
         for member_index, member_content in zip(value, content, strict=True):
-            _store(values, member_index, member_content)
+            store_value(values, member_index, member_content)
     elif isinstance(value, Slot):
         if not isinstance(content, torch.Tensor):
             raise RefusalError(f"gives {content!r}, must give a tensor")

@@ -18,7 +18,7 @@ from pipeline.backends.delegate_runtime import DelegateRuntime
 from pipeline.devices.bindings import DTYPES, Package
 from pipeline.devices.interface import PackageFiles
 
-_NAME = "delegate"
+NAME = "delegate"  # of the one method
 _ALIGNMENT = 16
 
 
@@ -41,6 +41,17 @@ class ExecutorchDelegate(DelegateRuntime):
         compile_specs: Sequence[tuple[str, bytes]],
         named_data: Mapping[str, bytes],
     ) -> Package:
+        package = Package(self.pack(processed_bytes, compile_specs, named_data))
+        package.load(NAME)
+        return package
+
+    def pack(
+        self,
+        processed_bytes: bytes,
+        compile_specs: Sequence[tuple[str, bytes]],
+        named_data: Mapping[str, bytes],
+    ) -> PackageFiles:
+        """Return a package whose method `NAME` calls the delegate."""
         store = NamedDataStore()
         for key, data in named_data.items():
             store.add_named_data(key, data, alignment=_ALIGNMENT)
@@ -49,12 +60,10 @@ class ExecutorchDelegate(DelegateRuntime):
             named_data=store.get_named_data_store_output() if named_data else None,
         )
         content = bytes(serialize_pte_binary(file, extract_delegate_segments=True))
-        package = Package(PackageFiles("package", content))
-        package.load(_NAME)
-        return package
+        return PackageFiles("package", content)
 
     def execute(self, handle: Package, inputs: Sequence[Any]) -> Sequence[Any]:
-        return handle.run(_NAME, inputs)
+        return handle.run(NAME, inputs)
 
     def _place_values(self) -> tuple[list[schema.EValue], int]:
         """Return the arguments with planned memory for each tensor, one behind the other, and the
@@ -84,7 +93,7 @@ class ExecutorchDelegate(DelegateRuntime):
         places = list(range(len(values)))
         call = schema.Instruction(schema.DelegateCall(0, places))
         plan = schema.ExecutionPlan(
-            name=_NAME,
+            name=NAME,
             container_meta_type=schema.ContainerMetadata("", ""),
             values=values,
             inputs=places[: self._split],

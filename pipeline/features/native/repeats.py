@@ -1,0 +1,106 @@
+"""Repeats calls on a device on the same inputs, to find outputs that differ from run to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from pipeline.devices.interface import Device, DeviceError, PackageFiles
+from pipeline.features.native.calls import CallLog, KeptCall
+from pipeline.features.native.verdicts import Fault, MethodOnDevice, find_faults
+from pipeline.validate.budget import Budget
+
+
+def find_repeats(repeats: int | Mapping[str, int] | None, device: str) -> int:
+    """Return how many calls `validate.device_repeats` asks for on a device; 0 for none."""
+    if isinstance(repeats, Mapping):
+        return repeats.get(device, 0)
+    return repeats or 0
+
+
+def repeat_calls(
+    device: Device,
+    files: PackageFiles,
+    log: CallLog,
+    outcomes: Mapping[str, MethodOnDevice],
+    count: int,
+    budget: Budget,
+) -> dict[str, int]:
+    """Call each method without state `count` times on its first inputs, and add to its outcome how
+    many calls give other bytes than the first, and a fault where such outputs break their limits.
+
+    Returns: by method, the calls for which there was no time.
+    """
+    left_out: dict[str, int] = {}
+    for sequence in log.first_sequences():
+        call = sequence[0]
+        outcome = outcomes[call.method]
+        if call.judged.step or outcome.lacks or outcome.lacks_operators:
+            continue
+        made = _repeat(device, files, call, outcome, count, budget)
+        if made < count:
+            left_out[call.method] = count - made
+    return left_out
+
+
+def _repeat(
+    device: Device,
+    files: PackageFiles,
+    call: KeptCall,
+    outcome: MethodOnDevice,
+    count: int,
+    budget: Budget,
+) -> int:
+    """Return how many calls were made before the budget was spent."""
+    first: list[Any] = []
+    first_faults: list[Fault] = []
+    shown_faults: list[Fault] = []
+    wrong = 0
+    number = 0
+    try:
+        loaded = device.load(files, call.method)
+        while number < count and not budget.spent:
+            number += 1
+            outputs = device.call(loaded, call.values)
+            if number == 1:
+                first = outputs
+                first_faults, _ = find_faults(call, first)
+            faults = first_faults
+            if not _are_same(first, outputs):
+                outcome.differing += 1
+                faults, _ = find_faults(call, outputs)
+            wrong += bool(faults)
+            shown_faults = shown_faults or faults
+    except DeviceError as error:
+        reason = f"call {number} of {count} on the same inputs: {error.reason}"
+        outcome.faults.append((call.where, "", reason, None))
+        return count
+    outcome.repeats += number
+    if wrong and (wrong < number or not outcome.faults):
+        _, output, fault, ratio = shown_faults[0]
+        sentence = f"wrong in {wrong} of {number} calls on the same inputs: {fault}"
+        outcome.faults.append((call.where, output, sentence, ratio))
+        if not outcome.failing:
+            outcome.failing = [call]
+            outcome.attempts = number
+    return number
+
+
+def _are_same(outputs: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Tell whether outputs have the same bytes."""
+    if len(outputs) != len(others):
+        return False
+    for output, other in zip(outputs, others, strict=True):
+        if isinstance(output, torch.Tensor) and isinstance(other, torch.Tensor):
+            same_kind = (output.dtype, output.shape) == (other.dtype, other.shape)
+            if not same_kind or not torch.equal(_bytes_of(output), _bytes_of(other)):
+                return False
+        elif output != other:
+            return False
+    return True
+
+
+def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
